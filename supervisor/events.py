@@ -1,0 +1,194 @@
+"""What happened, as small values. The code emits; whoever cares subscribes: logs, metrics, plugins, tests.
+
+Times are the supervisor's wall clock in seconds where there are any; run times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from supervisor.jobs import Lease, Outcome
+
+
+class SupervisorStarted(NamedTuple):
+    owner: str
+    host: str
+    pid: int
+    store: str
+
+
+class SupervisorStopping(NamedTuple):
+    reason: str
+
+
+class SupervisorStopped(NamedTuple):
+    code: int
+    remaining: dict[str, int]
+
+
+class PluginLoaded(NamedTuple):
+    source: str
+    handlers: tuple[str, ...]
+    hooks: tuple[str, ...]
+
+
+class PluginFailed(NamedTuple):
+    """A plugin that could not be loaded; the rest serve."""
+
+    source: str
+    line: int | None
+    error: str
+    traceback: str
+
+
+class PluginWarning(NamedTuple):
+    source: str
+    message: str
+
+
+class HookFailed(NamedTuple):
+    hook: str
+    plugin: str
+    error: str
+    traceback: str
+
+
+class NurseryStarted(NamedTuple):
+    pid: int
+
+
+class NurseryDied(NamedTuple):
+    pid: int
+    how: str
+
+
+class WorkerStarted(NamedTuple):
+    number: int
+    pid: int
+
+
+class WorkerDied(NamedTuple):
+    """`cause` is why the supervisor killed it, or "crash", or "stopped" / "max_jobs" / "max_memory" for an orderly end."""
+
+    number: int
+    pid: int
+    cause: str
+    how: str
+    job_id: int | None
+
+
+class WorkerSaid(NamedTuple):
+    """Lines that a worker wrote to `stdout` or `stderr` while the job ran (None: between jobs)."""
+
+    number: int
+    pid: int
+    stream: str
+    job_id: int | None
+    lines: Sequence[str]
+
+
+class JobsClaimed(NamedTuple):
+    leases: Sequence[Lease]
+
+
+class JobStarted(NamedTuple):
+    """Sent when a worker is seen to have begun it; not for jobs of a batch that end before they are seen."""
+
+    lease: Lease
+    pid: int
+
+
+class JobsSettled(NamedTuple):
+    """Outcomes that the store has taken, decided (`state`, `delay`, `counted`, `letter`)."""
+
+    outcomes: Sequence[Outcome]
+
+
+class JobsStale(NamedTuple):
+    """Outcomes or leases that the store refused: the token is no longer the job's."""
+
+    leases: Sequence[Lease]
+    what: str
+
+
+class JobsReleased(NamedTuple):
+    leases: Sequence[Lease]
+    reason: str
+
+
+class JobCancelled(NamedTuple):
+    lease: Lease
+    pid: int
+
+
+class LeasesRecovered(NamedTuple):
+    outcomes: Sequence[Outcome]
+
+
+class LettersPublished(NamedTuple):
+    sink: str
+    ids: Sequence[int]
+
+
+class LettersFailed(NamedTuple):
+    sink: str
+    ids: Sequence[int]
+    error: str
+    retry_in: float
+
+
+class StoreLost(NamedTuple):
+    error: str
+
+
+class StoreBack(NamedTuple):
+    away_for: float
+
+
+class LoopGap(NamedTuple):
+    """The supervisor itself stood still (suspended, stopped): it counts neither for heartbeats nor for timeouts."""
+
+    seconds: float
+
+
+class ConfigReloaded(NamedTuple):
+    changed: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+
+class ConfigRefused(NamedTuple):
+    errors: tuple[str, ...]
+
+
+class StatusDumped(NamedTuple):
+    status: dict[str, Any]
+
+
+class Dropped(NamedTuple):
+    """A bounded queue overflowed: so many events or log lines were dropped."""
+
+    queue: str
+    count: int
+
+
+Event = Any
+Subscriber = Callable[[Event], None]
+
+
+class Bus:
+    """Hands each event to every subscriber, in order, at once. A subscriber must be quick and must not raise."""
+
+    __slots__ = ("_subscribers",)
+
+    def __init__(self) -> None:
+        self._subscribers: list[Subscriber] = []
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.append(subscriber)
+
+    def emit(self, event: Event) -> None:
+        for subscriber in self._subscribers:
+            subscriber(event)
+
+

@@ -1,0 +1,85 @@
+"""What a plugin author writes with: @handler, Retry, Reject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from supervisor.jobs import Job
+
+Function = TypeVar("Function", bound=Callable[[Job], Any])
+
+MARK = "__supervisor_handler__"
+
+
+class Retry(Exception):
+    """Raised by a handler: fail this attempt and, if retries are left, run again after `after` seconds.
+
+    `after` may be a number of seconds or a duration such as "30s"; None is the backoff of the job's policy.
+    """
+
+    def __init__(self, reason: str = "", *, after: float | str | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class Reject(Exception):
+    """Raised by a handler: no attempt can succeed; straight to the dead letters, whatever retries are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function and its options, as written; None leaves an option to the configuration.
+
+    Durations are seconds or text such as "30s"; `timeout` and `heartbeat_timeout` also "none". `backoff` is a mapping with
+    the keys of `retry.backoff`. `never_retry` names exceptions that go straight to the dead letters.
+    """
+
+    name: str
+    function: Callable[[Job], Any]
+    timeout: float | str | None = None
+    max_retries: int | None = None
+    backoff: dict[str, Any] | None = None
+    heartbeat: float | str | None = None
+    heartbeat_timeout: float | str | None = None
+    never_retry: tuple[type[BaseException], ...] = ()
+
+
+@overload
+def handler(function: Function, /) -> Function: ...
+@overload
+def handler(
+    name: str | None = None,
+    /,
+    *,
+    timeout: float | str | None = None,
+    max_retries: int | None = None,
+    backoff: dict[str, Any] | None = None,
+    heartbeat: float | str | None = None,
+    heartbeat_timeout: float | str | None = None,
+    never_retry: tuple[type[BaseException], ...] | type[BaseException] = (),
+) -> Callable[[Function], Function]: ...
+def handler(function: Any = None, /, **options: Any) -> Any:
+    """Serve jobs of this function's name (or of `name`, given first) with it.
+
+    The function stays as it was and may be called directly; the plugin loader finds the mark on it.
+    """
+    if callable(function):
+        return _marked(function, Handler(function.__name__, function))
+    if function is not None and not isinstance(function, str):
+        raise TypeError(f"handler(): expected a function or a name, got {function!r}")
+    never_retry = options.get("never_retry", ())
+    if isinstance(never_retry, type):
+        options["never_retry"] = (never_retry,)
+
+    def decorate(decorated: Function) -> Function:
+        return _marked(decorated, Handler(function or decorated.__name__, decorated, **options))
+
+    return decorate
+
+
+def _marked(function: Function, described: Handler) -> Function:
+    # A list: one function may serve several names.
+    vars(function).setdefault(MARK, []).append(described)
+    return function

@@ -1,0 +1,77 @@
+"""The one rule of what may be a payload, a result or a header: strict JSON that every store keeps unchanged.
+
+orjson alone writes NaN as null, loads a 30-digit integer as a float and fails at depth 255; so values are walked first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+MAX_DEPTH = 100
+MAX_INTEGER = 2**63 - 1
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+class NotJSON(ValueError):
+    """A value that is not strict JSON, or JSON that is too large. The message says where and what was expected."""
+
+
+def encode(value: Any, *, limit: int, what: str = "payload") -> str:
+    """JSON text of `value`.
+
+    Raises NotJSON unless it is made of dicts with text keys, lists, tuples, valid Unicode text, 64-bit integers, finite
+    floats, booleans and None, no deeper than 100 and no longer than `limit` bytes.
+    """
+    _check(value, what)
+    try:
+        text = orjson.dumps(value, option=_STRICT)
+    except (TypeError, ValueError) as error:
+        raise NotJSON(f"{what}: not JSON: {error}") from None
+    if len(text) > limit:
+        raise NotJSON(f"{what}: {len(text)} bytes of JSON, expected at most {limit}")
+    return text.decode()
+
+
+def decode(text: str | bytes, what: str = "payload") -> Any:
+    """The value of JSON `text`; raises NotJSON by the same rule as `encode`, whatever the text."""
+    try:
+        value = orjson.loads(text)
+    except (ValueError, TypeError) as error:
+        raise NotJSON(f"{what}: not JSON: {error}") from None
+    _check(value, what)
+    return value
+
+
+def _check(value: Any, what: str) -> None:
+    """Walk without recursion, so depth is our limit and never the interpreter's."""
+    level, depth = [value], 0
+    while level:
+        if depth > MAX_DEPTH:
+            raise NotJSON(f"{what}: nested deeper than {MAX_DEPTH}")
+        below: list[Any] = []
+        for item in level:
+            if item is None or item is True or item is False or isinstance(item, str):
+                continue
+            if isinstance(item, int):
+                if not -MAX_INTEGER - 1 <= item <= MAX_INTEGER:
+                    raise NotJSON(f"{what}: {item:.6g} is not a 64-bit integer" if abs(item) < 10**300 else f"{what}: not a 64-bit integer")
+            elif isinstance(item, float):
+                if item != item or item in (float("inf"), float("-inf")):
+                    raise NotJSON(f"{what}: {item} is not a finite number")
+            elif isinstance(item, dict):
+                for key in item:
+                    if not isinstance(key, str):
+                        raise NotJSON(f"{what}: key {key!r} is not text")
+                below.extend(item.values())
+            elif isinstance(item, list | tuple):
+                below.extend(item)
+            else:
+                raise NotJSON(f"{what}: {type(item).__name__} is not JSON")
+        level, depth = below, depth + 1
+
+
+def printable(text: str) -> str:
+    """Error text that every store and every terminal takes: NUL and lone surrogates are escaped, never fatal."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")

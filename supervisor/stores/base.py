@@ -1,0 +1,226 @@
+"""The Store protocol: what every store promises, and nothing about how.
+
+A store is used from one thread at a time. Times in rows are microseconds since the epoch by the store's own clock;
+durations that callers give are seconds. All methods take and give batches. Every write method opens a transaction of its
+own unless one is open (`transaction()`), in which case it joins that: so settles and the next claim share a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from supervisor.jobs import Backoff, JobState, Lease, Outcome, Policy
+
+
+class StoreError(Exception):
+    """The store refused: the request can't succeed as it stands. The message is for the user."""
+
+
+class StoreAway(StoreError):
+    """The store can't be reached or is locked: the same call may succeed later, and nothing of it was done."""
+
+
+class RowRefused(StoreError):
+    """A row of the batch can't be stored, whatever is tried; nothing of the batch was done."""
+
+
+class EnqueueRow(NamedTuple):
+    """A job as it goes into the store: validated, `payload` and `headers` already JSON text.
+
+    At most one of `delay` (seconds from the store's now) and `at` (microseconds since the epoch).
+    """
+
+    handler: str
+    payload: str
+    queue: str = "default"
+    priority: int = 0
+    delay: float | None = None
+    at: int | None = None
+    max_retries: int | None = None
+    timeout: float | None = None
+    backoff: Backoff | None = None
+    headers: str | None = None
+
+
+class Waiting(NamedTuple):
+    """Jobs of one served, unpaused queue that are ready now."""
+
+    fresh: int
+    retries: int
+
+
+class Take(NamedTuple):
+    """What to claim from one queue: up to `limit` jobs; first the urgent ones (fresh, of priority `urgent` or more),
+    then up to `retries_first` retries, then fresh, then retries to fill up; never more than `retries_most` retries."""
+
+    queue: str
+    limit: int
+    retries_first: int
+    retries_most: int
+    urgent: int
+
+
+class Lapsed(NamedTuple):
+    """A lease whose owner is gone or whose deadline has passed. `owner_gone` means provably dead: recover at once.
+
+    `deadline` is as seen: recovery names it, so a lease extended meanwhile is left alone. `lapses` counts the leases in a
+    row that ended without a start mark.
+    """
+
+    lease: Lease
+    deadline: int
+    started: bool
+    lapses: int
+    owner: str
+    owner_gone: bool
+
+
+class Letter(NamedTuple):
+    """A dead letter claimed for publishing under `token`. `job` is what `supervisor jobs show --json` prints."""
+
+    id: int
+    token: int
+    tries: int
+    accepted: frozenset[str]
+    job: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a supervisor tells of itself; written with a commit that happens anyway, or by itself at least every ttl/3.
+
+    `workers` is a list of the objects that `status --json` prints; `idle` counts workers with nothing to do.
+    """
+
+    state: str
+    workers: Sequence[Mapping[str, Any]] = ()
+    idle: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Seconds that a terminal job is kept after it ended; None keeps it."""
+
+    succeeded: float | None = 86_400.0
+    cancelled: float | None = 7 * 86_400.0
+    failed: float | None = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    lists: bool = True
+    cancels: bool = True
+    prioritises: bool = True
+
+
+class Resolve(Protocol):
+    def __call__(self, handler: str, queue: str) -> Policy: ...
+
+
+class Store(Protocol):
+    """See the module. Stale ids are those whose token or state no longer matched: nothing of theirs was changed."""
+
+    capabilities: Capabilities
+    url: str
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """One commit around everything called inside; all or nothing. Raises StoreAway if it can't begin or commit."""
+
+    def close(self) -> None: ...
+
+    # clients
+    def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
+        """Ids in order, once all rows are durable; or none is, and it raises."""
+
+    def ring(self) -> None:
+        """Wake the supervisors that share this store; called after the commit, may do nothing."""
+
+    # a supervisor's life
+    def join(self, owner: str, host: str, pid: int) -> int | None:
+        """Register this owner. Gives a file descriptor whose open description the nursery and workers must inherit (while
+        any holder lives the owner is not gone), or None."""
+
+    def leave(self) -> None:
+        """Remove what join made. Leases still held are left to recovery."""
+
+    def bell(self) -> int | None:
+        """A file descriptor that is readable after another process rang; None if there is none, so poll."""
+
+    def hush(self) -> None:
+        """Take the rings that are there off the bell."""
+
+    def announce(self, presence: Presence) -> None: ...
+
+    # the hot path
+    def promote(self, limit: int) -> int:
+        """Move up to `limit` due jobs from scheduled to ready; gives how many were moved."""
+
+    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
+        """Ready jobs by queue, without paused queues and, unless None, only of those served; empty queues are left out."""
+
+    def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
+        """Ready jobs become in_flight for this owner: token + 1, deadline now + ttl, start mark cleared, policy resolved and
+        kept in the row. Within a take, sorted in the order of Take, and within a tier by priority, then age."""
+
+    def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
+        """Write decided outcomes; gives the stale ids. A settle repeated under a token that it itself settled is success.
+        Lapses go to 0 unless the cause is lease_expired. With `seen`, the deadline must still be that one too.
+        Raises RowRefused if a row of the batch can't be stored."""
+
+    def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
+        """New deadlines for the first, start marks for the second (which may be empty, or not among the first)."""
+
+    def held(self) -> list[tuple[int, int]]:
+        """(id, token) of every lease that the store says is this owner's."""
+
+    # recovery
+    def lapsed(self, limit: int) -> list[Lapsed]:
+        """Leases of others that have expired, or whose owner is provably dead; never this owner's."""
+
+    def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
+        """`settle` for lapsed leases: `seen` is required; a release (nothing counted) adds one to the job's lapses."""
+
+    # dead letters
+    def dead_letters(self, limit: int, ttl: float) -> list[Letter]:
+        """Pending letters that are due and not claimed by a live claim, oldest first, claimed for `ttl` seconds."""
+
+    def accepted(self, letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
+        """`sink` has them; delivered once all `wanted` have. Gives the stale ids."""
+
+    def postpone(self, letters: Sequence[Letter], delay: float) -> list[int]:
+        """Not accepted by some sink: offered again after `delay` seconds; gives the stale ids."""
+
+    # asking
+    def next_due(self) -> float | None:
+        """Seconds until the next scheduled job or postponed letter is due (0 if it is now); None if there is none."""
+
+    def stats(self) -> dict[str, Any]:
+        """What `status --json` prints: `queues` and `supervisors`."""
+
+    def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
+        """What keeps --drain from ending: counts of `ready`, `in_flight`, `scheduled` (only due within `horizon` seconds,
+        unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out."""
+
+    def get(self, id: int) -> dict[str, Any] | None:
+        """The job as `jobs show --json` prints it."""
+
+    def list_jobs(
+        self, *, state: JobState | None = None, queue: str | None = None, handler: str | None = None,
+        letter: str | None = None, limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """Newest first; `letter` is "pending", "delivered" or "any" (the jobs that are dead letters)."""
+
+    # the operator's verbs: each gives the ids it changed; what it refuses is in the other half, id -> why
+    def cancel(self, ids: Sequence[int]) -> tuple[list[int], dict[int, str]]: ...
+    def retry(self, ids: Sequence[int]) -> tuple[list[int], dict[int, str]]: ...
+    def redrive(self, ids: Sequence[int] | None, force: bool = False) -> tuple[list[int], dict[int, str]]: ...
+    def delete(self, ids: Sequence[int], force: bool = False) -> tuple[list[int], dict[int, str]]: ...
+    def purge(self, force: bool = False) -> tuple[list[int], dict[int, str]]: ...
+    def pause(self, queue: str, paused: bool) -> None: ...
+    def paused(self) -> frozenset[str]: ...
+
+    def prune(self, retention: Retention, limit: int) -> int:
+        """Delete up to `limit` terminal jobs past their retention, never one with a pending letter; gives how many."""
