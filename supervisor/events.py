@@ -5,7 +5,7 @@ Times are the supervisor's wall clock in seconds where there are any; run times 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from supervisor.jobs import Lease, Outcome
@@ -69,13 +69,18 @@ class WorkerStarted(NamedTuple):
 
 
 class WorkerDied(NamedTuple):
-    """`cause` is why the supervisor killed it, or "crash", or "stopped" / "max_jobs" / "max_memory" for an orderly end."""
+    """`cause` is why the supervisor killed it, or "crash", or "stopped" / "max_jobs" / "max_memory" for an orderly end.
+
+    `handler` and `after` (seconds it had been running) are those of the job it died at, if it died at one.
+    """
 
     number: int
     pid: int
     cause: str
     how: str
     job_id: int | None
+    handler: str | None = None
+    after: float | None = None
 
 
 class WorkerSaid(NamedTuple):
@@ -86,6 +91,16 @@ class WorkerSaid(NamedTuple):
     stream: str
     job_id: int | None
     lines: Sequence[str]
+    handler: str | None = None
+
+
+class QueuesSeen(NamedTuple):
+    """Ready jobs of the served, unpaused queues as (fresh, retries), seen just before a claim or when asked.
+
+    A queue that is left out has none.
+    """
+
+    waiting: Mapping[str, tuple[int, int]]
 
 
 class JobsClaimed(NamedTuple):
