@@ -1,0 +1,122 @@
+"""Dead letters as JSON lines in a file: synced before they count as accepted, safe to rotate, safe to share."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+# O_NONBLOCK: a FIFO at the path must be refused, not waited for. Regular files ignore it.
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+
+
+class FileSink:
+    """Sink type `file`. `path` is taken relative to `base`, the config's folder.
+
+    The file may be moved or deleted at any time: the next batch starts a new one. It may be shared by supervisors: each
+    batch is appended under an exclusive `flock`. Nothing is opened before the first publish.
+
+    Raises ValueError if `path` can't be a file.
+    """
+
+    def __init__(self, path: str, base: Path | str = "") -> None:
+        if not isinstance(path, str) or not path or "\x00" in path:
+            raise ValueError(f"path: expected the path of a file, got {path!r}")
+        self.path = Path(base, path)
+        if self.path.is_dir():
+            raise ValueError(f"path: {self.path} is a folder, expected a file")
+        if not self.path.parent.is_dir():
+            raise ValueError(f"path: the folder {self.path.parent} does not exist")
+        self._fd: int | None = None
+
+    def publish(self, letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
+        """Append one line per letter. A letter that is not JSON is left out, unless it stands alone: then TypeError.
+
+        Raises OSError if the batch is not on the disk; then nothing of it is in the file.
+        """
+        lines: dict[int, bytes] = {}
+        for letter in letters:
+            try:
+                lines[letter["id"]] = orjson.dumps(letter, option=_STRICT | orjson.OPT_APPEND_NEWLINE)
+            except TypeError:
+                if len(letters) == 1:
+                    raise
+        if lines:
+            self._append(b"".join(lines.values()))
+        return list(lines)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _append(self, data: bytes) -> None:
+        fd = self._lock()
+        try:
+            _append_whole(fd, data)
+        except BaseException:
+            self.close()
+            raise
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def _lock(self) -> int:
+        """The open file, locked, and still the one at the path: it may be moved until the lock is ours."""
+        while True:
+            fd = self._fd if self._fd is not None else self._open()
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if self._is_at_path(fd):
+                return fd
+            self.close()
+
+    def _open(self) -> int:
+        fd = os.open(self.path, _OPEN, 0o600)
+        self._fd = fd
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            self.close()
+            raise OSError(f"{self.path} is not a regular file")
+        # Whoever created the file may have died before this, so it is done at every opening.
+        _sync_folder(self.path.resolve().parent)
+        return fd
+
+    def _is_at_path(self, fd: int) -> bool:
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(fd))
+
+
+def _append_whole(fd: int, data: bytes) -> None:
+    """All of `data`, synced, or nothing: what was written of it is cut off again. The caller holds the lock."""
+    before = os.fstat(fd).st_size
+    try:
+        _write(fd, _line_break(fd, before) + data)
+        os.fsync(fd)
+    except BaseException:
+        os.ftruncate(fd, before)
+        raise
+
+
+def _line_break(fd: int, size: int) -> bytes:
+    """What ends the last line: a writer that died in the middle leaves a torn one, which must not swallow the next."""
+    return b"\n" if size and os.pread(fd, 1, size - 1) != b"\n" else b""
+
+
+def _write(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
