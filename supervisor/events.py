@@ -184,7 +184,7 @@ class Dropped(NamedTuple):
     """A bounded queue overflowed: so many events or log lines were dropped."""
 
     queue: str
-    count: int
+    number: int
 
 
 Event = Any
