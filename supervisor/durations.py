@@ -1,0 +1,69 @@
+"""Durations and sizes as people write them. Leaf module: workers import it too."""
+
+from __future__ import annotations
+
+import math
+import re
+
+MAX_SECONDS = 36_500 * 86_400.0
+DURATION = "a duration such as 500ms, 30s, 5m, 2h or 1d"
+SIZE = "a size such as 64KB, 1MB or 2GB"
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_BYTES = {"B": 1, "KB": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)")
+
+
+def parse_duration(value: str | float, *, zero: bool = False) -> float:
+    """Seconds of text such as "500ms" or of a number, which is seconds already.
+
+    Raises ValueError unless it is finite, at most a century and above zero (or zero, if `zero`).
+    """
+    seconds = _amount(value, _SECONDS) if isinstance(value, str) else _number(value)
+    if seconds is None or not (0 <= seconds <= MAX_SECONDS) or (seconds == 0 and not zero):
+        raise ValueError(f"expected {DURATION}, got {value!r}")
+    return seconds
+
+
+def parse_limit(value: str | float) -> float | None:
+    """`parse_duration`, or None for "none": no limit."""
+    return None if value == "none" else parse_duration(value)
+
+
+def parse_size(value: str | int) -> int:
+    """Bytes of text such as "512MB" (10^6) or of a number; raises ValueError unless it is a whole number above zero."""
+    amount = _amount(value, _BYTES) if isinstance(value, str) else _number(value)
+    if amount is None or not (1 <= amount < 2**63) or amount != int(amount):
+        raise ValueError(f"expected {SIZE}, got {value!r}")
+    return int(amount)
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds for a person to read: 450ms, 1.5s, 12s, 3m 20s, 2h 5m, 3d 4h."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
+    whole = round(seconds)
+    for unit, size, below, part in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size}{unit}" + (f" {rest}{below}" if rest else "")
+    return f"{whole}s"
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _amount(text: str, units: dict[str, float] | dict[str, int]) -> float | None:
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    if match is None or match[2] not in units or len(match[1]) > 20:
+        return None
+    scaled = float(match[1]) * units[match[2]]
+    return round(scaled, 9)
