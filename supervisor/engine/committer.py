@@ -1,0 +1,149 @@
+"""Routes every outcome through the one retry path into the store. No outcome is dropped while the store is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from supervisor.config import Settings
+from supervisor.engine.leases import Leases
+from supervisor.engine.writer import Abandoned, Writer
+from supervisor.events import Bus, JobsSettled, JobsStale
+from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
+from supervisor.retry import Random, RetryBudget, decide
+from supervisor.stores.base import Store
+
+BATCH = 1000
+
+
+class Committer:
+    """One settle is under way at a time; what ends meanwhile is the next batch, so the busier, the larger."""
+
+    def __init__(
+        self, writer: Writer, leases: Leases, settings: Settings, bus: Bus, *, random: Random, now: Callable[[], float],
+        ready: Callable[[str], int], running: Callable[[], list[Lease]],
+    ) -> None:  # fmt: skip
+        self._writer = writer
+        self._leases = leases
+        self._bus = bus
+        self._random = random
+        self._now = now
+        self._ready = ready
+        self._running = running
+        self._waiting: list[Outcome] = []
+        self._under_way = 0
+        self._budgets: dict[str, RetryBudget] = {}
+        self._ended = asyncio.Event()
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        self._settings = settings
+        self._budgets = {}
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting and not self._under_way
+
+    async def finish(self) -> None:
+        """Until nothing waits to be settled."""
+        while not self.idle:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        self._waiting += [o if o.state is not None else self.decide(o) for o in outcomes]
+        if not self._under_way:
+            self._settle_next()
+
+    def decide(self, outcome: Outcome) -> Outcome:
+        queue = outcome.lease.queue
+        retry = self._settings.retry_for(queue)
+        return decide(
+            outcome,
+            self._random,
+            letters=self._settings.dlq.active,
+            ready=self._ready(queue) if retry.adaptive else 0,
+            within_budget=self._budget(queue) if retry.budget else None,
+        )
+
+    def _budget(self, queue: str) -> Callable[[], bool]:
+        budget = self._budgets.get(queue)
+        if budget is None:
+            limits = self._settings.retry_for(queue).budget
+            assert limits is not None
+            budget = self._budgets[queue] = RetryBudget(limits.limit, limits.per)
+        return lambda: budget.spend(self._now())
+
+    def _settle_next(self) -> None:
+        batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+        if batch:
+            self._settle(batch)
+        else:
+            self._ended.set()
+
+    def _settle(self, batch: list[Outcome]) -> None:
+        """Start marks of what runs meanwhile go along in the same commit."""
+        self._under_way += 1
+        running, ttl = self._running(), self._settings.lease.ttl
+
+        def settle(store: Store) -> list[int]:
+            stale = store.settle(batch)
+            if running:
+                store.extend((), ttl, running)
+            return stale
+
+        self._writer.submit(settle).add_done_callback(lambda future: self._settled(batch, future))
+
+    def _settled(self, batch: list[Outcome], future: asyncio.Future[list[int]]) -> None:
+        self._under_way -= 1
+        error = future.exception()
+        if error is None:
+            self._taken(batch, set(future.result()))
+        elif not isinstance(error, Abandoned):
+            self._refused(batch, error)
+        if not self._under_way:
+            self._settle_next()
+
+    def _taken(self, batch: list[Outcome], stale: set[int]) -> None:
+        drop = self._leases.drop
+        for outcome in batch:
+            drop(outcome.lease)
+        if stale:
+            self._bus.emit(JobsStale([o.lease for o in batch if o.lease.id in stale], "settle"))
+            batch = [o for o in batch if o.lease.id not in stale]
+        if batch:
+            self._bus.emit(JobsSettled(batch))
+
+    def _refused(self, batch: list[Outcome], error: BaseException) -> None:
+        """The store would not take the batch: halve it until the bad row stands alone; that job fails, the rest go on."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            self._settle(batch[:middle])
+            self._settle(batch[middle:])
+            return
+        (outcome,) = batch
+        if outcome.failure is not None and outcome.failure.cause is Cause.REFUSED:
+            self._leases.drop(outcome.lease)  # not even that can be stored: the lease is left to recovery
+            self._bus.emit(JobsStale([outcome.lease], f"settle refused by the store: {error}"))
+            return
+        self._settle([self.decide(refused(outcome, error))])
+
+
+def refused(outcome: Outcome, error: BaseException) -> Outcome:
+    """The outcome in whose place the store refused another, with nothing of the job's own text in it."""
+    failure = Failure(
+        Cause.REFUSED,
+        type="Refused",
+        message=f"the store would not take the outcome ({outcome.kind.value}): {type(error).__name__}: {error}",
+        attempt=outcome.lease.attempt,
+    )
+    if outcome.failure is not None:
+        failure = replace(failure, host=outcome.failure.host, pid=outcome.failure.pid)
+    return Outcome(outcome.lease, Kind.FAILED, took=outcome.took, failure=failure)
+
+
+def release(leases: Sequence[Lease], delay: float = 0.0) -> list[Outcome]:
+    """Give claimed jobs back unharmed: no retry is counted."""
+    state = JobState.SCHEDULED if delay > 0 else JobState.READY
+    return [Outcome(lease, Kind.RELEASED, delay=delay, state=state) for lease in leases]

@@ -1,0 +1,310 @@
+"""Claims due jobs, holds at most 100 ms of work per worker, and hands it to workers in the order of tiers.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from supervisor.config import RetrySettings, Settings
+from supervisor.engine.leases import Leases
+from supervisor.engine.tiers import Credit, Lane, plan_takes
+from supervisor.engine.writer import Abandoned, Writer
+from supervisor.events import Bus, JobsClaimed, QueuesSeen
+from supervisor.jobs import Lease, Policy
+from supervisor.processes.pool import FRAME_JOBS, Pool, Worker
+from supervisor.stores.base import Store, Take, Waiting
+
+HELD_SECONDS = 0.100
+HELD_MOST = 2000
+PROMOTE_MOST = 1000
+POLL_SECONDS = 5.0
+CAPTIVE_SECONDS = 1.0
+
+
+class Claimed(NamedTuple):
+    leases: list[Lease]
+    waiting: dict[str, Waiting]
+    next_due: float | None
+
+
+class Demand(NamedTuple):
+    """What the fetcher wants, as a value that the writer's thread may read while the loop goes on."""
+
+    capacity: int
+    turn: int
+    settings: Settings
+    credits: dict[str, Credit]
+    holders: int
+    workers: int
+
+    def takes(self, waiting: dict[str, Waiting]) -> list[Take]:
+        return plan_takes(self.capacity, waiting, self.turn, self._allowance, self._retries_most, self._urgent_from)
+
+    def _allowance(self, queue: str, count: int) -> int:
+        retry = self.settings.retry_for(queue)
+        credit = self.credits.get(queue) or Credit(retry.fetch_ratio, retry.burst)
+        return credit.allowance(count)
+
+    def _retries_most(self, queue: str, fresh_waits: bool) -> int | None:
+        limit = retries_limit(self.settings.retry_for(queue), fresh_waits, self.workers)
+        return None if limit is None or self.holders < limit else 0
+
+    def _urgent_from(self, queue: str) -> int:
+        return self.settings.retry_for(queue).urgent
+
+
+def retries_limit(retry: RetrySettings, fresh_waits: bool, workers: int) -> int | None:
+    """How many workers may hold retries at once, by `retry.max_in_flight`; None for all."""
+    if retry.max_in_flight == "half":
+        return -(-workers // 2) if fresh_waits else None
+    return None if retry.max_in_flight is None else int(retry.max_in_flight)
+
+
+class Fetcher:
+    """`pump` is called whenever something changed; it never waits."""
+
+    def __init__(
+        self, writer: Writer, pool: Pool, leases: Leases, settings: Settings, bus: Bus, loop: asyncio.AbstractEventLoop, *,
+        resolve: Callable[[str, str], Policy], known: Callable[[str], bool], unknown: Callable[[list[Lease]], None],
+        give_back: Callable[[list[Lease]], None],
+    ) -> None:  # fmt: skip
+        self._writer = writer
+        self._pool = pool
+        self._leases = leases
+        self._bus = bus
+        self._loop = loop
+        self._resolve = resolve
+        self._known = known
+        self._unknown = unknown
+        self._give_back = give_back
+        self._lanes: dict[str, Lane] = {}
+        self._turn = 0
+        self._count = 0
+        self._claiming = False
+        self._more = True  # the store may have claimable jobs
+        self._rung = False  # it was said so while a claim was under way
+        self._waiting: dict[str, Waiting] = {}
+        self._due: asyncio.TimerHandle | None = None
+        self._moved_at = loop.time()
+        self.held_back = False  # leases are being checked: dispatch nothing
+        self.closed = False
+        self.configure(settings)
+        self._poll()
+
+    def configure(self, settings: Settings) -> None:
+        """Settings may change while it runs; what is held moves to lanes of the new settings."""
+        self._settings = settings
+        held = [lease for lane in self._lanes.values() for lease in lane.everything()]
+        self._lanes = {}
+        for lease in held:
+            self._lane(lease.queue).add((lease,))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing held, and at the last look nothing claimable in the store."""
+        return not self._count and not self._claiming and not self._more
+
+    def ready_in(self, queue: str) -> int:
+        waiting = self._waiting.get(queue)
+        return waiting.fresh + waiting.retries if waiting else 0
+
+    # wake-ups
+
+    def ring(self) -> None:
+        """The store may have claimable work."""
+        self._more = self._rung = True
+        self.pump()
+
+    def due_in(self, seconds: float) -> None:
+        """Something will be due: look then, if not before."""
+        when = self._loop.time() + seconds
+        if self._due is None or self._due.cancelled() or when < self._due.when() or self._due.when() <= self._loop.time():
+            if self._due is not None:
+                self._due.cancel()
+            self._due = self._loop.call_at(when, self.ring)
+
+    def _poll(self) -> None:
+        """Covers a ring that was lost."""
+        self._loop.call_later(POLL_SECONDS, self._poll)
+        if not self.closed:
+            self.ring()
+
+    def pump(self) -> None:
+        if self.held_back:
+            return
+        if self._count:
+            self._dispatch()
+        if self._more and not self._claiming and not self.closed:
+            want = self._room()
+            if want > 0:
+                self._claim(want)
+
+    # dispatch
+
+    def _dispatch(self) -> None:
+        workers = self._pool.open_workers()
+        if not workers:
+            return
+        most = max(1, min(FRAME_JOBS, -(-self._count // len(workers))))
+        for worker in workers:
+            frame = self._frame(worker, most)
+            if frame:
+                self._count -= len(frame)
+                self._moved_at = self._loop.time()
+                self._pool.send(worker, frame)
+            if not self._count:
+                return
+
+    def _frame(self, worker: Worker, most: int) -> list[Lease]:
+        """Queues take turns, a frame each."""
+        order = [(lane, self._retries_allowed(queue, worker)) for queue, lane in self._lanes.items() if len(lane)]
+        self._turn += 1
+        start = self._turn % len(order)
+        order = order[start:] + order[:start]
+
+        def next_lease() -> Lease | None:
+            for lane, retries_allowed in order:
+                lease = lane.next(retries_allowed)
+                if lease is not None:
+                    return lease
+            return None
+
+        return self._pool.frame_for(worker, next_lease, most)
+
+    def _retries_allowed(self, queue: str, worker: Worker) -> bool:
+        """`retry.max_in_flight`, counted in workers that hold retries: a frame of many short ones takes one worker."""
+        lane = self._lane(queue)
+        fresh_waits = bool(lane.fresh) or lane.fresh_in_store > 0
+        limit = retries_limit(self._settings.retry_for(queue), fresh_waits, self._pool.count)
+        return limit is None or self._holders(worker) < limit
+
+    def put_back(self, leases: Sequence[Lease]) -> None:
+        """Dispatched and not started: first in their tiers again."""
+        by_queue: dict[str, list[Lease]] = {}
+        for lease in leases:
+            by_queue.setdefault(lease.queue, []).append(lease)
+        for queue, own in by_queue.items():
+            self._lane(queue).put_back(own)
+        self._count += len(leases)
+
+    def take_out(self, leases: Iterable[Lease]) -> list[Lease]:
+        ids = {lease.id for lease in leases}
+        taken = [lease for lane in self._lanes.values() for lease in lane.take_out(ids)]
+        self._count -= len(taken)
+        return taken
+
+    def take_queue(self, queue: str) -> list[Lease]:
+        lane = self._lanes.get(queue)
+        return self.take_out(lane.everything()) if lane is not None else []
+
+    def close(self) -> list[Lease]:
+        """Claim no more; gives what is held. A claim under way comes back empty, or is given back when it comes."""
+        self.closed = True
+        return self.take_out([lease for lane in self._lanes.values() for lease in lane.everything()])
+
+    def captives(self) -> bool:
+        """Jobs have been held for a second without one being started."""
+        return self._count > 0 and self._loop.time() - self._moved_at > CAPTIVE_SECONDS
+
+    # claims
+
+    def _room(self) -> int:
+        """How many more jobs may be held: 100 ms of work per worker, or one for each idle worker."""
+        idle = self._pool.idle_count()
+        mean = self._pool.times.mean
+        target = idle
+        if mean is not None and mean < HELD_SECONDS:
+            each = min(HELD_MOST, HELD_SECONDS / max(mean, 1e-6))
+            target = max(idle, min(HELD_MOST, int(each) * self._pool.ready_count()))
+        want = target - self._count
+        if want < target // 2:
+            return idle if idle and not self._could_start() else 0
+        return want
+
+    def _could_start(self) -> bool:
+        """Whether an idle worker would find something among what is held."""
+        return any(
+            lane.urgent or lane.fresh or (lane.retries and (not lane.fresh_in_store or lane.credit.suffices))
+            for lane in self._lanes.values()
+        )
+
+    def _claim(self, capacity: int) -> None:
+        self._claiming, self._rung = True, False
+        demand = self._demand(capacity)
+
+        def claim(store: Store) -> Claimed:
+            if self.closed:
+                return Claimed([], {}, None)
+            store.promote(PROMOTE_MOST)
+            waiting = store.waiting(demand.settings.workers.queues)
+            takes = demand.takes(waiting)
+            leases = store.claim(takes, demand.settings.lease.ttl, self._resolve) if takes else []
+            return Claimed(leases, waiting, None if takes else store.next_due())
+
+        self._writer.submit(claim).add_done_callback(self._claimed)
+
+    def _demand(self, capacity: int) -> Demand:
+        allowances = {queue: lane.credit.copy() for queue, lane in self._lanes.items()}
+        return Demand(capacity, self._turn, self._settings, allowances, self._holders(None), self._pool.count)
+
+    def _holders(self, but: Worker | None) -> int:
+        return sum(1 for worker in self._pool.workers.values() if worker.retries and worker is not but)
+
+    # back on the loop
+
+    def _claimed(self, future: asyncio.Future[Claimed]) -> None:
+        self._claiming = False
+        error = future.exception()
+        if isinstance(error, Abandoned):
+            return
+        if error is not None:
+            raise error
+        claimed = future.result()
+        self._note_waiting(claimed)
+        if claimed.leases:
+            self._leases.add(claimed.leases)
+            self._bus.emit(JobsClaimed(claimed.leases))
+            if self.closed:
+                self._give_back(claimed.leases)
+                return
+            self._accept(claimed.leases)
+        elif claimed.next_due is not None:
+            self.due_in(claimed.next_due)
+        self.pump()
+
+    def _note_waiting(self, claimed: Claimed) -> None:
+        taken: dict[str, list[int]] = {}
+        for lease in claimed.leases:
+            taken.setdefault(lease.queue, [0, 0])[lease.tier] += 1
+        left = {
+            queue: Waiting(waiting.fresh - taken.get(queue, [0, 0])[0], waiting.retries - taken.get(queue, [0, 0])[1])
+            for queue, waiting in claimed.waiting.items()
+        }
+        self._waiting = left
+        for queue in left:
+            self._lane(queue)
+        for queue, lane in self._lanes.items():
+            lane.fresh_in_store = left[queue].fresh if queue in left else 0
+        self._more = self._rung or any(w.fresh > 0 or w.retries > 0 for w in left.values())
+        self._bus.emit(QueuesSeen({queue: (w.fresh, w.retries) for queue, w in claimed.waiting.items()}))
+
+    def _accept(self, leases: list[Lease]) -> None:
+        unknown = [lease for lease in leases if not self._known(lease.handler)]
+        if unknown:
+            leases = [lease for lease in leases if self._known(lease.handler)]
+            self._unknown(unknown)
+        for lease in leases:
+            self._lane(lease.queue).add((lease,))
+        self._count += len(leases)
+        self._moved_at = self._loop.time()
+
+    def _lane(self, queue: str) -> Lane:
+        lane = self._lanes.get(queue)
+        if lane is None:
+            retry = self._settings.retry_for(queue)
+            lane = self._lanes[queue] = Lane(Credit(retry.fetch_ratio, retry.burst), retry.urgent)
+        return lane

@@ -1,0 +1,63 @@
+"""The leases this supervisor holds: kept alive, checked, and given up when the store says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from supervisor.engine.writer import Writer
+from supervisor.jobs import Lease
+from supervisor.stores.base import Store
+
+
+class Leases:
+    """From the claim until the outcome is settled. An extend repeats every ttl/3, so one may fail before a lease ends."""
+
+    def __init__(self, writer: Writer, ttl: float, running: Callable[[], list[Lease]]) -> None:
+        self._writer = writer
+        self._ttl = ttl
+        self._running = running
+        self._held: dict[int, Lease] = {}
+        self._extending: asyncio.Future[list[int]] | None = None
+        self._checking: asyncio.Future[list[tuple[int, int]]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, leases: Iterable[Lease]) -> None:
+        self._held.update((lease.id, lease) for lease in leases)
+
+    def drop(self, lease: Lease) -> None:
+        held = self._held.get(lease.id)
+        if held is not None and held.token == lease.token:
+            del self._held[lease.id]
+
+    def holds(self, lease: Lease) -> bool:
+        held = self._held.get(lease.id)
+        return held is not None and held.token == lease.token
+
+    async def extend(self) -> list[Lease]:
+        """New deadlines for all, start marks for what runs; gives the leases that are no longer ours."""
+        if self._extending is not None and not self._extending.done():
+            return []  # the store is away: the one under way is tried until it is back
+        leases, running, ttl = list(self._held.values()), self._running(), self._ttl
+        if not leases:
+            return []
+        self._extending = self._writer.submit(lambda store: store.extend(leases, ttl, running))
+        stale = set(await self._extending)
+        return [lease for lease in leases if lease.id in stale and self.holds(lease)]
+
+    async def check(self) -> tuple[list[Lease], list[tuple[int, int]]]:
+        """What we hold and the store says is not ours (cancelled, taken over), and what it says is ours and we don't hold."""
+        if self._checking is not None and not self._checking.done():
+            return [], []
+        before = dict(self._held)
+        self._checking = self._writer.submit(_held)
+        ours = dict(await self._checking)
+        lost = [lease for id, lease in before.items() if ours.get(id) != lease.token and self.holds(lease)]
+        strays = [(id, token) for id, token in ours.items() if id not in self._held and id not in before]
+        return lost, strays
+
+
+def _held(store: Store) -> list[tuple[int, int]]:
+    return store.held()

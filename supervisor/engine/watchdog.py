@@ -1,0 +1,126 @@
+"""Kills what hangs: running jobs past their timeout, workers without a heartbeat; frees jobs held captive behind a long one.
+
+All on the monotonic clock. One timer serves every worker; it is set to the earliest thing that could be due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.events import Bus, LoopGap
+from supervisor.processes.pool import Pool, State, Worker, heartbeat_lost, timed_out
+
+CAPTIVE_AFTER = 0.020
+BEAT_CHECKS = 4
+GAP = 1.0
+LONGEST_WAIT = 1.0
+
+
+class Watchdog:
+    def __init__(self, pool: Pool, bus: Bus, loop: asyncio.AbstractEventLoop, *, woke_from_gap: Callable[[], None]) -> None:
+        self._pool = pool
+        self._bus = bus
+        self._loop = loop
+        self._woke_from_gap = woke_from_gap
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed = 0.0
+        self._cpu: dict[int, tuple[float, float]] = {}  # worker number: CPU seconds, and when they were last seen to grow
+        self.sweep()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def work_sent(self) -> None:
+        """Jobs were handed out or ended: something may be due earlier than the timer is set to."""
+        when = self._next_due(self._loop.time())
+        if when < self._armed - 0.001:
+            self._arm(when)
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed = when
+        self._timer = self._loop.call_at(when, self.sweep)
+
+    def sweep(self) -> None:
+        now = self._loop.time()
+        if self._timer is not None and now - self._armed > GAP:
+            self._bridge(now - self._armed, now)
+        for worker in list(self._pool.workers.values()):
+            self._look_at(worker, now)
+        self._arm(self._next_due(now))
+
+    def _bridge(self, gap: float, now: float) -> None:
+        """The supervisor stood still: what the children said meanwhile is heard first, and the gap counts for nothing."""
+        for worker in list(self._pool.workers.values()):
+            worker.child.drain()
+            worker.started = min(now, worker.started + gap)
+            worker.beat_at = now
+        self._cpu.clear()
+        self._bus.emit(LoopGap(gap))
+        self._woke_from_gap()
+
+    def _look_at(self, worker: Worker, now: float) -> None:
+        if worker.state in (State.DYING, State.STARTING):
+            return
+        if worker.sent:
+            ran = now - worker.started
+            if len(worker.sent) > 1 and ran >= CAPTIVE_AFTER:
+                self._pool.release_captives(worker)
+            if ran >= CAPTIVE_AFTER:
+                self._pool.note_started(worker)
+            self._check_deadline(worker, now)
+        if worker.state is not State.DYING:
+            self._check_heartbeat(worker, now)
+
+    def _check_deadline(self, worker: Worker, now: float) -> None:
+        deadline, current = worker.deadline(), worker.current
+        if deadline is not None and now >= deadline and current is not None and current.policy.timeout is not None:
+            self._pool.condemn(worker, timed_out(current.policy.timeout), with_stack=True)
+
+    def _check_heartbeat(self, worker: Worker, now: float) -> None:
+        """Missing while its CPU time stands still, it is hung; while CPU time grows it is busy in C code."""
+        limit = self._heartbeat_limit(worker)
+        if limit is None or now - worker.beat_at < limit / BEAT_CHECKS:
+            self._cpu.pop(worker.number, None)
+            return
+        used = worker.child.cpu_seconds()
+        known = self._cpu.get(worker.number)
+        if used is None:
+            return
+        if known is None or used > known[0]:
+            self._cpu[worker.number] = (used, now if known is not None else worker.beat_at)
+            return
+        if now - max(known[1], worker.beat_at) >= limit:
+            self._cpu.pop(worker.number, None)
+            self._pool.condemn(worker, heartbeat_lost(now - worker.beat_at), with_stack=True)
+
+    def _heartbeat_limit(self, worker: Worker) -> float | None:
+        current = worker.current
+        return current.policy.heartbeat_timeout if current is not None else self.idle_heartbeat_timeout
+
+    idle_heartbeat_timeout: float | None = 30.0
+
+    def _next_due(self, now: float) -> float:
+        when = now + LONGEST_WAIT
+        for worker in self._pool.workers.values():
+            if worker.state in (State.DYING, State.STARTING):
+                continue
+            limit = self._heartbeat_limit(worker)
+            if limit is not None:
+                when = min(when, now + max(0.01, limit / BEAT_CHECKS))
+            if worker.sent:
+                when = min(when, self._job_due(worker, now))
+        return max(when, now + 0.0005)
+
+    def _job_due(self, worker: Worker, now: float) -> float:
+        look_at = worker.started + CAPTIVE_AFTER
+        if look_at <= now:
+            look_at = now + LONGEST_WAIT
+        deadline = worker.deadline()
+        return look_at if deadline is None else min(look_at, deadline)
+
+

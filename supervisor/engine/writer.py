@@ -1,0 +1,148 @@
+"""The one thread that writes to the store. Whatever is queued when it turns to the store shares one commit."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from supervisor.events import Bus, StoreBack, StoreLost
+from supervisor.stores.base import Store, StoreAway
+
+Result = TypeVar("Result")
+RETRY_DELAYS = (0.02, 1.0)
+
+
+class Abandoned(Exception):
+    """The supervisor ended before the store came back; nothing of this work was done."""
+
+
+class Work(Generic[Result]):
+    __slots__ = ("call", "error", "future", "result")
+
+    def __init__(self, call: Callable[[Store], Result], future: asyncio.Future[Result]) -> None:
+        self.call = call
+        self.future = future
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def deliver(self) -> None:
+        if self.future.cancelled():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class Writer:
+    """`submit` from the loop; answers come back to the loop in the order of the submissions.
+
+    Work that finds the store away is kept and tried again until it is back or the writer is closed: no answer is ever
+    dropped, so a call may be made more than once but takes effect once. Work that raises anything else fails alone.
+    """
+
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, bus: Bus) -> None:
+        self._store = store
+        self._loop = loop
+        self._bus = bus
+        self._queue: SimpleQueue[list[Work[Any]] | None] = SimpleQueue()
+        self._gathered: list[Work[Any]] = []
+        self._give_up = threading.Event()
+        self._away_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def away(self) -> bool:
+        return self._away_since is not None
+
+    def submit(self, call: Callable[[Store], Result]) -> asyncio.Future[Result]:
+        """Handed over at the end of this turn of the loop, together with whatever else is submitted in it."""
+        future: asyncio.Future[Result] = self._loop.create_future()
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append(Work(call, future))
+        return future
+
+    def _hand_over(self) -> None:
+        works, self._gathered = self._gathered, []
+        if works:
+            self._queue.put(works)
+
+    async def close(self, patience: float) -> bool:
+        """Finish what was submitted, for at most `patience` seconds; False if the store stayed away that long."""
+        self._hand_over()
+        self._queue.put(None)
+        deadline = time.monotonic() + patience
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            await asyncio.sleep(0.002)
+        finished = not self._thread.is_alive()
+        self._give_up.set()
+        return finished
+
+    # on the thread
+
+    def _run(self) -> None:
+        while (works := self._next()) is not None:
+            self._commit(works)
+            try:
+                self._loop.call_soon_threadsafe(_deliver, works)
+            except RuntimeError:
+                return  # the loop has ended
+
+    def _next(self) -> list[Work[Any]] | None:
+        first = self._queue.get()
+        if first is None:
+            return None
+        works = first
+        try:
+            while (more := self._queue.get_nowait()) is not None:
+                works = works + more
+            self._queue.put(None)
+        except Empty:
+            pass
+        return works
+
+    def _commit(self, works: list[Work[Any]]) -> None:
+        delay, most = RETRY_DELAYS
+        while True:
+            try:
+                with self._store.transaction():
+                    for work in works:
+                        work.result = work.call(self._store)
+                self._tell_back()
+                return
+            except StoreAway as error:
+                self._tell_lost(error)
+                if self._give_up.wait(delay):
+                    for work in works:
+                        work.error = Abandoned(str(error))
+                    return
+                delay = min(most, delay * 2)
+            except Exception as error:
+                if len(works) == 1:
+                    works[0].error = error
+                    return
+                for work in works:
+                    self._commit([work])
+                return
+
+    def _tell_lost(self, error: StoreAway) -> None:
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+            self._loop.call_soon_threadsafe(self._bus.emit, StoreLost(str(error)))
+
+    def _tell_back(self) -> None:
+        since = self._away_since
+        if since is not None:
+            self._away_since = None
+            self._loop.call_soon_threadsafe(self._bus.emit, StoreBack(time.monotonic() - since))
+
+
+def _deliver(works: list[Work[Any]]) -> None:
+    for work in works:
+        work.deliver()

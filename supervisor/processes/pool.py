@@ -1,0 +1,527 @@
+"""The books of the worker pool: which job is where, since when, and who is to blame. It touches no process itself.
+
+The permit rule makes blame exact: permits put, less permits taken back, less replies read, is 1 if the child was running a
+job and 0 if it was not; the running job is the first one without a reply.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from supervisor.events import Bus, JobStarted, NurseryDied, NurseryStarted, WorkerDied, WorkerSaid, WorkerStarted
+from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
+from supervisor.plugin_manager import SourceReport
+from supervisor.processes.port import Child, Children, Death, Reply
+
+FRAME_SECONDS = 0.010
+FRAME_JOBS = 128
+FRAME_BYTES = 256 * 1024
+REFORK_DELAYS = (0.1, 30.0)
+FILL_AFTER = 0.050
+HOST = socket.gethostname()
+
+
+class State(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    RETIRING = "retiring"
+    DYING = "dying"
+
+
+class RunTimes:
+    """What each handler has been taking, in seconds: quick to learn that one is slow, slow to forget it."""
+
+    __slots__ = ("_by_handler", "mean")
+
+    def __init__(self) -> None:
+        self._by_handler: dict[str, float] = {}
+        self.mean: float | None = None
+
+    def of(self, handler: str) -> float | None:
+        return self._by_handler.get(handler)
+
+    def learn(self, handler: str, took: float) -> None:
+        known = self._by_handler.get(handler, took)
+        self._by_handler[handler] = (known + took) / 2 if took > known else known + 0.1 * (took - known)
+        mean = self.mean
+        self.mean = took if mean is None else mean + 0.05 * (took - mean)
+
+    def at_least(self, handler: str, seconds: float) -> None:
+        """A job of it has already run so long without an end."""
+        if (self._by_handler.get(handler) or 0.0) < seconds:
+            self._by_handler[handler] = seconds
+
+
+class Worker:
+    """One place in the pool, and the child that fills it now."""
+
+    __slots__ = (
+        "_frames", "beat_at", "child", "children", "doomed", "done", "frame", "memory_at_start", "number", "permits",
+        "reported", "retries", "sent", "started", "state",
+    )  # fmt: skip
+
+    def __init__(self, number: int, child: Child, children: Children, now: float) -> None:
+        self.number = number
+        self.child = child
+        self.children = children
+        self.state = State.STARTING
+        self.sent: deque[Lease] = deque()  # in order; the first is running if its permit is taken
+        self._frames: deque[list[int]] = deque()  # [frame, jobs of it without a reply]
+        self.frame = 0
+        self.permits = 0  # put, less taken back, less replies read
+        self.retries = 0  # of the jobs sent
+        self.started = now  # since when the first job may be running
+        self.beat_at = now
+        self.done = 0
+        self.doomed: Doom | None = None
+        self.reported: Lease | None = None
+        self.memory_at_start: int | None = None
+
+    @property
+    def current(self) -> Lease | None:
+        return self.sent[0] if self.sent else None
+
+    def deadline(self) -> float | None:
+        """Monotonic time at which the running job's timeout ends."""
+        if not self.sent or self.state is State.DYING:
+            return None
+        timeout = self.sent[0].policy.timeout
+        return None if timeout is None else self.started + timeout
+
+    def send(self, leases: Sequence[Lease], now: float) -> None:
+        self.frame = (self.frame + 1) & 255
+        if not self.sent:
+            self.started = now
+        self.sent.extend(leases)
+        self._frames.append([self.frame, len(leases)])
+        self.permits += len(leases)
+        for lease in leases:
+            if lease.retries:
+                self.retries += 1
+        self.child.send(self.frame, leases)
+
+    def settled(self, count: int) -> None:
+        """The first `count` jobs were replied to."""
+        self.permits -= count
+        self.done += count
+        frames = self._frames
+        while count and frames:
+            head = frames[0]
+            step = min(count, head[1])
+            head[1] -= step
+            count -= step
+            if not head[1]:
+                frames.popleft()
+
+    def take_back(self) -> list[Lease]:
+        """The jobs that this worker has not started and now never will, in order."""
+        taken = self.child.take_back()
+        if not taken:
+            return []
+        back: list[Lease] = []
+        kept: deque[Lease] = deque()
+        for frame, unsettled in [(frame, count) for frame, count in self._frames]:
+            count = taken.get(frame, 0)
+            jobs = [self.sent.popleft() for _ in range(unsettled)]
+            kept.extend(jobs[: unsettled - count])
+            back.extend(jobs[unsettled - count :])
+        self.sent = kept
+        self._frames = deque([f, n - taken.get(f, 0)] for f, n in self._frames if n > taken.get(f, 0))
+        self.permits -= len(back)
+        self.retries = sum(1 for lease in kept if lease.retries)
+        return back
+
+    def kill(self, doom: Doom, *, with_stack: bool = False) -> None:
+        """What it is killed for is told when it is seen dead. The first reason stands."""
+        if self.doomed is None:
+            self.doomed = doom
+        self.state = State.DYING
+        self.child.kill(with_stack=with_stack)
+
+
+class Doom:
+    """Why a worker is being killed: a cause to blame its running job with, or none if the job goes free."""
+
+    __slots__ = ("cause", "message", "name")
+
+    def __init__(self, name: str, cause: Cause | None, message: str) -> None:
+        self.name = name
+        self.cause = cause
+        self.message = message
+
+
+def timed_out(timeout: float) -> Doom:
+    return Doom("timeout", Cause.TIMEOUT, f"still running after its timeout of {timeout:g}s; killed")
+
+
+def heartbeat_lost(age: float) -> Doom:
+    return Doom("heartbeat_lost", Cause.HEARTBEAT_LOST, f"no heartbeat for {age:.1f}s and no CPU time used; killed")
+
+
+def broken_channel(why: str) -> Doom:
+    return Doom("crash", Cause.CRASH, f"broke its channel: {why}; killed")
+
+
+SHUTDOWN = Doom("shutdown", None, "the supervisor is stopping")
+CANCELLED = Doom("cancelled", None, "the job was cancelled")
+LEASE_LOST = Doom("lease_lost", None, "the lease passed to another owner")
+
+
+class PoolListener(Protocol):
+    """What the engine hears from the pool."""
+
+    def ended(self, outcomes: list[Outcome]) -> None: ...
+    def unstarted(self, leases: list[Lease]) -> None:
+        """Dispatched and never started: to be dispatched again."""
+    def changed(self) -> None:
+        """A worker may have room, or has gone."""
+    def reported(self, reports: Sequence[SourceReport]) -> None: ...
+
+
+class Timer(Protocol):
+    """The loop, as far as the pool needs it."""
+
+    def time(self) -> float: ...
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Any: ...
+
+
+class Pool:
+    """Keeps `count` workers, each with at most about ten milliseconds of work, and replaces those that end."""
+
+    def __init__(
+        self, children: Children, count: int, listener: PoolListener, bus: Bus, timer: Timer, *, max_jobs: int | None = None,
+        max_memory: int | None = None,
+    ) -> None:  # fmt: skip
+        self.children = children
+        self.count = count
+        self.max_jobs = max_jobs
+        self.max_memory = max_memory
+        self.times = RunTimes()
+        self.workers: dict[int, Worker] = {}
+        self._listener = listener
+        self._bus = bus
+        self._timer = timer
+        self._last_number = 0
+        self._failed_starts = 0
+        self._refork: Any = None
+        self._reforks_waiting = 0
+        self._by_child: dict[int, Worker] = {}
+        self.stopping = False
+
+    # filling places
+
+    def fill(self) -> None:
+        """Fork until there are as many workers as wanted; retire those too many."""
+        if self.stopping:
+            return
+        living = [w for w in self.workers.values() if w.state in (State.STARTING, State.READY)]
+        for _ in range(self.count - len(living) - self._reforks_waiting):
+            self._fork()
+        idle_first = sorted(living, key=lambda w: (bool(w.sent), -w.number))
+        for worker in idle_first[: max(0, len(living) - self.count)]:
+            self.retire(worker)
+
+    def _fork(self) -> None:
+        self._last_number += 1
+        child = self.children.fork(self._last_number)
+        worker = Worker(self._last_number, child, self.children, self._timer.time())
+        self.workers[worker.number] = self._by_child[id(child)] = worker
+
+    def _fork_after_delay(self) -> None:
+        """Children that die before they are ready are replaced with growing delays."""
+        first, most = REFORK_DELAYS
+        delay = min(most, first * 2 ** min(self._failed_starts, 20))
+        self._failed_starts += 1
+        self._reforks_waiting += 1
+        self._timer.call_later(delay, self._refork_now)
+
+    def _refork_now(self) -> None:
+        self._reforks_waiting -= 1
+        self.fill()
+
+    def retire(self, worker: Worker) -> None:
+        """Let it finish the job it runs, give back the rest, and end it in good order; its place is filled at once."""
+        worker.state = State.RETIRING
+        self._give_back(worker)
+        worker.child.retire()
+
+    def renew(self, children: Children) -> Children:
+        """Replace every worker by one of these `children`; gives the old ones, to be stopped once their workers are gone."""
+        old, self.children = self.children, children
+        for worker in list(self.workers.values()):
+            if worker.state in (State.STARTING, State.READY):
+                self.retire(worker)
+        self.fill()
+        return old
+
+    # work
+
+    def open_workers(self) -> list[Worker]:
+        """Ready workers that can take another frame now, idle ones first."""
+        ready = [w for w in self.workers.values() if w.state is State.READY and self._has_room(w)]
+        ready.sort(key=_load)
+        return ready
+
+    def idle_count(self) -> int:
+        return sum(1 for w in self.workers.values() if w.state is State.READY and not w.sent)
+
+    def ready_count(self) -> int:
+        return sum(1 for w in self.workers.values() if w.state is State.READY)
+
+    def _has_room(self, worker: Worker) -> bool:
+        sent = worker.sent
+        if not sent:
+            return not self._spent(worker)
+        if len(sent) > FRAME_JOBS // 2 or self._spent(worker):
+            return False
+        known = self.times.of(sent[0].handler)
+        return known is not None and known * len(sent) < FRAME_SECONDS / 2
+
+    def _spent(self, worker: Worker) -> bool:
+        return self.max_jobs is not None and worker.done + len(worker.sent) >= self.max_jobs
+
+    def frame_for(self, worker: Worker, next_lease: Callable[[], Lease | None], most: int) -> list[Lease]:
+        """About ten milliseconds of work by what each handler has been taking; one job where that is unknown or long."""
+        if self.max_jobs is not None:
+            most = min(most, self.max_jobs - worker.done - len(worker.sent))
+        frame: list[Lease] = []
+        seconds, size, of = 0.0, 0, self.times.of
+        while len(frame) < most and seconds < FRAME_SECONDS and size < FRAME_BYTES:
+            lease = next_lease()
+            if lease is None:
+                break
+            frame.append(lease)
+            size += len(lease.payload)
+            seconds += of(lease.handler) or FRAME_SECONDS
+        return frame
+
+    def send(self, worker: Worker, leases: Sequence[Lease]) -> None:
+        worker.send(leases, self._timer.time())
+
+    def release_unstarted(self) -> None:
+        """Take every unstarted job back from every worker."""
+        for worker in self.workers.values():
+            self._give_back(worker)
+
+    def _give_back(self, worker: Worker) -> None:
+        back = worker.take_back() if worker.sent else []
+        if back:
+            self._listener.unstarted(back)
+
+    def release_captives(self, worker: Worker) -> None:
+        """Its running job turned out long: the jobs behind it go elsewhere."""
+        current = worker.current
+        if current is not None:
+            self.times.at_least(current.handler, self._timer.time() - worker.started)
+        self._give_back(worker)
+
+    def condemn(self, worker: Worker, doom: Doom, *, with_stack: bool = False) -> None:
+        """Kill for cause: unstarted jobs are taken back and replies read first; if that settles the running job, it lives."""
+        was_running = worker.current
+        self._give_back(worker)
+        worker.child.drain()
+        if doom.cause is Cause.TIMEOUT and worker.current is not was_running:
+            return
+        worker.kill(doom, with_stack=with_stack)
+        # A child of many gigabytes takes the kernel long to tear down; its place must not wait for that.
+        self._timer.call_later(FILL_AFTER, self.fill)
+
+    def holder(self, job_id: int) -> Worker | None:
+        for worker in self.workers.values():
+            if any(lease.id == job_id for lease in worker.sent):
+                return worker
+        return None
+
+    def running(self) -> Iterable[tuple[Worker, Lease]]:
+        for worker in self.workers.values():
+            if worker.sent and worker.permits:
+                yield worker, worker.sent[0]
+
+    def busy(self) -> bool:
+        return any(worker.sent for worker in self.workers.values())
+
+    def stop(self) -> None:
+        """No new child from now on; idle ones end in good order, the others when their job ends."""
+        self.stopping = True
+        for worker in self.workers.values():
+            if worker.state in (State.STARTING, State.READY):
+                self.retire(worker)
+
+    def kill_all(self, doom: Doom) -> None:
+        self.stopping = True
+        for worker in self.workers.values():
+            self._give_back(worker)
+            worker.child.drain()
+            worker.kill(doom)
+
+    # what the children tell (port.Listener)
+
+    def ready(self, child: Child) -> None:
+        worker = self._by_child.get(id(child))
+        if worker is None or child.pid is None:
+            return
+        self._failed_starts = 0
+        worker.beat_at = self._timer.time()
+        if self.max_memory is not None:
+            worker.memory_at_start = child.memory()
+        if worker.state is State.STARTING:
+            worker.state = State.READY
+        self._bus.emit(WorkerStarted(worker.number, child.pid))
+        self._listener.changed()
+
+    def replied(self, child: Child, replies: Sequence[Reply]) -> None:
+        """Hot path: plain on purpose."""
+        worker = self._by_child.get(id(child))
+        if worker is None:
+            return
+        now = self._timer.time()
+        outcomes: list[Outcome] = []
+        sent, learn, pid = worker.sent, self.times.learn, child.pid
+        good = 0
+        for reply in replies:
+            if not sent or sent[0].id != reply.job_id or good >= worker.permits:
+                self.broke(child, f"a reply for job {reply.job_id}, which it does not run")
+                break
+            lease = sent.popleft()
+            good += 1
+            if lease.retries:
+                worker.retries -= 1
+            learn(lease.handler, reply.took)
+            if reply.kind == "ok":
+                outcomes.append(Outcome(lease, Kind.SUCCEEDED, reply.result, reply.took, state=JobState.SUCCEEDED))
+            else:
+                outcomes.append(_told(lease, reply, pid))
+        worker.settled(good)
+        worker.started = worker.beat_at = now
+        if outcomes:
+            self._listener.ended(outcomes)
+        self._recycle(worker)
+        self._listener.changed()
+
+    def _recycle(self, worker: Worker) -> None:
+        if worker.state is not State.READY or worker.sent:
+            return
+        if self._spent(worker) or self._too_big(worker):
+            self.retire(worker)
+            self.fill()
+
+    def _too_big(self, worker: Worker) -> bool:
+        """Past the limit, and grown: a worker that was born past it would only be replaced by one of the same size."""
+        if self.max_memory is None:
+            return False
+        now = worker.child.memory()
+        return now is not None and now > self.max_memory and now > (worker.memory_at_start or 0) * 1.1
+
+    def beat(self, child: Child) -> None:
+        worker = self._by_child.get(id(child))
+        if worker is not None:
+            worker.beat_at = self._timer.time()
+
+    def said(self, child: Child, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+        worker = self._by_child.get(id(child))
+        if worker is not None and child.pid is not None:
+            current = worker.current
+            handler = current.handler if current is not None and current.id == job_id else None
+            self._bus.emit(WorkerSaid(worker.number, child.pid, stream, job_id, lines, handler))
+
+    def broke(self, child: Child, why: str) -> None:
+        worker = self._by_child.get(id(child))
+        if worker is not None:
+            worker.kill(broken_channel(why))
+
+    def died(self, child: Child, death: Death) -> None:
+        """Exactly the job that was running is blamed; those sent and not started are dispatched again, unharmed."""
+        worker = self._by_child.pop(id(child), None)
+        if worker is None:
+            return
+        del self.workers[worker.number]
+        was_ready = worker.state is not State.STARTING
+        self._give_back(worker)
+        culprit = worker.sent.popleft() if worker.sent and worker.permits > 0 else None
+        if worker.sent:
+            self._listener.unstarted(list(worker.sent))
+        doom = worker.doomed
+        if culprit is not None:
+            self._listener.ended([self._blamed(culprit, doom, death, self._timer.time() - worker.started, worker)])
+        name = doom.name if doom else ("stopped" if worker.state is State.RETIRING and death.exit_code == 0 else "crash")
+        self._tell_death(worker, death, name, culprit)
+        if was_ready or doom is not None:
+            self.fill()
+        elif not self.stopping:
+            self._fork_after_delay()
+        self._listener.changed()
+
+    def _tell_death(self, worker: Worker, death: Death, cause: str, culprit: Lease | None) -> None:
+        job = (culprit.id, culprit.handler, self._timer.time() - worker.started) if culprit else (None, None, None)
+        self._bus.emit(WorkerDied(worker.number, death.pid, cause, death.how, *job))
+
+    def _blamed(self, lease: Lease, doom: Doom | None, death: Death, ran: float, worker: Worker) -> Outcome:
+        if doom is not None and doom.cause is None:
+            return Outcome(lease, Kind.RELEASED, took=ran)
+        cause = doom.cause if doom is not None and doom.cause is not None else Cause.CRASH
+        failure = Failure(
+            cause,
+            type={Cause.TIMEOUT: "Timeout", Cause.HEARTBEAT_LOST: "HeartbeatLost"}.get(cause, "WorkerCrashed"),
+            message=doom.message if doom is not None else f"the worker {death.how} while it ran this job",
+            attempt=lease.attempt,
+            exit_code=death.exit_code,
+            signal=death.signal,
+            peak_memory=death.peak_memory,
+            oom_suspected=death.oom_suspected,
+            heartbeat_age=max(0.0, self._timer.time() - worker.beat_at),
+            stack=death.stack,
+            stderr=death.stderr,
+            host=HOST,
+            pid=death.pid,
+        )
+        return Outcome(lease, Kind.FAILED, took=ran, failure=failure)
+
+    def nursery_died(self, pid: int, how: str) -> None:
+        self._bus.emit(NurseryDied(pid, how))
+
+    def nursery_started(self, pid: int, reports: Sequence[SourceReport]) -> None:
+        self._bus.emit(NurseryStarted(pid))
+        self._listener.reported(reports)
+
+    def note_started(self, worker: Worker) -> None:
+        """Say once of a running job that it has started."""
+        lease = worker.current
+        if lease is not None and lease is not worker.reported and worker.child.pid is not None:
+            worker.reported = lease
+            self._bus.emit(JobStarted(lease, worker.child.pid))
+
+
+def _load(worker: Worker) -> int:
+    return len(worker.sent)
+
+
+_CAUSES = {"rejected": Cause.REJECTED, "unknown": Cause.UNKNOWN_HANDLER}
+
+
+def _told(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
+    """A failed attempt as the worker told it."""
+    error = reply.error or {}
+    failure = Failure(
+        _CAUSES.get(reply.kind, Cause.EXCEPTION),
+        type=str(error.get("type", "")),
+        message=str(error.get("message", "")),
+        traceback=str(error.get("traceback", "")),
+        attempt=lease.attempt,
+        stderr=error.get("stderr"),
+        peak_memory=error.get("peak_memory"),
+        host=HOST,
+        pid=pid,
+    )
+    after = error.get("after")
+    return Outcome(
+        lease,
+        Kind.FAILED,
+        took=reply.took,
+        failure=failure,
+        retryable=bool(error.get("retryable", True)),
+        retry_after=None if after is None else max(0.0, float(after)),
+    )
