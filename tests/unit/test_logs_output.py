@@ -1,0 +1,258 @@
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from supervisor import logs
+from supervisor.logs.formats import JsonFormat, TextFormat
+from supervisor.logs.output import LogOutput
+
+PIPE = 65_536
+
+
+class Reader:
+    """The other end of standard error, read only from when the test says so."""
+
+    def __init__(self) -> None:
+        self.fd, self.write_fd = os.pipe()
+        self._read: list[bytes] = []
+        self._thread = threading.Thread(target=self._read_all, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def lines(self) -> list[str]:
+        """All lines up to the end of the pipe; nobody may write any more."""
+        os.close(self.write_fd)
+        if not self._thread.ident:
+            self.start()
+        self._thread.join(10)
+        os.close(self.fd)
+        return b"".join(self._read).decode().splitlines()
+
+    def _read_all(self) -> None:
+        while data := os.read(self.fd, PIPE):
+            self._read.append(data)
+
+
+@pytest.fixture
+def reader() -> Reader:
+    return Reader()
+
+
+@pytest.fixture
+def output(reader: Reader) -> Iterator[LogOutput]:
+    output = LogOutput(reader.write_fd, most_bytes=20_000)
+    output.setFormatter(TextFormat())
+    yield output
+    output.stop()
+
+
+def record(message: str, *arguments: Any, level: int = logging.INFO, **more: Any) -> logging.LogRecord:
+    made = {"name": "supervisor", "levelno": level, "levelname": logging.getLevelName(level), "created": 1e9}
+    return logging.makeLogRecord({**made, "msg": message, "args": arguments, **more})
+
+
+def test_lines_arrive_in_order(reader: Reader, output: LogOutput) -> None:
+    for number in range(100):
+        output.handle(record("line %d", number))
+    output.stop()
+    assert reader.lines() == [f"2001-09-09T01:46:40.000Z INFO line {number}" for number in range(100)]
+    assert output.dropped == 0
+
+
+def test_flush_waits_for_what_was_logged(reader: Reader, output: LogOutput) -> None:
+    output.handle(record("first"))
+    output.flush(10)
+    assert os.read(reader.fd, PIPE).endswith(b"first\n")
+
+
+def test_a_reader_that_stopped_reading_costs_lines_but_no_time(reader: Reader, output: LogOutput) -> None:
+    for _ in range(2000):
+        output.handle(record("x" * 200))
+    assert 0 < output.dropped < 2000
+    dropped = output.dropped
+    reader.start()
+    output.flush(10)
+    output.handle(record("read again"))
+    output.stop()
+    lines = reader.lines()
+    assert sum(line.endswith("xxx") for line in lines) == 2000 - dropped
+    notices = [line for line in lines if "log lines dropped" in line]
+    assert sum(int(line.split()[2]) for line in notices) == dropped
+    assert " WARNING " in notices[0]
+    assert lines[-1].endswith("read again")
+
+
+def test_lines_lost_last_are_said_at_the_end(
+    reader: Reader, output: LogOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        output.handle(record("lost"))
+        output.flush(10)
+    output.stop()
+    (line,) = reader.lines()
+    assert "1 log lines dropped" in line
+
+
+def test_stop_gives_up_on_a_reader_that_never_reads(reader: Reader, output: LogOutput) -> None:
+    for _ in range(2000):
+        output.handle(record("x" * 200))
+    output.stop(timeout=0.01)
+    output.flush(timeout=0.01)
+    os.close(reader.fd)
+
+
+def test_a_reader_that_has_gone_ends_nothing(reader: Reader, output: LogOutput) -> None:
+    os.close(reader.fd)
+    for _ in range(10):
+        output.handle(record("to nobody"))
+    output.flush(10)
+    assert output.dropped == 10
+
+
+def test_a_full_disk_ends_nothing() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    output = LogOutput(full)
+    output.handle(record("nowhere to go"))
+    output.stop()
+    os.close(full)
+    assert output.dropped == 1
+
+
+def test_a_line_torn_by_an_error_is_ended_before_the_next(
+    reader: Reader, output: LogOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, answers = os.write, [7, OSError("disk full")]
+
+    def write(fd: int, data: Any) -> int:
+        answer = answers.pop(0) if answers else len(data)
+        if isinstance(answer, OSError):
+            raise answer
+        return real(fd, bytes(data)[:answer])
+
+    monkeypatch.setattr(os, "write", write)
+    output.handle(record("torn"))
+    output.handle(record("whole"))
+    output.stop()
+    lines = reader.lines()
+    assert lines[0] == "2001-09"
+    assert "1 log lines dropped" in lines[1]
+    assert lines[2].endswith("INFO whole")
+
+
+def test_a_non_blocking_standard_error_loses_nothing(reader: Reader) -> None:
+    os.set_blocking(reader.write_fd, False)
+    output = LogOutput(reader.write_fd)
+    output.setFormatter(TextFormat())
+    for _ in range(1000):
+        output.handle(record("x" * 200))
+    reader.start()
+    output.stop(10)
+    assert sum(line.endswith("xxx") for line in reader.lines()) == 1000
+
+
+def test_a_signal_handler_may_log_while_a_line_is_being_logged(reader: Reader, output: LogOutput) -> None:
+    class Interrupted(TextFormat):
+        def format(self, record: logging.LogRecord) -> str:
+            if record.msg == "outer":
+                signal.raise_signal(signal.SIGUSR1)
+            return super().format(record)
+
+    output.setFormatter(Interrupted())
+    before = signal.signal(signal.SIGUSR1, lambda *_: output.handle(record("inner")))
+    try:
+        output.handle(record("outer"))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    output.stop()
+    assert [line.split()[-1] for line in reader.lines()] == ["inner", "outer"]
+
+
+def test_a_record_that_can_not_be_formatted_is_said_not_raised(reader: Reader, output: LogOutput) -> None:
+    output.handle(record("%d jobs", "many", pathname="thumbs.py", lineno=7))
+    output.stop()
+    assert reader.lines()[0].startswith("INFO unreadable log record of thumbs.py:7: TypeError(")
+
+
+def test_configure_again_changes_level_and_format_of_the_same_output(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "level", root.level)
+    monkeypatch.setattr(root, "handlers", [])
+    logger = logging.getLogger("supervisor.test")
+    output = logs.configure("info", "text", reader.write_fd)
+    logger.debug("not said")
+    logger.info("as text")
+    assert logs.configure("debug", "json") is output
+    logger.debug("as json")
+    logs.flush()
+    logs.stop()
+    logs.stop()
+    logs.flush()
+    assert root.handlers == []
+    text, json = reader.lines()
+    assert text.endswith(" INFO as text")
+    assert orjson.loads(json)["message"] == "as json"
+
+
+def test_text_is_one_record_whatever_is_in_it() -> None:
+    said = TextFormat().format(record("a\nb\r\x1b[31mc\x00\x85\u2028\ud800\td"))
+    assert said == "2001-09-09T01:46:40.000Z INFO a\n    b\\r\\x1b[31mc\\x00\\x85\\u2028\\ud800\td"
+    assert len(said.splitlines()) == 2
+
+
+def test_text_shows_tracebacks_indented_and_strangers_by_name() -> None:
+    said = TextFormat().format(record("odd", name="asyncio", fields={"traceback": "Traceback\n  boom\n"}))
+    assert said == "2001-09-09T01:46:40.000Z INFO asyncio: odd\n    Traceback\n      boom"
+    try:
+        raise ValueError("boom")
+    except ValueError as error:
+        failed = record("failed", exc_info=(type(error), error, error.__traceback__))
+    assert TextFormat().format(failed).endswith("\n    ValueError: boom")
+    assert orjson.loads(JsonFormat().format(failed))["traceback"].endswith("ValueError: boom")
+
+
+def test_json_is_one_line_with_the_fields_of_the_event() -> None:
+    said = JsonFormat().format(
+        record("job=%d\nsaid", 42, level=logging.WARNING, fields={"job": 42, "handler": "thumb"})
+    )
+    assert "\n" not in said
+    assert orjson.loads(said) == {
+        "at": "2001-09-09T01:46:40.000Z",
+        "level": "warning",
+        "logger": "supervisor",
+        "message": "job=42\nsaid",
+        "job": 42,
+        "handler": "thumb",
+    }
+
+
+def test_json_takes_lone_surrogates_and_odd_values() -> None:
+    odd = orjson.loads(JsonFormat().format(record("a\ud800", fields={"path": Path("x"), "name": "\udcff"})))
+    assert (odd["message"], odd["name"]) == ("a\\ud800", "\\udcff")
+    assert orjson.loads(JsonFormat().format(record("fine", fields={"path": Path("x")})))["path"] == "x"
+
+
+@pytest.mark.parametrize("closed", [(0, 1, 2), (2,), ()])
+def test_closed_standard_streams_are_filled_and_open_ones_left(
+    monkeypatch: pytest.MonkeyPatch, closed: tuple[int, ...]
+) -> None:
+    free = [*closed, 9]
+    inheritable: list[int] = []
+    shut: list[int] = []
+    monkeypatch.setattr(os, "open", lambda *_: free.pop(0))
+    monkeypatch.setattr(os, "set_inheritable", lambda fd, _: inheritable.append(fd))
+    monkeypatch.setattr(os, "close", shut.append)
+    logs.open_missing_streams()
+    monkeypatch.undo()
+    assert inheritable == list(closed)
+    assert shut == [9]

@@ -1,0 +1,242 @@
+import inspect
+import logging
+from typing import Any
+
+import pytest
+
+from supervisor import events
+from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
+from supervisor.logs import LogSubscriber
+from supervisor.logs.repeats import MOST_KEYS, Repeats
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def say(clock: Clock, caplog: pytest.LogCaptureFixture) -> Any:
+    """Says events; gives the lines they became at debug level."""
+    caplog.set_level(logging.DEBUG, "supervisor")
+    subscriber = LogSubscriber(clock)
+
+    def say(*happened: Any) -> list[str]:
+        caplog.clear()
+        for event in happened:
+            subscriber(event)
+        return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+
+    return say
+
+
+def lease(id: int = 42, retries: int = 0, handler: str = "thumb") -> Lease:
+    return Lease(id, 7, handler, "default", "{}", None, retries, 0, 0, 0, 0, Policy())
+
+
+def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
+    failure = Failure(cause, type="ValueError", message="bad picture\nsecond line")
+    return Outcome(lease(), Kind.FAILED, failure=failure, **more)
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            events.SupervisorStarted("ab12", "box", 99, "postgresql://me:secret@db/jobs"),
+            "INFO supervisor started: owner=ab12 host=box pid=99 store=postgresql://***@db/jobs",
+        ),
+        (events.SupervisorStopping("SIGTERM"), "INFO supervisor stopping: SIGTERM"),
+        (events.SupervisorStopped(0, {}), "INFO supervisor stopped: exit code 0"),
+        (
+            events.SupervisorStopped(4, {"ready": 3, "dead_letters": 1}),
+            "INFO supervisor stopped: exit code 4; left behind: 3 ready, 1 dead_letters",
+        ),
+        (
+            events.PluginLoaded("plugins/a.py", ("thumb", "mail"), ()),
+            "INFO plugin plugins/a.py loaded: handlers=thumb,mail",
+        ),
+        (events.PluginLoaded("plugins/a.py", (), ()), "INFO plugin plugins/a.py loaded: nothing in it"),
+        (
+            events.PluginFailed("plugins/a.py", 3, "SyntaxError: no", "Traceback"),
+            "ERROR plugin plugins/a.py:3 did not load: SyntaxError: no",
+        ),
+        (events.PluginFailed("shop.jobs", None, "gone", ""), "ERROR plugin shop.jobs did not load: gone"),
+        (events.PluginWarning("a.py", "started a thread"), "WARNING plugin a.py: started a thread"),
+        (events.NurseryStarted(5), "INFO nursery started (pid 5)"),
+        (
+            events.NurseryDied(5, "killed by SIGKILL"),
+            "WARNING nursery (pid 5) died: killed by SIGKILL; its workers live on",
+        ),
+        (events.WorkerStarted(2, 123), "INFO worker 2 (pid 123) started"),
+        (events.WorkerDied(2, 123, "max_jobs", "exited", None), "INFO worker 2 (pid 123) ended: max_jobs"),
+        (
+            events.WorkerDied(2, 123, "timeout", "killed by SIGKILL", 42, "thumb", 1.0),
+            "INFO worker 2 (pid 123) killed: job=42 handler=thumb cause=timeout after 1.00s",
+        ),
+        (
+            events.WorkerDied(2, 123, "crash", "killed by SIGSEGV", None),
+            "INFO worker 2 (pid 123) crashed: no job cause=crash: killed by SIGSEGV",
+        ),
+        (
+            events.WorkerSaid(2, 123, "stderr", 42, ["oh no"], "thumb"),
+            "INFO worker 2 (pid 123) stderr job=42 handler=thumb: oh no",
+        ),
+        (events.WorkerSaid(2, 123, "stdout", None, ["hello"]), "INFO worker 2 (pid 123) stdout: hello"),
+        (events.JobsClaimed([lease(retries=1)]), "DEBUG job=42 handler=thumb attempt 2 claimed under token 7"),
+        (events.JobStarted(lease(), 123), "DEBUG job=42 handler=thumb attempt 1 started on pid 123"),
+        (
+            events.JobsSettled([Outcome(lease(), Kind.SUCCEEDED, took=0.0123)]),
+            "DEBUG job=42 handler=thumb attempt 1 succeeded in 0.012s",
+        ),
+        (
+            events.JobsSettled([failed(state=JobState.SCHEDULED, delay=0.52, counted=True)]),
+            "INFO job=42 handler=thumb attempt 1 failed: cause=exception ValueError: bad picture; retry 1 of 3 in 0.52s",
+        ),
+        (
+            events.JobsSettled([failed(Cause.REJECTED, state=JobState.FAILED, letter=True)]),
+            "WARNING job=42 handler=thumb attempt 1 failed: cause=rejected ValueError: bad picture; "
+            "failed for good; dead letter pending",
+        ),
+        (
+            events.JobsSettled([failed(Cause.UNKNOWN_HANDLER, state=JobState.SCHEDULED, delay=30.0)]),
+            "INFO job=42 handler=thumb attempt 1 failed: cause=unknown_handler ValueError: bad picture; "
+            "again in 30.00s, no retry counted",
+        ),
+        (
+            events.JobsSettled([Outcome(lease(), Kind.RELEASED, state=JobState.READY)]),
+            "INFO job=42 handler=thumb given back, no retry counted",
+        ),
+        (
+            events.LeasesRecovered([Outcome(lease(), Kind.RELEASED, state=JobState.READY)]),
+            "INFO job=42 handler=thumb recovered: given back, no retry counted",
+        ),
+        (
+            events.JobsStale([lease()], "settle"),
+            "WARNING job=42 handler=thumb stale settle under token 7: nothing changed",
+        ),
+        (events.JobCancelled(lease(), 123), "INFO job=42 handler=thumb cancelled; its worker (pid 123) is killed"),
+        (events.LettersPublished("file", [42]), "INFO job=42 dead letter accepted by sink file"),
+        (
+            events.LettersFailed("file", [42], "disk full", 2.0),
+            "WARNING job=42 dead letter not accepted by sink file, offered again in 2.00s: disk full",
+        ),
+        (
+            events.StoreLost("can't reach host=db password=secret user=me"),
+            "ERROR store is away: can't reach host=db password=*** user=me",
+        ),
+        (events.StoreBack(12.345), "INFO store is back after 12.35s"),
+        (
+            events.LoopGap(60.0),
+            "WARNING the supervisor stood still for 60.00s: not counted for timeouts and heartbeats",
+        ),
+        (
+            events.ConfigReloaded(("retry",), ("store",)),
+            "INFO config read again: retry; need a restart: store",
+        ),
+        (events.ConfigReloaded((), ()), "INFO config read again: nothing changed"),
+        (
+            events.ConfigRefused(("workers.count: expected 1 or more",)),
+            "ERROR config refused, the old one stays: workers.count: expected 1 or more",
+        ),
+        (events.StatusDumped({"queues": []}), 'INFO status: {"queues":[]}'),
+        (events.Dropped("hooks", 12), "WARNING hooks overflowed: 12 dropped"),
+        (
+            events.HookFailed("supervisor_events", "statsd", "ValueError: no", "Traceback"),
+            "ERROR hook supervisor_events of plugin statsd failed: ValueError: no",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, tuple) else "",
+)
+def test_each_event_has_its_line(say: Any, event: Any, line: str) -> None:
+    assert say(event) == [line]
+
+
+def test_no_event_is_without_words(say: Any) -> None:
+    silent = {events.QueuesSeen}
+    every = {value for _, value in inspect.getmembers(events, inspect.isclass) if value.__module__ == events.__name__}
+    assert {event for event in every if hasattr(event, "_fields")} - silent == set(LogSubscriber()._words)
+
+
+def test_a_batch_given_back_is_one_line_and_one_per_job_at_debug(say: Any, caplog: pytest.LogCaptureFixture) -> None:
+    given_back = events.JobsReleased([lease(1), lease(2)], "drain")
+    assert say(given_back) == [
+        "INFO gave back 2 jobs, no retry counted: drain",
+        "DEBUG job=1 handler=thumb given back: drain",
+        "DEBUG job=2 handler=thumb given back: drain",
+    ]
+    caplog.set_level(logging.INFO, "supervisor")
+    assert len(say(given_back)) == 1
+
+
+def test_each_job_of_a_batch_has_its_line(say: Any) -> None:
+    lines = say(events.JobsSettled([Outcome(lease(id), Kind.SUCCEEDED) for id in (1, 2)]))
+    assert [line.split()[1] for line in lines] == ["job=1", "job=2"]
+
+
+def test_above_debug_successes_make_no_record(
+    say: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "supervisor")
+    monkeypatch.setattr(logging.Logger, "log", lambda *_, **__: pytest.fail("a record was made"))
+    leases = [lease()] * 500
+    assert (
+        say(
+            events.JobsClaimed(leases),
+            events.JobStarted(lease(), 1),
+            events.JobsSettled([Outcome(one, Kind.SUCCEEDED) for one in leases]),
+        )
+        == []
+    )
+
+
+def test_programs_get_the_job_as_fields(say: Any, caplog: pytest.LogCaptureFixture) -> None:
+    say(events.JobsSettled([failed(state=JobState.FAILED)]))
+    assert vars(caplog.records[0])["fields"] == {
+        "job": 42, "handler": "thumb", "queue": "default", "attempt": 1, "cause": "exception",
+    }  # fmt: skip
+    say(events.WorkerDied(2, 123, "timeout", "killed", 42, "thumb", 1.0))
+    assert vars(caplog.records[0])["fields"] == {
+        "worker": 2, "pid": 123, "cause": "timeout", "job": 42, "handler": "thumb",
+    }  # fmt: skip
+
+
+def test_a_percent_sign_in_a_name_is_only_a_percent_sign(say: Any) -> None:
+    assert say(events.JobStarted(lease(handler="100%s"), 5)) == [
+        "DEBUG job=42 handler=100%s attempt 1 started on pid 5"
+    ]
+
+
+def test_an_identical_store_error_is_said_once_a_minute(say: Any, clock: Clock) -> None:
+    assert len(say(*[events.StoreLost("locked")] * 3, events.StoreLost("disk full"))) == 2
+    clock.now = 61.0
+    assert say(events.StoreLost("locked")) == ["ERROR store is away: locked (2 more times since it was last said)"]
+
+
+def test_an_outage_after_the_store_was_back_is_said_again(say: Any) -> None:
+    assert len(say(events.StoreLost("locked"), events.StoreBack(1.0), events.StoreLost("locked"))) == 3
+
+
+def test_a_hook_that_fails_for_every_batch_is_said_once_a_minute(say: Any) -> None:
+    broken = events.HookFailed("supervisor_events", "statsd", "ValueError: no", "")
+    assert len(say(broken, broken, broken._replace(plugin="other"))) == 2
+
+
+def test_a_sink_that_keeps_refusing_is_said_once_a_minute(say: Any) -> None:
+    refused = events.LettersFailed("file", [1, 2], "disk full", 1.0)
+    assert len(say(refused, refused._replace(retry_in=2.0), refused._replace(error="gone"))) == 4
+
+
+def test_repeats_forgets_rather_than_grows(clock: Clock) -> None:
+    repeats = Repeats(clock)
+    for key in range(MOST_KEYS * 3):
+        assert repeats.let_through(key) == 0
+    assert len(repeats._seen) <= MOST_KEYS
