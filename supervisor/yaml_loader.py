@@ -1,0 +1,265 @@
+"""YAML as a person meant it: plain values, with the line each came from, and every trap of YAML 1.1 named.
+
+Only mappings, lists and scalars are built, so no tag can run code. `${NAME}` and `${NAME:-default}` are replaced in scalars
+after parsing; an unquoted one is then typed as YAML would type its value. `$${` stands for a literal `${`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import yaml
+
+MAX_BYTES = 1_000_000
+MAX_NODES = 20_000
+MAX_DEPTH = 40
+
+Path = tuple[str | int, ...]
+
+_TAG = "tag:yaml.org,2002:"
+_DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"(\$)?\$\{([^}]*)(\})?")
+_TRUE = frozenset({"yes", "true", "on"})
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_RESOLVER: Any = yaml.SafeLoader("")
+
+
+class Refused:
+    """Stands where a value was refused, so that the rest can still be looked at."""
+
+    def __repr__(self) -> str:
+        return "<refused>"
+
+
+class Place(NamedTuple):
+    """Where a value stands; `text` is the scalar as written, before any variable was replaced, else None."""
+
+    line: int
+    text: str | None
+
+
+class Problem(NamedTuple):
+    path: Path
+    line: int | None
+    message: str
+
+
+@dataclass(slots=True)
+class Document:
+    value: Any = None
+    places: dict[Path, Place] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+class _Unreadable(Exception):
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def read_yaml(data: bytes, environ: Mapping[str, str]) -> Document:
+    """The one document in `data`; an empty one has the value None. Never raises: what is wrong is in `problems`."""
+    document = Document()
+    try:
+        node = _compose(data)
+        if node is not None:
+            document.value = _Builder(document, environ).build(node, ())
+    except _Unreadable as error:
+        document.problems.append(Problem((), error.line, str(error)))
+        document.value = Refused()
+    return document
+
+
+def _compose(data: bytes) -> yaml.Node | None:
+    if len(data) > MAX_BYTES:
+        raise _Unreadable(f"{len(data)} bytes, expected at most {MAX_BYTES}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _Unreadable(f"not UTF-8: byte 0x{data[error.start]:02x}", line) from None
+    try:
+        _limit_depth(text)
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_error(error, text) from None
+    except yaml.YAMLError as error:
+        raise _Unreadable(f"not YAML: {' '.join(str(error).split())}") from None
+    return node
+
+
+def _limit_depth(text: str) -> None:
+    """Before anything recursive sees it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _Unreadable(f"nested deeper than {MAX_DEPTH}", _line(event))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _line(marked: yaml.Node | yaml.Event) -> int:
+    return marked.start_mark.line + 1 if marked.start_mark else 0
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> _Unreadable:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else None
+    lines = text.splitlines()
+    written = lines[mark.line] if mark and mark.line < len(lines) else ""
+    if "\t" in written[: len(written) - len(written.lstrip())]:
+        return _Unreadable("a tab at the start of the line: YAML indents with spaces", line)
+    hint = '; inside [ ] or { } write "${NAME}" in quotes' if "${" in written else ""
+    return _Unreadable(f"not YAML: {error.problem or error.context}{hint}", line)
+
+
+class _Builder:
+    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+        self._document = document
+        self._environ = environ
+        self._nodes = 0
+
+    def build(self, node: yaml.Node, path: Path) -> Any:
+        self._nodes += 1
+        line = _line(node)
+        if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
+            raise _Unreadable(f"its aliases make more than {MAX_NODES} values of it, or one contains itself", line)
+        self._document.places[path] = Place(line, node.value if isinstance(node, yaml.ScalarNode) else None)
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
+            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        return self._refuse(path, line, f"the tag {_shown_tag(node.tag)} is not supported")
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_TAG}merge":
+                merged = {**self._merge(value_node, path), **merged}
+                continue
+            line = _line(key_node)
+            key = self._key(key_node, path)
+            if key in own:
+                self._refuse((*path, key), line, f"given twice, first on line {lines[key]}")
+                continue
+            lines[key] = line
+            own[key] = self.build(value_node, (*path, key))
+            self._document.places[(*path, key)] = self._document.places[(*path, key)]._replace(line=line)
+        return {**merged, **own}
+
+    def _merge(self, node: yaml.Node, path: Path) -> dict[str, Any]:
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        merged: dict[str, Any] = {}
+        for part in parts:
+            if not isinstance(part, yaml.MappingNode):
+                self._refuse(path, _line(node), "<<: expected a mapping, or a list of them")
+                return {}
+            merged = {**self.build(part, path), **merged}
+        return merged
+
+    def _key(self, node: yaml.Node, path: Path) -> str:
+        line = _line(node)
+        if not isinstance(node, yaml.ScalarNode):
+            self._refuse(path, line, "a mapping or list can't be a key")
+            return ""
+        if node.tag != f"{_TAG}str":
+            what = _KINDS.get(node.tag, _shown_tag(node.tag))
+            self._refuse((*path, node.value), line, f"YAML reads the key {node.value} as {what}: quote it")
+        return str(node.value)
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        text, tag, line = node.value, node.tag, _line(node)
+        if "${" in text:
+            try:
+                text = _expand(text, self._environ)
+            except ValueError as error:
+                return self._refuse(path, line, str(error))
+            tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) if node.style is None else f"{_TAG}str"
+        try:
+            return _typed(text, tag)
+        except ValueError as error:
+            return self._refuse(path, line, str(error))
+
+    def _refuse(self, path: Path, line: int, message: str) -> Refused:
+        self._document.problems.append(Problem(path, line, message))
+        return Refused()
+
+
+_KINDS = {
+    f"{_TAG}bool": "a boolean",
+    f"{_TAG}int": "a number",
+    f"{_TAG}float": "a number",
+    f"{_TAG}null": "nothing",
+    f"{_TAG}timestamp": "a date",
+}
+
+
+def _typed(text: str, tag: str) -> Any:
+    """The value of a scalar. Messages don't repeat `text`: it may be a secret from the environment."""
+    kind = tag.removeprefix(_TAG)
+    if kind == "str":
+        return text
+    if kind == "bool":
+        return text.lower() in _TRUE
+    if kind == "null":
+        return None
+    if kind == "int":
+        return _integer(text)
+    if kind == "float":
+        return _real(text)
+    if kind == "timestamp":
+        raise ValueError("YAML reads this as a date: quote it")
+    raise ValueError(f"the tag {_shown_tag(tag)} is not supported")
+
+
+def _integer(text: str) -> int:
+    if ":" in text:
+        raise ValueError("YAML reads this as a number to the base of 60: quote it, or write a duration such as 90s")
+    if _DECIMAL.fullmatch(text) is None:
+        raise ValueError(
+            "YAML reads this as an octal, hexadecimal or binary number: write a decimal number, or quote it"
+        )
+    if len(text) > 30:
+        raise ValueError("a number of more than 30 digits")
+    return int(text)
+
+
+def _real(text: str) -> float:
+    if ":" in text:
+        raise ValueError("YAML reads this as a number to the base of 60: quote it, or write a duration such as 90s")
+    named = {".inf": "inf", ".nan": "nan"}
+    bare = text.lower().lstrip("+-")
+    return float(text if bare not in named else text[: -len(bare)] + named[bare])
+
+
+def _shown_tag(tag: str) -> str:
+    return f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
+
+
+def _expand(text: str, environ: Mapping[str, str]) -> str:
+    def value_of(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[0][1:]
+        name, default_given, default = match[2].partition(":-")
+        if match[3] is None or not _NAME.fullmatch(name):
+            raise ValueError("expected ${NAME} or ${NAME:-default}; write $${ for a literal ${")
+        if name not in environ and not default_given:
+            raise ValueError(f"environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+        value = environ.get(name, default)
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"environment variable {name} is not UTF-8") from None
+        return value
+
+    return _VARIABLE.sub(value_of, text)
