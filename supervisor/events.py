@@ -68,8 +68,11 @@ class WorkerStarted(NamedTuple):
     pid: int
 
 
+ORDERLY_ENDS = frozenset({"stopped", "max_jobs", "max_memory"})
+
+
 class WorkerDied(NamedTuple):
-    """`cause` is why the supervisor killed it, or "crash", or "stopped" / "max_jobs" / "max_memory" for an orderly end.
+    """`cause` is why the supervisor killed it, or "crash", or, for an orderly end, one of ORDERLY_ENDS.
 
     `handler` and `after` (seconds it had been running) are those of the job it died at, if it died at one.
     """

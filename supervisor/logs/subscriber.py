@@ -16,7 +16,6 @@ from supervisor.logs.repeats import Repeats
 
 logger = logging.getLogger("supervisor")
 
-ORDERLY = frozenset({"stopped", "max_jobs", "max_memory"})
 _OfWorker = events.WorkerStarted | events.WorkerDied | events.WorkerSaid
 _LONGEST = 300
 _PASSWORDS = re.compile(r"(?<=://)[^\s/@]*:[^\s/@]*(?=@)|(?<=password=)\S+")
@@ -130,7 +129,7 @@ def _worker_started(event: events.WorkerStarted) -> None:
 
 
 def _worker_died(event: events.WorkerDied) -> None:
-    if event.cause in ORDERLY:
+    if event.cause in events.ORDERLY_ENDS:
         _say_of_worker(event, "ended: %s", event.cause, cause=event.cause)
         return
     how = "crashed" if event.cause == "crash" else "killed"
@@ -162,14 +161,12 @@ def _job_started(event: events.JobStarted) -> None:
 
 
 def _jobs_settled(event: events.JobsSettled) -> None:
-    # The hot path: batches of hundreds of successes, thousands of times a second.
-    debug = logger.isEnabledFor(logging.DEBUG)
-    for outcome in event.outcomes:
-        if outcome.kind is not Kind.SUCCEEDED:
-            _say_outcome(outcome)
-        elif debug:
-            took = "" if outcome.took is None else f" in {outcome.took:.3f}s"
-            _say_of(outcome.lease, logging.DEBUG, "attempt %d succeeded%s", outcome.lease.attempt, took)
+    outcomes, success = event.outcomes, Kind.SUCCEEDED
+    if not logger.isEnabledFor(logging.DEBUG):
+        # The hot path: batches of hundreds of successes, thousands of times a second.
+        outcomes = [outcome for outcome in outcomes if outcome[1] is not success]
+    for outcome in outcomes:
+        _say_outcome(outcome)
 
 
 def _leases_recovered(event: events.LeasesRecovered) -> None:
@@ -178,18 +175,32 @@ def _leases_recovered(event: events.LeasesRecovered) -> None:
 
 
 def _say_outcome(outcome: Outcome, how: str = "") -> None:
-    lease, failure = outcome.lease, outcome.failure
-    if failure is None:
-        _say_of(lease, logging.INFO, "%sgiven back, no retry counted", how)
-        return
-    level, what = logging.INFO, f"again in {outcome.delay:.2f}s, no retry counted"
+    lease, kind, failure = outcome.lease, outcome.kind, outcome.failure
+    if failure is not None:
+        _say_failure(outcome, failure, how)
+    elif kind is Kind.SUCCEEDED:
+        took = "" if outcome.took is None else f" in {outcome.took:.3f}s"
+        _say_of(lease, logging.DEBUG, "%sattempt %d succeeded%s", how, lease.attempt, took)
+    else:
+        # Giving back at once is what every drain and every long job does to those behind it.
+        level = logging.INFO if how or outcome.delay else logging.DEBUG
+        _say_of(lease, level, "%sgiven back, no retry counted%s", how, _again(outcome))
+
+
+def _say_failure(outcome: Outcome, failure: Failure, how: str) -> None:
+    lease, cause, level = outcome.lease, failure.cause.value, logging.INFO
     if outcome.state is JobState.FAILED:
         level, what = logging.WARNING, "failed for good" + ("; dead letter pending" if outcome.letter else "")
     elif outcome.counted:
         what = f"retry {lease.attempt} of {lease.policy.max_retries} in {outcome.delay:.2f}s"
-    cause = failure.cause.value
+    else:
+        what = f"no retry counted{_again(outcome)}"
     line = "%sattempt %d failed: cause=%s%s; %s"
     _say_of(lease, level, line, how, lease.attempt, cause, _brief(failure), what, cause=cause)
+
+
+def _again(outcome: Outcome) -> str:
+    return f"; again in {outcome.delay:.2f}s" if outcome.delay else ""
 
 
 def _jobs_stale(event: events.JobsStale) -> None:

@@ -109,11 +109,15 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         (
             events.JobsSettled([failed(Cause.UNKNOWN_HANDLER, state=JobState.SCHEDULED, delay=30.0)]),
             "INFO job=42 handler=thumb attempt 1 failed: cause=unknown_handler ValueError: bad picture; "
-            "again in 30.00s, no retry counted",
+            "no retry counted; again in 30.00s",
         ),
         (
             events.JobsSettled([Outcome(lease(), Kind.RELEASED, state=JobState.READY)]),
-            "INFO job=42 handler=thumb given back, no retry counted",
+            "DEBUG job=42 handler=thumb given back, no retry counted",
+        ),
+        (
+            events.JobsSettled([Outcome(lease(), Kind.RELEASED, state=JobState.SCHEDULED, delay=30.0)]),
+            "INFO job=42 handler=thumb given back, no retry counted; again in 30.00s",
         ),
         (
             events.LeasesRecovered([Outcome(lease(), Kind.RELEASED, state=JobState.READY)]),

@@ -1,0 +1,216 @@
+"""Numbers of what happened, in plain memory: one subscriber, no I/O. Names are a promise to dashboards and alerts."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from supervisor import events
+from supervisor.jobs import JobState, Kind, Lease, Outcome
+from supervisor.retry import FINAL_CAUSES
+
+PREFIX = "supervisor_"
+RUN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
+
+
+class Histogram:
+    """Counts by upper bound (inclusive, seconds), the last one for what is above all, and the sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def snapshot(self) -> dict[str, Any]:
+        """`count`, `sum`, and `buckets`: upper bound as text ("+Inf" last) -> how many were at or below it."""
+        buckets, below = {}, 0
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            below += count
+            buckets["+Inf" if bound == float("inf") else f"{bound:g}"] = below
+        return {"count": below, "sum": self.total, "buckets": buckets}
+
+
+class Metrics:
+    """Subscribe it to the bus; ask `snapshot()` on the same thread. `clock` is wall time in seconds, as the store's."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._take: dict[type[Any], Callable[[Any], None]] = {
+            events.JobsSettled: self._jobs_settled,
+            events.JobsClaimed: self._jobs_claimed,
+            events.JobsStale: self._jobs_stale,
+            events.JobCancelled: self._job_cancelled,
+            events.LeasesRecovered: self._leases_recovered,
+            events.QueuesSeen: self._queues_seen,
+            events.WorkerStarted: self._worker_started,
+            events.WorkerDied: self._worker_died,
+            events.LettersPublished: self._letters_published,
+            events.LettersFailed: self._letters_failed,
+            events.HookFailed: self._hook_failed,
+            events.Dropped: self._dropped,
+        }
+        self._jobs = dict.fromkeys((JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED), 0)
+        self._retries = self._exhausted = self._recovered = self._stale = 0
+        self._retries_ended = self._retries_succeeded = 0
+        self._killed: Counter[str] = Counter()
+        self._published: Counter[str] = Counter()
+        self._publish_failures: Counter[str] = Counter()
+        self._hook_failures: Counter[str] = Counter()
+        self._overflows: Counter[str] = Counter()
+        self._waiting: Mapping[str, tuple[int, int]] = {}
+        self._workers: set[int] = set()
+        self._run_times: dict[str, Histogram] = {}
+        self._wait_times = Histogram(WAIT_BUCKETS)
+        self._retry_waits = Histogram(WAIT_BUCKETS)
+        self._backoffs = Histogram(WAIT_BUCKETS)
+        self._time_saved = Histogram(WAIT_BUCKETS)
+
+    def __call__(self, event: events.Event) -> None:
+        if (take := self._take.get(type(event))) is not None:
+            take(event)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Every metric by its full name: a number, a histogram (see there), or numbers or histograms by label value.
+
+        `retry_success_ratio` is None until a retry has ended.
+        """
+        values: dict[str, Any] = {
+            "jobs_total": {state.value: count for state, count in self._jobs.items()},
+            "retries_total": self._retries,
+            "retry_exhausted_total": self._exhausted,
+            "retry_latency_seconds": self._backoffs.snapshot(),
+            "retry_wait_seconds": self._retry_waits.snapshot(),
+            "retry_success_ratio": self._retries_succeeded / self._retries_ended if self._retries_ended else None,
+            "retry_time_saved_seconds": self._time_saved.snapshot(),
+            "queue_depth": {queue: {"fresh": f, "retry": r} for queue, (f, r) in self._waiting.items()},
+            "wait_time_seconds": self._wait_times.snapshot(),
+            "run_time_seconds": {handler: times.snapshot() for handler, times in self._run_times.items()},
+            "leases_recovered_total": self._recovered,
+            "stale_outcomes_total": self._stale,
+            "workers_killed_total": dict(self._killed),
+            "dlq_published_total": dict(self._published),
+            "dlq_publish_failures_total": dict(self._publish_failures),
+            "hook_failures_total": dict(self._hook_failures),
+            "dropped_total": dict(self._overflows),
+        }
+        return {PREFIX + name: value for name, value in values.items()}
+
+    def _jobs_settled(self, event: events.JobsSettled) -> None:
+        # The hot path: fields by position, local names, and one histogram looked up per run of the same handler.
+        succeeded = retries_succeeded = 0
+        histogram, handler, counts, total = Histogram(RUN_BUCKETS), None, [0], 0.0
+        bounds, success = RUN_BUCKETS, Kind.SUCCEEDED
+        for outcome in event.outcomes:
+            if outcome[1] is not success:
+                self._not_succeeded(outcome)
+                continue
+            lease, took = outcome[0], outcome[3]
+            succeeded += 1
+            if lease[6]:
+                retries_succeeded += 1
+            if took is None:
+                continue
+            if lease[2] != handler:
+                histogram.total += total
+                handler, total = lease[2], 0.0
+                histogram = self._run_times_of(handler)
+                counts = histogram.counts
+            counts[bisect_left(bounds, took)] += 1
+            total += took
+        histogram.total += total
+        self._jobs[JobState.SUCCEEDED] += succeeded
+        self._retries_succeeded += retries_succeeded
+        self._retries_ended += retries_succeeded
+
+    def _not_succeeded(self, outcome: Outcome) -> None:
+        if outcome.kind is Kind.RELEASED:
+            return
+        if outcome.took is not None:
+            self._run_times_of(outcome.lease.handler).observe(outcome.took)
+        if outcome.lease.retries:
+            self._retries_ended += 1
+        if outcome.state is JobState.FAILED:
+            self._jobs[JobState.FAILED] += 1
+            self._exhausted += _out_of_retries(outcome)
+        elif outcome.counted:
+            self._retries += 1
+            self._backoffs.observe(outcome.delay)
+
+    def _run_times_of(self, handler: str) -> Histogram:
+        if (times := self._run_times.get(handler)) is None:
+            times = self._run_times[handler] = Histogram(RUN_BUCKETS)
+        return times
+
+    def _jobs_claimed(self, event: events.JobsClaimed) -> None:
+        now = self._clock() * 1e6
+        counts, total, bounds = self._wait_times.counts, 0.0, WAIT_BUCKETS
+        for lease in event.leases:
+            waited = (now - lease[9]) / 1e6
+            if waited < 0.0:
+                waited = 0.0  # the store's clock is ahead of ours
+            counts[bisect_left(bounds, waited)] += 1
+            total += waited
+            if lease[8]:
+                self._retry_claimed(lease, waited)
+        self._wait_times.total += total
+
+    def _retry_claimed(self, lease: Lease, waited: float) -> None:
+        self._retry_waits.observe(waited)
+        fresh, _ = self._waiting.get(lease.queue, (0, 0))
+        self._time_saved.observe(fresh * self._mean_run_time() / max(1, len(self._workers)))
+
+    def _mean_run_time(self) -> float:
+        runs = sum(times.count for times in self._run_times.values())
+        return sum(times.total for times in self._run_times.values()) / runs if runs else 0.0
+
+    def _leases_recovered(self, event: events.LeasesRecovered) -> None:
+        self._recovered += len(event.outcomes)
+        for outcome in event.outcomes:
+            self._not_succeeded(outcome)
+
+    def _jobs_stale(self, event: events.JobsStale) -> None:
+        self._stale += len(event.leases)
+
+    def _job_cancelled(self, event: events.JobCancelled) -> None:
+        self._jobs[JobState.CANCELLED] += 1
+
+    def _queues_seen(self, event: events.QueuesSeen) -> None:
+        self._waiting = event.waiting
+
+    def _worker_started(self, event: events.WorkerStarted) -> None:
+        self._workers.add(event.pid)
+
+    def _worker_died(self, event: events.WorkerDied) -> None:
+        self._workers.discard(event.pid)
+        if event.cause not in events.ORDERLY_ENDS:
+            self._killed[event.cause] += 1
+
+    def _letters_published(self, event: events.LettersPublished) -> None:
+        self._published[event.sink] += len(event.ids)
+
+    def _letters_failed(self, event: events.LettersFailed) -> None:
+        self._publish_failures[event.sink] += len(event.ids)
+
+    def _hook_failed(self, event: events.HookFailed) -> None:
+        self._hook_failures[event.hook] += 1
+
+    def _dropped(self, event: events.Dropped) -> None:
+        self._overflows[event.queue] += event.number
+
+
+def _out_of_retries(outcome: Outcome) -> bool:
+    return outcome.retryable and (outcome.failure is None or outcome.failure.cause not in FINAL_CAUSES)
