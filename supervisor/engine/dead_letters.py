@@ -66,6 +66,12 @@ class DeadLetters:
             self.quiet = False
             self._more.set()
 
+    async def settle_down(self, patience: float) -> None:
+        """Give what is pending a chance, for at most `patience` seconds, unless a sink is known to fail."""
+        deadline = self._loop.time() + patience
+        while not self.quiet and not self.failing and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+
     async def stop(self, patience: float) -> None:
         """Let a publish under way end, for at most `patience` seconds; what is pending stays pending."""
         if self._task is not None:

@@ -11,9 +11,9 @@ from supervisor.engine.leases import Leases
 from supervisor.engine.tiers import Credit, Lane, plan_takes
 from supervisor.engine.writer import Abandoned, Writer
 from supervisor.events import Bus, JobsClaimed, QueuesSeen
-from supervisor.jobs import Lease, Policy
+from supervisor.jobs import Lease
 from supervisor.processes.pool import FRAME_JOBS, Pool, Worker
-from supervisor.stores.base import Store, Take, Waiting
+from supervisor.stores.base import Resolve, Store, Take, Waiting
 
 HELD_SECONDS = 0.100
 HELD_MOST = 2000
@@ -37,6 +37,7 @@ class Demand(NamedTuple):
     credits: dict[str, Credit]
     holders: int
     workers: int
+    resolve: Resolve
 
     def takes(self, waiting: dict[str, Waiting]) -> list[Take]:
         return plan_takes(self.capacity, waiting, self.turn, self._allowance, self._retries_most, self._urgent_from)
@@ -66,7 +67,7 @@ class Fetcher:
 
     def __init__(
         self, writer: Writer, pool: Pool, leases: Leases, settings: Settings, bus: Bus, loop: asyncio.AbstractEventLoop, *,
-        resolve: Callable[[str, str], Policy], known: Callable[[str], bool], unknown: Callable[[list[Lease]], None],
+        known: Callable[[str], bool], unknown: Callable[[list[Lease]], None],
         give_back: Callable[[list[Lease]], None],
     ) -> None:  # fmt: skip
         self._writer = writer
@@ -74,7 +75,6 @@ class Fetcher:
         self._leases = leases
         self._bus = bus
         self._loop = loop
-        self._resolve = resolve
         self._known = known
         self._unknown = unknown
         self._give_back = give_back
@@ -89,12 +89,15 @@ class Fetcher:
         self._moved_at = loop.time()
         self.held_back = False  # leases are being checked: dispatch nothing
         self.closed = False
-        self.configure(settings)
+        self._settings = settings
+
+    def open(self, resolve: Resolve) -> None:
+        self._resolve = resolve
         self._poll()
 
-    def configure(self, settings: Settings) -> None:
-        """Settings may change while it runs; what is held moves to lanes of the new settings."""
-        self._settings = settings
+    def configure(self, settings: Settings, resolve: Resolve) -> None:
+        """Settings changed while it runs; what is held moves to lanes of the new settings."""
+        self._settings, self._resolve = settings, resolve
         held = [lease for lane in self._lanes.values() for lease in lane.everything()]
         self._lanes = {}
         for lease in held:
@@ -122,7 +125,12 @@ class Fetcher:
     def due_in(self, seconds: float) -> None:
         """Something will be due: look then, if not before."""
         when = self._loop.time() + seconds
-        if self._due is None or self._due.cancelled() or when < self._due.when() or self._due.when() <= self._loop.time():
+        if (
+            self._due is None
+            or self._due.cancelled()
+            or when < self._due.when()
+            or self._due.when() <= self._loop.time()
+        ):
             if self._due is not None:
                 self._due.cancel()
             self._due = self._loop.call_at(when, self.ring)
@@ -204,6 +212,9 @@ class Fetcher:
     def close(self) -> list[Lease]:
         """Claim no more; gives what is held. A claim under way comes back empty, or is given back when it comes."""
         self.closed = True
+        return self.take_all()
+
+    def take_all(self) -> list[Lease]:
         return self.take_out([lease for lane in self._lanes.values() for lease in lane.everything()])
 
     def captives(self) -> bool:
@@ -242,14 +253,16 @@ class Fetcher:
             store.promote(PROMOTE_MOST)
             waiting = store.waiting(demand.settings.workers.queues)
             takes = demand.takes(waiting)
-            leases = store.claim(takes, demand.settings.lease.ttl, self._resolve) if takes else []
+            leases = store.claim(takes, demand.settings.lease.ttl, demand.resolve) if takes else []
             return Claimed(leases, waiting, None if takes else store.next_due())
 
         self._writer.submit(claim).add_done_callback(self._claimed)
 
     def _demand(self, capacity: int) -> Demand:
         allowances = {queue: lane.credit.copy() for queue, lane in self._lanes.items()}
-        return Demand(capacity, self._turn, self._settings, allowances, self._holders(None), self._pool.count)
+        return Demand(
+            capacity, self._turn, self._settings, allowances, self._holders(None), self._pool.count, self._resolve
+        )
 
     def _holders(self, but: Worker | None) -> int:
         return sum(1 for worker in self._pool.workers.values() if worker.retries and worker is not but)

@@ -17,7 +17,7 @@ class Credit:
     `burst`. So of any n jobs in a row at most burst + ratio × n are retries while fresh jobs wait.
     """
 
-    __slots__ = ("_cap", "_gain", "_units", "_unit")
+    __slots__ = ("_cap", "_gain", "_unit", "_units")
 
     def __init__(self, ratio: Fraction, burst: int) -> None:
         self._gain, self._unit = ratio.numerator, ratio.denominator

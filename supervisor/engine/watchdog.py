@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from supervisor.events import Bus, LoopGap
 from supervisor.processes.pool import Pool, State, Worker, heartbeat_lost, timed_out
@@ -19,14 +18,22 @@ LONGEST_WAIT = 1.0
 
 
 class Watchdog:
-    def __init__(self, pool: Pool, bus: Bus, loop: asyncio.AbstractEventLoop, *, woke_from_gap: Callable[[], None]) -> None:
+    def __init__(
+        self, pool: Pool, bus: Bus, loop: asyncio.AbstractEventLoop, idle_heartbeat_timeout: float | None, *,
+        woke_from_gap: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.idle_heartbeat_timeout = idle_heartbeat_timeout
         self._pool = pool
         self._bus = bus
         self._loop = loop
         self._woke_from_gap = woke_from_gap
         self._timer: asyncio.TimerHandle | None = None
         self._armed = 0.0
-        self._cpu: dict[int, tuple[float, float]] = {}  # worker number: CPU seconds, and when they were last seen to grow
+        self._cpu: dict[
+            int, tuple[float, float]
+        ] = {}  # worker number: CPU seconds, and when they were last seen to grow
+
+    def start(self) -> None:
         self.sweep()
 
     def stop(self) -> None:
@@ -102,8 +109,6 @@ class Watchdog:
         current = worker.current
         return current.policy.heartbeat_timeout if current is not None else self.idle_heartbeat_timeout
 
-    idle_heartbeat_timeout: float | None = 30.0
-
     def _next_due(self, now: float) -> float:
         when = now + LONGEST_WAIT
         for worker in self._pool.workers.values():
@@ -122,5 +127,3 @@ class Watchdog:
             look_at = now + LONGEST_WAIT
         deadline = worker.deadline()
         return look_at if deadline is None else min(look_at, deadline)
-
-

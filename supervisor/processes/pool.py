@@ -60,8 +60,21 @@ class Worker:
     """One place in the pool, and the child that fills it now."""
 
     __slots__ = (
-        "_frames", "beat_at", "child", "children", "doomed", "done", "frame", "memory_at_start", "number", "permits",
-        "reported", "retries", "sent", "started", "state",
+        "_frames",
+        "beat_at",
+        "child",
+        "children",
+        "done",
+        "doomed",
+        "frame",
+        "memory_at_start",
+        "number",
+        "permits",
+        "reported",
+        "retries",
+        "sent",
+        "started",
+        "state",
     )  # fmt: skip
 
     def __init__(self, number: int, child: Child, children: Children, now: float) -> None:
@@ -177,8 +190,10 @@ class PoolListener(Protocol):
     def ended(self, outcomes: list[Outcome]) -> None: ...
     def unstarted(self, leases: list[Lease]) -> None:
         """Dispatched and never started: to be dispatched again."""
+
     def changed(self) -> None:
         """A worker may have room, or has gone."""
+
     def reported(self, reports: Sequence[SourceReport]) -> None: ...
 
 
@@ -192,25 +207,31 @@ class Timer(Protocol):
 class Pool:
     """Keeps `count` workers, each with at most about ten milliseconds of work, and replaces those that end."""
 
+    children: Children
+    listener: PoolListener
+
     def __init__(
-        self, children: Children, count: int, listener: PoolListener, bus: Bus, timer: Timer, *, max_jobs: int | None = None,
-        max_memory: int | None = None,
-    ) -> None:  # fmt: skip
-        self.children = children
+        self, count: int, bus: Bus, timer: Timer, *, max_jobs: int | None = None, max_memory: int | None = None
+    ) -> None:
         self.count = count
         self.max_jobs = max_jobs
         self.max_memory = max_memory
         self.times = RunTimes()
         self.workers: dict[int, Worker] = {}
-        self._listener = listener
+        self.stopping = False
+        self._opened = False
         self._bus = bus
         self._timer = timer
         self._last_number = 0
         self._failed_starts = 0
-        self._refork: Any = None
         self._reforks_waiting = 0
         self._by_child: dict[int, Worker] = {}
-        self.stopping = False
+
+    def open(self, children: Children, listener: PoolListener) -> None:
+        """Fill the places with these children; the listener hears from now on."""
+        self.children, self.listener = children, listener
+        self._opened = True
+        self.fill()
 
     # filling places
 
@@ -310,7 +331,7 @@ class Pool:
     def _give_back(self, worker: Worker) -> None:
         back = worker.take_back() if worker.sent else []
         if back:
-            self._listener.unstarted(back)
+            self.listener.unstarted(back)
 
     def release_captives(self, worker: Worker) -> None:
         """Its running job turned out long: the jobs behind it go elsewhere."""
@@ -371,7 +392,7 @@ class Pool:
         if worker.state is State.STARTING:
             worker.state = State.READY
         self._bus.emit(WorkerStarted(worker.number, child.pid))
-        self._listener.changed()
+        self.listener.changed()
 
     def replied(self, child: Child, replies: Sequence[Reply]) -> None:
         """Hot path: plain on purpose."""
@@ -398,9 +419,9 @@ class Pool:
         worker.settled(good)
         worker.started = worker.beat_at = now
         if outcomes:
-            self._listener.ended(outcomes)
+            self.listener.ended(outcomes)
         self._recycle(worker)
-        self._listener.changed()
+        self.listener.changed()
 
     def _recycle(self, worker: Worker) -> None:
         if worker.state is not State.READY or worker.sent:
@@ -443,17 +464,19 @@ class Pool:
         self._give_back(worker)
         culprit = worker.sent.popleft() if worker.sent and worker.permits > 0 else None
         if worker.sent:
-            self._listener.unstarted(list(worker.sent))
+            self.listener.unstarted(list(worker.sent))
         doom = worker.doomed
         if culprit is not None:
-            self._listener.ended([self._blamed(culprit, doom, death, self._timer.time() - worker.started, worker)])
-        name = doom.name if doom else ("stopped" if worker.state is State.RETIRING and death.exit_code == 0 else "crash")
+            self.listener.ended([self._blamed(culprit, doom, death, self._timer.time() - worker.started, worker)])
+        name = (
+            doom.name if doom else ("stopped" if worker.state is State.RETIRING and death.exit_code == 0 else "crash")
+        )
         self._tell_death(worker, death, name, culprit)
         if was_ready or doom is not None:
             self.fill()
         elif not self.stopping:
             self._fork_after_delay()
-        self._listener.changed()
+        self.listener.changed()
 
     def _tell_death(self, worker: Worker, death: Death, cause: str, culprit: Lease | None) -> None:
         job = (culprit.id, culprit.handler, self._timer.time() - worker.started) if culprit else (None, None, None)
@@ -485,7 +508,8 @@ class Pool:
 
     def nursery_started(self, pid: int, reports: Sequence[SourceReport]) -> None:
         self._bus.emit(NurseryStarted(pid))
-        self._listener.reported(reports)
+        if self._opened:
+            self.listener.reported(reports)
 
     def note_started(self, worker: Worker) -> None:
         """Say once of a running job that it has started."""

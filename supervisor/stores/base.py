@@ -62,6 +62,15 @@ class Take(NamedTuple):
     retries_most: int
     urgent: int
 
+    def pick(self, fresh: Sequence[int], urgent: int, retries: Sequence[int]) -> list[int]:
+        """The ids to claim, in order, of the first `limit` candidates of each tier; the first `urgent` of the fresh are."""
+        most = min(self.retries_most, self.limit)
+        retries = retries[:most]
+        urgent = min(urgent, self.limit)
+        first = min(self.retries_first, self.limit - urgent)
+        order = [*fresh[:urgent], *retries[:first], *fresh[urgent:]]
+        return [*order[: self.limit], *retries[first:]][: self.limit]
+
 
 class Lapsed(NamedTuple):
     """A lease whose owner is gone or whose deadline has passed. `owner_gone` means provably dead: recover at once.
@@ -129,6 +138,9 @@ class Store(Protocol):
     def transaction(self) -> AbstractContextManager[None]:
         """One commit around everything called inside; all or nothing. Raises StoreAway if it can't begin or commit."""
 
+    def reader(self) -> Store:
+        """A sibling that only asks (`stats`, `get`, `list_jobs`, `remaining`, ...), for another thread."""
+
     def close(self) -> None: ...
 
     # clients
@@ -176,6 +188,9 @@ class Store(Protocol):
     def held(self) -> list[tuple[int, int]]:
         """(id, token) of every lease that the store says is this owner's."""
 
+    def leases(self, ids: Sequence[int]) -> list[Lease]:
+        """The leases in full of those of these jobs that the store says are this owner's."""
+
     # recovery
     def lapsed(self, limit: int) -> list[Lapsed]:
         """Leases of others that have expired, or whose owner is provably dead; never this owner's."""
@@ -208,8 +223,13 @@ class Store(Protocol):
         """The job as `jobs show --json` prints it."""
 
     def list_jobs(
-        self, *, state: JobState | None = None, queue: str | None = None, handler: str | None = None,
-        letter: str | None = None, limit: int = 100,
+        self,
+        *,
+        state: JobState | None = None,
+        queue: str | None = None,
+        handler: str | None = None,
+        letter: str | None = None,
+        limit: int = 100,
     ) -> list[dict[str, Any]]:
         """Newest first; `letter` is "pending", "delivered" or "any" (the jobs that are dead letters)."""
 

@@ -1,0 +1,386 @@
+"""The parts that move jobs, wired together: what the pool tells goes to the fetcher and the committer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from supervisor.config import Settings
+from supervisor.engine.committer import Committer, release
+from supervisor.engine.fetcher import Fetcher
+from supervisor.engine.leases import Leases
+from supervisor.engine.recovery import Recovery
+from supervisor.engine.status import presence
+from supervisor.engine.watchdog import Watchdog
+from supervisor.engine.writer import Abandoned, Writer
+from supervisor.events import (
+    Bus,
+    Event,
+    JobCancelled,
+    JobsReleased,
+    JobsSettled,
+    JobsStale,
+    LeasesRecovered,
+    StoreBack,
+    WorkerDied,
+    WorkerStarted,
+)
+from supervisor.jobs import JobState, Lease, Outcome, Policy
+from supervisor.plugin_manager import HandlerInfo, SourceReport
+from supervisor.processes.pool import LEASE_LOST, SHUTDOWN, Pool
+from supervisor.processes.port import Children
+from supervisor.retry import Random, unknown_handler
+from supervisor.stores.base import Store
+
+PRUNE_MOST = 1000
+PRUNE_TICKS = 10
+CHECK_AT_MOST = 200
+
+
+class Engine:
+    """Implements the pool's listener. All of it runs on the loop; only what is given to the writer does not."""
+
+    def __init__(
+        self, store: Store, pool: Pool, settings: Settings, reports: Sequence[SourceReport], bus: Bus,
+        loop: asyncio.AbstractEventLoop, *, random: Random,
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self.pool = pool
+        self.writer = Writer(store, loop, bus)
+        self.store_url = store.url
+        self.on_letter: Callable[[], None] = lambda: None
+        self.unknown_jobs: set[int] = set()
+        self.changes = asyncio.Event()
+        self._store = store
+        self._bus = bus
+        self._loop = loop
+        self._infos: Mapping[str, HandlerInfo] = {}
+        self._reports = list(reports)
+        self._unknown_since: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._news = True
+        self._ticks = 0
+        self._announced_at = 0.0
+        self._learn(reports)
+        ttl = settings.lease.ttl
+        self.leases = Leases(self.writer, ttl, self._running)
+        self.committer = Committer(
+            self.writer, self.leases, settings, bus, random=random, now=loop.time, ready=self._ready_in, running=self._running
+        )  # fmt: skip
+        self.recovery = Recovery(self.writer, ttl, bus, now=loop.time, decide=self.committer.decide)
+        self.fetcher = Fetcher(
+            self.writer, pool, self.leases, settings, bus, loop, known=self._known, unknown=self._unknown,
+            give_back=self._release_late,
+        )  # fmt: skip
+        self.watchdog = Watchdog(pool, bus, loop, settings.workers.heartbeat_timeout, woke_from_gap=self._woke_from_gap)
+        self._extension: asyncio.TimerHandle | None = None
+        bus.subscribe(self._on_event)
+
+    def _known(self, handler: str) -> bool:
+        return handler in self._infos
+
+    def _learn(self, reports: Sequence[SourceReport]) -> None:
+        self._reports = list(reports)
+        self._infos = {info.name: info for report in reports for info in report.handlers}
+        self._unknown_since = {name: since for name, since in self._unknown_since.items() if name not in self._infos}
+
+    async def recover(self) -> None:
+        """At start, until none is left that may be recovered at once."""
+        while await self.recovery.sweep():
+            pass
+
+    def serve(self, children: Children) -> None:
+        bell = self._store.bell()
+        if bell is not None:
+            self._loop.add_reader(bell, self._rung)
+        self._extend_later()
+        self.watchdog.start()
+        self.pool.open(children, self)
+        self.fetcher.open(self._resolver())
+
+    def _resolver(self) -> Callable[[str, str], Policy]:
+        settings, infos = self.settings, self._infos
+        return lambda handler, queue: settings.policy(handler, queue, infos)
+
+    # what the pool tells (PoolListener)
+
+    def ended(self, outcomes: list[Outcome]) -> None:
+        self.committer.add([outcome for outcome in outcomes if self.leases.holds(outcome.lease)])
+
+    def unstarted(self, leases: list[Lease]) -> None:
+        if self.fetcher.closed:
+            self._release(leases, "shutdown")
+        else:
+            self.fetcher.put_back([lease for lease in leases if self.leases.holds(lease)])
+
+    def changed(self) -> None:
+        self.changes.set()
+        self.fetcher.pump()
+        self.watchdog.work_sent()
+
+    def reported(self, reports: Sequence[SourceReport]) -> None:
+        """A new nursery found other plugins than the last one: a file may have been changed or mended meanwhile."""
+        self._learn(reports)
+
+    # what goes on besides
+
+    def _running(self) -> list[Lease]:
+        return [lease for _, lease in self.pool.running()]
+
+    def _ready_in(self, queue: str) -> int:
+        return self.fetcher.ready_in(queue)
+
+    def _rung(self) -> None:
+        self._store.hush()
+        self.fetcher.ring()
+        if 0 < len(self.leases) <= CHECK_AT_MOST:
+            self._spawn(self._check_leases())
+
+    def _unknown(self, leases: list[Lease]) -> None:
+        now, grace = self._loop.time(), self.settings.unknown_handler.grace
+        outcomes = []
+        for lease in leases:
+            since = self._unknown_since.setdefault(lease.handler, now)
+            outcomes.append(unknown_handler(lease, unknown_for=now - since, grace=grace))
+            self.unknown_jobs.add(lease.id)
+        self._bus.emit(JobsReleased(leases, "unknown_handler"))
+        self.committer.add(outcomes)
+
+    def _release(self, leases: list[Lease], reason: str) -> None:
+        held = [lease for lease in leases if self.leases.holds(lease)]
+        if held:
+            self._bus.emit(JobsReleased(held, reason))
+            self.committer.add(release(held))
+
+    def _release_late(self, leases: list[Lease]) -> None:
+        self._release(leases, "shutdown")
+
+    def _on_event(self, event: Event) -> None:
+        """What others have done that the engine must act on."""
+        if isinstance(event, JobsSettled | LeasesRecovered):
+            self._news = True
+            self._after_settle(event.outcomes)
+        elif isinstance(event, StoreBack):
+            self.recovery.forget()
+        elif isinstance(event, WorkerStarted | WorkerDied):
+            self._news = True
+
+    def _after_settle(self, outcomes: Sequence[Outcome]) -> None:
+        soonest: float | None = None
+        ring = False
+        for outcome in outcomes:
+            if outcome.state is JobState.SUCCEEDED:
+                continue
+            if outcome.letter:
+                self.on_letter()
+            elif outcome.state is JobState.SCHEDULED:
+                soonest = outcome.delay if soonest is None else min(soonest, outcome.delay)
+            elif outcome.state is JobState.READY:
+                ring = True
+        if soonest is not None:
+            self.fetcher.due_in(soonest)
+        if ring:
+            self._spawn(self._ring_others())
+        self.changes.set()
+
+    async def _ring_others(self) -> None:
+        await self.writer.submit(lambda store: None)  # after the commit
+        await self._loop.run_in_executor(None, self._store.ring)
+
+    # leases
+
+    def _extend_later(self) -> None:
+        self._extension = self._loop.call_later(self.settings.lease.ttl / 3, self._extend)
+
+    def _extend(self) -> None:
+        self._extend_later()
+        self._spawn(self._extend_leases())
+
+    async def _extend_leases(self) -> None:
+        self._give_up(await self.leases.extend(), "extend")
+
+    async def _check_leases(self) -> None:
+        lost, strays = await self.leases.check()
+        self._give_up(lost, "check")
+        if strays:
+            self.leases.add(found := await self.writer.submit(lambda store: store.leases([id for id, _ in strays])))
+            self._release(found, "late claim")
+
+    def _give_up(self, lost: list[Lease], what: str) -> None:
+        """Leases that are not ours any more: what runs is killed at once, what waits is dropped."""
+        if not lost:
+            return
+        self.fetcher.take_out(lost)
+        self._bus.emit(JobsStale(lost, what))
+        for lease in lost:
+            self.leases.drop(lease)
+        for lease in lost:
+            worker = self.pool.holder(lease.id)
+            if worker is None:
+                continue
+            self.pool.release_captives(worker)  # the jobs behind it, and it too if it has not started
+            if worker.current is not None and worker.current.id == lease.id:
+                self._bus.emit(JobCancelled(lease, worker.child.pid or 0))
+                self.pool.condemn(worker, LEASE_LOST)
+
+    def _woke_from_gap(self) -> None:
+        """Leases are checked before anything else is dispatched."""
+        self.recovery.forget()
+        self._spawn(self._check_after_gap())
+
+    async def _check_after_gap(self) -> None:
+        self.fetcher.held_back = True
+        try:
+            await self._extend_leases()
+        finally:
+            self.fetcher.held_back = False
+            self.fetcher.pump()
+
+    # once a second
+
+    def tick(self, state: str) -> None:
+        self._ticks += 1
+        self._spawn(self._look_around(state))
+
+    async def _look_around(self, state: str) -> None:
+        if self.writer.away:
+            return
+        self._announce(state)
+        if len(self.leases):
+            await self._check_leases()
+        await self.recovery.sweep()
+        if len(self.fetcher):
+            await self._free_held()
+        if self._ticks % PRUNE_TICKS == 0:
+            await self._prune()
+
+    def _announce(self, state: str) -> None:
+        """With news, or every ttl/3."""
+        now = self._loop.time()
+        if self._news or now - self._announced_at >= self.settings.lease.ttl / 3:
+            self._news, self._announced_at = False, now
+            row = presence(state, self.pool, now)
+            self.writer.submit(lambda store: store.announce(row)).add_done_callback(_ignore_abandoned)
+
+    async def _free_held(self) -> None:
+        """Jobs of a queue paused meanwhile go back; so do jobs that wait here while another supervisor idles."""
+        for queue in await self.writer.submit(lambda store: store.paused()):
+            self._release(self.fetcher.take_queue(queue), "paused")
+        if self.fetcher.captives():
+            stats = await self.writer.submit(lambda store: store.stats())
+            others = [row for row in stats["supervisors"] if any(_idle(worker) for worker in row["workers"])]
+            if others and not self.pool.idle_count():
+                self._release(self.fetcher.take_all(), "others idle")
+
+    async def _prune(self) -> None:
+        while await self.writer.submit(lambda store: store.prune(self.settings.retention, PRUNE_MOST)) >= PRUNE_MOST:
+            pass
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Abandoned):
+            self._loop.call_exception_handler({"message": "a part of the engine failed", "exception": error})
+
+    # changes while it runs
+
+    def resize(self, workers: int) -> None:
+        self.pool.count = workers
+        self.pool.fill()
+
+    def newly_broken(self, reports: Sequence[SourceReport]) -> tuple[str, ...]:
+        """Files that served before and no longer do, each with its error."""
+        serving = {report.source for report in self._reports if report.error is None}
+        return tuple(
+            f"{report.source}:{report.line or ''}: {report.error}"
+            for report in reports
+            if report.error is not None and report.source in serving
+        )
+
+    def renew(self, settings: Settings, children: Children, reports: Sequence[SourceReport]) -> None:
+        """Workers of the old nursery end after what they run; no job is dropped."""
+        self.settings = settings
+        self._learn(reports)
+        self.committer.configure(settings)
+        self.fetcher.configure(settings, self._resolver())
+        self.watchdog.idle_heartbeat_timeout = settings.workers.heartbeat_timeout
+        self.pool.max_jobs, self.pool.max_memory = settings.workers.max_jobs, settings.workers.max_memory
+        self.pool.count = settings.workers.count
+        self.pool.renew(children)
+        self.fetcher.ring()
+
+    def status(self, owner: str, state: str) -> dict[str, Any]:
+        row = presence(state, self.pool, self._loop.time())
+        return {
+            "owner": owner, "state": row.state, "workers": list(row.workers), "leases": len(self.leases),
+            "held": len(self.fetcher), "store_away": self.writer.away,
+        }  # fmt: skip
+
+    # ending
+
+    @property
+    def quiet(self) -> bool:
+        return self.fetcher.quiet and not len(self.leases) and self.committer.idle
+
+    async def remaining(self, horizon: float | None) -> dict[str, int]:
+        served = self.settings.workers.queues
+        return await self.writer.submit(lambda store: store.remaining(served, horizon))
+
+    async def drain(self, grace: float, forced: asyncio.Event) -> None:
+        """Claim no more, give back what has not started, wait for what runs; then kill and release it."""
+        self._release(self.fetcher.close(), "shutdown")
+        self.pool.release_unstarted()
+        self.pool.stop()
+        deadline = self._loop.time() + grace
+        while self.pool.workers and not forced.is_set() and self._loop.time() < deadline:
+            self.changes.clear()
+            await _first_of(self.changes, forced, timeout=deadline - self._loop.time())
+        if self.pool.workers:
+            self.pool.kill_all(SHUTDOWN)
+        while self.pool.workers:
+            self.changes.clear()
+            await _first_of(self.changes, timeout=1.0)
+
+    async def flush(self, patience: float) -> bool:
+        """Settle what has ended; False if the store would not take it in time."""
+        try:
+            await asyncio.wait_for(self.committer.finish(), patience)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, patience: float) -> None:
+        for task in [*self._tasks]:
+            task.cancel()
+        self.watchdog.stop()
+        if self._extension is not None:
+            self._extension.cancel()
+        bell = self._store.bell()
+        if bell is not None:
+            self._loop.remove_reader(bell)
+        self.writer.submit(lambda store: store.leave()).add_done_callback(_ignore_abandoned)
+        if await self.writer.close(patience):
+            self._store.close()
+
+
+def _idle(worker: Mapping[str, Any]) -> bool:
+    return bool(worker["state"] == "idle")
+
+
+def _ignore_abandoned(future: asyncio.Future[Any]) -> None:
+    error = future.exception()
+    if error is not None and not isinstance(error, Abandoned):
+        future.get_loop().call_exception_handler({"message": "the store refused", "exception": error})
+
+
+async def _first_of(*events: asyncio.Event, timeout: float) -> None:
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waits, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()

@@ -1,0 +1,324 @@
+"""The supervisor's life: start, serve, drain, end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from random import random
+from typing import Any
+
+from supervisor.config import ConfigError, Settings
+from supervisor.engine.dead_letters import DeadLetters
+from supervisor.engine.drained import until_drained
+from supervisor.engine.engine import Engine
+from supervisor.engine.hook_thread import HookThread
+from supervisor.engine.outlets import open_outlets
+from supervisor.engine.reload import changed_keys, only_reloadable
+from supervisor.engine.signals import StopRequest, listen
+from supervisor.engine.systemd import Notifier
+from supervisor.events import (
+    Bus,
+    ConfigRefused,
+    ConfigReloaded,
+    HookFailed,
+    PluginFailed,
+    PluginLoaded,
+    PluginWarning,
+    StatusDumped,
+    Subscriber,
+    SupervisorStarted,
+    SupervisorStopped,
+    SupervisorStopping,
+)
+from supervisor.plugin_manager import PluginManager, SourceReport, discover, load_parent_side
+from supervisor.processes.children import ProcessChildren
+from supervisor.processes.pool import HOST, Pool
+from supervisor.processes.port import ChildOptions
+from supervisor.stores import BUILT_IN, open_store
+from supervisor.stores.base import Store
+
+TICK = 1.0
+FLUSH_SECONDS = 5.0
+LETTERS_SECONDS = 2.0
+
+
+class ExitCode(IntEnum):
+    DRAINED = 0
+    FATAL = 1
+    MISTAKE = 2
+    FORCED = 3
+    LEFT_BEHIND = 4
+
+
+class Supervisor:
+    """One run of one supervisor.
+
+    `reload` gives the settings anew at HUP; `drain` ends the run once the served queues have nothing left (due within
+    `horizon` seconds, if given). `run` blocks and gives the exit code; it raises ConfigError and StoreError for what the
+    user can mend before anything has started.
+    """
+
+    def __init__(
+        self, settings: Settings, *, reload: Callable[[], Settings] | None = None, drain: bool = False,
+        horizon: float | None = None, subscribers: Sequence[Subscriber] = (),
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self.owner = f"{HOST}-{os.getpid()}-{secrets.token_hex(8)}"
+        self.state = "starting"
+        self._reload = reload
+        self._drain = drain
+        self._horizon = horizon
+        self._bus = Bus()
+        self._notifier = Notifier()
+        self._reloading: asyncio.Task[None] | None = None
+        self._fatal: BaseException | None = None
+        self._stray = 0
+        for subscriber in subscribers:
+            self._bus.subscribe(subscriber)
+
+    def run(self) -> int:
+        return asyncio.run(self._live())
+
+    async def _live(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._on_exception)
+        self._stop = StopRequest()
+        listen(self._loop, self._stop, self._signals())
+        self.plugins = PluginManager(self._hook_failed)
+        self._hooks: HookThread | None = None
+        self._store: Store | None = None
+        self._engine: Engine | None = None
+        self._children: ProcessChildren | None = None
+        self._letters: DeadLetters | None = None
+        try:
+            await self._until_asked(self._start())
+            if not self._stop.asked.is_set():
+                await self._serve()
+        finally:
+            code, remaining = await self._end()
+        self._bus.emit(SupervisorStopped(code, remaining))
+        return code
+
+    def _signals(self) -> dict[signal.Signals, Callable[[], None]]:
+        return {
+            signal.SIGHUP: self._start_reload,
+            signal.SIGUSR1: self._dump_status,
+            signal.SIGTTIN: lambda: self._resize(+1),
+            signal.SIGTTOU: lambda: self._resize(-1),
+        }
+
+    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A fault of our own: better to end and be started again, with every lease recovered, than to stand still."""
+        self._fatal = self._fatal or context.get("exception") or RuntimeError(context["message"])
+        loop.default_exception_handler(context)
+        self._stop.ask("internal error")
+        self._stop.forced.set()
+
+    def _hook_failed(self, event: HookFailed) -> None:
+        self._loop.call_soon_threadsafe(self._bus.emit, event)
+
+    async def _until_asked(self, start: Any) -> None:
+        """Run it, unless a stop is asked for first."""
+        work, asked = asyncio.ensure_future(start), asyncio.ensure_future(self._stop.asked.wait())
+        await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if not work.done():
+            work.cancel()
+            await asyncio.wait((work,))
+        if not work.cancelled():
+            work.result()
+
+    # starting
+
+    async def _start(self) -> None:
+        built_in = self.settings.store.scheme in BUILT_IN
+        owner_fd = await self._join() if built_in else None
+        workers = self.settings.workers
+        self._pool = Pool(
+            workers.count, self._bus, self._loop, max_jobs=workers.max_jobs, max_memory=workers.max_memory
+        )
+        children = self._make_children(self.settings, owner_fd)
+        self._children = children
+        reports = await children.start()
+        self._tell_plugins(reports)
+        self._load_parent_side(self.settings, reports)
+        if not built_in:
+            await self._join()
+        await self._assemble(children, reports)
+
+    async def _join(self) -> int | None:
+        """Open the store and register this owner; on a thread, for a store may block."""
+        settings, base = self.settings.store, self.settings.base
+        openers = {} if settings.scheme in BUILT_IN else self.plugins.merged("supervisor_stores")
+
+        def join() -> int | None:
+            self._store = open_store(settings, create=True, base=base, openers=openers)
+            return self._store.join(self.owner, HOST, os.getpid())
+
+        return await self._loop.run_in_executor(None, join)
+
+    def _make_children(self, settings: Settings, owner_fd: int | None) -> ProcessChildren:
+        workers = settings.workers
+        self._owner_fd = owner_fd
+        heartbeats = {
+            name: handler.heartbeat for name, handler in settings.handlers.items() if handler.heartbeat is not None
+        }
+        options = ChildOptions(
+            plugins=settings.plugins.paths,
+            base=str(settings.base),
+            import_timeout=settings.plugins.import_timeout,
+            start=workers.start,
+            heartbeat=workers.heartbeat,
+            heartbeats=heartbeats,
+            result_limit=settings.limits.result,
+            owner=self.owner,
+            owner_fd=owner_fd,
+        )
+        return ProcessChildren(options, self._pool, self._loop)
+
+    def _load_parent_side(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
+        from supervisor import sinks
+
+        self.plugins.register(sinks, "supervisor.sinks")
+        load_parent_side(self.plugins, discover(settings.plugins.paths, settings.base), reports)
+        self._hooks = HookThread(self.plugins, self._bus, self._loop.call_soon_threadsafe)
+
+    def _tell_plugins(self, reports: Sequence[SourceReport]) -> None:
+        for report in reports:
+            if report.error is not None:
+                self._bus.emit(PluginFailed(report.source, report.line, report.error, report.traceback))
+            if report.error is None or report.handlers:
+                names = tuple(info.name for info in report.handlers)
+                self._bus.emit(PluginLoaded(report.source, names, report.hooks))
+            for warning in report.warnings:
+                self._bus.emit(PluginWarning(report.source, warning))
+
+    async def _assemble(self, children: ProcessChildren, reports: Sequence[SourceReport]) -> None:
+        assert self._store is not None
+        outlets = open_outlets(self.settings, self.plugins)
+        self._engine = Engine(self._store, self._pool, self.settings, reports, self._bus, self._loop, random=random)
+        self._letters = DeadLetters(self._engine.writer, outlets, self._bus, self._loop)
+        self._engine.on_letter = self._letters.look
+        await self._engine.recover()
+        self._engine.serve(children)
+        self._letters.look()
+
+    # serving
+
+    async def _serve(self) -> None:
+        assert self._engine is not None and self._hooks is not None and self._letters is not None
+        self.state = "running"
+        url = self._engine.store_url
+        self._bus.emit(SupervisorStarted(self.owner, HOST, os.getpid(), url))
+        self._hooks.call(
+            "supervisor_started", info={"owner": self.owner, "host": HOST, "pid": os.getpid(), "store": url}
+        )
+        self._notifier.tell("READY=1")
+        ticking = self._loop.create_task(self._tick())
+        if self._drain:
+            drained = until_drained(self._engine, self._letters, self._horizon, self.settings.shutdown.grace)
+            await self._until_asked(drained)
+            self._stop.ask("drained")
+        await self._stop.asked.wait()
+        self._ticking = ticking  # goes on until the leases are settled
+
+    async def _tick(self) -> None:
+        """Next tick from the schedule, not from now."""
+        assert self._engine is not None
+        due = self._loop.time()
+        while True:
+            due = max(due + TICK, self._loop.time())
+            await asyncio.sleep(due - self._loop.time())
+            self._notifier.tell("WATCHDOG=1")
+            self._engine.tick(self.state)
+
+    # what signals ask for
+
+    def _resize(self, by: int) -> None:
+        if self._engine is not None and not self._stop.asked.is_set():
+            self._engine.resize(max(1, self._pool.count + by))
+
+    def _dump_status(self) -> None:
+        if self._engine is not None:
+            self._bus.emit(StatusDumped(self._engine.status(self.owner, self.state)))
+
+    def _start_reload(self) -> None:
+        busy = self._reloading is not None and not self._reloading.done()
+        if self._reload is not None and self._engine is not None and not busy:
+            self._reloading = self._loop.create_task(self._reload_now(self._reload))
+
+    async def _reload_now(self, reload: Callable[[], Settings]) -> None:
+        """Handlers, retry, queues, workers and log settings anew in a second nursery; refused as a whole, or taken as a whole."""
+        assert self._engine is not None
+        try:
+            settings = await self._loop.run_in_executor(None, reload)
+        except ConfigError as error:
+            self._bus.emit(ConfigRefused(tuple(error.errors)))
+            return
+        settings, needs_restart = only_reloadable(self.settings, settings)
+        children = self._make_children(settings, self._owner_fd)
+        try:
+            reports = await children.start()
+        except asyncio.CancelledError:
+            await children.stop()
+            raise
+        broken = self._engine.newly_broken(reports)
+        if broken:
+            await children.stop()
+            self._bus.emit(ConfigRefused(broken))
+            return
+        changed = changed_keys(self.settings, settings)
+        self.settings = settings
+        self._tell_plugins(reports)
+        old, self._children = self._children, children
+        self._engine.renew(settings, children, reports)
+        self._bus.emit(ConfigReloaded(changed, needs_restart))
+        if old is not None:
+            await old.stop()
+
+    # ending
+
+    async def _end(self) -> tuple[int, dict[str, int]]:
+        """Whatever was started is ended, however far the start came."""
+        self.state = "draining"
+        reason = self._stop.reason or "start failed"
+        self._bus.emit(SupervisorStopping(reason))
+        self._notifier.tell("STOPPING=1")
+        if self._reloading is not None:
+            self._reloading.cancel()
+        if self._hooks is not None:
+            self._hooks.call("supervisor_stopping", reason=reason)
+        remaining: dict[str, int] = {}
+        flushed = True
+        if self._engine is not None:
+            await self._engine.drain(self.settings.shutdown.grace, self._stop.forced)
+            flushed = await self._engine.flush(1.0 if self._stop.forced.is_set() else FLUSH_SECONDS)
+            if self._letters is not None:
+                await self._letters.settle_down(0.0 if self._stop.forced.is_set() else LETTERS_SECONDS)
+                await self._letters.stop(FLUSH_SECONDS)
+            if self._drain and flushed:
+                remaining = await self._engine.remaining(self._horizon)
+        await self._close(flushed)
+        return self._exit_code(flushed, remaining), remaining
+
+    async def _close(self, flushed: bool) -> None:
+        if self._children is not None:
+            await self._children.stop()
+        if self._engine is not None:
+            await self._engine.close(FLUSH_SECONDS if flushed else 0.0)
+        elif self._store is not None:
+            store = self._store
+            await self._loop.run_in_executor(None, lambda: (store.leave(), store.close()))
+        if self._hooks is not None:
+            await self._loop.run_in_executor(None, self._hooks.stop, FLUSH_SECONDS)
+
+    def _exit_code(self, flushed: bool, remaining: dict[str, int]) -> int:
+        if self._fatal is not None or not flushed:
+            return ExitCode.FATAL
+        if self._stop.forced.is_set():
+            return ExitCode.FORCED
+        return ExitCode.LEFT_BEHIND if remaining else ExitCode.DRAINED

@@ -1,0 +1,141 @@
+"""The retry arithmetic, to the second."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome, Policy
+from supervisor.retry import RetryBudget, ceiling, decide, jittered, lapse, unknown_handler
+
+BACKOFFS = st.builds(
+    Backoff,
+    base=st.floats(0.001, 100),
+    factor=st.floats(1, 1000),
+    max=st.floats(100, 10_000),
+    jitter=st.sampled_from(["full", "none", 0.2]),
+)
+
+
+def lease(retries: int = 0, policy: Policy | None = None) -> Lease:
+    return Lease(1, 1, "mail", "default", "null", None, retries, 0, int(retries > 0), 0, 0, policy or Policy())
+
+
+def failed(cause: Cause = Cause.EXCEPTION, retries: int = 0, policy: Policy | None = None, **extra: object) -> Outcome:
+    return Outcome(lease(retries, policy), Kind.FAILED, failure=Failure(cause), **extra)  # type: ignore[arg-type]
+
+
+def half() -> float:
+    return 0.5
+
+
+def never() -> float:
+    raise AssertionError("no randomness here")
+
+
+def test_the_series_of_base_one_and_factor_four() -> None:
+    backoff = Backoff(base=1, factor=4, max=1000, jitter="none")
+    assert [jittered(backoff, ceiling(backoff, retry), never) for retry in (1, 2, 3, 4)] == [1, 4, 16, 64]
+
+
+def test_the_defaults_double_from_half_a_second_to_thirty() -> None:
+    assert [ceiling(Backoff(), retry) for retry in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_factor_one_is_constant() -> None:
+    assert {ceiling(Backoff(base=3, factor=1), retry) for retry in range(1, 1000)} == {3}
+
+
+@given(BACKOFFS, st.integers(1, 1_000_000))
+def test_the_ceiling_grows_to_the_cap_and_never_overflows(backoff: Backoff, retry: int) -> None:
+    here, further = ceiling(backoff, retry), ceiling(backoff, retry + 1)
+    assert 0 < here <= further <= backoff.max
+    assert math.isfinite(further)
+
+
+@given(BACKOFFS, st.integers(1, 50), st.floats(0, 1, exclude_max=True))
+def test_jitter_stays_in_its_interval(backoff: Backoff, retry: int, random: float) -> None:
+    top = ceiling(backoff, retry)
+    delay = jittered(backoff, top, lambda: random)
+    expected = {"full": top * random, "none": top, 0.2: top + 0.2 * random}[backoff.jitter]
+    assert delay == expected
+
+
+def test_adaptive_stretches_by_the_ready_jobs_below_the_same_cap() -> None:
+    backoff = Backoff(base=1, factor=2, max=30)
+    assert ceiling(backoff, 1, ready=10) == 2
+    assert ceiling(backoff, 2, ready=50) == 12
+    assert ceiling(backoff, 2, ready=1000) == 30
+
+
+def test_a_failure_is_retried_after_its_delay() -> None:
+    decided = decide(failed(), half, letters=True)
+    assert (decided.state, decided.delay, decided.counted, decided.letter) == (JobState.SCHEDULED, 0.25, True, False)
+
+
+@pytest.mark.parametrize(
+    "cause", [Cause.EXCEPTION, Cause.TIMEOUT, Cause.CRASH, Cause.HEARTBEAT_LOST, Cause.LEASE_EXPIRED]
+)
+def test_every_cause_ends_after_max_retries(cause: Cause) -> None:
+    assert decide(failed(cause, retries=2), half, letters=True).state is JobState.SCHEDULED
+    exhausted = decide(failed(cause, retries=3), half, letters=True)
+    assert (exhausted.state, exhausted.letter, exhausted.counted) == (JobState.FAILED, True, False)
+
+
+def test_no_retries_means_one_shot() -> None:
+    assert decide(failed(policy=Policy(max_retries=0)), half, letters=False).state is JobState.FAILED
+
+
+@pytest.mark.parametrize("outcome", [failed(Cause.REJECTED), failed(Cause.REFUSED), failed(retryable=False)])
+def test_what_no_attempt_can_mend_goes_straight_to_the_dead_letters(outcome: Outcome) -> None:
+    decided = decide(outcome, never, letters=True)
+    assert (decided.state, decided.letter) == (JobState.FAILED, True)
+
+
+def test_without_sinks_there_is_no_letter() -> None:
+    assert not decide(failed(Cause.REJECTED), never, letters=False).letter
+
+
+def test_a_handler_may_name_its_own_delay() -> None:
+    assert decide(failed(retry_after=90.0), never, letters=True).delay == 90.0
+
+
+def test_past_the_budget_the_delay_is_the_cap() -> None:
+    assert decide(failed(), never, letters=True, within_budget=lambda: False).delay == 30.0
+    assert decide(failed(retry_after=90.0), never, letters=True, within_budget=lambda: False).delay == 90.0
+
+
+def test_the_budget_clears_as_its_window_moves() -> None:
+    budget = RetryBudget(limit=2, per=60)
+    assert [budget.spend(now) for now in (0, 10, 20, 59.9, 60, 61, 70)] == [True, True, False, False, True, False, True]
+
+
+def test_a_decided_outcome_passes_through_untouched() -> None:
+    decided = decide(failed(), half, letters=True)
+    assert decide(decided, never, letters=False) is decided
+
+
+def test_a_release_counts_nothing() -> None:
+    now = decide(Outcome(lease(), Kind.RELEASED), never, letters=True)
+    later = decide(Outcome(lease(), Kind.RELEASED, delay=5), never, letters=True)
+    assert (now.state, now.counted) == (JobState.READY, False)
+    assert (later.state, later.counted) == (JobState.SCHEDULED, False)
+
+
+@given(st.integers(0, 10), st.booleans())
+def test_a_lapse_counts_if_started_or_the_third_in_a_row(lapses: int, started: bool) -> None:
+    outcome = lapse(lease(), started=started, lapses=lapses, deadline=7, message="gone")
+    counts = started or lapses >= 2
+    assert (outcome.kind is Kind.FAILED) == counts
+    assert outcome.seen == 7
+
+
+def test_an_unknown_handler_is_released_until_its_grace_is_over() -> None:
+    released = decide(unknown_handler(lease(), unknown_for=3599, grace=3600), never, letters=True)
+    assert (released.state, released.delay, released.counted) == (JobState.SCHEDULED, 30, False)
+    dead = decide(unknown_handler(lease(), unknown_for=3600, grace=3600), never, letters=True)
+    assert (dead.state, dead.letter) == (JobState.FAILED, True)
+    assert dead.failure is not None and dead.failure.cause is Cause.UNKNOWN_HANDLER

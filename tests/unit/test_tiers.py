@@ -1,0 +1,159 @@
+"""Whose turn it is: retries first, never more than their share; neither tier starves the other."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.engine.tiers import Credit, Lane, plan_takes, share_out
+from supervisor.jobs import Lease, Policy, Tier
+from supervisor.stores.base import Take, Waiting
+
+RATIOS = st.fractions(Fraction(1, 50), 1, max_denominator=50)
+
+
+def job(id: int, tier: Tier = Tier.FRESH, priority: int = 0) -> Lease:
+    return Lease(id, 1, f"job{id}", "default", "null", None, int(tier), priority, tier, 0, 0, Policy())
+
+
+def lane(ratio: Fraction = Fraction(1, 5), burst: int = 16) -> Lane:
+    return Lane(Credit(ratio, burst), urgent_from=100)
+
+
+def order(waiting: Lane) -> list[Lease]:
+    taken = []
+    while (lease := waiting.next()) is not None:
+        taken.append(lease)
+    return taken
+
+
+def test_two_due_retries_go_before_three_waiting_jobs() -> None:
+    waiting = lane()
+    names = {1: "A1", 2: "C5", 3: "A2", 4: "A3", 5: "B1"}
+    waiting.add([job(3), job(4), job(5)])
+    waiting.add([job(1, Tier.RETRY), job(2, Tier.RETRY)])
+    assert [names[lease.id] for lease in order(waiting)] == ["A1", "C5", "A2", "A3", "B1"]
+
+
+def test_urgent_jobs_go_ahead_of_retries() -> None:
+    waiting = lane()
+    waiting.add([job(1, Tier.RETRY), job(2, priority=100), job(3)])
+    assert [lease.id for lease in order(waiting)] == [2, 1, 3]
+
+
+@given(RATIOS, st.integers(1, 30), st.integers(0, 200))
+def test_a_lone_retry_is_next_whatever_went_before(ratio: Fraction, burst: int, before: int) -> None:
+    waiting = lane(ratio, burst)
+    waiting.add(job(i) for i in range(before + 50))
+    for _ in range(before):
+        waiting.next()
+    waiting.add([job(1000, Tier.RETRY)])
+    taken = waiting.next()
+    assert taken is not None and taken.id == 1000
+
+
+@given(RATIOS, st.integers(1, 20), st.integers(1, 120), st.integers(1, 120))
+def test_of_any_window_retries_have_at_most_their_ratio_plus_the_burst(
+    ratio: Fraction, burst: int, retries: int, fresh: int
+) -> None:
+    waiting = lane(ratio, burst)
+    waiting.add(job(i) for i in range(fresh))
+    waiting.add(job(1000 + i, Tier.RETRY) for i in range(retries))
+    dispatched: list[int] = []
+    while waiting.fresh and waiting.retries:
+        lease = waiting.next()
+        assert lease is not None
+        dispatched.append(lease.tier)
+    for start in range(0, len(dispatched), 7):
+        for end in range(start + 1, len(dispatched) + 1):
+            window = dispatched[start:end]
+            assert sum(window) <= burst + ratio * len(window)
+            assert len(window) - sum(window) >= (1 - ratio) * len(window) - burst
+
+
+@given(RATIOS, st.integers(2, 20))
+def test_a_storm_of_retries_gets_its_share(ratio: Fraction, burst: int) -> None:
+    """With a burst of 1 the cap cuts the fractions off, so the share is then one in every ceil(1 / ratio)."""
+    waiting = lane(ratio, burst)
+    waiting.add(job(i) for i in range(1000))
+    waiting.add(job(10_000 + i, Tier.RETRY) for i in range(1000))
+    window = [waiting.next() for _ in range(500)]
+    retries = sum(lease.tier for lease in window if lease is not None)
+    assert retries >= ratio * 500 - 1
+
+
+def test_ratio_one_is_strictly_retries_first() -> None:
+    waiting = lane(Fraction(1), burst=1)
+    waiting.add(job(i) for i in range(50))
+    waiting.add(job(1000 + i, Tier.RETRY) for i in range(50))
+    assert [lease.tier for lease in order(waiting)] == [1] * 50 + [0] * 50
+
+
+@given(st.integers(0, 30), st.integers(0, 30), RATIOS, st.integers(1, 5))
+def test_neither_tier_waits_while_the_other_is_empty(fresh: int, retries: int, ratio: Fraction, burst: int) -> None:
+    waiting = lane(ratio, burst)
+    waiting.add(job(i) for i in range(fresh))
+    waiting.add(job(1000 + i, Tier.RETRY) for i in range(retries))
+    taken = order(waiting)
+    assert len(taken) == fresh + retries
+    for tier in Tier:
+        ids = [lease.id for lease in taken if lease.tier == tier]
+        assert ids == sorted(ids)
+
+
+def test_retries_spend_no_credit_while_no_fresh_job_waits() -> None:
+    waiting = lane(burst=2)
+    waiting.add(job(i, Tier.RETRY) for i in range(100))
+    assert len(order(waiting)) == 100
+    waiting.add([job(200), job(300, Tier.RETRY)])
+    assert [lease.id for lease in order(waiting)] == [300, 200]
+
+
+def test_fresh_jobs_left_in_the_store_count_as_waiting() -> None:
+    waiting = lane(Fraction(1, 10), burst=1)
+    waiting.fresh_in_store = 5
+    waiting.add([job(1, Tier.RETRY), job(2, Tier.RETRY)])
+    assert [lease.id for lease in order(waiting)] == [1]
+
+
+def test_where_retries_have_their_share_of_workers_fresh_go_first() -> None:
+    waiting = lane()
+    waiting.add([job(1, Tier.RETRY), job(2)])
+    taken = waiting.next(retries_allowed=False)
+    assert taken is not None and taken.id == 2
+
+
+def test_jobs_taken_back_are_first_in_their_tiers_in_order() -> None:
+    waiting = lane()
+    waiting.add([job(5), job(6)])
+    waiting.put_back([job(1), job(2)])
+    assert [lease.id for lease in order(waiting)] == [1, 2, 5, 6]
+
+
+@given(st.integers(0, 100), st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 50)), st.integers(0, 10))
+def test_queues_share_the_capacity_and_none_idles(capacity: int, waiting: dict[str, int], turn: int) -> None:
+    shares = share_out(capacity, waiting, turn)
+    assert sum(shares.values()) == min(capacity, sum(waiting.values()))
+    assert all(share <= waiting[queue] for queue, share in shares.items())
+    hungry = [shares.get(queue, 0) for queue, n in waiting.items() if shares.get(queue, 0) < n]
+    assert not hungry or max(shares.values(), default=0) - min(hungry) <= max(1, max(hungry) - min(hungry) + 1)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "most", "expected"),
+    [
+        (Waiting(100, 100), None, Take("q", 50, 16 + 10, 50, 100)),
+        (Waiting(0, 100), None, Take("q", 50, 50, 50, 100)),
+        (Waiting(100, 100), 0, Take("q", 50, 0, 0, 100)),
+        (Waiting(3, 0), None, Take("q", 3, 3, 3, 100)),
+    ],
+)
+def test_a_claim_asks_for_as_many_retries_as_have_credit(waiting: Waiting, most: int | None, expected: Take) -> None:
+    credit = Credit(Fraction(1, 5), 16)
+    takes = plan_takes(
+        50, {"q": waiting}, 0, lambda _, n: credit.allowance(n), lambda _, fresh: most, lambda queue: 100
+    )
+    assert takes == [expected]
