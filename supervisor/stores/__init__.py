@@ -1,0 +1,73 @@
+"""Stores by URL: `open_store`. Built-in ones are registered as any plugin's are, by scheme."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from supervisor.config import StoreSettings
+from supervisor.stores.base import Store, StoreAway, StoreError
+
+__all__ = ["Opener", "insist", "open_store"]
+
+Answer = TypeVar("Answer")
+
+
+class Opener(Protocol):
+    """Opens the store that `settings` describe; relative paths start at `base`. Without `create`, one that isn't there is
+    refused. Raises StoreError, whose message is for the user."""
+
+    def __call__(self, settings: StoreSettings, *, create: bool, base: Path) -> Store: ...
+
+
+def open_store(
+    settings: StoreSettings, *, create: bool, base: Path, openers: Mapping[str, Opener] | None = None
+) -> Store:
+    """Open the store of `settings.scheme`; `openers` are those that plugins brought."""
+    known = {**_BUILT_IN, **(openers or {})}
+    opener = known.get(settings.scheme)
+    if opener is None:
+        raise StoreError(
+            f"store: {settings.scheme!r} is not a kind of store; expected one of {', '.join(sorted(known))}"
+        )
+    return opener(settings, create=create, base=base)
+
+
+def insist(call: Callable[[], Answer], patience: float) -> Answer:
+    """Call again while the store is away or busy, for up to `patience` seconds."""
+    deadline = time.monotonic() + patience
+    nap = 0.01
+    while True:
+        try:
+            return call()
+        except StoreAway:
+            if time.monotonic() + nap > deadline:
+                raise
+        time.sleep(nap)
+        nap = min(nap * 2, 0.5)
+
+
+def _open_sqlite(settings: StoreSettings, *, create: bool, base: Path) -> Store:
+    from supervisor.stores.sqlite import SqliteStore
+
+    path = base / _path_of(settings.url or "sqlite:///jobs.db")
+    return SqliteStore(path, create=create, synchronous=settings.options.get("synchronous", "full"))
+
+
+def _open_memory(settings: StoreSettings, *, create: bool, base: Path) -> Store:
+    from supervisor.stores.memory import MemoryStore
+
+    return MemoryStore()
+
+
+def _path_of(url: str) -> str:
+    """`sqlite:///rel.db` is relative, `sqlite:////abs.db` absolute, as elsewhere."""
+    path = url.removeprefix("sqlite:///")
+    if path == url or not path:
+        raise StoreError(f"store: {url!r} names no file; expected sqlite:///relative.db or sqlite:////absolute.db")
+    return path
+
+
+_BUILT_IN: Mapping[str, Opener] = {"sqlite": _open_sqlite, "memory": _open_memory}

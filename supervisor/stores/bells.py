@@ -1,0 +1,127 @@
+"""`<db>.bells/`: how a client wakes the supervisors of a SQLite file, and how one sees that another is gone.
+
+Each owner has `<owner>.sock`, a datagram socket that anybody may ring, and `<owner>.lock`, held by flock through an open
+description that its nursery and workers inherit: if the lock can be taken, all of them are gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_LONGEST_ADDRESS = 107
+_DEAD = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
+
+
+class Bells:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._socket: socket.socket | None = None
+        self._lock: int | None = None
+        self._owner: str | None = None
+
+    def join(self, owner: str) -> int:
+        """Hang up this owner's bell and hold its lock; gives the lock's descriptor."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._owner = owner
+        self._lock = os.open(self._path(owner, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._socket = self._hang_up(owner)
+        return self._lock
+
+    def leave(self) -> None:
+        if self._owner is None:
+            return
+        if self._socket is not None:
+            self._socket.close()
+        self.remove(self._owner)
+        if self._lock is not None:
+            os.close(self._lock)
+        self._owner = self._socket = self._lock = None
+
+    def descriptor(self) -> int | None:
+        return None if self._socket is None else self._socket.fileno()
+
+    def hush(self) -> None:
+        with suppress(BlockingIOError):
+            while self._socket is not None:
+                self._socket.recv(16)
+
+    def ring(self) -> None:
+        """Ring everybody else. A full bell has rung already; a bell that nobody listens to is taken down."""
+        try:
+            bells = [path for path in self._folder.iterdir() if path.suffix == ".sock" and path.stem != self._owner]
+        except OSError:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mouth:
+            for bell in bells:
+                _ring_one(mouth, bell)
+
+    def is_gone(self, owner: str) -> bool:
+        """Whether every process that held this owner's lock is provably dead. No file, or one we may not open, proves nothing."""
+        try:
+            fd = os.open(self._path(owner, "lock"), os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            # A fresh open description: it conflicts with the owner's, even inside this process.
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def remove(self, owner: str) -> None:
+        """Take down what an owner left behind, and the folder with the last of them."""
+        for kind in ("sock", "lock"):
+            with suppress(OSError):
+                self._path(owner, kind).unlink()
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def _path(self, owner: str, kind: str) -> Path:
+        return self._folder / f"{owner}.{kind}"
+
+    def _hang_up(self, owner: str) -> socket.socket | None:
+        bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        bell.setblocking(False)
+        path = self._path(owner, "sock")
+        path.unlink(missing_ok=True)
+        try:
+            with _address(path) as address:
+                bell.bind(address)
+        except OSError:
+            # No /proc to shorten a long path with: the owner polls.
+            bell.close()
+            return None
+        path.chmod(0o600)
+        return bell
+
+
+def _ring_one(mouth: socket.socket, bell: Path) -> None:
+    try:
+        with _address(bell) as address:
+            mouth.sendto(b"!", socket.MSG_DONTWAIT, address)
+    except OSError as error:
+        if error.errno in _DEAD:
+            with suppress(OSError):
+                bell.unlink()
+
+
+@contextmanager
+def _address(bell: Path) -> Iterator[str]:
+    """A path to `bell` that fits into a socket address, however long its folder's own path is."""
+    if len(os.fsencode(bell)) <= _LONGEST_ADDRESS:
+        yield str(bell)
+        return
+    fd = os.open(bell.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{bell.name}"
+    finally:
+        os.close(fd)

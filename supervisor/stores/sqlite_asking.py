@@ -1,0 +1,184 @@
+"""Questions to a SQLite store: what people, programs and --drain ask. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from supervisor.jobs import JobState
+from supervisor.stores.shapes import Shown, iso, job_dict, own_max_retries
+from supervisor.stores.sqlite_db import packed
+from supervisor.stores.sqlite_policies import BY_ID
+from supervisor.stores.sqlite_schema import (
+    CODES,
+    DELIVERED,
+    FAILED,
+    IN_FLIGHT,
+    LETTERS,
+    PENDING,
+    READY,
+    SCHEDULED,
+    STATES,
+    SUCCEEDED,
+)
+from supervisor.stores.sqlite_settles import LEFT, Settles
+
+_SHOWN = """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priority, jobs.state, retries, policy, options,
+  jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), letters.state"""
+_WITH_LETTER = f"{BY_ID} left join letters on letters.job_id = jobs.id"
+_LETTER_STATES = {"pending": (PENDING,), "delivered": (DELIVERED,), "any": (PENDING, DELIVERED)}
+
+NEXT_DUE = f"""select min(due) from (select min(due_at) as due from jobs where state = {SCHEDULED}
+  union all select min(due_at) from letters where state = {PENDING})"""
+DUE_BY_QUEUE = f"""(select queue, count(*) as n from jobs where state = {SCHEDULED} and due_at <= ? group by queue)"""
+RUNNING_BY_QUEUE = f"""(select queue, count(*) as n from json_each(?) as it cross join jobs
+  on jobs.id = it.value and jobs.state = {IN_FLIGHT} group by queue)"""
+_UNSEEN = 3_600_000_000
+
+
+class Asking(Settles):
+    def next_due(self) -> float | None:
+        with self.snapshot():
+            due = self.value(NEXT_DUE)
+        return None if due is None else max(0.0, (due - self.now()) / 1e6)
+
+    def get(self, id: int) -> dict[str, Any] | None:
+        with self.snapshot():
+            found = self.jobs_shown([id])
+        return found[0] if found else None
+
+    def list_jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        queue: str | None = None,
+        handler: str | None = None,
+        letter: str | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        source, parameters = _filtered(state, queue, handler, letter)
+        with self.snapshot():
+            return self.jobs_shown(self.column("id", f"({source} limit ?)", *parameters, limit))
+
+    def jobs_shown(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """The jobs there are, in the order of `ids`."""
+        batch = packed(ids)
+        errors: dict[int, list[Mapping[str, Any]]] = {}
+        for job_id, record in self.rows("job_id, json(record)", ATTEMPTS, batch):
+            errors.setdefault(job_id, []).append(record)
+        return [job_dict(self._shown(row, errors.get(row[0], ()))) for row in self.rows(_SHOWN, _WITH_LETTER, batch)]
+
+    def _shown(self, row: Sequence[Any], errors: Sequence[Mapping[str, Any]]) -> Shown:
+        id, handler, payload, queue, priority, state, retries, policy, options, *rest, letter = row
+        due_at, created_at, started_at, finished_at, result, headers = rest
+        return Shown(
+            id=id,
+            handler=handler,
+            payload=payload,
+            queue=queue,
+            priority=priority,
+            state=STATES[state].value,
+            retries=retries,
+            max_retries=own_max_retries(options, None if policy is None else self.policy(policy)),
+            due_at=due_at,
+            created_at=created_at,
+            started_at=started_at,
+            finished_at=finished_at,
+            result=result,
+            headers=headers,
+            errors=errors,
+            dead_letter=None if letter is None else LETTERS[letter],
+        )
+
+    def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
+        with self.snapshot():
+            self.write_counts()
+            paused = self.paused()
+            left = {SCHEDULED: 0, READY: 0, IN_FLIGHT: 0}
+            for queue, state, n in self._unfinished(horizon):
+                if queue not in paused and (served is None or queue in served):
+                    left[state] += n
+            letters = self.value(f"select count(*) from letters where state = {PENDING}")
+        counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": letters}
+        return {what: n for what, n in counts.items() if n}
+
+    def _unfinished(self, horizon: float | None) -> list[list[Any]]:
+        counted = self.rows("queue, state, n", f"counts where state < {SUCCEEDED}")
+        if horizon is None:
+            return counted
+        due = self.rows("queue, n", DUE_BY_QUEUE, self.now() + round(horizon * 1e6))
+        return [row for row in counted if row[1] != SCHEDULED] + [[queue, SCHEDULED, n] for queue, n in due]
+
+    def stats(self) -> dict[str, Any]:
+        with self.snapshot():
+            self.write_counts()
+            supervisors = self._supervisors()
+            return {"queues": self._queues(_running(supervisors)), "supervisors": supervisors}
+
+    def _queues(self, running: Sequence[int]) -> list[dict[str, Any]]:
+        paused = self.paused()
+        processing = dict(self.rows("queue, n", RUNNING_BY_QUEUE, packed(running)))
+        counts: dict[str, dict[tuple[int, int], int]] = {queue: {} for queue in paused}
+        for queue, state, tier, n in self.rows("queue, state, tier, n", "counts"):
+            counts.setdefault(queue, {})[state, tier] = n
+        return [
+            {
+                "queue": queue,
+                "queue_size": of.get((READY, 0), 0),
+                "retry_queue_size": of.get((READY, 1), 0),
+                "scheduled": of.get((SCHEDULED, 0), 0) + of.get((SCHEDULED, 1), 0),
+                "in_flight": of.get((IN_FLIGHT, 0), 0) + of.get((IN_FLIGHT, 1), 0),
+                "failed": of.get((FAILED, 0), 0) + of.get((FAILED, 1), 0),
+                "paused": queue in paused,
+                "processing": processing.get(queue, 0),
+            }
+            for queue, of in sorted(counts.items())
+        ]
+
+    def _supervisors(self) -> list[dict[str, Any]]:
+        """All but those that hold no lease and have left, are provably gone, or have not been seen for an hour."""
+        unseen = self.now() - _UNSEEN
+        shown = []
+        for id, owner, host, pid, state, seen_at, workers in self.rows(
+            "id, owner, host, pid, state, seen_at, json(workers)", "supervisors order by id"
+        ):
+            gone = state == LEFT or (id != self.owner_id and self.bells.is_gone(owner))
+            if (gone or seen_at < unseen) and not self.value(_HOLDS, id):
+                continue
+            state = "gone" if gone else state
+            workers = [] if gone else workers
+            shown.append(
+                {"owner": owner, "host": host, "pid": pid, "state": state, "seen_at": iso(seen_at), "workers": workers}
+            )
+        return shown
+
+
+ATTEMPTS = "json_each(?) as it cross join attempts on attempts.job_id = it.value"
+_HOLDS = f"select 1 from jobs where state = {IN_FLIGHT} and owner = ?"
+
+
+def _running(supervisors: Sequence[Mapping[str, Any]]) -> list[int]:
+    workers = [worker for supervisor in supervisors for worker in supervisor["workers"]]
+    return [worker["current_job"]["job_id"] for worker in workers if worker.get("current_job")]
+
+
+def _filtered(
+    state: JobState | None, queue: str | None, handler: str | None, letter: str | None
+) -> tuple[str, list[Any]]:
+    """A query for ids, newest first; finished jobs by when they finished, so that an index leads to them."""
+    conditions: list[str] = []
+    parameters: list[Any] = []
+    if state is not None:
+        conditions.append(f"jobs.state = {CODES[state]}")
+    for column, value in (("queue", queue), ("handler", handler)):
+        if value is not None:
+            conditions.append(f"{column} = ?")
+            parameters.append(value)
+    source = "jobs"
+    if letter is not None:
+        source = "letters cross join jobs on jobs.id = letters.job_id"
+        conditions.append(f"letters.state in ({', '.join(map(str, _LETTER_STATES[letter]))})")
+    where = f"where {' and '.join(conditions)}" if conditions else ""
+    finished = state is not None and state.terminal and letter is None
+    order = "finished_at desc, jobs.id desc" if finished else "jobs.id desc"
+    return f"select jobs.id as id from {source} {where} order by {order}", parameters

@@ -1,0 +1,128 @@
+"""From enqueue to claim in SQLite. One statement per batch and step; every read goes through a partial index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from supervisor.jobs import Lease
+from supervisor.stores.base import EnqueueRow, Resolve, StoreAway, StoreError, Take, Waiting
+from supervisor.stores.shapes import options_text
+from supervisor.stores.sqlite_db import packed
+from supervisor.stores.sqlite_policies import BY_ID, LEASE, Policies
+from supervisor.stores.sqlite_schema import IN_FLIGHT, READY, SCHEDULED
+
+ENQUEUE = f"""insert into jobs(id, handler, queue, payload, headers, priority, options, due_at, state, age, created_at)
+  select ?1 + key, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+    json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'), json_extract(value, '$[6]'),
+    iif(json_extract(value, '$[6]') > ?2, {SCHEDULED}, {READY}), ?1 + key, ?2
+  from json_each(?3)"""
+
+DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at limit ?)"""
+PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
+
+CANDIDATES = f"""(select id, priority from jobs where state = {READY} and queue = ? and tier = ?
+  order by priority desc, age limit ?)"""
+CLAIM = f"""update jobs set state = {IN_FLIGHT}, token = token + 1, owner = ?, lease_until = ?, started_at = null,
+    policy = (select policy from policy_of where queue = jobs.queue and handler = jobs.handler)
+  where id in (select value from json_each(?))"""
+
+
+class Claims(Policies):
+    """`owner_id` is the row of `supervisors` that claims are made for; None until the store has joined."""
+
+    owner_id: int | None = None
+    _unsure: tuple[Sequence[EnqueueRow], int, int] | None = None
+
+    def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
+        """If a commit failed in a way that may have kept the rows, the same sequence again doesn't store them twice."""
+        if not rows:
+            return []
+        attempt = None
+        try:
+            with self.transaction():
+                first = self._stored_before(rows)
+                if first is None:
+                    attempt = (rows, *self._insert(rows))
+                    first = attempt[1]
+        except StoreAway:
+            self._unsure = attempt or self._unsure
+            raise
+        self._unsure = None
+        return list(range(first, first + len(rows)))
+
+    def _stored_before(self, rows: Sequence[EnqueueRow]) -> int | None:
+        if self._unsure is None or self._unsure[0] is not rows:
+            return None
+        _, first, created_at = self._unsure
+        stored = self.value(
+            "select 1 from jobs where id = ? and created_at = ? and handler = ?", first, created_at, rows[0].handler
+        )
+        return first if stored else None
+
+    def _insert(self, rows: Sequence[EnqueueRow]) -> tuple[int, int]:
+        """(id of the first, created_at)."""
+        now, first = self.now(), self.next_age()
+        batch = [_columns(row, now) for row in rows]
+        self.run(ENQUEUE, first, now, packed(batch))
+        for (queue, later), n in Counter((entry[1], entry[6] > now) for entry in batch).items():
+            self.count(SCHEDULED if later else READY, queue, 0, n)
+        return first, now
+
+    def next_age(self) -> int:
+        """The next value of the id sequence: behind everything that waits."""
+        return int(self.value("select seq from sqlite_sequence where name = 'jobs'")) + 1
+
+    def promote(self, limit: int) -> int:
+        with self.transaction():
+            due = self.rows("id, queue, tier", DUE, self.now(), limit)
+            if due:
+                self.run(PROMOTE, packed([row[0] for row in due]))
+            for (queue, tier), n in Counter((row[1], row[2]) for row in due).items():
+                self.count(SCHEDULED, queue, tier, -n)
+                self.count(READY, queue, tier, n)
+            return len(due)
+
+    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
+        with self.snapshot():
+            self.write_counts()
+            rows = self.rows("queue, tier, n", f"counts where state = {READY} and n > 0")
+            paused = self.paused()
+        found: dict[str, list[int]] = {}
+        for queue, tier, n in rows:
+            if queue not in paused and (served is None or queue in served):
+                found.setdefault(queue, [0, 0])[tier] = n
+        return {queue: Waiting(*counts) for queue, counts in found.items()}
+
+    def paused(self) -> frozenset[str]:
+        with self.snapshot():
+            return frozenset(self.column("queue", "queues where paused"))
+
+    def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
+        if self.owner_id is None:
+            raise StoreError("claim: join first, so that the leases have an owner")
+        with self.transaction():
+            paused = self.paused()
+            ids = [id for take in takes if take.queue not in paused for id in self._pick(take)]
+            if not ids:
+                return []
+            batch = packed(ids)
+            self.resolve_by(resolve)
+            self.run(CLAIM, self.owner_id, self.now() + round(ttl * 1e6), batch)
+            rows = self.with_policies(self.rows(LEASE, BY_ID, batch), resolve)
+            for (queue, tier), n in Counter((row[3], row[8]) for row in rows).items():
+                self.count(READY, queue, tier, -n)
+                self.count(IN_FLIGHT, queue, tier, n)
+            return self.leases_from(rows)
+
+    def _pick(self, take: Take) -> list[int]:
+        fresh = self.rows("id, priority", CANDIDATES, take.queue, 0, take.limit)
+        retries = self.column("id", CANDIDATES, take.queue, 1, min(take.limit, take.retries_most))
+        urgent = sum(priority >= take.urgent for _, priority in fresh)
+        return take.pick([id for id, _ in fresh], urgent, retries)
+
+
+def _columns(row: EnqueueRow, now: int) -> tuple[Any, ...]:
+    due = row.at if row.at is not None else now + round((row.delay or 0.0) * 1e6)
+    return row.handler, row.queue, row.payload, row.headers, row.priority, options_text(row), due

@@ -1,0 +1,95 @@
+"""What a SQLite store looks like on disk, and how an older one becomes a newer one.
+
+Codes of `state` and `tier` are written into the file: they never change their meaning.
+"""
+
+from __future__ import annotations
+
+from supervisor.jobs import JobState
+
+APPLICATION_ID = 0x4A535631
+
+SCHEDULED, READY, IN_FLIGHT, SUCCEEDED, FAILED, CANCELLED = range(6)
+STATES = (
+    JobState.SCHEDULED,
+    JobState.READY,
+    JobState.IN_FLIGHT,
+    JobState.SUCCEEDED,
+    JobState.FAILED,
+    JobState.CANCELLED,
+)
+CODES = {state: code for code, state in enumerate(STATES)}
+
+WITHDRAWN, PENDING, DELIVERED = range(3)
+LETTERS = (None, "pending", "delivered")
+
+_NOW = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
+
+# Times are microseconds since the epoch. `age` orders a tier: for a fresh job its id, for a retry its due time, for a
+# redriven job the next value of the id sequence. `settled` is the token of the last settle that was accepted.
+_VERSION_1 = (
+    f"""create table jobs(
+      id integer primary key autoincrement,
+      handler text not null,
+      queue text not null default 'default',
+      payload text,
+      headers text,
+      priority int not null default 0,
+      state int not null default {READY},
+      tier int not null default 0,
+      age int,
+      token int not null default 0,
+      settled int,
+      owner int,
+      lease_until int,
+      started_at int,
+      due_at int not null default ({_NOW}),
+      created_at int not null default ({_NOW}),
+      finished_at int,
+      retries int not null default 0,
+      lapses int not null default 0,
+      policy int,
+      options text,
+      result text)""",
+    "insert into sqlite_sequence(name, seq) values ('jobs', 0)",
+    f"create index ready on jobs(queue, tier, priority desc, age) where state = {READY}",
+    f"create index scheduled on jobs(due_at, queue) where state = {SCHEDULED}",
+    f"create index in_flight on jobs(owner, lease_until) where state = {IN_FLIGHT}",
+    f"create index terminal on jobs(state, finished_at) where state >= {SUCCEEDED}",
+    "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",
+    # The store gives every row its age. A row without one was put there by hand with plain SQL, and is counted here.
+    """create trigger put_by_hand after insert on jobs when new.age is null begin
+      update jobs set age = id where id = new.id;
+      insert into counts values (new.state, new.queue, new.tier, 1)
+        on conflict(state, queue, tier) do update set n = n + 1;
+    end""",
+    "create table policies(id integer primary key, policy text not null unique)",
+    "create table attempts(id integer primary key, job_id int not null, record text not null)",
+    "create index attempts_of on attempts(job_id)",
+    """create table letters(
+      job_id integer primary key,
+      state int not null,
+      token int not null default 0,
+      owner int,
+      due_at int not null,
+      tries int not null default 0,
+      accepted text not null default '[]')""",
+    f"create index pending_letters on letters(due_at) where state = {PENDING}",
+    "create table queues(queue text primary key, paused int not null) without rowid",
+    """create table supervisors(
+      id integer primary key autoincrement,
+      owner text not null unique,
+      host text not null,
+      pid int not null,
+      state text not null,
+      seen_at int not null,
+      idle int not null default 0,
+      workers text not null default '[]')""",
+)
+
+MIGRATIONS = (_VERSION_1,)
+VERSION = len(MIGRATIONS)
+
+TEMPORARY = (
+    "create temp table policy_of(queue text, handler text, policy int, primary key(queue, handler)) without rowid"
+)

@@ -1,0 +1,233 @@
+"""Settle, extend and recover in SQLite: fenced inside the statement itself by token, state and, in recovery, deadline."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
+from supervisor.stores.base import Lapsed, StoreError
+from supervisor.stores.bells import Bells
+from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record
+from supervisor.stores.sqlite_claims import Claims
+from supervisor.stores.sqlite_db import packed
+from supervisor.stores.sqlite_policies import BY_ID, LEASE, ids_of
+from supervisor.stores.sqlite_schema import CANCELLED, CODES, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
+
+LEFT = "left"
+_RESET, _KEEP, _ADD = range(3)
+
+SUCCEED = f"""update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, lapses = 0,
+    finished_at = ?1, result = it.result, started_at = coalesce(?1 - it.took, started_at)
+  from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token,
+    json_extract(value, '$[2]') as took, json_extract(value, '$[3]') as result from json_each(?2)) as it
+  where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}"""
+
+DISPOSE = f"""update jobs set state = it.state, owner = null, lease_until = null, result = it.result,
+    settled = iif(it.seen is null, jobs.token, jobs.settled), retries = retries + it.counted,
+    due_at = coalesce(it.due, due_at), tier = iif(it.counted, 1, tier), age = iif(it.counted, coalesce(it.due, age), age),
+    lapses = case it.lapse when {_RESET} then 0 when {_KEEP} then lapses else lapses + 1 end,
+    finished_at = it.finished, started_at = coalesce(?1 - it.took, started_at)
+  from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token,
+    json_extract(value, '$[2]') as took, json_extract(value, '$[3]') as result, json_extract(value, '$[4]') as seen,
+    json_extract(value, '$[5]') as state, json_extract(value, '$[6]') as due, json_extract(value, '$[7]') as counted,
+    json_extract(value, '$[8]') as lapse, json_extract(value, '$[9]') as finished from json_each(?2)) as it
+  where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}
+    and (it.seen is null or jobs.lease_until = it.seen)"""
+
+LEASED = f"""json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
+  and jobs.token = json_extract(it.value, '$[1]') and jobs.state = {IN_FLIGHT}
+  and (json_extract(it.value, '$[4]') is null or jobs.lease_until = json_extract(it.value, '$[4]'))"""
+SETTLED = """json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
+  and jobs.settled = json_extract(it.value, '$[1]')"""
+
+EXTEND = f"""update jobs set lease_until = ?1 from (select json_extract(value, '$[0]') as id,
+    json_extract(value, '$[1]') as token from json_each(?2)) as it
+  where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}"""
+MARK = EXTEND.replace("lease_until = ?1", "started_at = coalesce(started_at, ?1)")
+
+# Steps from owner to owner in the index, so its cost is the number of owners, not of leases.
+OWNERS = f"""(with recursive found(id) as (
+    select min(owner) from jobs where state = {IN_FLIGHT}
+    union all
+    select (select min(owner) from jobs where state = {IN_FLIGHT} and owner > found.id) from found where id is not null)
+  select found.id, supervisors.owner, supervisors.state from found left join supervisors on supervisors.id = found.id
+  where found.id is not null)"""
+EXPIRED = f"""(select * from jobs where state = {IN_FLIGHT} and owner = ? and lease_until <= ?
+  order by lease_until limit ?) as jobs"""
+_EVER = 2**62
+HELD = f"{BY_ID} and jobs.state = {IN_FLIGHT} and jobs.owner = ?"
+
+WITHOUT_LEASES = f"""supervisors where id is not ?
+  and not exists (select 1 from jobs where state = {IN_FLIGHT} and owner = supervisors.id)"""
+_FORGOTTEN = 86_400_000_000
+
+ADD_ATTEMPTS = """insert into attempts(job_id, record)
+  select json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(?)"""
+CROWDED = f"""json_each(?) as it where {KEPT_ATTEMPTS} < (select count(*) from attempts where job_id = it.value)"""
+THIN_OUT = f"""delete from attempts where job_id = ?1 and id > (select min(id) from attempts where job_id = ?1)
+  and id not in (select id from attempts where job_id = ?1 order by id desc limit {KEPT_ATTEMPTS - 1})"""
+ADD_LETTERS = f"""insert into letters(job_id, state, due_at) select value, {PENDING}, ?1 from json_each(?2) where true
+  on conflict(job_id) do update set state = {PENDING}, token = token + 1, owner = null, due_at = ?1, tries = 0,
+    accepted = '[]'"""
+
+
+class Settles(Claims):
+    bells: Bells
+
+    def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
+        won = [outcome for outcome in outcomes if outcome.state is JobState.SUCCEEDED and outcome.seen is None]
+        rest = [outcome for outcome in outcomes if outcome.state is not JobState.SUCCEEDED or outcome.seen is not None]
+        with self.transaction():
+            return [*self._settle(SUCCEED, won), *self._settle(DISPOSE, rest)]
+
+    def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
+        with self.transaction():
+            return self._settle(DISPOSE, outcomes)
+
+    def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
+        with self.transaction():
+            now = self.now()
+            late = self._touch(EXTEND, now + round(ttl * 1e6), leases) | self._touch(MARK, now, started)
+            return sorted(late)
+
+    def held(self) -> list[tuple[int, int]]:
+        with self.snapshot():
+            rows = self.rows("id, token", f"jobs where state = {IN_FLIGHT} and owner = ?", self.owner_id)
+        return [(id, token) for id, token in rows]
+
+    def leases(self, ids: Sequence[int]) -> list[Lease]:
+        with self.snapshot():
+            return self.leases_from(self.rows(LEASE, HELD, packed(ids), self.owner_id))
+
+    def lapsed(self, limit: int) -> list[Lapsed]:
+        """On the way, owners that are gone and have no lease left are forgotten."""
+        found: list[Lapsed] = []
+        with self.snapshot():
+            for id, owner, state in self.rows("id, owner, state", OWNERS):
+                if id != self.owner_id and len(found) < limit:
+                    gone = owner is not None and (state == LEFT or self.bells.is_gone(owner))
+                    found += self._lapsed_of(id, owner or f"owner {id}", gone, limit - len(found))
+            without = self.rows("id, owner, state, seen_at", WITHOUT_LEASES, self.owner_id)
+            long_ago = self.now() - _FORGOTTEN
+        for id, owner, state, seen_at in without:
+            if state == LEFT or seen_at < long_ago or self.bells.is_gone(owner):
+                self._bury(id, owner)
+        return found
+
+    def _bury(self, id: int, owner: str) -> None:
+        with self.transaction():
+            self.run("delete from supervisors where id = ?", id)
+            self.run(f"update letters set due_at = ? where state = {PENDING} and owner = ?", self.now(), id)
+        self.bells.remove(owner)
+
+    def _lapsed_of(self, id: int, owner: str, gone: bool, limit: int) -> list[Lapsed]:
+        columns = f"lease_until, started_at, lapses, {LEASE}"
+        rows = self.rows(columns, EXPIRED, id, _EVER if gone else self.now(), limit)
+        leases = self.leases_from(row[3:] for row in rows)
+        return [
+            Lapsed(lease, deadline, started is not None, lapses, owner, gone)
+            for lease, (deadline, started, lapses, *_) in zip(leases, rows, strict=True)
+        ]
+
+    def _settle(self, statement: str, outcomes: Sequence[Outcome]) -> list[int]:
+        """One statement for the batch; only if it met fewer jobs than it should, find out which, and do it without them."""
+        if not outcomes:
+            return []
+        now = self.now()
+        batch = [_settled(outcome, now) for outcome in outcomes]
+        accepted: Sequence[Outcome] = outcomes
+        stale: list[int] = []
+        self.run("savepoint settle")
+        if self.run(statement, now, packed(batch)) != len(batch):
+            self.run("rollback to settle")
+            accepted, stale = self._sort_out(outcomes, packed(batch))
+            self.run(statement, now, packed([_settled(outcome, now) for outcome in accepted]))
+        self.run("release settle")
+        self._book(accepted, now)
+        return stale
+
+    def _sort_out(self, outcomes: Sequence[Outcome], batch: str) -> tuple[list[Outcome], list[int]]:
+        """Those still leased, and the ids of those that are neither that nor settled before under the same token."""
+        leased = set(self.column("it.key", LEASED, batch))
+        settled = set(self.column("it.key", SETTLED, batch))
+        accepted: dict[int, Outcome] = {}
+        stale: list[int] = []
+        for index, outcome in enumerate(outcomes):
+            if index in leased:
+                accepted.setdefault(outcome.lease.id, outcome)
+            elif index not in settled or outcome.seen is not None:
+                stale.append(outcome.lease.id)
+        return list(accepted.values()), stale
+
+    def _book(self, outcomes: Sequence[Outcome], now: int) -> None:
+        """What follows from outcomes that were accepted: counts, attempts, letters."""
+        moves = Counter((o.lease.queue, o.lease.tier, o.counted, _destination(o)) for o in outcomes)
+        for (queue, tier, counted, state), n in moves.items():
+            self.count(IN_FLIGHT, queue, tier, -n)
+            self.count(state, queue, 1 if counted else tier, n)
+        self._keep_failures([outcome for outcome in outcomes if outcome.failure is not None], now)
+        letters = [outcome.lease.id for outcome in outcomes if outcome.letter]
+        if letters:
+            self.run(ADD_LETTERS, now, packed(letters))
+
+    def _keep_failures(self, outcomes: Sequence[Outcome], now: int) -> None:
+        if not outcomes:
+            return
+        self.run(ADD_ATTEMPTS, packed([(o.lease.id, packed(_record(o, now))) for o in outcomes]))
+        for id in self.column("it.value", CROWDED, packed([outcome.lease.id for outcome in outcomes])):
+            self.run(THIN_OUT, id)
+
+    def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
+        """The ids whose lease is no longer theirs."""
+        if not leases:
+            return set()
+        batch = ids_of(leases)
+        if self.run(statement, time, batch) == len(leases):
+            return set()
+        current = set(self.column("it.key", LEASED, batch))
+        return {lease.id for index, lease in enumerate(leases) if index not in current}
+
+
+def _destination(outcome: Outcome) -> int:
+    if outcome.state is None:
+        raise StoreError(f"job {outcome.lease.id}: an outcome must be decided before it is settled")
+    return CODES[outcome.state]
+
+
+def _settled(outcome: Outcome, now: int) -> tuple[Any, ...]:
+    """The row of SUCCEED and DISPOSE; the first reads only its beginning."""
+    lease, took = outcome.lease, None if outcome.took is None else round(outcome.took * 1e6)
+    if outcome.state is JobState.SUCCEEDED and outcome.seen is None:
+        return lease.id, lease.token, took, outcome.result
+    state = _destination(outcome)
+    due = finished = None
+    if state in (SUCCEEDED, FAILED, CANCELLED):
+        finished = now
+    elif outcome.counted or state == SCHEDULED:
+        due = now + round(outcome.delay * 1e6)
+    return (
+        lease.id,
+        lease.token,
+        took,
+        outcome.result,
+        outcome.seen,
+        state,
+        due,
+        outcome.counted,
+        _lapse(outcome),
+        finished,
+    )
+
+
+def _lapse(outcome: Outcome) -> int:
+    if outcome.seen is not None and outcome.kind is Kind.RELEASED:
+        return _ADD
+    expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
+    return _KEEP if expired else _RESET
+
+
+def _record(outcome: Outcome, now: int) -> dict[str, Any]:
+    assert outcome.failure is not None
+    return failure_record(outcome.failure, outcome.lease, now)
