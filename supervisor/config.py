@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cached_property
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin
@@ -260,12 +259,9 @@ class Settings(Schema):
     path: Path | None = None
     base: Path = Field(default_factory=Path.cwd)
 
-    @cached_property
-    def _retry_by_queue(self) -> dict[str, RetrySettings]:
-        return {name: queue.retry.over(self.retry) for name, queue in self.queues.items()}
-
     def retry_for(self, queue: str) -> RetrySettings:
-        return self._retry_by_queue.get(queue, self.retry)
+        own = self.queues.get(queue)
+        return own.retry.over(self.retry) if own else self.retry
 
     def queue_for(self, handler: str) -> str:
         settings = self.handlers.get(handler)
@@ -330,10 +326,11 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
         return Settings()
     base = path.absolute().parent
     schema, problems = _validate(read_yaml(_content(path, source), environ), base)
-    if problems:
-        raise ConfigError([write_problem(path, problem) for problem in problems])
     fields = {name: getattr(schema, name) for name in Schema.model_fields}
-    return Settings.model_construct(schema.model_fields_set, **fields, path=path, base=base)
+    settings = Settings.model_construct(schema.model_fields_set, **fields, path=path, base=base)
+    if problems:
+        raise ConfigError([write_problem(path, problem) for problem in problems], settings)
+    return settings
 
 
 def known_keys() -> list[str]:

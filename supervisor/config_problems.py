@@ -17,7 +17,7 @@ from supervisor.yaml_loader import Document, Problem
 from supervisor.yaml_loader import Path as Keys
 
 if TYPE_CHECKING:
-    from supervisor.config import Schema, StoreSettings
+    from supervisor.config import Schema, Settings, StoreSettings
 
 STORE_OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "sqlite": {"synchronous": ("full", "normal")},
@@ -28,11 +28,15 @@ Tree = dict[str, Any]
 
 
 class ConfigError(Exception):
-    """`errors` has one line for each mistake, with the file, the line and the key."""
+    """`errors` has one line for each mistake, with the file, the line and the key.
 
-    def __init__(self, errors: list[str]) -> None:
+    `settings` has defaults in place of what is wrong, if the file could be read: to look for more mistakes, not to run.
+    """
+
+    def __init__(self, errors: list[str], settings: Settings | None = None) -> None:
         super().__init__("\n".join(errors))
         self.errors = errors
+        self.settings = settings
 
 
 def write_keys(keys: Keys) -> str:

@@ -174,13 +174,13 @@ class PluginManager:
 
     def call(self, hook: str, **arguments: Any) -> list[Any]:
         """Call each implementation by itself; gives the results of those that returned, the others are reported."""
-        return [result for _, result in self._call_each(hook, arguments)]
+        return [result for _, result in self.call_each(hook, **arguments)]
 
     def merged(self, hook: str) -> dict[str, Any]:
         """The mappings that a hook's implementations give, as one; of two values under one key the first stays."""
         whole: dict[str, Any] = {}
         origin: dict[str, str] = {}
-        for plugin, result in self._call_each(hook, {}):
+        for plugin, result in self.call_each(hook):
             if not isinstance(result, Mapping):
                 self._report_hook(hook, plugin, f"expected a mapping, got {result!r}")
                 continue
@@ -190,7 +190,8 @@ class PluginManager:
                 whole.setdefault(key, value)
         return whole
 
-    def _call_each(self, hook: str, arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    def call_each(self, hook: str, **arguments: Any) -> list[tuple[str, Any]]:
+        """As `call`, each result with the name of its plugin."""
         results = []
         for implementation in getattr(self._plugins.hook, hook).get_hookimpls():
             wanted = [arguments[name] for name in implementation.argnames]
@@ -259,10 +260,13 @@ class PluginManager:
 
 
 def load_parent_side(
-    manager: PluginManager, sources: Iterable[Source], reports: Iterable[SourceReport]
+    manager: PluginManager,
+    sources: Iterable[Source],
+    reports: Iterable[SourceReport],
+    hooks: frozenset[str] = PARENT_HOOKS,
 ) -> list[SourceReport]:
-    """Load into the parent only those sources that a nursery has imported safely and found parent-side hooks in."""
-    wanted = {report.source for report in reports if PARENT_HOOKS.intersection(report.hooks)}
+    """Load only those sources that a nursery has imported safely and found some of these hooks in."""
+    wanted = {report.source for report in reports if hooks.intersection(report.hooks)}
     return [manager.load(source) for source in sources if source.name in wanted]
 
 

@@ -1,0 +1,95 @@
+"""The group of all commands, and how a mistake ends: one clear message and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from supervisor.cli.context import MISTAKE, CommandContext, add_plugin_commands, config_option
+from supervisor.config import ConfigError
+from supervisor.payloads import NotJSON
+from supervisor.plugin_checks import did_you_mean
+from supervisor.stores.base import StoreError
+
+COMMANDS = {
+    "run": "supervisor.cli.run",
+    "check": "supervisor.cli.check",
+    "enqueue": "supervisor.cli.enqueue",
+    "status": "supervisor.cli.status",
+    "jobs": "supervisor.cli.jobs",
+    "dlq": "supervisor.cli.dlq",
+    "queues": "supervisor.cli.queues",
+    "plugins": "supervisor.cli.plugins",
+}
+INTERRUPTED = 130
+
+
+class SuggestingGroup(click.Group):
+    """A misspelt command is answered with the nearest right one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            known = self.list_commands(ctx)
+            hint = did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
+            raise click.UsageError(f"no command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Root(SuggestingGroup):
+    """Imports a command when it is asked for; asks the plugins for one that is not ours."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+            assert isinstance(command, click.Command)
+            return command
+        if cmd_name not in self.commands and not ctx.resilient_parsing:
+            add_plugin_commands(ctx, self)
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(message="supervisor %(version)s", version=None, package_name="job-supervisor")
+@config_option
+@click.pass_context
+def root(ctx: click.Context, config: Any) -> None:
+    """Supervised background jobs: run a folder of plain Python functions as workers."""
+    ctx.obj = CommandContext(config)
+
+
+def run_command_line(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit code."""
+    try:
+        code = root.main(arguments, prog_name="supervisor", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return MISTAKE
+    except ConfigError as error:
+        return _complain(error.errors)
+    except (StoreError, NotJSON) as error:
+        return _complain([str(error)])
+    except BrokenPipeError:
+        # The reader has seen enough. Python flushes once more at exit, which must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+
+
+def _complain(errors: Sequence[str]) -> int:
+    for error in errors:
+        click.echo(f"Error: {error}", err=True)
+    return MISTAKE

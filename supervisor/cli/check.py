@@ -1,0 +1,130 @@
+"""supervisor check"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from supervisor.cli.context import MISTAKE, config_option, load_settings, store_file, use_store
+from supervisor.cli.render import block
+from supervisor.cli.scan import load_hooks, place, scan
+from supervisor.config import ConfigError, Settings
+from supervisor.plugin_checks import did_you_mean
+from supervisor.plugin_manager import PluginManager, SourceReport
+from supervisor.stores.base import StoreError
+
+
+@click.command()
+@config_option
+def check(config: Path | None) -> int:
+    """Check the config, the plugins and the store; say everything that is wrong."""
+    checks = _Findings()
+    try:
+        settings = load_settings(config)
+        checks.fine(f"config: {settings.path or 'none found, so all defaults'}")
+    except ConfigError as error:
+        checks.wrong(*error.errors)
+        if error.settings is None:
+            return checks.end()
+        settings = error.settings
+    reports = scan(settings)
+    _check_plugins(reports, checks)
+    _check_handlers(settings, reports, checks)
+    _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), checks)
+    _check_store(settings, checks)
+    return checks.end()
+
+
+class _Findings:
+    def __init__(self) -> None:
+        self.mistakes = 0
+
+    def fine(self, text: str) -> None:
+        click.echo(text)
+
+    def wrong(self, *errors: str) -> None:
+        self.mistakes += len(errors)
+        for error in errors:
+            click.echo(f"Error: {error}", err=True)
+
+    def end(self) -> int:
+        if self.mistakes:
+            click.echo(f"{self.mistakes} mistake{'s' if self.mistakes > 1 else ''}", err=True)
+            return MISTAKE
+        click.echo("all right")
+        return 0
+
+
+def _check_plugins(reports: list[SourceReport], checks: _Findings) -> None:
+    for report in reports:
+        brought = [info.name for info in report.handlers] + list(report.hooks)
+        if report.error is None:
+            checks.fine(f"plugin: {report.source}: {', '.join(brought) or 'no handlers and no hooks'}")
+        else:
+            checks.wrong(f"{place(report)}: {report.error}")
+            if report.traceback:
+                click.echo("", err=True)
+                block(report.traceback, err=True)
+        for warning in report.warnings:
+            click.echo(f"Warning: {report.source}: {warning}", err=True)
+
+
+def _check_handlers(settings: Settings, reports: list[SourceReport], checks: _Findings) -> None:
+    known = {info.name for report in reports for info in report.handlers}
+    for name in settings.handlers:
+        if name not in known:
+            checks.wrong(f"{settings.path}: handlers.{name}: no plugin brings this handler{did_you_mean(name, known)}")
+
+
+def _check_sinks(settings: Settings, manager: PluginManager, checks: _Findings) -> None:
+    """Their types and keys; none is opened."""
+    from supervisor.sinks import BuiltInSinks
+
+    manager.register(BuiltInSinks(), "supervisor.sinks")
+    types = manager.merged("supervisor_sinks")
+    for sink in settings.dlq.sinks:
+        where = f"{settings.path}: {sink.key}"
+        if sink.type not in types:
+            hint = did_you_mean(sink.type, types) or f"; expected one of {', '.join(sorted(types))}"
+            checks.wrong(f"{where}.type: no plugin brings a sink {sink.type!r}{hint}")
+            continue
+        problem = _call_problem(types[sink.type], sink.options)
+        if problem:
+            checks.wrong(f"{where}: sink {sink.type!r}: {problem}")
+
+
+def _call_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | None:
+    try:
+        signature = inspect.signature(build)
+    except (ValueError, TypeError):
+        return None
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        return f"{error}; it takes {takes or 'no keys'}"
+    return None
+
+
+def _check_store(settings: Settings, checks: _Findings) -> None:
+    shown = settings.store.shown
+    if settings.store.scheme == "memory":
+        checks.fine(f"store: {shown}: lives as long as one supervisor; nothing else can enqueue")
+        return
+    file = store_file(settings)
+    if file is not None and not file.exists():
+        if os.access(file.parent, os.W_OK):
+            checks.fine(f"store: {shown}: {file} will be created")
+        else:
+            checks.wrong(f"store: {shown}: {file.parent} is not a directory that can be written to")
+        return
+    try:
+        use_store(settings, lambda store: store.paused())
+        checks.fine(f"store: {shown}: reachable")
+    except StoreError as error:
+        checks.wrong(f"store: {error}")

@@ -1,0 +1,129 @@
+"""What every command needs: the config, the store, the plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from supervisor import config as configuration
+from supervisor.config import Settings
+from supervisor.config_problems import STORE_OPTIONS
+from supervisor.durations import parse_limit
+from supervisor.hooks import COMMAND_HOOKS
+from supervisor.stores.base import StoreError
+
+if TYPE_CHECKING:
+    from supervisor.stores.base import Store
+
+MISTAKE = 2
+
+PATIENCE = 10.0  # seconds
+
+F = TypeVar("F", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
+
+
+class UserMistake(click.ClickException):
+    exit_code = MISTAKE
+
+
+@dataclass(frozen=True, slots=True)
+class CommandContext:
+    """What was given before the command's name."""
+
+    config: Path | None = None
+
+
+def config_option(command: F) -> F:
+    return click.option(
+        "-c",
+        "--config",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Configuration; otherwise $SUPERVISOR_CONFIG, ./supervisor.yaml or ./etc/supervisor.yaml.",
+    )(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+force_option = click.option("--force", is_flag=True, help="Also jobs whose dead letter no sink has yet.")
+job_ids = click.argument("ids", nargs=-1, required=True, type=click.IntRange(min=1), metavar="ID...")
+
+
+def read_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """A callback for an option: its text as `parse` reads it."""
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return read
+
+
+def parse_timeout(text: str) -> float:
+    """Seconds; 0 for none: no limit."""
+    try:
+        return parse_limit(text) or 0.0
+    except ValueError as error:
+        raise ValueError(f"{error}; or none for no limit") from None
+
+
+def load_settings(config: Path | None) -> Settings:
+    """Of the `-c` after the command's name, else of the one before it, else where a config is looked for."""
+    if config is None:
+        root = click.get_current_context().find_root().obj
+        config = root.config if isinstance(root, CommandContext) else None
+    return configuration.load(config)
+
+
+def use_store(settings: Settings, use: Callable[[Store], Answer], *, create: bool = False) -> Answer:
+    """What `use` makes of the store; tried again for a while if the store is busy. One that doesn't exist yet is refused
+    unless `create`."""
+    from supervisor.stores import insist, open_store
+
+    _check_visible(settings, create)
+    openers = {} if settings.store.scheme in STORE_OPTIONS else _plugin_openers(settings)
+    store = insist(lambda: open_store(settings.store, create=create, base=settings.base, openers=openers), PATIENCE)
+    try:
+        return insist(lambda: use(store), PATIENCE)
+    finally:
+        store.close()
+
+
+def store_file(settings: Settings) -> Path | None:
+    """The database file of a SQLite store."""
+    if settings.store.scheme != "sqlite":
+        return None
+    return settings.base / (settings.store.url or "").removeprefix("sqlite:///")
+
+
+def _check_visible(settings: Settings, create: bool) -> None:
+    if settings.store.scheme == "memory":
+        raise StoreError("store: memory:// lives inside one process, so no other command can see its jobs")
+    file = store_file(settings)
+    if file is not None and not create and not file.exists():
+        raise StoreError(f"no store yet: {file} does not exist; supervisor enqueue and supervisor run create it")
+
+
+def _plugin_openers(settings: Settings) -> Mapping[str, Any]:
+    from supervisor.cli.scan import load_hooks, scan
+
+    manager = load_hooks(settings, scan(settings), frozenset({"supervisor_stores"}))
+    return manager.merged("supervisor_stores")
+
+
+def add_plugin_commands(ctx: click.Context, group: click.Group) -> None:
+    """Let the plugins add theirs. One that fails is named in a line and adds nothing."""
+    from supervisor.cli.scan import load_hooks, scan
+
+    root = ctx.find_root().obj
+    settings = configuration.load(root.config if isinstance(root, CommandContext) else ctx.params.get("config"))
+    manager = load_hooks(settings, scan(settings), COMMAND_HOOKS)
+    manager.call("supervisor_commands", group=group)

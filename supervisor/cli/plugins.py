@@ -1,0 +1,52 @@
+"""supervisor plugins"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from supervisor.cli.context import config_option, json_option, load_settings
+from supervisor.cli.render import block, heading, print_fields, print_json
+from supervisor.cli.scan import place, scan, with_sinks
+from supervisor.plugin_manager import HandlerInfo, SourceReport
+
+
+@click.command()
+@config_option
+@json_option
+def plugins(config: Path | None, as_json: bool) -> None:
+    """Show what each plugin brought, and what failed."""
+    settings = load_settings(config)
+    reports = with_sinks(settings, scan(settings))
+    if as_json:
+        for report in reports:
+            print_json(asdict(report))
+        return
+    if not reports:
+        click.echo(f"no plugins in {', '.join(settings.plugins.paths)}: drop a Python file with a @handler there")
+    for report in reports:
+        _print_report(report)
+
+
+def _print_report(report: SourceReport) -> None:
+    heading(report.source)
+    print_fields(
+        {
+            **{f"  handler {info.name}": _options(info) for info in report.handlers},
+            "  hooks": ", ".join(report.hooks),
+            "  sinks": ", ".join(report.sinks),
+            "  error": f"{place(report)}: {report.error}" if report.error else None,
+            "  warnings": "; ".join(report.warnings),
+        }
+    )
+    if report.error is None and not report.handlers and not report.hooks:
+        click.echo("  no handlers and no hooks")
+    if report.traceback:
+        block(report.traceback)
+
+
+def _options(info: HandlerInfo) -> str:
+    options = [f"{name} {value}" for name, value in info.options.items()]
+    return f"line {info.line}" + (f": {', '.join(options)}" if options else "")

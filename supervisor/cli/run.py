@@ -1,0 +1,74 @@
+"""supervisor run"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from supervisor.cli.context import config_option, load_settings, read_with
+from supervisor.config import Settings, load
+from supervisor.durations import parse_duration
+from supervisor.events import ConfigReloaded, Event
+
+
+@click.command()
+@config_option
+@click.option("--drain", is_flag=True, help="End once the served queues have nothing left, and report.")
+@click.option("--horizon", callback=read_with(parse_duration), help="With --drain: leave what is due later than this.")
+def run(config: Path | None, drain: bool, horizon: float | None) -> int:
+    """Serve jobs until told to stop."""
+    if horizon is not None and not drain:
+        raise click.UsageError("--horizon goes with --drain")
+    settings = load_settings(config)
+    return _drain(settings, horizon) if drain else _serve(settings)
+
+
+def _serve(settings: Settings) -> int:
+    from supervisor import logs
+    from supervisor.engine.supervisor import Supervisor
+
+    logs.configure(settings.log.level, settings.log.format)
+    supervisor = Supervisor(
+        settings, reload=_reload(settings), subscribers=[logs.LogSubscriber(), lambda event: follow(event)]
+    )
+
+    def follow(event: Event) -> None:
+        if isinstance(event, ConfigReloaded):
+            logs.configure(supervisor.settings.log.level, supervisor.settings.log.format)
+
+    try:
+        return supervisor.run()
+    finally:
+        logs.stop()
+
+
+def _drain(settings: Settings, horizon: float | None) -> int:
+    from supervisor import logs
+    from supervisor.cli.drain import DrainReport, progress
+    from supervisor.engine.supervisor import Supervisor
+
+    report = DrainReport()
+    shown = sys.stderr.isatty() and settings.log.format == "text"
+    with progress(report, shown) as log_fd:
+        logs.configure(settings.log.level, settings.log.format, log_fd)
+        supervisor = Supervisor(
+            settings,
+            reload=_reload(settings),
+            drain=True,
+            horizon=horizon,
+            subscribers=[logs.LogSubscriber(), report],
+        )
+        try:
+            code = supervisor.run()
+        finally:
+            logs.stop()
+    report.print()
+    return code
+
+
+def _reload(settings: Settings) -> Callable[[], Settings]:
+    """The same file again, wherever the search would lead now."""
+    return lambda: load(settings.path)

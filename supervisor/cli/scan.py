@@ -1,0 +1,74 @@
+"""Looks at the plugins from a safe distance: imported first in a process of their own, under the import time-out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from supervisor.config import Settings
+from supervisor.events import HookFailed
+from supervisor.plugin_manager import PluginManager, SourceReport, discover, load_parent_side
+
+
+def scan(settings: Settings) -> list[SourceReport]:
+    """What the nursery finds, without starting a worker."""
+    return asyncio.run(_scan(settings))
+
+
+async def _scan(settings: Settings) -> list[SourceReport]:
+    from supervisor.processes.children import ProcessChildren
+    from supervisor.processes.port import ChildOptions
+
+    options = ChildOptions(
+        plugins=settings.plugins.paths,
+        base=str(settings.base),
+        import_timeout=settings.plugins.import_timeout,
+        start="fork",
+        heartbeat=settings.workers.heartbeat,
+        heartbeats={},
+        result_limit=settings.limits.result,
+        owner="scan",
+    )
+    listener: Any = _Quiet()
+    children = ProcessChildren(options, listener, asyncio.get_running_loop())
+    try:
+        return list(await children.start())
+    finally:
+        await children.stop()
+
+
+class _Quiet:
+    """No worker is forked, so nothing is told but what the nursery prints."""
+
+    def nursery_started(self, pid: int, reports: Sequence[SourceReport]) -> None: ...
+    def nursery_died(self, pid: int, how: str) -> None: ...
+
+
+def load_hooks(settings: Settings, reports: Sequence[SourceReport], hooks: frozenset[str]) -> PluginManager:
+    """The plugins with some of these hooks, loaded here; what raises is named on standard error."""
+    manager = PluginManager(_warn)
+    sources = discover(settings.plugins.paths, settings.base)
+    for report in load_parent_side(manager, sources, reports, hooks):
+        if report.error is not None:
+            click.echo(f"Warning: {place(report)}: {report.error}", err=True)
+    return manager
+
+
+def _warn(failed: HookFailed) -> None:
+    click.echo(f"Warning: {failed.plugin}: {failed.hook}: {failed.error}", err=True)
+
+
+def place(report: SourceReport) -> str:
+    """file:line"""
+    return f"{report.source}:{report.line}" if report.line else report.source
+
+
+def with_sinks(settings: Settings, reports: Sequence[SourceReport]) -> list[SourceReport]:
+    """The reports with the sink types that each plugin brings."""
+    manager = load_hooks(settings, reports, frozenset({"supervisor_sinks"}))
+    brought = dict(manager.call_each("supervisor_sinks"))
+    return [replace(report, sinks=tuple(sorted(brought.get(report.source, ())))) for report in reports]

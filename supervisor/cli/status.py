@@ -1,0 +1,64 @@
+"""supervisor status"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from supervisor.cli.context import config_option, json_option, load_settings, use_store
+from supervisor.cli.render import ago, print_json, print_table
+from supervisor.durations import format_duration
+
+QUEUE_COLUMNS = ("queue", "fresh", "retries", "scheduled", "in flight", "failed", "workers busy", "")
+QUEUE_KEYS = ("queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "processing")
+
+
+@click.command()
+@config_option
+@json_option
+def status(config: Path | None, as_json: bool) -> None:
+    """Show every queue, every supervisor and what each worker is doing."""
+    settings = load_settings(config)
+    stats = use_store(settings, lambda store: store.stats())
+    if as_json:
+        print_json(stats)
+        return
+    print_queues(stats["queues"])
+    click.echo()
+    _print_supervisors(stats["supervisors"])
+
+
+def print_queues(queues: list[dict[str, Any]]) -> None:
+    if not queues:
+        click.echo("no jobs yet: supervisor enqueue HANDLER [JSON]")
+        return
+    rows = [[*(_count(queue.get(key)) for key in QUEUE_KEYS), "paused" if queue["paused"] else ""] for queue in queues]
+    print_table(QUEUE_COLUMNS, rows)
+
+
+def _count(value: Any) -> Any:
+    return len(value) if isinstance(value, list) else value
+
+
+def _print_supervisors(supervisors: list[dict[str, Any]]) -> None:
+    if not supervisors:
+        click.echo("no supervisor is running: supervisor run")
+    for one in supervisors:
+        title = f"{one['host']} pid {one['pid']}: {one['state']}, seen {ago(one['seen_at'])}"
+        rows = [_worker_row(worker) for worker in one.get("workers") or []]
+        print_table(("pid", "state", "job", "handler", "attempt", "for"), rows, title)
+
+
+def _worker_row(worker: dict[str, Any]) -> list[Any]:
+    job = worker.get("current_job") or {}
+    running = job.get("running_for")
+    return [
+        worker.get("pid"),
+        worker.get("state"),
+        job.get("job_id"),
+        job.get("handler"),
+        job["retry_count"] + 1 if "retry_count" in job else None,
+        format_duration(running) if running is not None else None,
+    ]
