@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from supervisor.config import StoreSettings
 from supervisor.stores.base import Store, StoreAway, StoreError
 
-__all__ = ["Opener", "insist", "open_store"]
+__all__ = ["BUILT_IN", "Opener", "insist", "open_store"]
 
 Answer = TypeVar("Answer")
 
@@ -26,7 +26,7 @@ def open_store(
     settings: StoreSettings, *, create: bool, base: Path, openers: Mapping[str, Opener] | None = None
 ) -> Store:
     """Open the store of `settings.scheme`; `openers` are those that plugins brought."""
-    known = {**_BUILT_IN, **(openers or {})}
+    known = {**BUILT_IN, **(openers or {})}
     opener = known.get(settings.scheme)
     if opener is None:
         raise StoreError(
@@ -70,4 +70,4 @@ def _path_of(url: str) -> str:
     return path
 
 
-_BUILT_IN: Mapping[str, Opener] = {"sqlite": _open_sqlite, "memory": _open_memory}
+BUILT_IN: Mapping[str, Opener] = {"sqlite": _open_sqlite, "memory": _open_memory}

@@ -7,7 +7,7 @@ own unless one is open (`transaction()`), in which case it joins that: so settle
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -125,8 +125,8 @@ class Capabilities:
     prioritises: bool = True
 
 
-class Resolve(Protocol):
-    def __call__(self, handler: str, queue: str) -> Policy: ...
+Resolve = Callable[[str, str], Policy]
+"""The policy of a handler's jobs in a queue."""
 
 
 class Store(Protocol):

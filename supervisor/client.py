@@ -1,0 +1,144 @@
+"""Client: enqueue jobs from any program."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from supervisor.config import Settings, StoreSettings, load
+from supervisor.jobs import Backoff, NewJob
+from supervisor.new_jobs import InvalidJob, as_new_job, row_of
+from supervisor.plugin_manager import PluginManager, discover
+from supervisor.stores import BUILT_IN, insist, open_store
+from supervisor.stores.base import EnqueueRow, Store
+
+__all__ = ["Client", "InvalidJob"]
+
+# A store inherited by fork is kept here for ever: closing it, even by garbage collection, would touch the parent's.
+_inherited: list[Store] = []
+
+
+class Client:
+    """Enqueues into the store of `url`, or of the configuration that the command line would find.
+
+    Connects on first use in a process, and again in a child that was forked since. Thread-safe. A SQLite file that
+    doesn't exist is refused unless `create`. While the store is away or locked, calls are tried again for `patience`
+    seconds before they raise StoreAway. Raises StoreError, and InvalidJob (a ValueError) for jobs that can't be enqueued.
+    """
+
+    def __init__(self, url: str | None = None, *, create: bool = False, patience: float = 30.0) -> None:
+        self._settings = load(None) if url is None else Settings(store=StoreSettings(url=url))
+        self._create, self._patience = create, patience
+        self._lock = threading.Lock()
+        self._opened: tuple[int, Store] | None = None
+
+    def __enter__(self) -> Client:
+        with self._lock:
+            self._store()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def enqueue(
+        self,
+        handler: str,
+        payload: Any = None,
+        *,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: float | str | None = None,
+        at: datetime | str | None = None,
+        max_retries: int | None = None,
+        timeout: float | str | None = None,
+        backoff: Backoff | Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> int:
+        """The id of the job, once it is durable.
+
+        `payload` and `headers` are JSON values. `delay` and `timeout` are seconds or text such as "10s" (`timeout` also
+        "none"); `at` is an aware datetime or its ISO 8601 text. `max_retries`, `timeout` and `backoff` (keys as in
+        `retry.backoff`) override every other setting for this job.
+        """
+        job = {
+            "handler": handler,
+            "payload": payload,
+            "queue": queue,
+            "priority": priority,
+            "delay": delay,
+            "at": at,
+            "max_retries": max_retries,
+            "timeout": timeout,
+            "backoff": backoff,
+            "headers": headers,
+        }
+        return self._enqueue([self._row(job)])[0]
+
+    def enqueue_many(self, jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]]) -> list[int]:
+        """The ids in order, once all jobs are durable; if any is refused, none is enqueued.
+
+        A job is a NewJob, a mapping with the arguments of `enqueue` by name, or (handler, payload).
+        """
+        return self._enqueue([self._numbered(index, job) for index, job in enumerate(jobs)])
+
+    def job(self, id: int) -> dict[str, Any] | None:
+        """The job as `supervisor jobs show --json` prints it; None if there is none."""
+        with self._lock:
+            return insist(lambda: self._store().get(id), self._patience)
+
+    def cancel(self, id: int) -> bool:
+        """Whether the job was cancelled: it had not finished. If it is running, its worker is killed."""
+        with self._lock:
+            cancelled, _ = insist(lambda: self._store().cancel([id]), self._patience)
+        return bool(cancelled)
+
+    def close(self) -> None:
+        """Disconnect; the next use connects again."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+            if opened is None:
+                return
+            process, store = opened
+            if process == os.getpid():
+                store.close()
+            else:
+                _inherited.append(store)
+
+    def _row(self, job: NewJob | Mapping[str, Any] | tuple[str, Any]) -> EnqueueRow:
+        return row_of(as_new_job(job), limit=self._settings.limits.payload, queue_for=self._settings.queue_for)
+
+    def _numbered(self, index: int, job: NewJob | Mapping[str, Any] | tuple[str, Any]) -> EnqueueRow:
+        try:
+            return self._row(job)
+        except InvalidJob as error:
+            raise InvalidJob(f"jobs[{index}].{error}") from None
+
+    def _enqueue(self, rows: list[EnqueueRow]) -> list[int]:
+        """The same `rows` at every try, by which the store knows a try whose commit it was not sure of."""
+        with self._lock:
+            ids = insist(lambda: self._store().enqueue(rows), self._patience)
+            self._store().ring()
+        return ids
+
+    def _store(self) -> Store:
+        if self._opened is not None and self._opened[0] != os.getpid():
+            _inherited.append(self._opened[1])
+            self._opened = None
+        if self._opened is None:
+            self._opened = (os.getpid(), self._open())
+        return self._opened[1]
+
+    def _open(self) -> Store:
+        settings = self._settings
+        openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
+        return open_store(settings.store, create=self._create, base=settings.base, openers=openers)
+
+
+def _plugin_openers(settings: Settings) -> Mapping[str, Any]:
+    manager = PluginManager()
+    manager.load_all(discover(settings.plugins.paths, settings.base))
+    return manager.merged("supervisor_stores")

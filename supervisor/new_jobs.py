@@ -1,0 +1,137 @@
+"""From what a program writes to a row of the store: everything checked, every error naming the key and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from supervisor.config import BackoffSettings
+from supervisor.durations import parse_duration
+from supervisor.jobs import Backoff, NewJob
+from supervisor.payloads import MAX_INTEGER, NotJSON, encode
+from supervisor.stores.base import EnqueueRow
+
+MAX_NAME = 255
+MAX_RETRIES = 1000
+_KEYS = tuple(field.name for field in fields(NewJob))
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class InvalidJob(ValueError):
+    """A job that can't be enqueued; the message names the key and what was expected."""
+
+
+def as_new_job(job: NewJob | Mapping[str, Any] | tuple[str, Any]) -> NewJob:
+    """From a mapping with the keys of NewJob, or from (handler, payload)."""
+    if isinstance(job, NewJob):
+        return job
+    if isinstance(job, Mapping):
+        for key in job:
+            if key not in _KEYS:
+                near = get_close_matches(str(key), _KEYS, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"expected any of {', '.join(_KEYS)}"
+                raise InvalidJob(f"{key}: unknown key; {hint}")
+        if "handler" not in job:
+            raise InvalidJob("handler: missing; expected a handler's name")
+        return NewJob(**job)
+    if isinstance(job, tuple) and len(job) == 2:
+        return NewJob(*job)
+    raise InvalidJob(f"expected a NewJob, a mapping or (handler, payload), got {job!r:.80}")
+
+
+def row_of(job: NewJob, *, limit: int, queue_for: Callable[[str], str]) -> EnqueueRow:
+    """The row to enqueue, or InvalidJob. `limit` is the most bytes of payload, and of headers; `queue_for` gives the
+    queue of a handler whose job names none."""
+    handler = _name("handler", job.handler)
+    if job.delay is not None and job.at is not None:
+        raise InvalidJob("delay and at: expected at most one of them")
+    return EnqueueRow(
+        handler=handler,
+        payload=_json("payload", job.payload, limit),
+        queue=_name("queue", queue_for(handler) if job.queue is None else job.queue),
+        priority=_whole("priority", job.priority, -MAX_INTEGER - 1, MAX_INTEGER),
+        delay=None if job.delay is None else _seconds("delay", job.delay),
+        at=None if job.at is None else _moment(job.at),
+        max_retries=None if job.max_retries is None else _whole("max_retries", job.max_retries, 0, MAX_RETRIES),
+        timeout=None if job.timeout is None else _timeout(job.timeout),
+        backoff=None if job.backoff is None else _backoff(job.backoff),
+        headers=_headers(job.headers, limit),
+    )
+
+
+def _wrong(key: str, expected: str, value: Any) -> NoReturn:
+    raise InvalidJob(f"{key}: expected {expected}, got {value!r:.80}")
+
+
+def _name(key: str, value: Any) -> str:
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= MAX_NAME
+        or not value.isprintable()
+        or value != value.strip()
+    ):
+        _wrong(key, f"a name of 1 to {MAX_NAME} printable characters", value)
+    return value
+
+
+def _json(key: str, value: Any, limit: int) -> str:
+    try:
+        return encode(value, limit=limit, what=key)
+    except NotJSON as error:
+        raise InvalidJob(str(error)) from None
+
+
+def _headers(value: Any, limit: int) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        _wrong("headers", "a mapping", value)
+    return _json("headers", dict(value), limit) if value else None
+
+
+def _whole(key: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        _wrong(key, f"a whole number from {least} to {most}", value)
+    return value
+
+
+def _seconds(key: str, value: Any) -> float:
+    try:
+        return parse_duration(value, zero=True)
+    except (TypeError, ValueError) as error:
+        raise InvalidJob(f"{key}: {error}") from None
+
+
+def _timeout(value: Any) -> float:
+    """0 is no limit."""
+    return 0.0 if value == "none" else _seconds("timeout", value)
+
+
+def _moment(value: Any) -> int:
+    """Microseconds since the epoch of an aware datetime, or of its ISO 8601 text."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            _wrong("at", "a time such as 2030-01-31T09:30:00+01:00", value)
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        _wrong("at", "a time with a time zone", value)
+    return (value - _EPOCH) // timedelta(microseconds=1)
+
+
+def _backoff(value: Any) -> Backoff:
+    if isinstance(value, Backoff):
+        value = value._asdict()
+    if not isinstance(value, Mapping):
+        _wrong("backoff", "a mapping with base, factor, max, jitter", value)
+    try:
+        return BackoffSettings(**value).over(Backoff())
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, ("backoff", *first["loc"])))
+        raise InvalidJob(f"{key}: {first['msg'].removeprefix('Value error, ')}") from None
