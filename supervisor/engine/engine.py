@@ -31,7 +31,7 @@ from supervisor.plugin_manager import HandlerInfo, SourceReport
 from supervisor.processes.pool import LEASE_LOST, SHUTDOWN, Pool
 from supervisor.processes.port import Children
 from supervisor.retry import Random, unknown_handler
-from supervisor.stores.base import Store
+from supervisor.stores.base import Retention, Store
 
 PRUNE_MOST = 1000
 PRUNE_TICKS = 10
@@ -274,7 +274,9 @@ class Engine:
                 self._release(self.fetcher.take_all(), "others idle")
 
     async def _prune(self) -> None:
-        while await self.writer.submit(lambda store: store.prune(self.settings.retention, PRUNE_MOST)) >= PRUNE_MOST:
+        kept = self.settings.retention
+        keep = Retention(kept.succeeded, kept.cancelled, kept.failed)
+        while await self.writer.submit(lambda store: store.prune(keep, PRUNE_MOST)) >= PRUNE_MOST:
             pass
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

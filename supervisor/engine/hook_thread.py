@@ -26,7 +26,7 @@ class HookThread:
         self._wake = threading.Event()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="hooks", daemon=True)
-        if plugins.implements("supervisor_events"):
+        if plugins.hook.supervisor_events.get_hookimpls():
             bus.subscribe(self._take)
         self._thread.start()
 

@@ -20,7 +20,7 @@ def _row(worker: Worker, now: float) -> dict[str, Any]:
 def _state(worker: Worker) -> str:
     if worker.state is State.READY:
         return "busy" if worker.sent else "idle"
-    return worker.state.value
+    return str(worker.state.value)
 
 
 def _current_job(worker: Worker, now: float) -> dict[str, Any] | None:

@@ -311,8 +311,7 @@ class Supervisor:
         if self._engine is not None:
             await self._engine.close(FLUSH_SECONDS if flushed else 0.0)
         elif self._store is not None:
-            store = self._store
-            await self._loop.run_in_executor(None, lambda: (store.leave(), store.close()))
+            await self._loop.run_in_executor(None, _leave, self._store)
         if self._hooks is not None:
             await self._loop.run_in_executor(None, self._hooks.stop, FLUSH_SECONDS)
 
@@ -322,3 +321,8 @@ class Supervisor:
         if self._stop.forced.is_set():
             return ExitCode.FORCED
         return ExitCode.LEFT_BEHIND if remaining else ExitCode.DRAINED
+
+
+def _leave(store: Store) -> None:
+    store.leave()
+    store.close()

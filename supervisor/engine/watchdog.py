@@ -74,13 +74,12 @@ class Watchdog:
         if worker.state in (State.DYING, State.STARTING):
             return
         if worker.sent:
-            ran = now - worker.started
-            if len(worker.sent) > 1 and ran >= CAPTIVE_AFTER:
-                self._pool.release_captives(worker)
-            if ran >= CAPTIVE_AFTER:
+            if now >= worker.started + CAPTIVE_AFTER:
+                if len(worker.sent) > 1:
+                    self._pool.release_captives(worker)
                 self._pool.note_started(worker)
             self._check_deadline(worker, now)
-        if worker.state is not State.DYING:
+        if not worker.doomed:
             self._check_heartbeat(worker, now)
 
     def _check_deadline(self, worker: Worker, now: float) -> None:

@@ -80,7 +80,8 @@ class Listener(Protocol):
     def ready(self, child: Child) -> None: ...
     def replied(self, child: Child, replies: Sequence[Reply]) -> None: ...
     def beat(self, child: Child) -> None: ...
-    def said(self, child: Child, stream: str, job_id: int | None, lines: Sequence[str]) -> None: ...
+    def said(self, child: Child | None, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+        """What was written to "stdout" or "stderr", as lines; by the nursery's imports if `child` is None."""
     def broke(self, child: Child, why: str) -> None:
         """It wrote rubbish into its channel, or closed it; it is being killed."""
     def died(self, child: Child, death: Death) -> None: ...
@@ -91,7 +92,8 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChildOptions:
-    """What every worker is told at its birth; seconds and bytes. `heartbeats` by handler where it differs."""
+    """What every worker is told at its birth; seconds and bytes. `plugins` are relative to `base`; `heartbeats` by handler
+    where it differs."""
 
     plugins: Sequence[str]
     import_timeout: float
@@ -101,6 +103,7 @@ class ChildOptions:
     result_limit: int
     owner: str
     owner_fd: int | None = None
+    base: str = "."
 
 
 class Children(Protocol):
