@@ -82,11 +82,14 @@ class Listener(Protocol):
     def beat(self, child: Child) -> None: ...
     def said(self, child: Child | None, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
         """What was written to "stdout" or "stderr", as lines; by the nursery's imports if `child` is None."""
+
     def broke(self, child: Child, why: str) -> None:
         """It wrote rubbish into its channel, or closed it; it is being killed."""
+
     def died(self, child: Child, death: Death) -> None: ...
     def nursery_died(self, pid: int, how: str) -> None:
         """Its workers live on; a new nursery is being started by the children's side."""
+
     def nursery_started(self, pid: int, reports: Sequence[SourceReport]) -> None: ...
 
 

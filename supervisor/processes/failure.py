@@ -1,0 +1,100 @@
+"""An exception as text: what a worker tells of a failed attempt. Never the object, and never a second failure."""
+
+from __future__ import annotations
+
+import resource
+import traceback
+from types import TracebackType
+from typing import Any
+
+from supervisor.durations import parse_duration
+from supervisor.handlers import Handler, Reject, Retry
+from supervisor.payloads import NotJSON, printable
+
+MOST_MESSAGE = 64 * 1024
+MOST_TRACEBACK = 64 * 1024
+
+
+def told(error: BaseException, handler: Handler) -> tuple[str, dict[str, Any]]:
+    """Kind and error of an attempt that raised; the kinds and keys of port.Reply."""
+    described = describe(error)
+    if isinstance(error, Reject):
+        return "rejected", described
+    if isinstance(error, Retry):
+        return "retry", {**described, **_after(error)}
+    if handler.never_retry and isinstance(error, handler.never_retry):
+        return "failed", {**described, "retryable": False}
+    return "failed", described
+
+
+def plain(type_: str, message: str) -> dict[str, Any]:
+    """An error that no exception stands for."""
+    return {"type": type_, "message": _cut(printable(message), MOST_MESSAGE), "traceback": ""}
+
+
+def bad_payload(error: NotJSON) -> dict[str, Any]:
+    return plain("BadPayload", str(error))
+
+
+def bad_result(error: NotJSON) -> dict[str, Any]:
+    return {
+        **plain("BadResult", f"the handler ran to its end, but its result can't be kept: {error}"),
+        "retryable": False,
+    }
+
+
+def unknown_handler(name: str) -> dict[str, Any]:
+    return plain("UnknownHandler", f"no plugin loaded here brings a handler named {name!r}")
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    return {
+        "type": _type_name(type(error)),
+        "message": _cut(printable(_message(error)), MOST_MESSAGE),
+        "traceback": _cut(printable(_traceback(error)), MOST_TRACEBACK),
+        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _type_name(kind: type[BaseException]) -> str:
+    module = kind.__module__
+    return printable(kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}")
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as second:  # a handler's own __str__ may do anything
+        return f"<no message: str() raised {type(second).__name__}>"
+
+
+def _traceback(error: BaseException) -> str:
+    """With causes; without the worker's own frames, which come first."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, _from_plugin(error.__traceback__)))
+    except BaseException as second:
+        return f"<no traceback: formatting it raised {type(second).__name__}>"
+
+
+def _from_plugin(trace: TracebackType | None) -> TracebackType | None:
+    first = trace
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") == "supervisor.processes.worker":
+        trace = trace.tb_next
+    return trace or first
+
+
+def _after(error: Retry) -> dict[str, Any]:
+    if error.after is None:
+        return {}
+    try:
+        return {"after": parse_duration(error.after, zero=True)}
+    except (ValueError, TypeError) as mistake:
+        return {"message": f"{error} (Retry(after={error.after!r}) is ignored: {mistake})"}
+
+
+def _cut(text: str, most: int) -> str:
+    """Beginning and end of a text that is too long."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

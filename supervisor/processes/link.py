@@ -1,0 +1,257 @@
+"""The supervisor's side of one nursery process: its start, what it says, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from supervisor.plugin_manager import HandlerInfo, SourceReport
+from supervisor.processes import interpreter, linux, proctree, wire
+from supervisor.processes.channels import WorkerEnds, close_ends
+from supervisor.processes.output import Stream
+from supervisor.processes.port import ChildOptions
+
+CHUNK = 1 << 16
+PATIENCE = 10.0  # seconds for an answer; a nursery that gives none in so long is stuck, and is replaced
+
+
+class Ear(Protocol):
+    """Who listens to the nursery. `ended` is its last word."""
+
+    def nursery_ready(self, link: NurseryLink, reports: list[SourceReport]) -> None: ...
+    def forked(self, serial: int, pid: int, pidfd: int) -> None: ...
+    def not_forked(self, serial: int, why: str) -> None: ...
+    def reaped(self, serial: int, status: int | None, peak: int | None) -> None: ...
+    def nursery_said(self, link: NurseryLink, stream: str, lines: Sequence[str]) -> None: ...
+    def nursery_ended(self, link: NurseryLink, how: str, blamed: SourceReport | None) -> None: ...
+
+
+class NurseryLink:
+    """A nursery from its start to its end. All orders may be given at once; they are sent as soon as it takes them."""
+
+    number = 0
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, options: ChildOptions, ear: Ear, skip: Sequence[str]) -> None:
+        self._loop = loop
+        self._ear = ear
+        self._import_timeout = options.import_timeout
+        self._importing: str | None = None
+        self._late: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._orders: deque[tuple[bytes, WorkerEnds | None]] = deque()
+        self._unanswered = 0
+        self._lines = wire.Lines()
+        self._fds: deque[int] = deque()
+        self.ready = False
+        self.started = loop.time()
+        self._start(options, skip)
+
+    def _start(self, options: ChildOptions, skip: Sequence[str]) -> None:
+        self._channel, theirs = socket.socketpair()
+        life, self._life = os.pipe2(os.O_CLOEXEC)
+        (stdout, their_stdout), (stderr, their_stderr) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+        passed = [theirs.fileno(), life, *([] if options.owner_fd is None else [options.owner_fd])]
+        try:
+            self._process = subprocess.Popen(
+                interpreter.command("supervisor.processes.nursery", ",".join(map(str, passed))),
+                stdin=subprocess.DEVNULL,
+                stdout=their_stdout,
+                stderr=their_stderr,
+                pass_fds=passed,
+                process_group=0,
+            )
+        finally:
+            theirs.close()
+            for fd in (life, their_stdout, their_stderr):
+                os.close(fd)
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        self._channel.setblocking(False)
+        for fd in (stdout, stderr):
+            os.set_blocking(fd, False)
+        token = secrets.token_hex(16).encode()  # told to nobody: a nursery runs no jobs
+        self._outputs = [
+            (fd, Stream(self._loop, fd, token, _nothing_runs, partial(self._said, name)))
+            for name, fd in (("stdout", stdout), ("stderr", stderr))
+        ]
+        self._loop.add_reader(self._channel, self._readable)
+        self._loop.add_reader(self._pidfd, self._ended)
+        self._order(_hello(options, skip))
+        self._expect(self._import_timeout)
+
+    # what it is told
+
+    def fork(self, order: wire.Fork, ends: WorkerEnds) -> None:
+        """Takes over `ends`."""
+        self._ask(order, ends)
+
+    def reap(self, serial: int) -> None:
+        self._ask(wire.Reap(serial))
+
+    def stop(self) -> None:
+        self._order(wire.Stop())
+
+    def kill(self) -> None:
+        """With all below it while it imports; once there are workers, alone."""
+        below = None if self.ready else proctree.Snapshot(self.pid)
+        linux.send_signal(self._pidfd, signal.SIGKILL)
+        if below is not None:
+            linux.kill_group(self.pid)
+            below.kill()
+
+    def _ask(self, message: wire.Message, ends: WorkerEnds | None = None) -> None:
+        self._unanswered += 1
+        if self._unanswered == 1:
+            self._expect(PATIENCE)
+        self._order(message, ends)
+
+    def _order(self, message: wire.Message, ends: WorkerEnds | None = None) -> None:
+        self._orders.append((wire.encode(message), ends))
+        if len(self._orders) == 1:
+            self._send_orders()
+
+    def _send_orders(self) -> None:
+        while self._orders:
+            data, ends = self._orders[0]
+            try:
+                if ends is None:
+                    sent = self._channel.send(data)
+                else:
+                    sent = socket.send_fds(self._channel, [data], ends)
+                    close_ends(ends)
+            except BlockingIOError:
+                self._loop.add_writer(self._channel, self._send_orders)
+                return
+            except OSError:  # it has gone; its end will be told
+                return
+            self._orders.popleft()
+            if sent < len(data):
+                self._orders.appendleft((data[sent:], None))
+        self._loop.remove_writer(self._channel)
+
+    # what it says
+
+    def _readable(self) -> None:
+        try:
+            data, fds, _flags, _address = socket.recv_fds(self._channel, CHUNK, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        if not data:
+            self._loop.remove_reader(self._channel)
+            self.kill()
+            return
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self._fds.extend(fds)
+        try:
+            for line in self._lines.split(data):
+                self._hear(wire.decode(line))
+        except wire.Broken:  # an import found the channel and wrote into it
+            self.kill()
+
+    def _hear(self, message: wire.Message) -> None:
+        match message:
+            case wire.Importing(source):
+                self._importing = source
+                self._expect(self._import_timeout)
+            case wire.Ready(reports):
+                self._importing = None
+                self.ready = True
+                self._settle()
+                self._ear.nursery_ready(self, [_report(told) for told in reports])
+            case wire.Forked(serial, pid):
+                self._answered()
+                self._ear.forked(serial, pid, self._fds.popleft())
+            case wire.NotForked(serial, why):
+                self._answered()
+                self._ear.not_forked(serial, why)
+            case wire.Reaped(serial, status, peak):
+                self._answered()
+                self._ear.reaped(serial, status, peak)
+            case _:
+                raise wire.Broken("expected a message of the nursery")
+
+    def _said(self, stream: str, _job_id: int | None, lines: Sequence[str]) -> None:
+        self._ear.nursery_said(self, stream, lines)
+
+    def _answered(self) -> None:
+        self._unanswered -= 1
+        self._settle()
+        if self._unanswered:
+            self._expect(PATIENCE)
+
+    def _expect(self, seconds: float) -> None:
+        self._settle()
+        self._timer = self._loop.call_later(seconds, self._too_late, seconds)
+
+    def _settle(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_late(self, seconds: float) -> None:
+        self._late = f"gave no answer within {seconds:g}s and was killed"
+        self.kill()
+
+    # its end
+
+    def _ended(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        code = self._process.wait()
+        how = self._late or (f"killed by {linux.name_of_signal(-code)}" if code < 0 else f"exited with status {code}")
+        self.close()
+        self._ear.nursery_ended(self, how, self._blamed(how))
+
+    def _blamed(self, how: str) -> SourceReport | None:
+        if self._importing is None:
+            return None
+        if self._late:
+            return SourceReport(self._importing, error=f"its import took longer than {self._import_timeout:g}s")
+        return SourceReport(self._importing, error=f"its import ended the process: {how}")
+
+    def close(self) -> None:
+        self._settle()
+        self._loop.remove_reader(self._channel)
+        self._loop.remove_writer(self._channel)
+        self._channel.close()
+        for fd, stream in self._outputs:
+            stream.finish()
+            os.close(fd)
+        for fd in (self._life, self._pidfd, *self._fds):
+            os.close(fd)
+        for _data, ends in self._orders:
+            if ends is not None:
+                close_ends(ends)
+        self._orders.clear()
+
+
+def _nothing_runs() -> None:
+    return None
+
+
+def _hello(options: ChildOptions, skip: Sequence[str]) -> wire.Hello:
+    return wire.Hello(
+        tuple(options.plugins),
+        tuple(skip),
+        options.start,
+        options.heartbeat,
+        dict(options.heartbeats),
+        options.result_limit,
+        options.owner,
+    )
+
+
+def _report(told: Mapping[str, Any]) -> SourceReport:
+    lists = {key: tuple(told[key]) for key in ("hooks", "sinks", "warnings")}
+    handlers = tuple(HandlerInfo(**info) for info in told["handlers"])
+    return SourceReport(**{**told, **lists, "handlers": handlers})

@@ -1,0 +1,99 @@
+"""The calls of Linux that Python has no name for, or only half a name."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import signal
+
+STACK_SIGNAL = signal.SIGRTMAX - 3
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Orphans among this process's descendants land here, not at process 1."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def die_with(life: int) -> None:
+    """Have the kernel SIGKILL this process's whole group when the last write end of the pipe `life` closes.
+
+    No code of ours runs for it: it works with the GIL held in C and with every signal ignored or blocked. A writer that
+    had gone before this call is noticed by `hung_up`, so the process ends here.
+    """
+    fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+    if hung_up(life):
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def live_on_without(life: int) -> None:
+    """Undo `die_with`."""
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) & ~os.O_ASYNC)
+
+
+def hung_up(pipe: int) -> bool:
+    """Whether no write end of the pipe is left."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLHUP)
+    return bool(poll.poll(0))
+
+
+def exists(pidfd: int) -> bool:
+    """Whether the process is there, be it as a zombie: its number is still its own."""
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def send_signal(pidfd: int, number: int) -> None:
+    """Signal a process that may have gone."""
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL the group that `pid` leads; never our own, nor what is not a group of its own."""
+    if pid <= 1 or pid == os.getpgrp():
+        raise ValueError(f"refusing to kill process group {pid}")
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def oom_kills() -> int | None:
+    """How many processes the kernel has killed for memory since boot; None if it does not say."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            for line in file:
+                if line.startswith(b"oom_kill "):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return None

@@ -1,0 +1,109 @@
+"""What dead workers leave behind, and how it is killed; seen from a subreaper, on which it lands."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Collection, Iterable
+
+from supervisor.processes import linux, proctree
+
+
+class Orphans:
+    """Children of this process that it did not start as workers. What a plugin's import started is not among them."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._not_orphans = frozenset(proctree.children(os.getpid()))
+
+    def sweep(self, workers: Collection[int]) -> None:
+        """Reap the dead, kill those of no living worker. Their own children land here then, and are swept in their turn.
+
+        A daemon that a running job has started lives as long as its worker.
+        """
+        for pid in proctree.children(os.getpid()):
+            if pid in workers or pid in self._not_orphans:
+                continue
+            now = proctree.stat(pid)
+            if now is None or now.state == "Z":
+                reap(pid)
+            elif now.group not in workers and not _is_of(workers, pid):
+                _kill(pid)
+
+    def end_mine(self) -> None:
+        """Kill every child and what it leaves, until there is none."""
+        while found := proctree.children(os.getpid()):
+            for pid in found:
+                _kill_with_group(pid)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+    def end_all(self) -> None:
+        """Also the programs of this owner that have landed elsewhere."""
+        self.end_mine()
+        _repeat(lambda: proctree.marked(self._owner))
+
+
+def sweep_adopted(owner: str) -> None:
+    """In the supervisor, whose other children are none of our business: programs of this owner's dead workers."""
+    me = os.getpid()
+    for pid in proctree.children(me):
+        found = proctree.mark(pid)
+        if found is not None and found.owner == owner and not proctree.is_living(found.pid):
+            _kill(pid)
+
+
+class Strays:
+    """Dead children that landed on the supervisor and that nobody waits for: reaped at the second sight.
+
+    Those of the supervisor's own group were started by a plugin there, which waits for them itself.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def reap(self, known: Collection[int]) -> None:
+        dead = {pid for pid in proctree.children(os.getpid()) if pid not in known and _is_foreign_zombie(pid)}
+        for pid in dead & self._seen:
+            reap(pid)
+        self._seen = dead - self._seen
+
+
+def reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass
+
+
+def _is_foreign_zombie(pid: int) -> bool:
+    now = proctree.stat(pid)
+    return now is not None and now.state == "Z" and now.group != os.getpgrp()
+
+
+def _is_of(workers: Collection[int], pid: int) -> bool:
+    found = proctree.mark(pid)
+    return found is not None and found.pid in workers
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _kill_with_group(pid: int) -> None:
+    now = proctree.stat(pid)
+    if now is not None and now.group == pid:
+        linux.kill_group(pid)
+    _kill(pid)
+
+
+def _repeat(find: Callable[[], Iterable[int]]) -> None:
+    """A program may start another while it is being looked for."""
+    while found := [pid for pid in find() if pid != os.getpid() and proctree.is_living(pid)]:
+        for pid in found:
+            _kill(pid)

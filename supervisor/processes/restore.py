@@ -1,0 +1,125 @@
+"""What a worker puts back between jobs, and only what changed: directory, mask, environment, signals, alarms."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from _signal import getsignal, pthread_sigmask  # type: ignore[import-not-found]  # the plain ones: `signal`'s wrap every answer in an enum
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from supervisor.processes.linux import STACK_SIGNAL
+
+QUIET = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+)
+_DEFAULT = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH)
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+
+def stay(_number: int, _frame: FrameType | None) -> None:
+    """A handler, not SIG_IGN: programs that the process starts don't inherit it."""
+
+
+def quiet_signals() -> None:
+    for number in QUIET:
+        signal.signal(number, stay)
+    for number in _DEFAULT:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as in every Python program: writing to a closed pipe is an OSError
+    pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+class StackDumper:
+    """Python stacks of all threads, written by faulthandler to a pipe: when asked by signal, or when nothing has beaten."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+
+    def arm(self) -> None:
+        """Again and again: a job may have replaced the signal's handler."""
+        faulthandler.unregister(STACK_SIGNAL)
+        faulthandler.register(STACK_SIGNAL, file=self._pipe, all_threads=True, chain=False)
+
+    def dump_after(self, seconds: float) -> None:
+        faulthandler.dump_traceback_later(seconds, file=self._pipe)
+
+
+class Surroundings:
+    """As they were before the first job."""
+
+    def __init__(self, rearm: Callable[[], None]) -> None:
+        self._rearm = rearm
+        self._directory = os.getcwd()  # noqa: PTH109 (a path object costs more than the call)
+        self._mask = os.umask(0o077)
+        os.umask(self._mask)
+        self._environ = os.environ
+        self._variables: dict[Any, Any] = dict(self._environ._data)  # type: ignore[attr-defined]
+        self._signals = _dispositions()
+        self._blocked = pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def put_back(self, *, thorough: bool) -> None:
+        """`thorough` looks at what a job of a few microseconds has no time for as well."""
+        if os.umask(self._mask) != self._mask:
+            os.umask(self._mask)
+        if os.environ is not self._environ or self._environ._data != self._variables:  # type: ignore[attr-defined]
+            self._put_back_environment()
+        if _dispositions() != self._signals:
+            self._put_back_signals()
+        self._put_back_directory()
+        if thorough:
+            self._put_back_timers()
+
+    def _put_back_directory(self) -> None:
+        try:
+            if os.getcwd() == self._directory:  # noqa: PTH109
+                return
+        except OSError:  # it was deleted
+            pass
+        try:
+            os.chdir(self._directory)
+        except OSError:  # ours was deleted: the next job finds what the last one left
+            pass
+
+    def _put_back_environment(self) -> None:
+        os.environ = self._environ  # noqa: B003 (the very object that others hold)
+        variables = self._variables
+        current = self._environ._data  # type: ignore[attr-defined]
+        decode = os.fsdecode
+        for key in [key for key in current if key not in variables]:
+            del os.environ[decode(key)]
+        for key, value in variables.items():
+            if current.get(key) != value:
+                os.environ[decode(key)] = decode(value)
+
+    def _put_back_signals(self) -> None:
+        for number, was in zip(_WATCHED, self._signals, strict=True):
+            if getsignal(number) != was:
+                signal.signal(number, was)
+        self._put_back_timers()
+
+    def _put_back_timers(self) -> None:
+        for timer in _TIMERS:
+            if signal.getitimer(timer)[0]:
+                signal.setitimer(timer, 0)
+        if pthread_sigmask(signal.SIG_BLOCK, ()) != self._blocked:
+            pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        self._rearm()
+
+
+_WATCHED = (*QUIET, *_DEFAULT, signal.SIGPIPE)
+_NUMBERS = tuple(map(int, _WATCHED))
+
+
+def _dispositions() -> list[Any]:
+    return [getsignal(number) for number in _NUMBERS]

@@ -1,0 +1,47 @@
+"""`workers.start: spawn`: each worker is an interpreter of its own, which imports the plugins itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from supervisor.plugin_manager import PluginManager, discover
+from supervisor.processes import interpreter, wire, worker
+from supervisor.processes.channels import WorkerEnds
+from supervisor.processes.stdio import install_streams
+
+
+def spawn(birth: worker.Birth, ends: WorkerEnds, hello: wire.Hello, owner: Sequence[int]) -> int:
+    """Start it in its own group; gives its pid. Raises OSError."""
+    told = orjson.dumps([asdict(birth), ends, hello, owner]).decode()
+    process = subprocess.Popen(
+        interpreter.command(__name__, told),
+        stdin=subprocess.DEVNULL,
+        stdout=ends.stdout,
+        stderr=ends.stderr,
+        pass_fds=(*ends, *owner),
+        process_group=0,
+    )
+    # It is waited for by number, when its group has been signalled: subprocess must never do that before.
+    process.returncode = 0
+    return process.pid
+
+
+def main(told: str) -> None:
+    birth, ends, hello, owner = orjson.loads(told)
+    channels, orders = WorkerEnds(*ends), wire.Hello(*hello)
+    for fd in (*channels, *owner):
+        os.set_inheritable(fd, False)
+    worker.live(worker.Birth(**birth), channels, lambda: _load(orders))
+
+
+def _load(hello: wire.Hello) -> PluginManager:
+    install_streams()
+    plugins = PluginManager(worker.report_hook)
+    plugins.load_all(source for source in discover(hello.plugins, Path.cwd()) if source.name not in hello.skip)
+    return plugins

@@ -1,0 +1,31 @@
+"""faulthandler's dumps made readable: the threads of a job, without the machinery around it."""
+
+from __future__ import annotations
+
+import re
+
+_MACHINERY = re.compile(r'  File "[^"]*/supervisor/processes/[a-z]+\.py", line \d+ in (?P<function>\w+)$')
+_HEADING = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[[^\]]*\])? \(most recent call first\):$")
+HEART = "_beat"
+MOST = 16_384
+
+
+def readable(dump: str) -> str | None:
+    """The last dump in `dump`, its threads in order; None if it shows nothing of a job."""
+    threads: list[list[str]] = []
+    for line in dump.splitlines():
+        if _HEADING.match(line):
+            threads.append([line])
+        elif threads and line.startswith("  "):
+            threads[-1].append(line)
+    shown = [thread for thread in map(_without_machinery, threads) if len(thread) > 1]
+    return "\n\n".join("\n".join(thread) for thread in shown)[:MOST] or None
+
+
+def _without_machinery(thread: list[str]) -> list[str]:
+    """Frames from the innermost to the last one above the worker's own; none of the worker's heart."""
+    for at, line in enumerate(thread):
+        frame = _MACHINERY.match(line)
+        if frame:
+            return [] if frame["function"] == HEART else thread[:at]
+    return thread

@@ -1,0 +1,252 @@
+"""The child: takes jobs one by one from its channel, runs each, and writes its outcome before it starts the next.
+
+It shares nothing with its siblings, and it touches nothing of the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, perf_counter_ns
+from typing import Any, NoReturn
+
+import orjson
+
+from supervisor import payloads
+from supervisor.events import HookFailed
+from supervisor.handlers import Handler
+from supervisor.hooks import hookimpl
+from supervisor.jobs import Job
+from supervisor.plugin_manager import PluginManager
+from supervisor.processes import failure, linux, wire
+from supervisor.processes.channels import WorkerEnds
+from supervisor.processes.proctree import MARK
+from supervisor.processes.restore import StackDumper, Surroundings, quiet_signals
+from supervisor.processes.stdio import Output, hold_standard_fds
+
+CHUNK = 1 << 16
+TICK = 0.25  # seconds; how often, at least, the heart looks whether a beat is due and arms the stack dump
+SILENT_TICKS = 2
+NOTHING_FITS = 1_000  # ns: no system call and the Python around it are done in less
+THOROUGH = 1_000_000  # ns: a job so long pays for the closer look at what it left
+NO_JOB = 0
+OOM_SCORE = "500"
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What one worker is told."""
+
+    number: int
+    owner: str
+    token: str
+    heartbeat: float
+    heartbeats: Mapping[str, float]
+    result_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """What the hooks of a worker's life are given."""
+
+    pid: int
+    number: int
+
+
+def live(birth: Birth, ends: WorkerEnds, load: Callable[[], PluginManager]) -> NoReturn:
+    """The whole life of a worker, in a process that is its alone. `load` gives the plugins, imported or yet to be."""
+    status = 1
+    try:
+        linux.die_with(ends.life)
+        _settle_in(birth, ends)
+        Worker(birth, ends, load()).run()
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _settle_in(birth: Birth, ends: WorkerEnds) -> None:
+    signal.set_wakeup_fd(-1)
+    quiet_signals()
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for pipe, fd in ((null, 0), (ends.stdout, 1), (ends.stderr, 2)):
+        os.dup2(pipe, fd)
+    os.close(null)
+    hold_standard_fds()
+    os.environ[MARK] = f"{birth.owner}:{os.getpid()}"
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
+
+
+class Heart:
+    """The one thread: writes a byte at each interval, as long as this process's interpreter turns."""
+
+    def __init__(self, pipe: int, interval: float, shortest: float, stack: StackDumper) -> None:
+        self.interval = interval
+        self._pipe = pipe
+        self._tick = min(TICK, shortest)
+        self._stack = stack
+
+    def start(self) -> None:
+        threading.Thread(target=self._beat, name="supervisor-heart", daemon=True).start()
+
+    def _beat(self) -> None:
+        rest = threading.Event()
+        due = 0.0
+        while True:
+            self._stack.arm()
+            self._stack.dump_after(max(SILENT_TICKS * self._tick, TICK))
+            now = monotonic()
+            if now >= due:
+                due = now + self.interval
+                with contextlib.suppress(BlockingIOError):  # the supervisor is stopped, and has beats enough to read
+                    os.write(self._pipe, b".")
+            rest.wait(self._tick)
+
+
+class Worker:
+    def __init__(self, birth: Birth, ends: WorkerEnds, plugins: PluginManager) -> None:
+        self._plugins = plugins
+        self._handlers = plugins.handlers
+        self._result_limit = birth.result_limit
+        self._jobs = socket.socket(fileno=ends.jobs)
+        self._take_permit = socket.socket(fileno=ends.permits).recv
+        self._permit: bytes | None = None  # of a later frame, taken while looking for one of an earlier frame
+        self._pid = os.getpid()
+        self._me = Me(self._pid, birth.number)
+        token = birth.token.encode()
+        self._stdout = Output("stdout", 1, ends.stdout, token)
+        self._stderr = Output("stderr", 2, ends.stderr, token)
+        self._stack = StackDumper(ends.stack)
+        self._beats = birth.heartbeats
+        self._interval = birth.heartbeat
+        self._heart = Heart(ends.beat, birth.heartbeat, min([birth.heartbeat, *birth.heartbeats.values()]), self._stack)
+        self._wrapped = _wrapper(plugins)
+
+    def run(self) -> None:
+        """Until the supervisor shuts its side of the channel."""
+        self._stack.arm()
+        self._heart.start()
+        self._plugins.call("supervisor_worker_started", worker=self._me)
+        self._surroundings = Surroundings(self._stack.arm)
+        for output in (self._stdout, self._stderr):
+            output.settle(NO_JOB)
+        self._jobs.sendall(wire.READY + b"\n")
+        lines = wire.Lines()
+        while data := self._jobs.recv(CHUNK):
+            for line in lines.split(data):
+                frame, jobs = orjson.loads(line)
+                self._run_frame(bytes((frame,)), jobs)
+        self._plugins.call("supervisor_worker_stopping", worker=self._me)
+
+    def _run_frame(self, frame: bytes, jobs: list[list[Any]]) -> None:
+        """Whoever takes a job's permit first has the job: where this finds none, the supervisor took the rest back."""
+        send, run = self._jobs.sendall, self._run_job
+        for row in jobs:
+            permit = self._permit or self._next_permit()
+            if permit != frame:
+                self._permit = permit
+                return
+            self._permit = None
+            send(run(*row))
+
+    def _next_permit(self) -> bytes | None:
+        try:
+            return self._take_permit(1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+
+    def _run_job(
+        self, job_id: int, name: str, payload: str, attempt: int, queue: str, headers: str | None, priority: int
+    ) -> bytes:
+        """One attempt, as the line that tells of it. Hot path: plain on purpose."""
+        handler = self._handlers.get(name)
+        if handler is None:
+            return wire.encode_failure(job_id, 0, "unknown", failure.unknown_handler(name))
+        try:
+            value = payloads.decode(payload)
+            told_headers = None if headers is None else payloads.decode(headers, "headers")
+        except payloads.NotJSON as error:
+            return wire.encode_failure(job_id, 0, "rejected", failure.bad_payload(error))
+        self._heart.interval = self._beats.get(name, self._interval)
+        job = Job(job_id, name, value, attempt, queue, told_headers, priority)
+        start = perf_counter_ns()
+        try:
+            result = handler.function(job) if self._wrapped is None else self._wrapped(job, handler)
+            took = perf_counter_ns() - start
+            if result is None:
+                reply = b"[%d,%d,null]\n" % (job_id, took // 1000)
+            else:
+                reply = self._encode_result(job_id, took // 1000, result)
+        except BaseException as error:
+            took = perf_counter_ns() - start
+            reply = wire.encode_failure(job_id, took // 1000, *failure.told(error, handler))
+        if took > NOTHING_FITS or self._stdout.wrote or self._stderr.wrote:
+            self._clean_up(job_id, took)
+        return reply
+
+    def _encode_result(self, job_id: int, took: int, result: Any) -> bytes:
+        """A result that is no JSON fails the job for good: the handler has done its work, and must not do it twice."""
+        try:
+            text = payloads.encode(result, limit=self._result_limit, what="result")
+        except payloads.NotJSON as error:
+            return wire.encode_failure(job_id, took, "failed", failure.bad_result(error))
+        return orjson.dumps([job_id, took, text]) + b"\n"
+
+    def _clean_up(self, job_id: int, took: int) -> None:
+        if os.getpid() != self._pid:  # the job forked, and this is the copy that came back from it
+            os._exit(0)
+        self._stdout.settle(job_id)
+        self._stderr.settle(job_id)
+        self._surroundings.put_back(thorough=took > THOROUGH)
+
+
+def _wrapper(plugins: PluginManager) -> Callable[[Job, Handler], Any] | None:
+    """The call through the plugins' middleware; None if no plugin has any, so that nobody pays for it."""
+    hook = plugins.hook.supervisor_run
+    if not hook.get_hookimpls():
+        return None
+    innermost = _Innermost()
+    plugins.register(innermost, "the job's handler")
+
+    def run(job: Job, handler: Handler) -> Any:
+        innermost.function = handler.function
+        return hook(job=job)
+
+    return run
+
+
+class _Innermost:
+    """What the middleware wraps; its answer may be None, which ends no search among first results, as it is the last."""
+
+    function: Callable[[Job], Any]
+
+    @hookimpl(trylast=True)
+    def supervisor_run(self, job: Job) -> Any:
+        return self.function(job)
+
+
+def report_hook(failed: HookFailed) -> None:
+    """On the worker's stderr, which the supervisor logs; a hook that raises stops nothing."""
+    print(f"{failed.hook} of {failed.plugin} raised {failed.error}\n{failed.traceback}".rstrip(), file=sys.stderr)
+
+
+def freeze_memory() -> None:
+    """Before forks: what is imported stays shared, since no collection touches it."""
+    gc.collect()
+    gc.freeze()
