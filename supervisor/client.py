@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 from supervisor.config import Settings, StoreSettings, load
 from supervisor.jobs import Backoff, NewJob
@@ -20,21 +21,31 @@ __all__ = ["Client", "InvalidJob"]
 
 # A store inherited by fork is kept here for ever: closing it, even by garbage collection, would touch the parent's.
 _inherited: list[Store] = []
+_clients: WeakSet[Client] = WeakSet()
+
+
+def _start_over_in_child() -> None:
+    for client in list(_clients):
+        client._start_over()
+
+
+os.register_at_fork(after_in_child=_start_over_in_child)
 
 
 class Client:
-    """Enqueues into the store of `url`, or of the configuration that the command line would find.
+    """Enqueues into the store of `url`, of given Settings, or of the configuration that the command line would find.
 
     Connects on first use in a process, and again in a child that was forked since. Thread-safe. A SQLite file that
     doesn't exist is refused unless `create`. While the store is away or locked, calls are tried again for `patience`
     seconds before they raise StoreAway. Raises StoreError, and InvalidJob (a ValueError) for jobs that can't be enqueued.
     """
 
-    def __init__(self, url: str | None = None, *, create: bool = False, patience: float = 30.0) -> None:
-        self._settings = load(None) if url is None else Settings(store=StoreSettings(url=url))
+    def __init__(self, url: str | Settings | None = None, *, create: bool = False, patience: float = 30.0) -> None:
+        self._settings = _settings(url)
         self._create, self._patience = create, patience
         self._lock = threading.Lock()
-        self._opened: tuple[int, Store] | None = None
+        self._opened: Store | None = None
+        _clients.add(self)
 
     def __enter__(self) -> Client:
         with self._lock:
@@ -99,14 +110,16 @@ class Client:
     def close(self) -> None:
         """Disconnect; the next use connects again."""
         with self._lock:
-            opened, self._opened = self._opened, None
-            if opened is None:
-                return
-            process, store = opened
-            if process == os.getpid():
+            store, self._opened = self._opened, None
+            if store is not None:
                 store.close()
-            else:
-                _inherited.append(store)
+
+    def _start_over(self) -> None:
+        """In a forked child: the parent's connection stays the parent's, and another thread may hold the lock for ever."""
+        self._lock = threading.Lock()
+        if self._opened is not None:
+            _inherited.append(self._opened)
+            self._opened = None
 
     def _row(self, job: NewJob | Mapping[str, Any] | tuple[str, Any]) -> EnqueueRow:
         return row_of(as_new_job(job), limit=self._settings.limits.payload, queue_for=self._settings.queue_for)
@@ -115,7 +128,7 @@ class Client:
         try:
             return self._row(job)
         except InvalidJob as error:
-            raise InvalidJob(f"jobs[{index}].{error}") from None
+            raise InvalidJob(f"jobs[{index}]: {error}") from None
 
     def _enqueue(self, rows: list[EnqueueRow]) -> list[int]:
         """The same `rows` at every try, by which the store knows a try whose commit it was not sure of."""
@@ -125,12 +138,9 @@ class Client:
         return ids
 
     def _store(self) -> Store:
-        if self._opened is not None and self._opened[0] != os.getpid():
-            _inherited.append(self._opened[1])
-            self._opened = None
         if self._opened is None:
-            self._opened = (os.getpid(), self._open())
-        return self._opened[1]
+            self._opened = self._open()
+        return self._opened
 
     def _open(self) -> Store:
         settings = self._settings
@@ -142,3 +152,9 @@ def _plugin_openers(settings: Settings) -> Mapping[str, Any]:
     manager = PluginManager()
     manager.load_all(discover(settings.plugins.paths, settings.base))
     return manager.merged("supervisor_stores")
+
+
+def _settings(url: str | Settings | None) -> Settings:
+    if url is None:
+        return load(None)
+    return url if isinstance(url, Settings) else Settings(store=StoreSettings(url=url))

@@ -38,6 +38,7 @@ from supervisor.plugin_manager import PluginManager, SourceReport, discover, loa
 from supervisor.processes.children import ProcessChildren
 from supervisor.processes.pool import HOST, Pool
 from supervisor.processes.port import ChildOptions
+from supervisor.sinks import BuiltInSinks
 from supervisor.stores import BUILT_IN, open_store
 from supervisor.stores.base import Store
 
@@ -181,9 +182,7 @@ class Supervisor:
         return ProcessChildren(options, self._pool, self._loop)
 
     def _load_parent_side(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
-        from supervisor import sinks
-
-        self.plugins.register(sinks, "supervisor.sinks")
+        self.plugins.register(BuiltInSinks(), "supervisor.sinks")
         load_parent_side(self.plugins, discover(settings.plugins.paths, settings.base), reports)
         self._hooks = HookThread(self.plugins, self._bus, self._loop.call_soon_threadsafe)
 
@@ -285,7 +284,7 @@ class Supervisor:
     async def _end(self) -> tuple[int, dict[str, int]]:
         """Whatever was started is ended, however far the start came."""
         self.state = "draining"
-        reason = self._stop.reason or "start failed"
+        reason = self._stop.reason or "it could not start"
         self._bus.emit(SupervisorStopping(reason))
         self._notifier.tell("STOPPING=1")
         if self._reloading is not None:
