@@ -10,13 +10,17 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from supervisor.jobs import Backoff, Failure, Lease, Policy
+from supervisor.jobs import Backoff, Failure, JobState, Lease, Policy
 from supervisor.payloads import NotJSON, decode, printable
 from supervisor.stores.base import EnqueueRow
+
+Verdict = tuple[list[int], dict[int, str]]
 
 KEPT_TEXT = 16 * 1024
 KEPT_ATTEMPTS = 50
 _HEAD = KEPT_TEXT // 4
+NO_SUCH_JOB = "no such job"
+_PENDING_LETTER = "its dead letter is pending: not every sink has it yet (--force to do it all the same)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -135,3 +139,32 @@ def own_max_retries(options: str | None, policy: Policy | None) -> int | None:
     if own is None and policy is not None:
         own = policy.max_retries
     return own
+
+
+def microseconds(seconds: float) -> int:
+    return round(seconds * 1_000_000)
+
+
+# Why an operator's verb can't be done to a job in this state, with this letter ("pending", "delivered" or None); None: it can.
+
+
+def refuse_cancel(state: JobState, letter: str | None) -> str | None:
+    return f"already {state.value}" if state.terminal else None
+
+
+def refuse_retry(state: JobState, letter: str | None) -> str | None:
+    return None if state is JobState.SCHEDULED else refuse_redrive(state, letter, force=False)
+
+
+def refuse_redrive(state: JobState, letter: str | None, force: bool) -> str | None:
+    if not state.terminal:
+        return f"{state.value.replace('_', ' ')}: it is going to run anyway"
+    return _refuse_pending(letter, force)
+
+
+def refuse_delete(state: JobState, letter: str | None, force: bool) -> str | None:
+    return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(letter, force)
+
+
+def _refuse_pending(letter: str | None, force: bool) -> str | None:
+    return _PENDING_LETTER if letter == "pending" and not force else None

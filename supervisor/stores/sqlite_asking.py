@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.jobs import JobState
-from supervisor.stores.shapes import Shown, iso, job_dict, own_max_retries
+from supervisor.stores.shapes import Shown, iso, job_dict, microseconds, own_max_retries
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID
 from supervisor.stores.sqlite_schema import (
@@ -106,7 +106,7 @@ class Asking(Settles):
         counted = self.rows("queue, state, n", f"counts where state < {SUCCEEDED}")
         if horizon is None:
             return counted
-        due = self.rows("queue, n", DUE_BY_QUEUE, self.now() + round(horizon * 1e6))
+        due = self.rows("queue, n", DUE_BY_QUEUE, self.now() + microseconds(horizon))
         return [row for row in counted if row[1] != SCHEDULED] + [[queue, SCHEDULED, n] for queue, n in due]
 
     def stats(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.jobs import Lease
 from supervisor.stores.base import EnqueueRow, Resolve, StoreAway, StoreError, Take, Waiting
-from supervisor.stores.shapes import options_text
+from supervisor.stores.shapes import microseconds, options_text
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, LEASE, Policies
 from supervisor.stores.sqlite_schema import IN_FLIGHT, READY, SCHEDULED
@@ -109,7 +109,7 @@ class Claims(Policies):
                 return []
             batch = packed(ids)
             self.resolve_by(resolve)
-            self.run(CLAIM, self.owner_id, self.now() + round(ttl * 1e6), batch)
+            self.run(CLAIM, self.owner_id, self.now() + microseconds(ttl), batch)
             rows = self.with_policies(self.rows(LEASE, BY_ID, batch), resolve)
             for (queue, tier), n in Counter((row[3], row[8]) for row in rows).items():
                 self.count(READY, queue, tier, -n)
@@ -124,5 +124,5 @@ class Claims(Policies):
 
 
 def _columns(row: EnqueueRow, now: int) -> tuple[Any, ...]:
-    due = row.at if row.at is not None else now + round((row.delay or 0.0) * 1e6)
+    due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
     return row.handler, row.queue, row.payload, row.headers, row.priority, options_text(row), due

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from supervisor.stores.base import Letter
+from supervisor.stores.shapes import microseconds
 from supervisor.stores.sqlite_asking import Asking
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_schema import DELIVERED, PENDING, WITHDRAWN
@@ -31,7 +32,7 @@ class Letters(Asking):
             if not ids:
                 return []
             batch = packed(ids)
-            self.run(CLAIM_LETTERS, self.owner_id, now + round(ttl * 1e6), batch)
+            self.run(CLAIM_LETTERS, self.owner_id, now + microseconds(ttl), batch)
             rows = self.rows("job_id, token, tries, json(accepted)", _LETTERS, batch)
             jobs = {job["id"]: job for job in self.jobs_shown(ids)}
             return [Letter(id, token, tries, frozenset(accepted), jobs[id]) for id, token, tries, accepted in rows]
@@ -50,7 +51,7 @@ class Letters(Asking):
     def postpone(self, letters: Sequence[Letter], delay: float) -> list[int]:
         with self.transaction():
             rows = self._claimed(letters)
-            self.run(POSTPONE, self.now() + round(delay * 1e6), packed([row[0] for row in rows]))
+            self.run(POSTPONE, self.now() + microseconds(delay), packed([row[0] for row in rows]))
             return _missing(letters, rows)
 
     def _claimed(self, letters: Sequence[Letter]) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.stores.base import Lapsed, StoreError
 from supervisor.stores.bells import Bells
-from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record
+from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record, microseconds
 from supervisor.stores.sqlite_claims import Claims
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, LEASE, ids_of
@@ -89,7 +89,7 @@ class Settles(Claims):
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
         with self.transaction():
             now = self.now()
-            late = self._touch(EXTEND, now + round(ttl * 1e6), leases) | self._touch(MARK, now, started)
+            late = self._touch(EXTEND, now + microseconds(ttl), leases) | self._touch(MARK, now, started)
             return sorted(late)
 
     def held(self) -> list[tuple[int, int]]:
@@ -198,7 +198,7 @@ def _destination(outcome: Outcome) -> int:
 
 def _settled(outcome: Outcome, now: int) -> tuple[Any, ...]:
     """The row of SUCCEED and DISPOSE; the first reads only its beginning."""
-    lease, took = outcome.lease, None if outcome.took is None else round(outcome.took * 1e6)
+    lease, took = outcome.lease, None if outcome.took is None else microseconds(outcome.took)
     if outcome.state is JobState.SUCCEEDED and outcome.seen is None:
         return lease.id, lease.token, took, outcome.result
     state = _destination(outcome)
@@ -206,7 +206,7 @@ def _settled(outcome: Outcome, now: int) -> tuple[Any, ...]:
     if state in (SUCCEEDED, FAILED, CANCELLED):
         finished = now
     elif outcome.counted or state == SCHEDULED:
-        due = now + round(outcome.delay * 1e6)
+        due = now + microseconds(outcome.delay)
     return (
         lease.id,
         lease.token,

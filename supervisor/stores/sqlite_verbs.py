@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from supervisor.jobs import JobState
 from supervisor.stores.base import Retention
+from supervisor.stores.shapes import (
+    NO_SUCH_JOB,
+    Verdict,
+    microseconds,
+    refuse_cancel,
+    refuse_delete,
+    refuse_redrive,
+    refuse_retry,
+)
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_letters import Letters
 from supervisor.stores.sqlite_policies import BY_ID
@@ -14,7 +24,7 @@ from supervisor.stores.sqlite_schema import (
     CANCELLED,
     DELIVERED,
     FAILED,
-    IN_FLIGHT,
+    LETTERS,
     PENDING,
     READY,
     SCHEDULED,
@@ -24,9 +34,6 @@ from supervisor.stores.sqlite_schema import (
 )
 
 BATCH = 1000
-PENDING_LETTER = "its dead letter is pending: not every sink has it yet (--force to do it all the same)"
-Verdict = tuple[list[int], dict[int, str]]
-
 _TARGET = f"{BY_ID} left join letters on letters.job_id = jobs.id"
 _DEAD = (
     f"""(select job_id from letters where state in ({PENDING}, {DELIVERED}) and job_id > ? order by job_id limit ?)"""
@@ -46,7 +53,7 @@ EXPIRED = f"""(select id from jobs where state = ? and finished_at <= ?
   order by finished_at limit ?)"""
 
 
-class Target(NamedTuple):
+class _Target(NamedTuple):
     id: int
     state: int
     queue: str
@@ -56,19 +63,19 @@ class Target(NamedTuple):
 
 class Verbs(Letters):
     def cancel(self, ids: Sequence[int]) -> Verdict:
-        return self._do(ids, _refuse_finished, self._cancel)
+        return self._do(ids, refuse_cancel, self._cancel)
 
     def retry(self, ids: Sequence[int]) -> Verdict:
-        return self._do(ids, _refuse_unless_waiting_or_finished, self._retry)
+        return self._do(ids, refuse_retry, self._retry)
 
     def redrive(self, ids: Sequence[int] | None, force: bool = False) -> Verdict:
-        return self._do(ids, _refuse_unless_finished(force), self._redrive)
+        return self._do(ids, lambda state, letter: refuse_redrive(state, letter, force), self._redrive)
 
     def delete(self, ids: Sequence[int], force: bool = False) -> Verdict:
-        return self._do(ids, _refuse_in_flight(force), self._delete)
+        return self._do(ids, lambda state, letter: refuse_delete(state, letter, force), self._delete)
 
     def purge(self, force: bool = False) -> Verdict:
-        return self._do(None, _refuse_in_flight(force), self._delete)
+        return self._do(None, lambda state, letter: refuse_delete(state, letter, force), self._delete)
 
     def pause(self, queue: str, paused: bool) -> None:
         with self.transaction():
@@ -81,14 +88,17 @@ class Verbs(Letters):
             pruned = 0
             for state, seconds in kept:
                 if seconds is not None and pruned < limit:
-                    past = self.now() - round(seconds * 1e6)
+                    past = self.now() - microseconds(seconds)
                     ids = self.column("id", EXPIRED, state, past, limit - pruned)
                     self._delete(self._targets(ids))
                     pruned += len(ids)
             return pruned
 
     def _do(
-        self, ids: Sequence[int] | None, refuse: Callable[[Target], str | None], change: Callable[[list[Target]], None]
+        self,
+        ids: Sequence[int] | None,
+        refuse: Callable[[JobState, str | None], str | None],
+        change: Callable[[list[_Target]], None],
     ) -> Verdict:
         """Change the jobs that `refuse` has nothing to say against; without ids, all that are dead letters."""
         done: list[int] = []
@@ -96,7 +106,9 @@ class Verbs(Letters):
         for batch in self._dead() if ids is None else _batches(ids):
             with self.transaction():
                 targets = {target.id: target for target in self._targets(batch)}
-                why = {id: refuse(targets[id]) if id in targets else "no such job" for id in batch}
+                why = dict.fromkeys(batch, NO_SUCH_JOB) | {
+                    id: refuse(STATES[target.state], LETTERS[target.letter or 0]) for id, target in targets.items()
+                }
                 changed = [id for id, reason in why.items() if reason is None]
                 if changed:
                     change([targets[id] for id in changed])
@@ -111,22 +123,22 @@ class Verbs(Letters):
             yield batch
             last = batch[-1]
 
-    def _targets(self, ids: Sequence[int]) -> list[Target]:
+    def _targets(self, ids: Sequence[int]) -> list[_Target]:
         return [
-            Target(*row) for row in self.rows("jobs.id, jobs.state, queue, tier, letters.state", _TARGET, packed(ids))
+            _Target(*row) for row in self.rows("jobs.id, jobs.state, queue, tier, letters.state", _TARGET, packed(ids))
         ]
 
-    def _cancel(self, targets: list[Target]) -> None:
+    def _cancel(self, targets: list[_Target]) -> None:
         self._recount(targets, CANCELLED)
         self.run(CANCEL, self.now(), _ids(targets))
 
-    def _retry(self, targets: list[Target]) -> None:
+    def _retry(self, targets: list[_Target]) -> None:
         waiting = [target for target in targets if target.state == SCHEDULED]
         self._recount(waiting, READY)
         self.run(DUE_NOW, self.now(), _ids(waiting))
         self._redrive([target for target in targets if target.state != SCHEDULED])
 
-    def _redrive(self, targets: list[Target]) -> None:
+    def _redrive(self, targets: list[_Target]) -> None:
         if not targets:
             return
         self._recount(targets, READY, tier=0)
@@ -135,50 +147,22 @@ class Verbs(Letters):
         self.run(REDRIVE, age, self.now(), _ids(targets))
         self.run(WITHDRAW, _ids(targets))
 
-    def _delete(self, targets: list[Target]) -> None:
+    def _delete(self, targets: list[_Target]) -> None:
         self._recount(targets, None)
         for table, key in (("jobs", "id"), ("attempts", "job_id"), ("letters", "job_id")):
             self.run(f"delete from {table} where {key} in (select value from json_each(?))", _ids(targets))
 
-    def _recount(self, targets: Iterable[Target], state: int | None, tier: int | None = None) -> None:
+    def _recount(self, targets: Iterable[_Target], state: int | None, tier: int | None = None) -> None:
         for (old, queue, old_tier), n in Counter((it.state, it.queue, it.tier) for it in targets).items():
             self.count(old, queue, old_tier, -n)
             if state is not None:
                 self.count(state, queue, old_tier if tier is None else tier, n)
 
 
-def _ids(targets: Iterable[Target]) -> str:
+def _ids(targets: Iterable[_Target]) -> str:
     return packed([target.id for target in targets])
 
 
 def _batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
     for start in range(0, len(ids), BATCH):
         yield ids[start : start + BATCH]
-
-
-def _refuse_finished(target: Target) -> str | None:
-    return f"already {STATES[target.state].value}" if target.state >= SUCCEEDED else None
-
-
-def _refuse_unless_waiting_or_finished(target: Target) -> str | None:
-    if target.state == SCHEDULED:
-        return None
-    return _refuse_unless_finished(force=False)(target)
-
-
-def _refuse_unless_finished(force: bool) -> Callable[[Target], str | None]:
-    def refuse(target: Target) -> str | None:
-        if target.state < SUCCEEDED:
-            return f"{STATES[target.state].value.replace('_', ' ')}: it is going to run anyway"
-        return PENDING_LETTER if target.letter == PENDING and not force else None
-
-    return refuse
-
-
-def _refuse_in_flight(force: bool) -> Callable[[Target], str | None]:
-    def refuse(target: Target) -> str | None:
-        if target.state == IN_FLIGHT:
-            return "in flight: cancel it first"
-        return PENDING_LETTER if target.letter == PENDING and not force else None
-
-    return refuse

@@ -1,0 +1,711 @@
+"""The memory store: the protocol in plain Python, for tests and for queues that may die with their process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy, Tier
+from supervisor.stores.base import (
+    Capabilities,
+    EnqueueRow,
+    Lapsed,
+    Letter,
+    Presence,
+    Resolve,
+    Retention,
+    StoreError,
+    Take,
+    Waiting,
+)
+from supervisor.stores.shapes import (
+    KEPT_ATTEMPTS,
+    NO_SUCH_JOB,
+    Shown,
+    Verdict,
+    failure_record,
+    iso,
+    job_dict,
+    microseconds,
+    options_text,
+    overlaid,
+    own_max_retries,
+    refuse_cancel,
+    refuse_delete,
+    refuse_redrive,
+    refuse_retry,
+)
+
+LEFT = "left"
+
+
+@dataclass(slots=True)
+class _Letter:
+    due_at: int
+    token: int = 0
+    tries: int = 0
+    accepted: frozenset[str] = frozenset()
+    state: str | None = "pending"
+
+
+@dataclass(slots=True)
+class _Job:
+    id: int
+    row: EnqueueRow
+    due_at: int
+    created_at: int
+    state: JobState
+    age: int
+    tier: int = Tier.FRESH
+    token: int = 0
+    settled: int = 0
+    owner: str | None = None
+    lease_until: int = 0
+    started_at: int | None = None
+    finished_at: int | None = None
+    retries: int = 0
+    lapses: int = 0
+    policy: Policy | None = None
+    result: str | None = None
+    errors: tuple[Mapping[str, Any], ...] = ()
+    letter: _Letter | None = None
+
+    @property
+    def letter_state(self) -> str | None:
+        return None if self.letter is None else self.letter.state
+
+    def lease(self) -> Lease:
+        row, options = self.row, options_text(self.row)
+        policy = self.policy or Policy()
+        return Lease(
+            id=self.id,
+            token=self.token,
+            handler=row.handler,
+            queue=row.queue,
+            payload=row.payload,
+            headers=row.headers,
+            retries=self.retries,
+            priority=row.priority,
+            tier=self.tier,
+            due_at=self.due_at,
+            created_at=self.created_at,
+            policy=policy if options is None else overlaid(policy, options),
+        )
+
+    def shown(self) -> dict[str, Any]:
+        return job_dict(
+            Shown(
+                id=self.id,
+                handler=self.row.handler,
+                payload=self.row.payload,
+                queue=self.row.queue,
+                priority=self.row.priority,
+                state=self.state.value,
+                retries=self.retries,
+                max_retries=own_max_retries(options_text(self.row), self.policy),
+                due_at=self.due_at,
+                created_at=self.created_at,
+                started_at=self.started_at,
+                finished_at=self.finished_at,
+                result=self.result,
+                headers=self.row.headers,
+                errors=self.errors,
+                dead_letter=self.letter_state,
+            )
+        )
+
+
+@dataclass(slots=True)
+class _Owner:
+    host: str
+    pid: int
+    seen_at: int
+    bell: tuple[int, int]
+    presence: Presence = field(default_factory=lambda: Presence("starting"))
+
+
+class _Shelf:
+    """The jobs, which every sibling shares, and the queues they wait in.
+
+    The heaps may hold entries that are no longer true; whoever takes one out compares it with the job.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.jobs: dict[int, _Job] = {}
+        self.sequence = 0
+        self.owners: dict[str, _Owner] = {}
+        self.paused: set[str] = set()
+        self.before: dict[int, _Job | None] | None = None
+        self.index()
+
+    def index(self) -> None:
+        self.counts: Counter[tuple[str, int, JobState]] = Counter()
+        self.ready: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        self.scheduled: list[tuple[int, int]] = []
+        self.in_flight: set[int] = set()
+        for job in self.jobs.values():
+            self.file(job)
+
+    def file(self, job: _Job) -> None:
+        """Put the job where its state belongs."""
+        self.counts[job.row.queue, job.tier, job.state] += 1
+        if job.state is JobState.READY:
+            heap = self.ready.setdefault((job.row.queue, job.tier), [])
+            heappush(heap, (-job.row.priority, job.age, job.id))
+        elif job.state is JobState.SCHEDULED:
+            heappush(self.scheduled, (job.due_at, job.id))
+        elif job.state is JobState.IN_FLIGHT:
+            self.in_flight.add(job.id)
+
+    def take_out(self, job: _Job) -> None:
+        self.counts[job.row.queue, job.tier, job.state] -= 1
+        self.in_flight.discard(job.id)
+
+    def remember(self, id: int) -> None:
+        """What the open transaction must put back if it fails."""
+        if self.before is not None and id not in self.before:
+            self.before[id] = copy(self.jobs[id]) if id in self.jobs else None
+
+    def put_back(self, before: Mapping[int, _Job | None]) -> None:
+        for id, job in before.items():
+            if job is None:
+                self.jobs.pop(id, None)
+            else:
+                self.jobs[id] = job
+        self.jobs = dict(sorted(self.jobs.items()))
+        self.index()
+
+    def candidates(self, queue: str, tier: int, limit: int) -> list[_Job]:
+        """The first ready jobs of a tier; they stay in it."""
+        heap = self.ready.get((queue, tier), [])
+        found: list[_Job] = []
+        entries: dict[int, tuple[int, int, int]] = {}
+        while heap and len(found) < limit:
+            entry = heappop(heap)
+            job = self.jobs.get(entry[2])
+            if job and job.id not in entries and (job.state, job.tier, job.age) == (JobState.READY, tier, entry[1]):
+                entries[job.id] = entry
+                found.append(job)
+        for entry in entries.values():
+            heappush(heap, entry)
+        return found
+
+    def next_scheduled(self) -> _Job | None:
+        while self.scheduled:
+            due_at, id = self.scheduled[0]
+            job = self.jobs.get(id)
+            if job is not None and job.state is JobState.SCHEDULED and job.due_at == due_at:
+                return job
+            heappop(self.scheduled)
+        return None
+
+
+class MemoryStore:
+    """Implements `supervisor.stores.base.Store`. `sibling` gives another owner's or client's view of the same jobs."""
+
+    capabilities = Capabilities()
+    url = "memory://"
+
+    def __init__(self, clock: Callable[[], float] = time.time, shelf: _Shelf | None = None) -> None:
+        self._clock = clock
+        self._shelf = shelf or _Shelf()
+        self._owner: str | None = None
+
+    def sibling(self) -> MemoryStore:
+        return MemoryStore(self._clock, self._shelf)
+
+    def reader(self) -> MemoryStore:
+        return self.sibling()
+
+    def close(self) -> None:
+        pass
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        shelf = self._shelf
+        with shelf.lock:
+            if shelf.before is not None:
+                yield
+                return
+            shelf.before = {}
+            try:
+                yield
+            except BaseException:
+                shelf.put_back(shelf.before)
+                raise
+            finally:
+                shelf.before = None
+
+    def _now(self) -> int:
+        return microseconds(self._clock())
+
+    def _change(self, job: _Job, **changes: Any) -> None:
+        shelf = self._shelf
+        shelf.remember(job.id)
+        shelf.take_out(job)
+        for name, value in changes.items():
+            setattr(job, name, value)
+        shelf.file(job)
+
+    # clients
+
+    def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
+        with self.transaction():
+            return [self._add(row) for row in rows]
+
+    def _add(self, row: EnqueueRow) -> int:
+        now = self._now()
+        due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
+        id = self._next_age()
+        self._shelf.remember(id)
+        job = _Job(id, row, due, now, JobState.SCHEDULED if due > now else JobState.READY, age=id)
+        self._shelf.jobs[id] = job
+        self._shelf.file(job)
+        return id
+
+    def _next_age(self) -> int:
+        self._shelf.sequence += 1
+        return self._shelf.sequence
+
+    def ring(self) -> None:
+        with self._shelf.lock:
+            for name, owner in self._shelf.owners.items():
+                if name != self._owner and owner.presence.state != LEFT:
+                    with suppress(BlockingIOError):
+                        os.write(owner.bell[1], b"!")
+
+    # a supervisor's life
+
+    def join(self, owner: str, host: str, pid: int) -> int | None:
+        bell = os.pipe()
+        for end in bell:
+            os.set_blocking(end, False)
+        with self._shelf.lock:
+            self._owner = owner
+            self._shelf.owners[owner] = _Owner(host, pid, self._now(), bell)
+        return None
+
+    def leave(self) -> None:
+        with self._shelf.lock:
+            owner = self._shelf.owners.get(self._owner or "")
+            if owner is None:
+                return
+            owner.presence = Presence(LEFT)
+            for end in owner.bell:
+                os.close(end)
+            self._owner = None
+            self._forget_owners()
+
+    def bell(self) -> int | None:
+        return None if self._owner is None else self._shelf.owners[self._owner].bell[0]
+
+    def hush(self) -> None:
+        bell = self.bell()
+        with suppress(BlockingIOError):
+            while bell is not None:
+                os.read(bell, 4096)
+
+    def announce(self, presence: Presence) -> None:
+        with self._shelf.lock:
+            owner = self._shelf.owners.get(self._owner or "")
+            if owner is None:
+                raise StoreError("announce: join first")
+            owner.presence, owner.seen_at = presence, self._now()
+
+    def _forget_owners(self) -> None:
+        """Those that have left, once they hold no lease."""
+        holding = {self._shelf.jobs[id].owner for id in self._shelf.in_flight}
+        for name, owner in list(self._shelf.owners.items()):
+            if owner.presence.state == LEFT and name not in holding:
+                del self._shelf.owners[name]
+
+    # the hot path
+
+    def promote(self, limit: int) -> int:
+        with self.transaction():
+            moved, now = 0, self._now()
+            while moved < limit and (job := self._shelf.next_scheduled()) is not None and job.due_at <= now:
+                self._change(job, state=JobState.READY)
+                moved += 1
+            return moved
+
+    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
+        with self._shelf.lock:
+            found: dict[str, list[int]] = {}
+            for (queue, tier, state), n in self._shelf.counts.items():
+                if n and state is JobState.READY and self._serves(queue, served):
+                    found.setdefault(queue, [0, 0])[tier] = n
+            return {queue: Waiting(*counts) for queue, counts in found.items()}
+
+    def _serves(self, queue: str, served: frozenset[str] | None) -> bool:
+        return queue not in self._shelf.paused and (served is None or queue in served)
+
+    def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
+        if self._owner is None:
+            raise StoreError("claim: join first, so that the leases have an owner")
+        with self.transaction():
+            deadline = self._now() + microseconds(ttl)
+            return [self._claim(job, deadline, resolve) for take in takes for job in self._pick(take)]
+
+    def _pick(self, take: Take) -> list[_Job]:
+        if take.queue in self._shelf.paused:
+            return []
+        fresh = self._shelf.candidates(take.queue, Tier.FRESH, take.limit)
+        retries = self._shelf.candidates(take.queue, Tier.RETRY, min(take.limit, take.retries_most))
+        urgent = sum(job.row.priority >= take.urgent for job in fresh)
+        return [self._shelf.jobs[id] for id in take.pick([j.id for j in fresh], urgent, [j.id for j in retries])]
+
+    def _claim(self, job: _Job, deadline: int, resolve: Resolve) -> Lease:
+        self._change(
+            job,
+            state=JobState.IN_FLIGHT,
+            token=job.token + 1,
+            owner=self._owner,
+            lease_until=deadline,
+            started_at=None,
+            policy=resolve(job.row.handler, job.row.queue),
+        )
+        return job.lease()
+
+    def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
+        with self.transaction():
+            return [outcome.lease.id for outcome in outcomes if not (self._settle(outcome) or self._settled(outcome))]
+
+    def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
+        with self.transaction():
+            return [outcome.lease.id for outcome in outcomes if not self._settle(outcome)]
+
+    def _settled(self, outcome: Outcome) -> bool:
+        job = self._shelf.jobs.get(outcome.lease.id)
+        return job is not None and job.settled == outcome.lease.token
+
+    def _settle(self, outcome: Outcome) -> bool:
+        job = self._leased(outcome.lease)
+        if job is None or (outcome.seen is not None and job.lease_until != outcome.seen):
+            return False
+        if outcome.state is None:
+            raise StoreError(f"job {job.id}: an outcome must be decided before it is settled")
+        now = self._now()
+        changes: dict[str, Any] = {"state": outcome.state, "owner": None, "result": outcome.result}
+        changes["lapses"] = _lapses(job, outcome)
+        if outcome.seen is None:
+            changes["settled"] = job.token
+        if outcome.took is not None:
+            changes["started_at"] = now - microseconds(outcome.took)
+        if outcome.state.terminal:
+            changes["finished_at"] = now
+        elif outcome.counted or outcome.state is JobState.SCHEDULED:
+            changes["due_at"] = now + microseconds(outcome.delay)
+        if outcome.counted:
+            changes |= {"retries": job.retries + 1, "tier": Tier.RETRY, "age": changes.get("due_at", job.age)}
+        if outcome.failure is not None:
+            changes["errors"] = _thinned((*job.errors, failure_record(outcome.failure, outcome.lease, now)))
+        if outcome.letter:
+            changes["letter"] = _Letter(now, token=job.letter.token + 1 if job.letter else 0)
+        self._change(job, **changes)
+        return True
+
+    def _leased(self, lease: Lease) -> _Job | None:
+        job = self._shelf.jobs.get(lease.id)
+        held = job is not None and job.state is JobState.IN_FLIGHT and job.token == lease.token
+        return job if held else None
+
+    def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
+        with self.transaction():
+            now = self._now()
+            stale = set()
+            for lease in leases:
+                if (job := self._leased(lease)) is not None:
+                    self._change(job, lease_until=now + microseconds(ttl))
+                else:
+                    stale.add(lease.id)
+            for lease in started:
+                if (job := self._leased(lease)) is not None:
+                    self._change(job, started_at=now if job.started_at is None else job.started_at)
+                else:
+                    stale.add(lease.id)
+            return sorted(stale)
+
+    def held(self) -> list[tuple[int, int]]:
+        with self._shelf.lock:
+            return [(job.id, job.token) for job in self._in_flight() if job.owner == self._owner]
+
+    def leases(self, ids: Sequence[int]) -> list[Lease]:
+        with self._shelf.lock:
+            return [job.lease() for job in self._in_flight() if job.owner == self._owner and job.id in set(ids)]
+
+    def _in_flight(self) -> Iterable[_Job]:
+        return [self._shelf.jobs[id] for id in sorted(self._shelf.in_flight)]
+
+    # recovery
+
+    def lapsed(self, limit: int) -> list[Lapsed]:
+        with self._shelf.lock:
+            self._forget_owners()
+            now, found = self._now(), []
+            for job in self._in_flight():
+                owner = self._shelf.owners.get(job.owner or "")
+                gone = owner is not None and owner.presence.state == LEFT
+                if job.owner != self._owner and (gone or job.lease_until <= now):
+                    started = job.started_at is not None
+                    found.append(Lapsed(job.lease(), job.lease_until, started, job.lapses, job.owner or "", gone))
+            return found[:limit]
+
+    # dead letters
+
+    def dead_letters(self, limit: int, ttl: float) -> list[Letter]:
+        with self.transaction():
+            now = self._now()
+            due = [job for job in self._pending() if job.letter is not None and job.letter.due_at <= now]
+            due.sort(key=lambda job: job.letter.due_at if job.letter else 0)
+            return [self._claim_letter(job, now + microseconds(ttl)) for job in due[:limit]]
+
+    def _pending(self) -> list[_Job]:
+        return [job for job in self._shelf.jobs.values() if job.letter_state == "pending"]
+
+    def _claim_letter(self, job: _Job, until: int) -> Letter:
+        letter = copy(job.letter)
+        assert letter is not None
+        letter.token, letter.tries, letter.due_at = letter.token + 1, letter.tries + 1, until
+        self._change(job, letter=letter)
+        return Letter(job.id, letter.token, letter.tries, letter.accepted, job.shown())
+
+    def accepted(self, letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
+        def accept(letter: _Letter) -> None:
+            letter.accepted |= {sink}
+            if wanted <= letter.accepted:
+                letter.state = "delivered"
+
+        return self._change_letters(letters, accept)
+
+    def postpone(self, letters: Sequence[Letter], delay: float) -> list[int]:
+        def put_off(letter: _Letter) -> None:
+            letter.due_at = self._now() + microseconds(delay)
+
+        return self._change_letters(letters, put_off)
+
+    def _change_letters(self, letters: Sequence[Letter], change: Callable[[_Letter], None]) -> list[int]:
+        stale = []
+        with self.transaction():
+            for claimed in letters:
+                job = self._shelf.jobs.get(claimed.id)
+                letter = None if job is None else copy(job.letter)
+                if job is None or letter is None or letter.state is None or letter.token != claimed.token:
+                    stale.append(claimed.id)
+                else:
+                    change(letter)
+                    self._change(job, letter=letter)
+        return stale
+
+    # asking
+
+    def next_due(self) -> float | None:
+        with self._shelf.lock:
+            job = self._shelf.next_scheduled()
+            dues = [] if job is None else [job.due_at]
+            dues += [job.letter.due_at for job in self._pending() if job.letter is not None]
+            return max(0.0, (min(dues) - self._now()) / 1e6) if dues else None
+
+    def stats(self) -> dict[str, Any]:
+        with self._shelf.lock:
+            self._forget_owners()
+            names = {queue for queue, _, _ in self._shelf.counts} | self._shelf.paused
+            running = Counter(self._running())
+            return {
+                "queues": [self._queue(name, running[name]) for name in sorted(names)],
+                "supervisors": [_owner_dict(name, owner) for name, owner in self._shelf.owners.items()],
+            }
+
+    def _queue(self, queue: str, processing: int) -> dict[str, Any]:
+        def n(state: JobState, *tiers: int) -> int:
+            return sum(self._shelf.counts[queue, tier, state] for tier in tiers or Tier)
+
+        return {
+            "queue": queue,
+            "queue_size": n(JobState.READY, Tier.FRESH),
+            "retry_queue_size": n(JobState.READY, Tier.RETRY),
+            "scheduled": n(JobState.SCHEDULED),
+            "in_flight": n(JobState.IN_FLIGHT),
+            "failed": n(JobState.FAILED),
+            "paused": queue in self._shelf.paused,
+            "processing": processing,
+        }
+
+    def _running(self) -> Iterator[str]:
+        """The queue of each job that a worker is running now."""
+        for owner in self._shelf.owners.values():
+            for worker in owner.presence.workers:
+                current = worker.get("current_job")
+                job = self._shelf.jobs.get(current["job_id"]) if current else None
+                if job is not None and job.state is JobState.IN_FLIGHT:
+                    yield job.row.queue
+
+    def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
+        with self._shelf.lock:
+            left: Counter[str] = Counter()
+            latest = None if horizon is None else self._now() + microseconds(horizon)
+            for job in self._shelf.jobs.values():
+                if not job.state.terminal and self._serves(job.row.queue, served):
+                    beyond = job.state is JobState.SCHEDULED and latest is not None and job.due_at > latest
+                    left[job.state.value] += not beyond
+            left["dead_letters"] = len(self._pending())
+            return {what: n for what, n in left.items() if n}
+
+    def get(self, id: int) -> dict[str, Any] | None:
+        with self._shelf.lock:
+            job = self._shelf.jobs.get(id)
+            return None if job is None else job.shown()
+
+    def list_jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        queue: str | None = None,
+        handler: str | None = None,
+        letter: str | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        with self._shelf.lock:
+            found = [
+                job
+                for job in self._shelf.jobs.values()
+                if (state is None or job.state is state)
+                and (queue is None or job.row.queue == queue)
+                and (handler is None or job.row.handler == handler)
+                and (letter is None or job.letter_state == letter or (letter == "any" and job.letter_state is not None))
+            ]
+            finished = state is not None and state.terminal and letter is None
+            found.sort(key=lambda job: (job.finished_at or 0 if finished else 0, job.id), reverse=True)
+            return [job.shown() for job in found[:limit]]
+
+    # the operator's verbs
+
+    def cancel(self, ids: Sequence[int]) -> Verdict:
+        return self._do(ids, refuse_cancel, self._cancel)
+
+    def retry(self, ids: Sequence[int]) -> Verdict:
+        return self._do(ids, refuse_retry, self._retry)
+
+    def redrive(self, ids: Sequence[int] | None, force: bool = False) -> Verdict:
+        return self._do(ids, lambda state, letter: refuse_redrive(state, letter, force), self._redrive)
+
+    def delete(self, ids: Sequence[int], force: bool = False) -> Verdict:
+        return self._do(ids, lambda state, letter: refuse_delete(state, letter, force), self._delete)
+
+    def purge(self, force: bool = False) -> Verdict:
+        return self._do(None, lambda state, letter: refuse_delete(state, letter, force), self._delete)
+
+    def pause(self, queue: str, paused: bool) -> None:
+        with self._shelf.lock:
+            (self._shelf.paused.add if paused else self._shelf.paused.discard)(queue)
+        self.ring()
+
+    def paused(self) -> frozenset[str]:
+        return frozenset(self._shelf.paused)
+
+    def prune(self, retention: Retention, limit: int) -> int:
+        kept = {
+            JobState.SUCCEEDED: retention.succeeded,
+            JobState.CANCELLED: retention.cancelled,
+            JobState.FAILED: retention.failed,
+        }
+        with self.transaction():
+            now = self._now()
+            past = [
+                job
+                for job in self._shelf.jobs.values()
+                if (seconds := kept.get(job.state)) is not None
+                and (job.finished_at or 0) <= now - microseconds(seconds)
+                and job.letter_state != "pending"
+            ]
+            past.sort(key=lambda job: job.finished_at or 0)
+            for job in past[:limit]:
+                self._delete(job)
+            return len(past[:limit])
+
+    def _do(
+        self,
+        ids: Sequence[int] | None,
+        refuse: Callable[[JobState, str | None], str | None],
+        change: Callable[[_Job], None],
+    ) -> Verdict:
+        done: list[int] = []
+        refused: dict[int, str] = {}
+        with self.transaction():
+            if ids is None:
+                ids = [job.id for job in self._shelf.jobs.values() if job.letter_state is not None]
+            for id in dict.fromkeys(ids):
+                job = self._shelf.jobs.get(id)
+                why = NO_SUCH_JOB if job is None else refuse(job.state, job.letter_state)
+                if job is None or why is not None:
+                    refused[id] = why or NO_SUCH_JOB
+                else:
+                    change(job)
+                    done.append(id)
+        self.ring()
+        return done, refused
+
+    def _cancel(self, job: _Job) -> None:
+        self._change(job, state=JobState.CANCELLED, token=job.token + 1, finished_at=self._now(), owner=None)
+
+    def _retry(self, job: _Job) -> None:
+        if job.state is JobState.SCHEDULED:
+            now = self._now()
+            self._change(job, state=JobState.READY, due_at=now, age=now if job.tier == Tier.RETRY else job.age)
+        else:
+            self._redrive(job)
+
+    def _redrive(self, job: _Job) -> None:
+        letter = copy(job.letter)
+        if letter is not None:
+            letter.state = None
+        self._change(
+            job,
+            state=JobState.READY,
+            tier=Tier.FRESH,
+            age=self._next_age(),
+            due_at=self._now(),
+            retries=0,
+            lapses=0,
+            started_at=None,
+            finished_at=None,
+            result=None,
+            letter=letter,
+        )
+
+    def _delete(self, job: _Job) -> None:
+        self._shelf.remember(job.id)
+        self._shelf.take_out(job)
+        del self._shelf.jobs[job.id]
+
+
+def _lapses(job: _Job, outcome: Outcome) -> int:
+    if outcome.seen is not None and outcome.kind is Kind.RELEASED:
+        return job.lapses + 1
+    expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
+    return job.lapses if expired else 0
+
+
+def _thinned(errors: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
+    return errors if len(errors) <= KEPT_ATTEMPTS else (errors[0], *errors[1 - KEPT_ATTEMPTS :])
+
+
+def _owner_dict(name: str, owner: _Owner) -> dict[str, Any]:
+    gone = owner.presence.state == LEFT
+    return {
+        "owner": name,
+        "host": owner.host,
+        "pid": owner.pid,
+        "state": "gone" if gone else owner.presence.state,
+        "seen_at": iso(owner.seen_at),
+        "workers": list(owner.presence.workers),
+    }
