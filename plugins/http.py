@@ -1,0 +1,103 @@
+"""Handler `http`: {"url": "https://example.org/hook", "json": {"id": 7}} -> {"status": 200, "headers": {...}, "body": "..."}.
+
+2xx succeeds. 408, 425, 429, 5xx and a server that can't be reached are tried again, after `Retry-After` if the server says
+so. Any other status goes straight to the dead letters.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, InvalidURL
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from supervisor import Job, Reject, Retry, handler
+
+BODY_MOST = 64_000
+WAIT_MOST = 3600.0
+TRY_AGAIN = frozenset({408, 425, 429})
+
+
+@handler("http")
+def request(job: Job) -> dict[str, Any]:
+    """Optional: `method`, `headers`, `body` (text) or `json`, `timeout` (seconds of silence, 30)."""
+    sent, timeout = _prepare(job.payload if isinstance(job.payload, dict) else {})
+    what = f"{sent.get_method()} {sent.full_url.partition('?')[0]}"
+    try:
+        with _OPENER.open(sent, timeout=timeout) as response:
+            body = response.read(BODY_MOST)
+            if response.length and len(body) < BODY_MOST:
+                raise ConnectionError(f"the answer ended {response.length} bytes early")
+            return {"status": response.status, "headers": dict(response.headers), "body": body.decode(errors="replace")}
+    except HTTPError as error:
+        with error:
+            message = f"{what}: {error.code} {error.reason}: {error.read(500).decode(errors='replace')}"
+            if error.code in TRY_AGAIN or error.code >= 500:
+                raise Retry(message, after=_retry_after(error.headers.get("Retry-After", ""))) from None
+            raise Reject(message) from None
+    except (ValueError, InvalidURL) as error:
+        raise Reject(f"{what}: {error}") from None
+    except (OSError, HTTPException) as error:
+        raise Retry(f"{what}: {type(error).__name__}: {error}") from None
+
+
+class _Redirects(HTTPRedirectHandler):
+    """To http and https only, at most five in a row; what is secret stays with the host it was meant for."""
+
+    max_redirections = 5
+
+    def redirect_request(self, req: Request, *answer: Any) -> Request | None:
+        following = super().redirect_request(req, *answer)
+        if following is None or following.type not in ("http", "https"):
+            return None
+        if (following.type, following.host) != (req.type, req.host):
+            following.remove_header("Authorization")
+            following.remove_header("Cookie")
+        return following
+
+
+_OPENER = build_opener(_Redirects)
+
+
+def _prepare(task: dict[str, Any]) -> tuple[Request, float]:
+    url, headers, timeout = task.get("url"), task.get("headers", {}), task.get("timeout", 30)
+    body, method = task.get("body"), task.get("method", "POST" if {"body", "json"} & task.keys() else "GET")
+    if not isinstance(url, str) or not _reachable(url):
+        raise Reject("url: expected http://HOST/... or https://HOST/..., with no user or password in it")
+    _expect(isinstance(method, str) and method.isalpha(), "method: expected a word such as PUT")
+    _expect(isinstance(headers, dict) and all(isinstance(v, str) for v in headers.values()), "headers: expected texts")
+    _expect(type(timeout) in (int, float) and 0 < timeout <= 86_400, "timeout: expected seconds, above 0")
+    _expect(body is None or isinstance(body, str), "body: expected text")
+    _expect(body is None or "json" not in task, "body: expected either body or json")
+    headers = {"User-Agent": "job-supervisor", **headers}
+    if "json" in task:
+        body, headers = json.dumps(task["json"]), {"Content-Type": "application/json", **headers}
+    return Request(url, None if body is None else body.encode(), headers, method=method.upper()), timeout
+
+
+def _reachable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
+        )
+    except ValueError:
+        return False
+
+
+def _expect(right: bool, otherwise: str) -> None:
+    if not right:
+        raise Reject(otherwise)
+
+
+def _retry_after(header: str) -> float | None:
+    """Seconds from now, of a header with seconds or an HTTP date; None, so the job's own backoff, if it has neither."""
+    try:
+        wait = float(header) if header.isdecimal() else parsedate_to_datetime(header).timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return min(max(wait, 1.0), WAIT_MOST)

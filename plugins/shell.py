@@ -1,0 +1,72 @@
+"""Handler `shell`: {"argv": ["convert", "a.png", "a.jpg"]} -> {"exit_code": 0, "stdout": "..."}.
+
+The program is started as it is given, never through a shell, so nothing in a payload is ever read as a command. It stays
+in the worker's process group: a timeout takes it along. For a pipeline, write a script and name it in `argv`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any
+
+from supervisor import Job, Reject, handler
+
+TAIL = 16_000
+
+
+class CommandFailed(Exception):
+    """The program ended with another status than 0; the message has the tail of its standard error."""
+
+
+@handler
+def shell(job: Job) -> dict[str, Any]:
+    """Optional: `env` (added to the worker's), `cwd`, `input` (text for standard input), `reject_codes` (statuses that no
+    retry can mend). Of the output the last 16 kB are kept."""
+    task = job.payload if isinstance(job.payload, dict) else {}
+    argv, env, codes = task.get("argv"), task.get("env", {}), task.get("reject_codes", [])
+    if not isinstance(argv, list) or not argv or not _texts(argv):
+        raise Reject(f"argv: expected a list of texts, the program first, got {argv!r}")
+    if not isinstance(env, dict) or not _texts(env.values()):
+        raise Reject("env: expected texts by name")
+    if not isinstance(codes, list):
+        raise Reject(f"reject_codes: expected a list of exit codes, got {codes!r}")
+    for key in ("cwd", "input"):
+        if not isinstance(task.get(key, ""), str):
+            raise Reject(f"{key}: expected text, got {task[key]!r}")
+    code, stdout, stderr = _run(argv, {**os.environ, **env}, task.get("cwd"), task.get("input", "").encode())
+    if code == 0:
+        return {"exit_code": 0, "stdout": stdout}
+    how = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+    message = f"{argv[0]}: {how}: {stderr.strip()}"
+    raise Reject(message) if code in codes else CommandFailed(message)
+
+
+def _run(argv: list[str], env: dict[str, str], cwd: str | None, text: bytes) -> tuple[int, str, str]:
+    with (
+        subprocess.Popen(
+            argv, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process,
+        ThreadPoolExecutor(2) as readers,
+    ):
+        assert process.stdin and process.stdout and process.stderr
+        stdout, stderr = readers.submit(_tail, process.stdout), readers.submit(_tail, process.stderr)
+        try:
+            with process.stdin as stdin:
+                stdin.write(text)
+        except BrokenPipeError:
+            pass  # it ended, or closed its input, without reading everything
+        return process.wait(), stdout.result(), stderr.result()
+
+
+def _tail(stream: IO[bytes]) -> str:
+    kept = b""
+    while data := stream.read1(65_536):  # type: ignore[attr-defined]
+        kept = (kept + data)[-TAIL:]
+    return kept.decode(errors="replace")
+
+
+def _texts(values: Any) -> bool:
+    return all(isinstance(value, str) and "\x00" not in value for value in values)

@@ -1,0 +1,110 @@
+"""Counters, timers and gauges to a statsd server over UDP. Off unless STATSD_HOST is set; STATSD_PORT is 8125 if it isn't.
+
+Sends what it can and forgets the rest: a metric is worth neither a wait nor an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from supervisor import events as happened
+from supervisor import hookimpl
+
+MOST_BYTES = 1400
+MOST_TIMERS = 50
+LOOK_UP_EVERY = 60.0
+HOST, PORT = os.environ.get("STATSD_HOST", ""), os.environ.get("STATSD_PORT", "8125")
+if not PORT.isdecimal() or not 0 < int(PORT) < 65_536:
+    raise ValueError(f"STATSD_PORT: expected a port number, got {PORT!r}")
+
+
+class Statsd:
+    """Not connected before the first batch: the file is imported in every process, but only the supervisor sends."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._socket: socket.socket | None = None
+        self._look_up_at = 0.0
+        self._workers: set[int] = set()
+
+    def tell(self, events: Sequence[Any]) -> None:
+        packet = b""
+        for line in _lines(events, self._workers):
+            if packet and len(packet) + 1 + len(line) > MOST_BYTES:
+                self._send(packet)
+                packet = b""
+            packet = b"\n".join([packet, line]) if packet else line
+        self._send(packet)
+
+    def _send(self, packet: bytes) -> None:
+        try:
+            if self._socket is None and time.monotonic() >= self._look_up_at:
+                self._look_up_at = time.monotonic() + LOOK_UP_EVERY
+                self._socket = _connect(self._host, self._port)
+            if self._socket is not None:
+                self._socket.send(packet)
+        except OSError:
+            pass
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    connected = socket.socket(family, kind)
+    connected.setblocking(False)
+    connected.connect(address)
+    return connected
+
+
+def _lines(events: Sequence[Any], workers: set[int]) -> Iterator[bytes]:
+    """Lines of a batch. `workers` are the pids alive before it, and after."""
+    counts: Counter[str] = Counter()
+    runs: defaultdict[str, list[float]] = defaultdict(list)
+    gauges: dict[str, int] = {}
+    for event in events:
+        match event:
+            case happened.JobsSettled(outcomes):
+                for outcome in outcomes:
+                    counts["jobs.retried" if outcome.counted else f"jobs.{outcome.kind.value}"] += 1
+                    if outcome.took is not None:
+                        runs[_word(outcome.lease.handler)].append(outcome.took)
+            case happened.LeasesRecovered(outcomes):
+                counts["leases.recovered"] += len(outcomes)
+            case happened.LettersPublished(sink, ids):
+                counts[f"letters.published.{_word(sink)}"] += len(ids)
+            case happened.WorkerStarted(_, pid):
+                workers.add(pid)
+            case happened.WorkerDied(_, pid, cause):
+                workers.discard(pid)
+                counts[f"workers.ended.{_word(cause)}"] += 1
+            case happened.QueuesSeen(waiting):
+                gauges |= {
+                    f"queue.{_word(queue)}.{tier}": n
+                    for queue, ready in waiting.items()
+                    for tier, n in zip(("fresh", "retry"), ready, strict=True)
+                }
+    yield from (f"supervisor.{name}:{count}|c".encode() for name, count in counts.items())
+    for name, times in runs.items():
+        step = -(-len(times) // MOST_TIMERS)  # a sample, which says its rate, is enough of a batch of thousands
+        rate = f"|@{1 / step:.4g}" if step > 1 else ""
+        yield from (f"supervisor.run_time.{name}:{took * 1000:.3f}|ms{rate}".encode() for took in times[::step])
+    yield from (f"supervisor.{name}:{value}|g".encode() for name, value in {**gauges, "workers": len(workers)}.items())
+
+
+def _word(name: str) -> str:
+    """A name as one part of a statsd name."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:100]
+
+
+_STATSD = Statsd(HOST, int(PORT))
+
+
+@hookimpl
+def supervisor_events(events: Sequence[Any]) -> None:
+    if HOST:
+        _STATSD.tell(events)

@@ -1,0 +1,97 @@
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from supervisor import Job, Reject
+from supervisor.plugin_modules import forget, import_file
+
+PLUGIN = Path(__file__).parents[2] / "plugins" / "shell.py"
+
+
+@pytest.fixture
+def plugin() -> Iterator[ModuleType]:
+    yield import_file(PLUGIN)
+    forget(PLUGIN.parent)
+
+
+@pytest.fixture
+def shell(plugin: ModuleType) -> Callable[..., Any]:
+    return lambda **payload: plugin.shell(Job(1, "shell", payload))
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_gives_what_the_program_printed(shell: Any) -> None:
+    assert shell(argv=["echo", "grün"]) == {"exit_code": 0, "stdout": "grün\n"}
+
+
+def test_nothing_in_a_payload_is_a_command(shell: Any) -> None:
+    assert shell(argv=["echo", "$(id)", ";", "*"])["stdout"] == "$(id) ; *\n"
+    with pytest.raises(Reject, match="argv: expected a list of texts"):
+        shell(argv="echo hello")
+
+
+def test_environment_folder_and_input(shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROM_WORKER", "kept")
+    code = "import os, sys; print(os.environ['ADDED'], os.environ['FROM_WORKER'], os.getcwd(), sys.stdin.read())"
+    answer = shell(argv=python(code), env={"ADDED": "new"}, cwd=str(tmp_path), input="said")
+    assert answer["stdout"] == f"new kept {tmp_path} said\n"
+
+
+def test_input_that_is_not_read_is_no_error(shell: Any) -> None:
+    assert shell(argv=["true"], input="x" * 1_000_000)["exit_code"] == 0
+
+
+def test_much_output_on_both_streams_blocks_nothing_and_its_tail_is_kept(shell: Any, plugin: ModuleType) -> None:
+    code = "import sys; [(sys.stdout.write('o' * 99_999 + '!'), sys.stderr.write('e' * 100_000)) for _ in range(10)]"
+    assert shell(argv=python(code))["stdout"] == ("o" * 99_999 + "!")[-plugin.TAIL :]
+
+
+def test_a_failure_says_status_and_standard_error(shell: Any, plugin: ModuleType) -> None:
+    with pytest.raises(plugin.CommandFailed, match=r"^sh: exit code 3: no such picture$"):
+        shell(argv=["sh", "-c", "echo no such picture >&2; exit 3"])
+    with pytest.raises(plugin.CommandFailed, match=r"^sh: killed by SIGKILL: "):
+        shell(argv=["sh", "-c", "kill -9 $$"])
+
+
+def test_a_status_that_no_retry_can_mend_is_rejected(shell: Any, plugin: ModuleType) -> None:
+    with pytest.raises(Reject, match="exit code 65"):
+        shell(argv=["sh", "-c", "exit 65"], reject_codes=[64, 65])
+    with pytest.raises(plugin.CommandFailed, match="exit code 66"):
+        shell(argv=["sh", "-c", "exit 66"], reject_codes=[64, 65])
+
+
+def test_a_program_that_is_not_there_is_left_to_a_retry(shell: Any) -> None:
+    with pytest.raises(FileNotFoundError):
+        shell(argv=["no-such-program-anywhere"])
+
+
+def test_stays_in_the_group_that_a_timeout_kills(shell: Any) -> None:
+    code = "import os; print(os.getpgid(0))"
+    assert int(shell(argv=python(code))["stdout"]) == os.getpgid(0)
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ({}, "argv: expected"),
+        ({"argv": []}, "argv: expected"),
+        ({"argv": ["echo", 1]}, "argv: expected"),
+        ({"argv": ["echo", "a\x00b"]}, "argv: expected"),
+        ({"argv": ["true"], "env": {"A": 1}}, "env: expected"),
+        ({"argv": ["true"], "env": ["A=1"]}, "env: expected"),
+        ({"argv": ["true"], "cwd": 1}, "cwd: expected text"),
+        ({"argv": ["true"], "input": {"a": 1}}, "input: expected text"),
+        ({"argv": ["true"], "reject_codes": 1}, "reject_codes: expected"),
+    ],
+)
+def test_a_payload_that_can_not_be_run_is_rejected(shell: Any, payload: dict[str, Any], expected: str) -> None:
+    with pytest.raises(Reject, match=expected):
+        shell(**payload)
