@@ -20,7 +20,7 @@ from supervisor import config_values as kind
 from supervisor.config_problems import ConfigError, Tree, contradicted, explain, flatten, prune, write_problem
 from supervisor.durations import parse_limit
 from supervisor.jobs import Backoff, Policy
-from supervisor.yaml_loader import Document, Problem, read_yaml
+from supervisor.yaml_loader import Document, Problem, Refused, read_yaml
 
 if TYPE_CHECKING:
     from supervisor.plugin_manager import HandlerInfo
@@ -67,7 +67,7 @@ class StoreSettings(Section):
             return {"url": kind.expect_text(value)}
         named = {key: part for key, part in value.items() if key in ("url", "type")}
         rest = {key: part for key, part in value.items() if key not in named}
-        return {"url": None, **named, "options": rest} if named else {"options": rest}
+        return {**({"url": None} if named else {}), **named, "options": rest}
 
     @property
     def scheme(self) -> str:
@@ -325,7 +325,10 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
     if path is None:
         return Settings()
     base = path.absolute().parent
-    schema, problems = _validate(read_yaml(_content(path, source), environ), base)
+    document = read_yaml(_content(path, source), environ)
+    if isinstance(document.value, Refused):
+        raise ConfigError([write_problem(path, problem) for problem in document.problems])
+    schema, problems = _validate(document, base)
     fields = {name: getattr(schema, name) for name in Schema.model_fields}
     settings = Settings.model_construct(schema.model_fields_set, **fields, path=path, base=base)
     if problems:

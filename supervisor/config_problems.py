@@ -153,11 +153,12 @@ def flatten(known: Tree, prefix: str = "") -> Iterator[str]:
 
 
 class Contradiction(NamedTuple):
-    """`path` is what to change, unless another of `involved` is wrong already."""
+    """`path` is what to change, unless another of `involved` is wrong already. What is there may be `secret`."""
 
     path: Keys
     message: str
     involved: tuple[Keys, ...] = ()
+    secret: bool = False
 
 
 def contradictions(settings: Schema) -> Iterator[Contradiction]:
@@ -170,7 +171,7 @@ def contradictions(settings: Schema) -> Iterator[Contradiction]:
 def contradicted(document: Document, settings: Schema, wrong: Iterable[Keys]) -> list[Problem]:
     wrong = list(wrong)
     return [
-        _problem(document, found.path, found.message + _got(document, found.path))
+        _problem(document, found.path, found.message + ("" if found.secret else _got(document, found.path)))
         for found in contradictions(settings)
         if not any(_touch(path, other) for path in (found.path, *found.involved) for other in wrong)
     ]
@@ -184,7 +185,7 @@ def _store(store: StoreSettings) -> Iterator[Contradiction]:
     if store.url is not None:
         problem = _url_problem(store.url)
         if problem:
-            yield Contradiction(path, problem)
+            yield Contradiction(path, problem, secret=True)
     allowed = STORE_OPTIONS.get(store.scheme)
     for key, value in store.options.items() if allowed is not None else ():
         choices = (allowed or {}).get(key)

@@ -184,7 +184,7 @@ class _Builder:
                 text = _expand(text, self._environ)
             except ValueError as error:
                 return self._refuse(path, line, str(error))
-            tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) if node.style is None else f"{_TAG}str"
+            tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) if not node.style else f"{_TAG}str"
         try:
             return _typed(text, tag)
         except ValueError as error:

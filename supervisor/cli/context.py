@@ -11,8 +11,6 @@ import click
 
 from supervisor import config as configuration
 from supervisor.config import Settings
-from supervisor.config_problems import STORE_OPTIONS
-from supervisor.durations import parse_limit
 from supervisor.hooks import COMMAND_HOOKS
 from supervisor.stores.base import StoreError
 
@@ -67,14 +65,6 @@ def read_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Par
     return read
 
 
-def parse_timeout(text: str) -> float:
-    """Seconds; 0 for none: no limit."""
-    try:
-        return parse_limit(text) or 0.0
-    except ValueError as error:
-        raise ValueError(f"{error}; or none for no limit") from None
-
-
 def load_settings(config: Path | None) -> Settings:
     """Of the `-c` after the command's name, else of the one before it, else where a config is looked for."""
     if config is None:
@@ -86,10 +76,10 @@ def load_settings(config: Path | None) -> Settings:
 def use_store(settings: Settings, use: Callable[[Store], Answer], *, create: bool = False) -> Answer:
     """What `use` makes of the store; tried again for a while if the store is busy. One that doesn't exist yet is refused
     unless `create`."""
-    from supervisor.stores import insist, open_store
+    from supervisor.stores import BUILT_IN, insist, open_store
 
     _check_visible(settings, create)
-    openers = {} if settings.store.scheme in STORE_OPTIONS else _plugin_openers(settings)
+    openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
     store = insist(lambda: open_store(settings.store, create=create, base=settings.base, openers=openers), PATIENCE)
     try:
         return insist(lambda: use(store), PATIENCE)

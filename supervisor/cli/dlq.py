@@ -42,9 +42,10 @@ def _empty(settings: Settings) -> str:
 def show(config: Path | None, id: int, as_json: bool) -> None:
     """Show all that is known about a dead letter."""
     job = use_store(load_settings(config), lambda store: store.get(id))
-    if job is None or job["dead_letter"] is None:
-        what = "no job" if job is None else f"it is {job['state']} and no dead letter: job"
-        raise UserMistake(f"{what} {id}")
+    if job is None:
+        raise UserMistake(f"no job {id}")
+    if job["dead_letter"] is None:
+        raise UserMistake(f"job {id} is {job['state']}, not a dead letter")
     print_job(job, as_json)
 
 
