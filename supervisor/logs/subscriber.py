@@ -271,6 +271,8 @@ def _say_of_worker(event: _OfWorker, message: str, *arguments: Any, **fields: An
 def _job_of(event: events.WorkerDied | events.WorkerSaid) -> tuple[str, dict[str, Any]]:
     if event.job_id is None:
         return "", {}
+    if event.handler is None:
+        return f"job={event.job_id}", {"job": event.job_id}
     return f"job={event.job_id} handler={event.handler}", {"job": event.job_id, "handler": event.handler}
 
 

@@ -90,6 +90,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             events.WorkerSaid(2, 123, "stderr", 42, ["oh no"], "thumb"),
             "INFO worker 2 (pid 123) stderr job=42 handler=thumb: oh no",
         ),
+        (events.WorkerSaid(2, 123, "stdout", 42, ["hi"]), "INFO worker 2 (pid 123) stdout job=42: hi"),
         (events.WorkerSaid(2, 123, "stdout", None, ["hello"]), "INFO worker 2 (pid 123) stdout: hello"),
         (events.JobsClaimed([lease(retries=1)]), "DEBUG job=42 handler=thumb attempt 2 claimed under token 7"),
         (events.JobStarted(lease(), 123), "DEBUG job=42 handler=thumb attempt 1 started on pid 123"),

@@ -1,0 +1,248 @@
+"""The real `supervisor` command in a folder of its own, in processes of its own, none of which outlives its test.
+
+command.write(plugins={"mail.py": '''
+    from supervisor import handler
+    @handler
+    def mail(job): ...
+'''})
+id = command.enqueue("mail", {"to": "me"})
+sup = command.run()
+wait_for(lambda: command.job(id)["state"] == "succeeded")
+sup.signal(SIGTERM)
+assert sup.wait() == 0
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from supervisor.cli.app import run_command_line
+
+ROOT = Path(__file__).parents[2]
+MARK = "SUPERVISOR_TEST_MARK"
+CONFIG = "workers: {count: 2}\n"
+PATIENCE = 15.0
+
+Fact = TypeVar("Fact")
+
+
+def wait_for(fact: Callable[[], Fact], timeout: float = PATIENCE, every: float = 0.02) -> Fact:
+    """What `fact` gives once it neither raises AssertionError nor gives False; its last assertion, if that never happens."""
+    give_up = time.monotonic() + timeout
+    while True:
+        try:
+            value = fact()
+            assert value is not False, "not so"
+            return value
+        except AssertionError as error:
+            if time.monotonic() > give_up:
+                error.add_note(f"still so after {timeout:g}s")
+                raise
+        time.sleep(every)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Running:
+    """A `supervisor run` in its own process group. `out` and `log` are what it has written so far."""
+
+    def __init__(self, arguments: list[str], folder: Path, env: Mapping[str, str], number: int) -> None:
+        self._out, self._log = folder / f"run-{number}.out", folder / f"run-{number}.log"
+        with self._out.open("wb") as out, self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                arguments, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
+            )
+        self.pid = self.process.pid
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text(errors="replace")
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; minus the signal's number if one killed it; None while it runs."""
+        return self.process.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the supervisor alone, as `kill` does."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9 of the supervisor alone, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout:g}s; its log:\n{self.log}") from None
+
+    def says(self, text: str, timeout: float = PATIENCE) -> str:
+        """The first line of the log with `text` in it, once it is there."""
+
+        def line() -> str:
+            lines = [line for line in self.log.splitlines() if text in line]
+            assert lines, f"{text!r} is not in the log:\n{self.log}"
+            return lines[0]
+
+        return wait_for(line, timeout)
+
+    def nursery(self) -> int:
+        """The pid of the newest nursery."""
+        self.says("nursery started")
+        lines = [line for line in self.log.splitlines() if "nursery started" in line]
+        return int(lines[-1].rpartition("pid ")[2].rstrip(")"))
+
+    def end(self) -> None:
+        """However it stands, end it: asked twice, it has to."""
+        # Two signals, since the same one sent twice may arrive once. Stopped ones must be woken first.
+        for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGINT):
+            self.signal(number)
+        self.wait()
+
+
+class Command:
+    """The command in `folder`, its config in `supervisor.yaml` there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "supervisor.yaml"
+        self.mark = secrets.token_hex(8)
+        self.runs: list[Running] = []
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SUPERVISOR_", "COV_"))}
+        self.env = {**kept, MARK: self.mark, "PYTHONPATH": str(ROOT)}
+        self.write(config=CONFIG)
+
+    def write(self, config: str | None = None, plugins: Mapping[str, str] | None = None) -> None:
+        """Write the config, if given, and plugin files by name under `plugins/`; indentation of the whole is taken off."""
+        if config is not None:
+            self.config.write_text(textwrap.dedent(config))
+        for name, text in (plugins or {}).items():
+            path = self.folder / "plugins" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+
+    def run(self, *arguments: str) -> Running:
+        """Start `supervisor run`; it is ended with the test at the latest."""
+        run = Running(self._arguments("run", *arguments), self.folder, self.env, len(self.runs) + 1)
+        self.runs.append(run)
+        return run
+
+    def call(self, *arguments: str, input: str = "", timeout: float = 60.0) -> Ended:
+        """Run any command to its end, as a process."""
+        ended = subprocess.run(
+            self._arguments(*arguments), cwd=self.folder, env=self.env, input=input, capture_output=True, text=True,
+            timeout=timeout, start_new_session=True,
+        )  # fmt: skip
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+    def ask(self, *arguments: str) -> str:
+        """What a command prints; run in this process, since asking again and again must be cheap."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run_command_line(["-c", str(self.config), *arguments])
+        assert code == 0, f"supervisor {' '.join(arguments)} ended with {code}: {err.getvalue()}"
+        return out.getvalue()
+
+    def enqueue(self, handler: str, payload: Any = None, *options: str) -> int:
+        """The id of a new job. Options are those of the command line."""
+        return int(self.ask("enqueue", handler, json.dumps(payload), *options))
+
+    def enqueue_many(self, jobs: list[dict[str, Any]]) -> None:
+        """Jobs as the lines of a --file."""
+        file = self.folder / f"jobs-{secrets.token_hex(4)}.jsonl"
+        file.write_text("".join(json.dumps(job) + "\n" for job in jobs))
+        self.ask("enqueue", "--file", str(file))
+
+    def job(self, id: int) -> dict[str, Any]:
+        job: dict[str, Any] = json.loads(self.ask("jobs", "show", str(id), "--json"))
+        return job
+
+    def jobs(self, *options: str) -> list[dict[str, Any]]:
+        """Jobs, newest first; options are those of `jobs list`, such as "--state", "failed"."""
+        return [
+            json.loads(line) for line in self.ask("jobs", "list", "--json", "--limit", "1000000", *options).splitlines()
+        ]
+
+    def until(self, id: int, state: str, timeout: float = PATIENCE) -> dict[str, Any]:
+        """The job, once it is in this state."""
+
+        def reached() -> dict[str, Any]:
+            job = self.job(id)
+            assert job["state"] == state, f"job {id} is {job['state']}, expected {state}: {job}"
+            return job
+
+        return wait_for(reached, timeout)
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self.ask("status", "--json"))
+        return status
+
+    def processes(self) -> dict[int, str]:
+        """Every living process that this command has brought about, however far down: pid -> command line."""
+        found = {}
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdecimal():
+                continue
+            try:
+                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\x00"):
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\x00", b" ").decode()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+        return found
+
+    def left_behind(self) -> dict[str, Any]:
+        """What a run that was not killed must not leave: processes, bells and locks of owners, claims."""
+        left: dict[str, Any] = {"processes": self.processes(), "bells": [], "claims": []}
+        if self.runs and self.runs[-1].code is not None and self.runs[-1].code >= 0:
+            left["bells"] = sorted(path.name for path in self.folder.glob("*.bells/*"))
+            if (self.folder / "jobs.db").exists():
+                left["claims"] = self.jobs("--state", "in_flight")
+        return {what: found for what, found in left.items() if found}
+
+    def close(self, patience: float = 5.0) -> None:
+        """End what runs, and fail if anything is left behind."""
+
+        def nothing_left() -> None:
+            assert (left := self.left_behind()) == {}, f"left behind: {left}"
+
+        try:
+            for run in self.runs:
+                if run.code is None:
+                    run.end()
+            wait_for(nothing_left, patience)
+        finally:
+            for run in self.runs:
+                run.process.kill()
+                run.process.wait()
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _arguments(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "supervisor", *arguments, "-c", str(self.config)]
