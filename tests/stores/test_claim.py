@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from supervisor.jobs import Policy
+from supervisor.stores.base import Take, Waiting
+from tests.stores.shelf import (
+    POLICY,
+    TTL,
+    again,
+    make_dead,
+    make_retries,
+    put,
+    release,
+    resolve,
+    state_of,
+    take,
+    take_one,
+)
+
+
+def test_a_lease_says_all_that_a_worker_and_its_supervisor_need(shelf, store):
+    (id,) = put(store, "mail", priority=3, headers='{"a":1}')
+    lease = take_one(store)
+    assert lease._asdict() == {
+        "id": id,
+        "token": 1,
+        "handler": "mail",
+        "queue": "default",
+        "payload": "{}",
+        "headers": '{"a":1}',
+        "retries": 0,
+        "priority": 3,
+        "tier": 0,
+        "due_at": shelf.clock.microseconds,
+        "created_at": shelf.clock.microseconds,
+        "policy": POLICY,
+    }
+    assert lease.attempt == 1
+    assert state_of(store, id) == "in_flight"
+    assert store.held() == [(id, 1)]
+    assert store.leases([id, 999]) == [lease]
+
+
+def test_no_job_is_claimed_twice(shelf, store):
+    other = shelf.joined("two")
+    put(store, *"abc")
+    assert len(take(store, 2)) == 2
+    assert len(take(other, 2)) == 1
+    assert take(store) == take(other) == []
+
+
+def test_within_a_tier_priority_goes_first_and_then_age(store):
+    low, high, mid, high_too = (put(store, priority=priority)[0] for priority in (1, 9, 5, 9))
+    assert [lease.id for lease in take(store)] == [high, high_too, mid, low]
+
+
+def test_each_queue_has_its_own_take(store):
+    (a,) = put(store, queue="a")
+    b, _ = put(store, "x", "y", queue="b")
+    takes = [Take(queue, 1, 1, 1, 100) for queue in ("b", "a", "empty")]
+    assert [lease.id for lease in store.claim(takes, TTL, resolve)] == [b, a]
+
+
+def test_the_order_of_a_take(shelf, store):
+    retries = make_retries(shelf, store, *"abcd")
+    fresh = put(store, *"ef")
+    (urgent,) = put(store, "g", priority=100)
+    got = [lease.id for lease in take(store, 6, retries_first=2, retries_most=3)]
+    assert got == [urgent, retries[0], retries[1], *fresh, retries[2]]
+    assert [lease.id for lease in take(store)] == [retries[3]]
+
+
+def test_never_more_retries_than_the_most(shelf, store):
+    retries = make_retries(shelf, store, *"abc")
+    assert take(store, 10, retries_first=10, retries_most=0) == []
+    assert [lease.id for lease in take(store, 10, retries_first=10, retries_most=1)] == retries[:1]
+
+
+def test_urgent_jobs_alone_can_fill_a_take(shelf, store):
+    make_retries(shelf, store, "a")
+    urgent = put(store, *"bcd", priority=100)
+    assert [lease.id for lease in take(store, 2)] == urgent[:2]
+
+
+def test_an_urgent_retry_is_a_retry(shelf, store):
+    (retry,) = make_retries(shelf, store, "a", priority=500)
+    (fresh,) = put(store)
+    assert [lease.id for lease in take(store, 10, retries_first=0)] == [fresh, retry]
+
+
+def test_retries_go_by_due_time(shelf, store):
+    first, second = make_retries(shelf, store, "a", "b")
+    leases = {lease.id: lease for lease in take(store)}
+    store.settle([again(leases[first], delay=9.0), again(leases[second], delay=4.0)])
+    shelf.clock.step(10)
+    store.promote(10)
+    assert [lease.id for lease in take(store)] == [second, first]
+
+
+def test_the_token_grows_at_every_claim(store):
+    put(store)
+    for token in (1, 2, 3):
+        lease = take_one(store)
+        assert lease.token == token
+        store.settle([release(lease)])
+
+
+def test_a_released_job_goes_back_to_its_place(store):
+    first, second = put(store, "a", "b")
+    store.settle([release(take_one(store))])
+    assert [lease.id for lease in take(store)] == [first, second]
+
+
+def test_a_redriven_job_goes_behind_what_waits(store):
+    (dead,) = make_dead(store, letter=False)
+    (waiting,) = put(store)
+    store.redrive([dead])
+    (later,) = put(store)
+    assert [lease.id for lease in take(store)] == [waiting, dead, later]
+
+
+def test_a_paused_queue_gives_nothing(store):
+    put(store)
+    store.pause("default", True)
+    assert take(store) == []
+    assert store.paused() == {"default"}
+    store.pause("default", False)
+    assert len(take(store)) == 1
+
+
+def test_the_policy_is_resolved_by_handler_and_queue(store):
+    put(store, "a", "b")
+    put(store, "a", queue="other")
+
+    def by_name(handler: str, queue: str) -> Policy:
+        return Policy(max_retries=len(handler + queue))
+
+    takes = [Take(queue, 10, 0, 0, 100) for queue in ("default", "other")]
+    assert [lease.policy.max_retries for lease in store.claim(takes, TTL, by_name)] == [8, 8, 6]
+
+
+def test_settings_that_were_read_again_hold_from_the_next_claim(store):
+    put(store, "a", "a")
+    assert take_one(store).policy == POLICY
+    (lease,) = store.claim([Take("default", 1, 0, 0, 100)], TTL, lambda handler, queue: Policy(max_retries=9))
+    assert lease.policy.max_retries == 9
+    assert store.leases([lease.id])[0].policy.max_retries == 9
+
+
+def test_counts_follow_a_job_through_its_life(shelf, store):
+    put(store, *"abc")
+    assert store.waiting(None) == {"default": Waiting(3, 0)}
+    one, *_ = take(store, 2)
+    assert store.waiting(None) == {"default": Waiting(1, 0)}
+    store.settle([again(one)])
+    shelf.clock.step(10)
+    store.promote(10)
+    assert store.waiting(None) == {"default": Waiting(1, 1)}

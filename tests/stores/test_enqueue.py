@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from supervisor.jobs import Backoff
+from supervisor.stores.base import EnqueueRow, Waiting
+from tests.stores.shelf import POLICY, put, state_of, take, take_one
+
+
+def test_ids_come_in_order_and_never_again(shelf, store):
+    first = put(store, "a", "b", "c")
+    assert first == sorted(first)
+    store.delete(first)
+    assert put(store, "d")[0] > first[-1]
+
+
+def test_nothing_is_a_batch_too(store):
+    assert store.enqueue([]) == []
+
+
+def test_a_new_job_as_people_see_it(shelf, store):
+    (id,) = store.enqueue([EnqueueRow("mail", '{"to": ["a", "b"]}', "post", 7, headers='{"trace": "x"}')])
+    now = "2023-11-14T22:13:20.000000Z"
+    assert store.get(id) == {
+        "id": id,
+        "handler": "mail",
+        "payload": {"to": ["a", "b"]},
+        "queue": "post",
+        "priority": 7,
+        "state": "ready",
+        "attempt": 1,
+        "retries": 0,
+        "max_retries": None,
+        "due_at": now,
+        "created_at": now,
+        "started_at": None,
+        "finished_at": None,
+        "result": None,
+        "headers": {"trace": "x"},
+        "errors": [],
+        "dead_letter": None,
+    }
+    assert list(store.get(id))[:3] == ["id", "handler", "payload"]
+
+
+def test_a_job_that_is_not_there(store):
+    assert store.get(12345) is None
+
+
+@pytest.mark.parametrize("when", ["delay", "at"])
+def test_a_later_job_waits_until_it_is_due(shelf, store, when):
+    due = {"delay": 10.0} if when == "delay" else {"at": shelf.clock.microseconds + 10_000_000}
+    (id,) = put(store, **due)
+    assert state_of(store, id) == "scheduled"
+    assert store.next_due() == 10.0
+    shelf.clock.step(9.999)
+    assert store.promote(10) == 0
+    shelf.clock.step(0.001)
+    assert store.next_due() == 0.0
+    assert store.promote(10) == 1
+    assert [lease.id for lease in take(store)] == [id]
+    assert store.next_due() is None
+
+
+def test_a_job_whose_time_has_passed_is_ready_at_once(shelf, store):
+    (id,) = put(store, at=shelf.clock.microseconds - 1)
+    assert state_of(store, id) == "ready"
+
+
+def test_promotion_is_bounded_and_takes_the_earliest_first(shelf, store):
+    later, sooner = put(store, delay=20.0) + put(store, delay=10.0)
+    shelf.clock.step(30)
+    assert store.promote(1) == 1
+    assert (state_of(store, later), state_of(store, sooner)) == ("scheduled", "ready")
+
+
+def test_a_job_keeps_the_order_of_its_enqueue_however_late_it_was_due(shelf, store):
+    (early,) = put(store, delay=10.0)
+    (late,) = put(store)
+    shelf.clock.step(10)
+    store.promote(10)
+    assert [lease.id for lease in take(store)] == [early, late]
+
+
+def test_own_settings_of_a_job_are_laid_over_its_policy(store):
+    backoff = Backoff(1.0, 4.0, 60.0, "none")
+    put(store, max_retries=7, timeout=1.5, backoff=backoff)
+    assert take_one(store).policy == POLICY._replace(max_retries=7, timeout=1.5, backoff=backoff)
+    (id,) = put(store, timeout=0.0)
+    assert take_one(store).policy == POLICY._replace(timeout=None)
+    assert store.get(id)["max_retries"] == POLICY.max_retries
+
+
+def test_max_retries_is_shown_once_it_is_known(store):
+    own, others = put(store, max_retries=0) + put(store)
+    assert (store.get(own)["max_retries"], store.get(others)["max_retries"]) == (0, None)
+    take(store)
+    assert (store.get(own)["max_retries"], store.get(others)["max_retries"]) == (0, 3)
+
+
+def test_what_waits_is_told_by_queue(shelf, store):
+    put(store, queue="a")
+    put(store, "x", "y", queue="b")
+    put(store, queue="c", delay=5.0)
+    assert store.waiting(None) == {"a": Waiting(1, 0), "b": Waiting(2, 0)}
+    assert store.waiting(frozenset({"b", "c"})) == {"b": Waiting(2, 0)}
+    store.pause("b", True)
+    assert store.waiting(None) == {"a": Waiting(1, 0)}
+    store.pause("b", False)
+    assert store.waiting(None)["b"] == Waiting(2, 0)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import select
+
+import pytest
+
+from supervisor.stores.base import Presence, StoreError, Take
+from tests.stores.shelf import TTL, again, put, resolve, state_of, success, take, take_one
+
+
+def rung(store) -> bool:
+    return bool(select.select([store.bell()], [], [], 0)[0])
+
+
+def test_claiming_needs_an_owner(shelf):
+    store = shelf.open()
+    put(store)
+    with pytest.raises(StoreError, match="join"):
+        store.claim([Take("default", 1, 1, 1, 100)], TTL, resolve)
+    with pytest.raises(StoreError, match="join"):
+        store.announce(Presence("running"))
+
+
+def test_a_ring_wakes_everybody_else(shelf, store):
+    other, client = shelf.joined("two"), shelf.open()
+    assert not rung(store)
+    client.ring()
+    client.ring()
+    assert rung(store) and rung(other)
+    store.hush()
+    assert not rung(store)
+    assert rung(other)
+
+
+def test_a_supervisor_does_not_ring_itself(store):
+    store.ring()
+    assert not rung(store)
+
+
+def test_a_full_bell_has_rung_already(shelf, store):
+    client = shelf.open()
+    for _ in range(shelf.bell_holds + 1):
+        client.ring()
+    assert rung(store)
+    store.hush()
+    assert not rung(store)
+
+
+def test_an_owner_that_left_has_no_bell_and_no_row(shelf, store):
+    other = shelf.joined("two")
+    store.leave()
+    assert store.bell() is None
+    other.ring()
+    assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
+    store.leave()
+
+
+def test_a_transaction_commits_everything_together(store):
+    ids = put(store, *"abc")
+    with store.transaction():
+        first = take_one(store)
+        store.settle([success(first)])
+        second = take_one(store)
+        store.announce(Presence("running"))
+    assert [state_of(store, id) for id in ids] == ["succeeded", "in_flight", "ready"]
+    assert store.held() == [(second.id, 1)]
+
+
+def test_a_transaction_that_fails_leaves_nothing_behind(shelf, store):
+    ids = put(store, *"abc")
+    put(store, delay=1.0)
+    lease = take_one(store)
+    before, stats = store.list_jobs(), store.stats()
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.settle([again(lease)])
+        take(store)
+        put(store, "d")
+        store.cancel([ids[2]])
+        store.delete([ids[2]])
+        raise ZeroDivisionError
+    assert store.list_jobs() == before
+    assert store.stats() == stats
+    assert store.settle([success(lease)]) == []
+    assert [it.id for it in take(store)] == ids[1:]
+
+
+def test_a_policy_met_first_in_a_transaction_that_failed_is_met_again(store):
+    put(store)
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        take_one(store)
+        raise ZeroDivisionError
+    assert take_one(store).policy == resolve("mail", "default")
+    assert store.get(1)["max_retries"] == 3
+
+
+def test_transactions_join_the_open_one(store):
+    with store.transaction(), store.transaction():
+        put(store)
+    assert len(store.list_jobs()) == 1
+
+
+def test_questions_inside_a_transaction_see_what_it_did(store):
+    with store.transaction():
+        (id,) = put(store)
+        assert store.waiting(None)["default"].fresh == 1
+        assert store.get(id)["state"] == "ready"
+        assert store.remaining(None, None) == {"ready": 1}
+        assert store.stats()["queues"][0]["queue_size"] == 1

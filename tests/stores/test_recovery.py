@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import pytest
+
+from supervisor.jobs import Cause, JobState, Kind, Outcome
+from tests.stores.shelf import POLICY, TTL, again, failure, put, state_of, success, take, take_one
+
+
+def released(lapsed):
+    return Outcome(lapsed.lease, Kind.RELEASED, state=JobState.READY, seen=lapsed.deadline)
+
+
+def expired(lapsed):
+    return Outcome(
+        lapsed.lease, Kind.FAILED, failure=failure(lapsed.lease, Cause.LEASE_EXPIRED), seen=lapsed.deadline,
+        state=JobState.SCHEDULED, counted=True, delay=1.0,
+    )  # fmt: skip
+
+
+def test_extending_moves_the_deadline(shelf, store):
+    put(store)
+    lease = take_one(store)
+    shelf.clock.step(20)
+    assert store.extend([lease], TTL, []) == []
+    other = shelf.joined("two")
+    shelf.clock.step(29)
+    assert other.lapsed(10) == []
+    shelf.clock.step(1)
+    (lapsed,) = other.lapsed(10)
+    assert lapsed.deadline == shelf.clock.microseconds
+
+
+def test_extending_what_is_not_ours_any_more_is_stale(store):
+    put(store, "a", "b")
+    kept, lost = take(store)
+    store.cancel([lost.id])
+    assert store.extend([kept, lost], TTL, [lost]) == [lost.id]
+    store.settle([success(kept)])
+    assert store.extend([kept], TTL, []) == [kept.id]
+
+
+def test_start_marks_go_with_an_extend_or_alone(shelf, store):
+    put(store, "a", "b")
+    a, b = take(store)
+    shelf.clock.step(1)
+    assert store.extend([], TTL, [a]) == []
+    assert store.get(a.id)["started_at"] == "2023-11-14T22:13:21.000000Z"
+    shelf.clock.step(1)
+    assert store.extend([a, b], TTL, [a, b]) == []
+    assert store.get(a.id)["started_at"] == "2023-11-14T22:13:21.000000Z"
+    assert store.get(b.id)["started_at"] == "2023-11-14T22:13:22.000000Z"
+
+
+def test_a_claim_clears_the_start_mark(shelf, store):
+    (id,) = put(store)
+    lease = take_one(store)
+    store.extend([], TTL, [lease])
+    store.settle([again(lease, delay=1.0)])
+    shelf.clock.step(1)
+    store.promote(1)
+    take_one(store)
+    assert store.get(id)["started_at"] is None
+
+
+def test_nothing_has_lapsed_before_its_deadline(shelf, store):
+    put(store)
+    take_one(store)
+    other = shelf.joined("two")
+    shelf.clock.step(TTL - 0.001)
+    assert other.lapsed(10) == []
+
+
+def test_what_has_lapsed_tells_all_that_recovery_needs(shelf, store):
+    put(store, "a", "b", max_retries=7)
+    a, b = take(store)
+    store.extend([], TTL, [b])
+    deadline = shelf.clock.microseconds + round(TTL * 1e6)
+    shelf.clock.step(TTL)
+    found = {lapsed.lease.id: lapsed for lapsed in shelf.joined("two").lapsed(10)}
+    assert found[a.id] == (a, deadline, False, 0, "one", False)
+    assert found[b.id] == (b, deadline, True, 0, "one", False)
+    assert a.policy == POLICY._replace(max_retries=7)
+
+
+def test_an_owner_never_sees_its_own_leases_lapse(shelf, store):
+    put(store)
+    take_one(store)
+    shelf.clock.step(10 * TTL)
+    assert store.lapsed(10) == []
+
+
+def test_lapsed_is_bounded(shelf, store):
+    put(store, *"abc")
+    take(store)
+    shelf.clock.step(TTL)
+    assert len(shelf.joined("two").lapsed(2)) == 2
+
+
+def test_a_clock_that_steps_back_makes_nothing_lapse(shelf, store):
+    put(store)
+    take_one(store)
+    shelf.clock.step(-3600)
+    assert shelf.joined("two").lapsed(10) == []
+
+
+def test_leases_of_an_owner_that_left_lapse_at_once(shelf, store):
+    (id,) = put(store)
+    take_one(store)
+    store.leave()
+    other = shelf.joined("two")
+    (lapsed,) = other.lapsed(10)
+    assert (lapsed.lease.id, lapsed.owner, lapsed.owner_gone) == (id, "one", True)
+    assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
+    assert other.recover([released(lapsed)]) == []
+    assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
+
+
+def test_a_release_adds_a_lapse_and_counts_nothing(shelf, store):
+    (id,) = put(store)
+    other = shelf.joined("two")
+    for lapses in range(3):
+        take_one(store)
+        shelf.clock.step(TTL)
+        (lapsed,) = other.lapsed(10)
+        assert lapsed.lapses == lapses
+        assert other.recover([released(lapsed)]) == []
+        assert state_of(store, id) == "ready"
+    job = store.get(id)
+    assert (job["retries"], job["errors"]) == (0, [])
+
+
+def test_a_lapse_that_counts_is_a_failed_attempt(shelf, store):
+    (id,) = put(store)
+    take_one(store)
+    shelf.clock.step(TTL)
+    other = shelf.joined("two")
+    assert other.recover([expired(lapsed) for lapsed in other.lapsed(10)]) == []
+    job = store.get(id)
+    assert (job["state"], job["retries"], job["errors"][0]["cause"]) == ("scheduled", 1, "lease_expired")
+
+
+@pytest.mark.parametrize(("cause", "lapses"), [(Cause.LEASE_EXPIRED, 1), (Cause.EXCEPTION, 0)])
+def test_lapses_in_a_row_end_with_any_outcome_but_another_lapse(shelf, store, cause, lapses):
+    put(store)
+    other = shelf.joined("two")
+    take_one(store)
+    shelf.clock.step(TTL)
+    other.recover([released(lapsed) for lapsed in other.lapsed(10)])
+    lease = take_one(store)
+    store.settle([again(lease, delay=0.0)._replace(failure=failure(lease, cause))])
+    store.promote(1)
+    take_one(store)
+    shelf.clock.step(TTL)
+    assert [lapsed.lapses for lapsed in other.lapsed(10)] == [lapses]
+
+
+def test_recovery_leaves_a_lease_alone_that_was_extended_meanwhile(shelf, store):
+    put(store)
+    lease = take_one(store)
+    shelf.clock.step(TTL)
+    other = shelf.joined("two")
+    (lapsed,) = other.lapsed(10)
+    store.extend([lease], TTL, [])
+    assert other.recover([released(lapsed)]) == [lease.id]
+    assert store.settle([success(lease)]) == []
+
+
+def test_recovery_leaves_a_job_alone_that_was_settled_meanwhile(shelf, store):
+    put(store)
+    lease = take_one(store)
+    shelf.clock.step(TTL)
+    other = shelf.joined("two")
+    (lapsed,) = other.lapsed(10)
+    store.settle([success(lease)])
+    before = store.get(lease.id)
+    assert other.recover([expired(lapsed)]) == [lease.id]
+    assert store.get(lease.id) == before
+
+
+def test_two_that_recover_one_lease_do_it_once(shelf, store):
+    (id,) = put(store)
+    take_one(store)
+    shelf.clock.step(TTL)
+    two, three = shelf.joined("two"), shelf.joined("three")
+    (seen_by_two,), (seen_by_three,) = two.lapsed(10), three.lapsed(10)
+    assert two.recover([expired(seen_by_two)]) == []
+    assert three.recover([expired(seen_by_three)]) == [id]
+    assert len(store.get(id)["errors"]) == 1
+
+
+def test_late_outcomes_of_a_recovered_lease_are_stale(shelf, store):
+    """F12: everything that a supervisor says after it lost the lease is refused, before and after the next claim."""
+    (id,) = put(store)
+    lease = take_one(store)
+    shelf.clock.step(TTL)
+    other = shelf.joined("two")
+    other.recover([released(lapsed) for lapsed in other.lapsed(10)])
+    assert store.settle([success(lease)]) == [id]
+    assert store.extend([lease], TTL, [lease]) == [id]
+    theirs = take_one(other)
+    for outcome in (success(lease), again(lease)):
+        assert store.settle([outcome]) == [id]
+    assert other.settle([success(theirs, '"theirs"')]) == []
+    assert store.settle([success(lease, '"ours"')]) == [id]
+    assert store.get(id)["result"] == "theirs"
+
+
+def test_held_is_only_what_is_ours(shelf, store):
+    put(store, "a", "b")
+    take_one(store)
+    other = shelf.joined("two")
+    theirs = take_one(other)
+    assert other.held() == [(theirs.id, 1)]
+    assert other.leases([1, 2, 3]) == [theirs]

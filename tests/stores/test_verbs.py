@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+
+from supervisor.stores.base import Retention
+from tests.stores.shelf import again, dead, letters, make_dead, put, state_of, states, success, take, take_one
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def one_of_each(shelf, store):
+    """A job in every state."""
+    (scheduled,) = put(store, delay=1000.0)
+    jobs = dict(zip(("succeeded", "failed", "in_flight"), put(store, *"abc"), strict=True))
+    succeeded, failed, _ = take(store)
+    store.settle([success(succeeded), dead(failed, letter=False)])
+    (ready,), (cancelled,) = put(store), put(store)
+    store.cancel([cancelled])
+    return jobs | {"scheduled": scheduled, "ready": ready, "cancelled": cancelled}
+
+
+def test_each_is_where_it_should_be(store, one_of_each):
+    assert {state: state_of(store, id) for state, id in one_of_each.items()} == {state: state for state in one_of_each}
+
+
+def test_cancel(store, one_of_each):
+    done, refused = store.cancel([*one_of_each.values(), 999])
+    assert set(done) == {one_of_each[state] for state in ("scheduled", "ready", "in_flight")}
+    assert set(states(store, done)) == {"cancelled"}
+    assert refused[one_of_each["succeeded"]] == "already succeeded"
+    assert refused[999] == "no such job"
+    assert store.waiting(None) == {}
+    assert store.held() == []
+
+
+def test_cancelling_what_runs_makes_its_outcome_stale(store):
+    (id,) = put(store)
+    lease = take_one(store)
+    store.cancel([id])
+    assert store.settle([success(lease)]) == [id]
+    assert store.extend([lease], 30.0, []) == [id]
+    assert store.get(id)["finished_at"] is not None
+
+
+def test_delete(store, one_of_each):
+    done, refused = store.delete(list(one_of_each.values()))
+    assert refused == {one_of_each["in_flight"]: "in flight: cancel it first"}
+    assert len(done) == 5
+    assert [job["state"] for job in store.list_jobs()] == ["in_flight"]
+    (queue,) = store.stats()["queues"]
+    assert (queue["queue_size"], queue["scheduled"], queue["failed"], queue["in_flight"]) == (0, 0, 0, 1)
+
+
+def test_retry(shelf, store, one_of_each):
+    done, refused = store.retry(list(one_of_each.values()))
+    assert set(done) == {one_of_each[state] for state in ("scheduled", "succeeded", "failed", "cancelled")}
+    assert set(states(store, done)) == {"ready"}
+    assert set(refused) == {one_of_each["ready"], one_of_each["in_flight"]}
+    assert store.get(one_of_each["scheduled"])["due_at"] == "2023-11-14T22:13:20.000000Z"
+
+
+def test_a_retry_made_due_now_stays_a_retry(store):
+    put(store)
+    store.settle([again(take_one(store), delay=1000.0)])
+    store.retry([1])
+    lease = take_one(store)
+    assert (lease.tier, lease.retries) == (1, 1)
+
+
+def test_redrive(shelf, store, one_of_each):
+    done, refused = store.redrive(list(one_of_each.values()))
+    assert set(done) == {one_of_each[state] for state in ("succeeded", "failed", "cancelled")}
+    assert set(refused) == {one_of_each[state] for state in ("scheduled", "ready", "in_flight")}
+
+
+def test_a_redriven_job_starts_over_and_keeps_its_history(shelf, store):
+    (id,) = put(store)
+    store.settle([again(take_one(store), delay=0.0)])
+    store.promote(1)
+    store.settle([dead(take_one(store), letter=False)])
+    shelf.clock.step(5)
+    assert store.redrive([id]) == ([id], {})
+    job = store.get(id)
+    assert (job["state"], job["retries"], job["attempt"], len(job["errors"])) == ("ready", 0, 1, 2)
+    assert (job["finished_at"], job["started_at"], job["result"]) == (None, None, None)
+    lease = take_one(store)
+    assert (lease.tier, lease.retries, lease.token) == (0, 0, 3)
+    assert store.settle([success(lease)]) == []
+
+
+@pytest.mark.parametrize("verb", ["redrive", "delete"])
+def test_a_pending_letter_is_not_given_up_without_force(store, verb):
+    (id,) = make_dead(store)
+    done, refused = getattr(store, verb)([id])
+    assert done == [] and "pending" in refused[id]
+    assert store.retry([id])[0] == []
+    assert getattr(store, verb)([id], force=True) == ([id], {})
+    assert letters(store) == []
+
+
+def test_redrive_and_purge_of_all_mean_the_dead_letters(store):
+    delivered, pending = make_dead(store, "a", "b")
+    (plain,) = make_dead(store, "c", letter=False)
+    store.accepted([letter for letter in letters(store) if letter.id == delivered], "file", frozenset({"file"}))
+    done, refused = store.redrive(None)
+    assert (done, list(refused)) == ([delivered], [pending])
+    done, refused = store.purge()
+    assert (done, list(refused)) == ([], [pending])
+    assert store.purge(force=True) == ([pending], {})
+    assert states(store, [delivered, plain]) == ["ready", "failed"]
+    assert store.purge() == ([], {})
+
+
+def test_ids_given_twice_are_done_once(store):
+    (id,) = put(store)
+    assert store.cancel([id, id]) == ([id], {})
+
+
+def test_pruning_takes_what_is_past_its_time_and_no_more(shelf, store, one_of_each):
+    (kept,) = make_dead(store)
+    shelf.clock.step(DAY)
+    assert store.prune(Retention(succeeded=DAY + 1, cancelled=None, failed=None), 100) == 0
+    assert store.prune(Retention(succeeded=DAY, cancelled=None, failed=None), 100) == 1
+    assert store.get(one_of_each["succeeded"]) is None
+    assert store.prune(Retention(succeeded=1.0, cancelled=1.0, failed=1.0), 100) == 2
+    assert state_of(store, kept) == "failed"
+    (queue,) = store.stats()["queues"]
+    assert queue["failed"] == 1
+
+
+def test_pruning_is_bounded_and_starts_with_the_oldest(shelf, store):
+    ids = put(store, *"abc")
+    for lease in take(store):
+        store.settle([success(lease)])
+        shelf.clock.step(1)
+    shelf.clock.step(DAY)
+    assert store.prune(Retention(), 2) == 2
+    assert [store.get(id) is None for id in ids] == [True, True, False]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "redrive", "delete"])
+def test_verbs_ring(shelf, store, verb):
+    other = shelf.joined("two")
+    put(store)
+    getattr(other, verb)([1])
+    assert rung(store)
+
+
+def test_pausing_rings(shelf, store):
+    shelf.joined("two").pause("default", True)
+    assert rung(store)
+
+
+def rung(store):
+    import select
+
+    return bool(select.select([store.bell()], [], [], 0)[0])
