@@ -22,8 +22,10 @@ ENQUEUE = f"""insert into jobs(id, handler, queue, payload, headers, priority, o
 DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at limit ?)"""
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
 
-CANDIDATES = f"""(select id, priority from jobs where state = {READY} and queue = ? and tier = ?
+CANDIDATES = f"""(select id from jobs where state = {READY} and queue = ? and tier = ?
   order by priority desc, age limit ?)"""
+URGENT = f"""select count(*) from (select 1 from jobs where state = {READY} and queue = ? and tier = 0 and priority >= ?
+  limit ?)"""
 CLAIM = f"""update jobs set state = {IN_FLIGHT}, token = token + 1, owner = ?, lease_until = ?, started_at = null,
     policy = (select policy from policy_of where queue = jobs.queue and handler = jobs.handler)
   where id in (select value from json_each(?))"""
@@ -111,16 +113,16 @@ class Claims(Policies):
             self.resolve_by(resolve)
             self.run(CLAIM, self.owner_id, self.now() + microseconds(ttl), batch)
             rows = self.with_policies(self.rows(LEASE, BY_ID, batch), resolve)
-            for (queue, tier), n in Counter((row[3], row[8]) for row in rows).items():
+            for (queue, tier), n in Counter([(row[3], row[8]) for row in rows]).items():
                 self.count(READY, queue, tier, -n)
                 self.count(IN_FLIGHT, queue, tier, n)
             return self.leases_from(rows)
 
     def _pick(self, take: Take) -> list[int]:
-        fresh = self.rows("id, priority", CANDIDATES, take.queue, 0, take.limit)
+        fresh = self.column("id", CANDIDATES, take.queue, 0, take.limit)
+        urgent = self.value(URGENT, take.queue, take.urgent, take.limit) if fresh else 0
         retries = self.column("id", CANDIDATES, take.queue, 1, min(take.limit, take.retries_most))
-        urgent = sum(priority >= take.urgent for _, priority in fresh)
-        return take.pick([id for id, _ in fresh], urgent, retries)
+        return take.pick(fresh, urgent, retries)
 
 
 def _columns(row: EnqueueRow, now: int) -> tuple[Any, ...]:

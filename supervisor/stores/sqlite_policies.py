@@ -40,12 +40,13 @@ class Policies(Database):
 
     def leases_from(self, rows: Iterable[list[Any]]) -> list[Lease]:
         """From rows of LEASE, each of which names its policy. Plain, since this is the hot path."""
-        leases, policies, make = [], self._policies, Lease._make
+        leases: list[Lease] = []
+        policies, make = self._policies, tuple.__new__
         for row in rows:
             options = row.pop()
             policy = policies.get(row[11]) or self.policy(row[11])
             row[11] = policy if options is None else overlaid(policy, options)
-            leases.append(make(row))
+            leases.append(make(Lease, row))
         return leases
 
     def with_policies(self, rows: list[list[Any]], resolve: Resolve) -> list[list[Any]]:

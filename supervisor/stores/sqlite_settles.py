@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
@@ -16,10 +16,11 @@ from supervisor.stores.sqlite_policies import BY_ID, LEASE, ids_of
 from supervisor.stores.sqlite_schema import CANCELLED, CODES, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
 
 LEFT = "left"
+_SUCCEEDED = JobState.SUCCEEDED
 _RESET, _KEEP, _ADD = range(3)
 
 SUCCEED = f"""update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, lapses = 0,
-    finished_at = ?1, result = it.result, started_at = coalesce(?1 - it.took, started_at)
+    finished_at = ?1, result = it.result, started_at = coalesce(cast(?1 - it.took * 1e6 as integer), started_at)
   from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token,
     json_extract(value, '$[2]') as took, json_extract(value, '$[3]') as result from json_each(?2)) as it
   where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}"""
@@ -28,7 +29,7 @@ DISPOSE = f"""update jobs set state = it.state, owner = null, lease_until = null
     settled = iif(it.seen is null, jobs.token, jobs.settled), retries = retries + it.counted,
     due_at = coalesce(it.due, due_at), tier = iif(it.counted, 1, tier), age = iif(it.counted, coalesce(it.due, age), age),
     lapses = case it.lapse when {_RESET} then 0 when {_KEEP} then lapses else lapses + 1 end,
-    finished_at = it.finished, started_at = coalesce(?1 - it.took, started_at)
+    finished_at = it.finished, started_at = coalesce(cast(?1 - it.took * 1e6 as integer), started_at)
   from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token,
     json_extract(value, '$[2]') as took, json_extract(value, '$[3]') as result, json_extract(value, '$[4]') as seen,
     json_extract(value, '$[5]') as state, json_extract(value, '$[6]') as due, json_extract(value, '$[7]') as counted,
@@ -77,14 +78,18 @@ class Settles(Claims):
     bells: Bells
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
-        won = [outcome for outcome in outcomes if outcome.state is JobState.SUCCEEDED and outcome.seen is None]
-        rest = [outcome for outcome in outcomes if outcome.state is not JobState.SUCCEEDED or outcome.seen is not None]
+        won = [outcome for outcome in outcomes if outcome.state is _SUCCEEDED and outcome.seen is None]
+        rest = (
+            outcomes[:0]
+            if len(won) == len(outcomes)
+            else [outcome for outcome in outcomes if outcome.state is not _SUCCEEDED or outcome.seen is not None]
+        )
         with self.transaction():
-            return [*self._settle(SUCCEED, won), *self._settle(DISPOSE, rest)]
+            return [*self._succeed(won), *self._dispose(rest)]
 
     def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
         with self.transaction():
-            return self._settle(DISPOSE, outcomes)
+            return self._dispose(outcomes)
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
         with self.transaction():
@@ -131,22 +136,35 @@ class Settles(Claims):
             for lease, (deadline, started, lapses, *_) in zip(leases, rows, strict=True)
         ]
 
-    def _settle(self, statement: str, outcomes: Sequence[Outcome]) -> list[int]:
-        """One statement for the batch; only if it met fewer jobs than it should, find out which, and do it without them."""
-        if not outcomes:
-            return []
+    def _succeed(self, outcomes: Sequence[Outcome]) -> list[int]:
+        """Plain, since this is the hot path."""
+        accepted, stale = self._settle(SUCCEED, outcomes, self.now(), _succeeded)
+        for (queue, tier), n in Counter([(lease.queue, lease.tier) for lease, *_ in accepted]).items():
+            self.count(IN_FLIGHT, queue, tier, -n)
+            self.count(SUCCEEDED, queue, tier, n)
+        return stale
+
+    def _dispose(self, outcomes: Sequence[Outcome]) -> list[int]:
         now = self.now()
-        batch = [_settled(outcome, now) for outcome in outcomes]
-        accepted: Sequence[Outcome] = outcomes
-        stale: list[int] = []
-        self.run("savepoint settle")
-        if self.run(statement, now, packed(batch)) != len(batch):
-            self.run("rollback to settle")
-            accepted, stale = self._sort_out(outcomes, packed(batch))
-            self.run(statement, now, packed([_settled(outcome, now) for outcome in accepted]))
-        self.run("release settle")
+        accepted, stale = self._settle(DISPOSE, outcomes, now, _disposed)
         self._book(accepted, now)
         return stale
+
+    def _settle(
+        self, statement: str, outcomes: Sequence[Outcome], now: int, rows: Callable[[Sequence[Outcome], int], list[Any]]
+    ) -> tuple[Sequence[Outcome], list[int]]:
+        """The accepted and the ids of the stale. One statement for the batch; only if it met fewer jobs than it should,
+        find out which, and do it without them."""
+        stale: list[int] = []
+        if outcomes:
+            batch = packed(rows(outcomes, now))
+            self.run("savepoint settle")
+            if self.run(statement, now, batch) != len(outcomes):
+                self.run("rollback to settle")
+                outcomes, stale = self._sort_out(outcomes, batch)
+                self.run(statement, now, packed(rows(outcomes, now)))
+            self.run("release settle")
+        return outcomes, stale
 
     def _sort_out(self, outcomes: Sequence[Outcome], batch: str) -> tuple[list[Outcome], list[int]]:
         """Those still leased, and the ids of those that are neither that nor settled before under the same token."""
@@ -196,29 +214,24 @@ def _destination(outcome: Outcome) -> int:
     return CODES[outcome.state]
 
 
-def _settled(outcome: Outcome, now: int) -> tuple[Any, ...]:
-    """The row of SUCCEED and DISPOSE; the first reads only its beginning."""
-    lease, took = outcome.lease, None if outcome.took is None else microseconds(outcome.took)
-    if outcome.state is JobState.SUCCEEDED and outcome.seen is None:
-        return lease.id, lease.token, took, outcome.result
+def _succeeded(outcomes: Sequence[Outcome], now: int) -> list[Any]:
+    """The rows of SUCCEED: the beginning of those of DISPOSE."""
+    return [(outcome.lease.id, outcome.lease.token, outcome.took, outcome.result) for outcome in outcomes]
+
+
+def _disposed(outcomes: Sequence[Outcome], now: int) -> list[Any]:
+    beginnings = _succeeded(outcomes, now)
+    return [(*row, *_where_to(outcome, now)) for row, outcome in zip(beginnings, outcomes, strict=True)]
+
+
+def _where_to(outcome: Outcome, now: int) -> tuple[Any, ...]:
     state = _destination(outcome)
     due = finished = None
     if state in (SUCCEEDED, FAILED, CANCELLED):
         finished = now
     elif outcome.counted or state == SCHEDULED:
         due = now + microseconds(outcome.delay)
-    return (
-        lease.id,
-        lease.token,
-        took,
-        outcome.result,
-        outcome.seen,
-        state,
-        due,
-        outcome.counted,
-        _lapse(outcome),
-        finished,
-    )
+    return outcome.seen, state, due, outcome.counted, _lapse(outcome), finished
 
 
 def _lapse(outcome: Outcome) -> int:
