@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import sys
 import threading
 from queue import SimpleQueue
 
@@ -30,7 +31,7 @@ class LogOutput(logging.Handler):
         # Each number has one writing side (the logging callers, who hold the handler's lock; the thread), so none is locked.
         self._bytes_put = self._bytes_taken = 0
         self._overflowed = self._failed = self._said = 0
-        self._torn = False
+        self._torn = self._stopped = False
         self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
 
@@ -48,13 +49,14 @@ class LogOutput(logging.Handler):
 
     def flush(self, timeout: float = 1.0) -> None:
         """Wait, up to `timeout` seconds, until what was logged before is written or lost."""
-        if self._thread.is_alive():
+        if not self._stopped:
             reached = threading.Event()
             self._queue.put(reached)
             reached.wait(timeout)
 
     def stop(self, timeout: float = 1.0) -> None:
         """Write what is queued and end the thread; give up after `timeout` seconds if nobody reads."""
+        self._stopped = True
         self._queue.put(None)
         self._thread.join(timeout)
 
@@ -147,6 +149,10 @@ def open_missing_streams() -> None:
         os.set_inheritable(fd, True)
         fd = os.open(os.devnull, os.O_RDWR)
     os.close(fd)
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        # Python has None where it found no descriptor.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, mode, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 
 def _output() -> LogOutput | None:

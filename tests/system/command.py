@@ -24,7 +24,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -147,9 +147,9 @@ class Command:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(text))
 
-    def run(self, *arguments: str) -> Running:
-        """Start `supervisor run`; it is ended with the test at the latest."""
-        run = Running(self._arguments("run", *arguments), self.folder, self.env, len(self.runs) + 1)
+    def run(self, *arguments: str, under: Sequence[str] = ()) -> Running:
+        """Start `supervisor run`; it is ended with the test at the latest. `under` is a command that execs it."""
+        run = Running([*under, *self._arguments("run", *arguments)], self.folder, self.env, len(self.runs) + 1)
         self.runs.append(run)
         return run
 

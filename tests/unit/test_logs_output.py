@@ -1,6 +1,7 @@
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,7 +107,7 @@ def test_stop_gives_up_on_a_reader_that_never_reads(reader: Reader, output: LogO
     for _ in range(2000):
         output.handle(record("x" * 200))
     output.stop(timeout=0.01)
-    output.flush(timeout=0.01)
+    output.flush(timeout=3600.0)
     os.close(reader.fd)
 
 
@@ -256,3 +257,13 @@ def test_closed_standard_streams_are_filled_and_open_ones_left(
     monkeypatch.undo()
     assert inheritable == list(closed)
     assert shut == [9]
+
+
+def test_streams_that_python_found_closed_are_files_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    before = sys.stderr
+    logs.open_missing_streams()
+    assert sys.stdout.fileno() == 1
+    sys.stdout.close()
+    assert os.fstat(1)
+    assert sys.stderr is before
