@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -58,6 +58,7 @@ class DeadLetters:
         self._task = loop.create_task(self._run()) if outlets else None
         self._timer: asyncio.TimerHandle | None = None
         self.quiet = not outlets
+        self.on_quiet: Callable[[], None] = lambda: None
         self.failing: dict[str, str] = {}
 
     def look(self) -> None:
@@ -92,6 +93,7 @@ class DeadLetters:
                     await self._publish(letters)
                 else:
                     self.quiet = True
+                    self.on_quiet()
                     await self._more.wait()
         except Abandoned:
             return

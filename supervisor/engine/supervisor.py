@@ -202,6 +202,7 @@ class Supervisor:
         self._engine = Engine(self._store, self._pool, self.settings, reports, self._bus, self._loop, random=random)
         self._letters = DeadLetters(self._engine.writer, outlets, self._bus, self._loop)
         self._engine.on_letter = self._letters.look
+        self._letters.on_quiet = self._engine.changes.set
         await self._engine.recover()
         self._engine.serve(children)
         self._letters.look()

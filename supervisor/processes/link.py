@@ -242,6 +242,7 @@ def _nothing_runs() -> None:
 def _hello(options: ChildOptions, skip: Sequence[str]) -> wire.Hello:
     return wire.Hello(
         tuple(options.plugins),
+        options.base,
         tuple(skip),
         options.start,
         options.heartbeat,

@@ -123,7 +123,7 @@ class Nursery:
 
     def _import_plugins(self, hello: wire.Hello) -> wire.Ready:
         threads: dict[str, str] = {}
-        for source in discover(hello.plugins, Path.cwd()):
+        for source in discover(hello.plugins, Path(hello.base)):
             if source.name in hello.skip:
                 continue
             self._control.send(wire.Importing(source.name))

@@ -43,5 +43,5 @@ def main(told: str) -> None:
 def _load(hello: wire.Hello) -> PluginManager:
     install_streams()
     plugins = PluginManager(worker.report_hook)
-    plugins.load_all(source for source in discover(hello.plugins, Path.cwd()) if source.name not in hello.skip)
+    plugins.load_all(source for source in discover(hello.plugins, Path(hello.base)) if source.name not in hello.skip)
     return plugins

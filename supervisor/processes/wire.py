@@ -28,9 +28,10 @@ class Broken(ValueError):
 
 
 class Hello(NamedTuple):
-    """The first word to a nursery. `skip` names the sources not to import."""
+    """The first word to a nursery. `plugins` are relative to `base`; `skip` names the sources not to import."""
 
     plugins: Sequence[str]
+    base: str
     skip: Sequence[str]
     start: str
     heartbeat: float
