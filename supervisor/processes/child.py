@@ -54,6 +54,7 @@ class ProcessChild:
         self._pidfd: int | None = None
         self._lines = wire.Lines()
         self._received = self._hear_ready
+        self._early: list[bytes] = []
         self._reading = False
         self._unsent: deque[memoryview] = deque()
         self._retiring = False
@@ -169,6 +170,9 @@ class ProcessChild:
             self._break("it closed its channel")
 
     def _hear_ready(self, block: bytes) -> None:
+        if self.pid is None:  # it was quicker than the nursery's word of it
+            self._early.append(block)
+            return
         first, _, rest = block.partition(b"\n")
         if first != wire.READY:
             self._break(f"expected {wire.READY!r}, got {first[:80]!r}")
@@ -307,6 +311,9 @@ class ProcessChild:
         self._loop.add_reader(pidfd, self._exited)
         if self._killed:
             self._kill_now()
+        if self._early:
+            early, self._early = b"\n".join(self._early), []
+            self._received(early)
 
     def never_ready(self, patience: float) -> None:
         self._break(f"not ready after {patience:g}s")

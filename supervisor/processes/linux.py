@@ -11,6 +11,7 @@ import signal
 STACK_SIGNAL = signal.SIGRTMAX - 3
 
 _PR_SET_CHILD_SUBREAPER = 36
+_OOM_SCORE = b"500"
 
 
 def become_subreaper() -> None:
@@ -85,6 +86,20 @@ def name_of_signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def prefer_as_oom_victim() -> None:
+    """Best effort: rather this process than the supervisor."""
+    try:
+        file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(file, _OOM_SCORE)
+    except OSError:
+        pass
+    finally:
+        os.close(file)
 
 
 def oom_kills() -> int | None:

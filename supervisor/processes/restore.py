@@ -31,12 +31,18 @@ def stay(_number: int, _frame: FrameType | None) -> None:
     """A handler, not SIG_IGN: programs that the process starts don't inherit it."""
 
 
+_WANTED: dict[int, Any] = {
+    **{int(number): stay for number in QUIET},
+    **{int(number): signal.SIG_DFL for number in _DEFAULT},
+    int(signal.SIGPIPE): signal.SIG_IGN,  # as in every Python program: writing to a closed pipe is an OSError
+}
+
+
 def quiet_signals() -> None:
-    for number in QUIET:
-        signal.signal(number, stay)
-    for number in _DEFAULT:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as in every Python program: writing to a closed pipe is an OSError
+    """Cheap where they are quiet already, as in a forked child."""
+    for number, wanted in _WANTED.items():
+        if getsignal(number) != wanted:
+            signal.signal(number, wanted)
     pthread_sigmask(signal.SIG_SETMASK, ())
 
 
@@ -103,7 +109,7 @@ class Surroundings:
                 os.environ[decode(key)] = decode(value)
 
     def _put_back_signals(self) -> None:
-        for number, was in zip(_WATCHED, self._signals, strict=True):
+        for number, was in zip(_WANTED, self._signals, strict=True):
             if getsignal(number) != was:
                 signal.signal(number, was)
         self._put_back_timers()
@@ -117,9 +123,5 @@ class Surroundings:
         self._rearm()
 
 
-_WATCHED = (*QUIET, *_DEFAULT, signal.SIGPIPE)
-_NUMBERS = tuple(map(int, _WATCHED))
-
-
 def _dispositions() -> list[Any]:
-    return [getsignal(number) for number in _NUMBERS]
+    return [getsignal(number) for number in _WANTED]

@@ -5,6 +5,7 @@ It shares nothing with its siblings, and it touches nothing of the store.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import gc
 import os
@@ -12,11 +13,9 @@ import resource
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from time import monotonic, perf_counter_ns
+from time import monotonic, perf_counter_ns, sleep
 from typing import Any, NoReturn
 
 import orjson
@@ -39,7 +38,6 @@ SILENT_TICKS = 2
 NOTHING_FITS = 1_000  # ns: no system call and the Python around it are done in less
 THOROUGH = 1_000_000  # ns: a job so long pays for the closer look at what it left
 NO_JOB = 0
-OOM_SCORE = "500"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +87,7 @@ def _settle_in(birth: Birth, ends: WorkerEnds) -> None:
     hold_standard_fds()
     os.environ[MARK] = f"{birth.owner}:{os.getpid()}"
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
+    linux.prefer_as_oom_victim()
 
 
 class Heart:
@@ -103,20 +100,20 @@ class Heart:
         self._stack = stack
 
     def start(self) -> None:
-        threading.Thread(target=self._beat, name="supervisor-heart", daemon=True).start()
+        # Not by `threading`: nothing waits for it to begin, and jobs that count threads don't see it.
+        _thread.start_new_thread(self._beat, ())
 
     def _beat(self) -> None:
-        rest = threading.Event()
-        due = 0.0
+        last = float("-inf")
         while True:
-            self._stack.arm()
-            self._stack.dump_after(max(SILENT_TICKS * self._tick, TICK))
             now = monotonic()
-            if now >= due:
-                due = now + self.interval
+            if now - last >= self.interval:  # by the job that runs now
+                last = now
                 with contextlib.suppress(BlockingIOError):  # the supervisor is stopped, and has beats enough to read
                     os.write(self._pipe, b".")
-            rest.wait(self._tick)
+            sleep(self._tick)
+            self._stack.arm()
+            self._stack.dump_after(max(SILENT_TICKS * self._tick, TICK))
 
 
 class Worker:

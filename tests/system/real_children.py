@@ -1,0 +1,192 @@
+"""Drives children.ProcessChildren with real processes: a listener that records, and waits for facts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from supervisor.jobs import Lease, Policy
+from supervisor.plugin_manager import SourceReport
+from supervisor.processes import proctree
+from supervisor.processes.child import ProcessChild
+from supervisor.processes.children import ProcessChildren
+from supervisor.processes.port import ChildOptions, Death, Reply
+
+PATIENCE = 30.0
+POLICY = Policy()
+OPTIONS = ChildOptions((), 10.0, "fork", 0.05, {}, 2_000_000, "owner")
+
+HANDLERS = '''
+import ctypes, os, re, signal, subprocess, sys, time
+from supervisor import handler, Reject, Retry
+
+def mark(job):
+    """Say in a file that the job has begun, and as which process."""
+    with open(job.payload["begun"], "a") as file:
+        file.write(f"{os.getpid()}\\\\n")
+
+@handler
+def noop(job):
+    pass
+
+@handler
+def echo(job):
+    return job.payload
+
+@handler
+def hang(job):
+    mark(job)
+    time.sleep(3600)
+
+@handler
+def hold_gil(job):
+    mark(job)
+    ctypes.PyDLL(None).sleep(3600)
+'''.replace("\\\\n", "\\n")
+
+
+@dataclass
+class World:
+    """Everything heard so far, by what the port calls it."""
+
+    children: ProcessChildren
+    folder: Path
+    reports: Sequence[SourceReport] = ()
+    readied: list[Any] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    deaths: dict[Any, Death] = field(default_factory=dict)
+    beats: int = 0
+    lines: list[tuple[str, int | None, str]] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    nursery_deaths: list[tuple[int, str]] = field(default_factory=list)
+    nurseries: list[int] = field(default_factory=list)
+    _change: asyncio.Event = field(default_factory=asyncio.Event)
+    _frame: int = 0
+
+    # what happens
+
+    def ready(self, child: Any) -> None:
+        self.readied.append(child)
+        self._change.set()
+
+    def replied(self, child: Any, replies: Sequence[Reply]) -> None:
+        self.replies += replies
+        self._change.set()
+
+    def beat(self, child: Any) -> None:
+        self.beats += 1
+        self._change.set()
+
+    def said(self, child: Any, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+        self.lines += [(stream, job_id, line) for line in lines]
+        self._change.set()
+
+    def broke(self, child: Any, why: str) -> None:
+        self.broken.append(why)
+        self._change.set()
+
+    def died(self, child: Any, death: Death) -> None:
+        assert child not in self.deaths
+        self.deaths[child] = death
+        self._change.set()
+
+    def nursery_died(self, pid: int, how: str) -> None:
+        self.nursery_deaths.append((pid, how))
+        self._change.set()
+
+    def nursery_started(self, pid: int, reports: Sequence[SourceReport]) -> None:
+        self.nurseries.append(pid)
+        self.reports = reports
+        self._change.set()
+
+    # what the test does
+
+    async def until(self, fact: Callable[[], Any]) -> Any:
+        """Wait for a fact; it is looked at after every callback, and now and then for facts outside."""
+        deadline = time.monotonic() + PATIENCE
+        while not (value := fact()):
+            assert time.monotonic() < deadline, f"never came true; heard {self}"
+            self._change.clear()
+            try:
+                await asyncio.wait_for(self._change.wait(), 0.02)
+            except TimeoutError:
+                pass
+        return value
+
+    async def worker(self, number: int = 1) -> ProcessChild:
+        child = self.children.fork(number)
+        await self.until(lambda: child in self.readied or child in self.deaths)
+        return child
+
+    def send(self, child: ProcessChild, *leases: Lease) -> int:
+        self._frame = (self._frame + 1) & 255
+        child.send(self._frame, leases)
+        return self._frame
+
+    async def run(self, child: ProcessChild, *leases: Lease) -> list[Reply]:
+        """Send one frame and wait until every job of it was replied to."""
+        before = len(self.replies)
+        self.send(child, *leases)
+        await self.until(lambda: len(self.replies) >= before + len(leases))
+        return self.replies[before:]
+
+    async def begin(self, child: ProcessChild, name: str, job_id: int = 1, **payload: Any) -> int:
+        """Send one job and wait until it says that it runs."""
+        begun = self.folder / f"begun-{job_id}"
+        self.send(child, lease(job_id, name, {"begun": str(begun), **payload}))
+        await self.until(lambda: begun.exists() and begun.read_text())
+        return int(begun.read_text())
+
+    async def death(self, child: ProcessChild) -> Death:
+        death: Death = await self.until(lambda: self.deaths.get(child))
+        return death
+
+    def said_by(self, job_id: int | None, stream: str) -> list[str]:
+        return [line for where, job, line in self.lines if job == job_id and where == stream]
+
+
+def lease(job_id: int, handler: str, payload: Any = None, **fields: Any) -> Lease:
+    import orjson
+
+    text = payload if isinstance(payload, str) else orjson.dumps(payload).decode()
+    return Lease(job_id, 1, handler, "default", text, None, 0, 0, 0, 0, 0, POLICY)._replace(**fields)
+
+
+@asynccontextmanager
+async def world(
+    folder: Path, handlers: str = "", *, other: Mapping[str, str] = {}, **options: Any
+) -> AsyncIterator[World]:
+    """A nursery with the handlers above and these; afterwards no process is left, and no descriptor."""
+    plugins = folder / "plugins"
+    plugins.mkdir()
+    (plugins / "jobs.py").write_text(HANDLERS + handlers)
+    for name, text in other.items():
+        (plugins / name).write_text(text)
+    fds = open_fds()
+    loop = asyncio.get_running_loop()
+    owner = f"test-{os.getpid()}-{time.monotonic_ns()}"
+    settings = replace(OPTIONS, plugins=(str(plugins),), owner=owner, **options)
+    children = ProcessChildren(settings, (here := World(None, folder)), loop)  # type: ignore[arg-type]
+    here.children = children
+    try:
+        here.reports = await children.start()
+        yield here
+    finally:
+        await children.stop()
+    assert proctree.children(os.getpid()) == []
+    assert list(proctree.marked(owner)) == []
+    assert open_fds() == fds
+
+
+def open_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def gone(pid: int) -> bool:
+    return not proctree.is_living(pid)
