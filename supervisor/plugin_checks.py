@@ -13,7 +13,8 @@ from supervisor.handlers import MARK, Handler
 from supervisor.hooks import PROJECT, Specs
 from supervisor.jobs import Job
 
-HOOKS = {name: spec for name, spec in vars(Specs).items() if name.startswith(f"{PROJECT}_")}
+_PREFIX = f"{PROJECT}_"
+HOOKS = {name: spec for name, spec in vars(Specs).items() if name.startswith(_PREFIX)}
 MAX_RETRIES = 1000
 
 _WRAPPED = "supervisor_run"
@@ -186,7 +187,7 @@ def suspicious_names(plugin: object) -> list[str]:
         f"{name} (line {location(value)[1]}) is no hook{near}"
         for name, value in _functions(plugin)
         if name not in HOOKS and _MARK_OF_HOOK not in getattr(value, "__dict__", {})
-        for near in [did_you_mean(name, HOOKS)]
+        for near in [_nearest_hook(name)]
         if near
     ]
 
@@ -197,14 +198,21 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f", did you mean {near[0]!r}?" if near else ""
 
 
+def _nearest_hook(name: str) -> str:
+    """By the part after the prefix, for that is what gets misspelt."""
+    near = get_close_matches(
+        name.removeprefix(_PREFIX), [hook.removeprefix(_PREFIX) for hook in HOOKS], n=1, cutoff=0.6
+    )
+    return f", did you mean {_PREFIX + near[0]!r}?" if near else ""
+
+
 def _functions(plugin: object) -> list[tuple[str, Any]]:
     """Routines under a hook-like name, and whatever carries the mark of a hook under any name."""
     pairs = [(name, getattr(plugin, name, None)) for name in dir(plugin)]
     return [
         (name, value)
         for name, value in pairs
-        if inspect.isroutine(value)
-        and (name.startswith(f"{PROJECT}_") or _MARK_OF_HOOK in getattr(value, "__dict__", {}))
+        if inspect.isroutine(value) and (name.startswith(_PREFIX) or _MARK_OF_HOOK in getattr(value, "__dict__", {}))
     ]
 
 
@@ -212,7 +220,7 @@ def _check_hook(name: str, function: Any, marked: dict[str, Any]) -> None:
     line = location(function)[1]
     known = marked.get("specname") or name
     if known not in HOOKS:
-        raise PluginMistake(f"unknown hook {known!r}{did_you_mean(known, HOOKS)}", line)
+        raise PluginMistake(f"unknown hook {known!r}{_nearest_hook(known)}", line)
     expected = [parameter for parameter in inspect.signature(HOOKS[known]).parameters if parameter != "self"]
     for argument in inspect.signature(function).parameters:
         if argument not in expected:

@@ -230,11 +230,14 @@ class PluginManager:
         if source.module is None:
             raise PluginMistake(source.problem or "nothing to load")
         try:
-            return importlib.import_module(source.module)
+            module = importlib.import_module(source.module)
         except ModuleNotFoundError as error:
             if error.name is not None and f"{source.module}.".startswith(f"{error.name}."):
                 raise PluginMistake(source.problem or str(error)) from None
             raise
+        if getattr(module, "__file__", None) is None:  # any folder on sys.path is a namespace package
+            raise PluginMistake(source.problem or "no file")
+        return module
 
     def _import_file(self, path: Path) -> ModuleType:
         _check_readable(path)
@@ -309,15 +312,11 @@ def _file_of_module(source: Source) -> str | None:
 
 
 def _blame(error: BaseException, file: str | None) -> tuple[int | None, str]:
-    """The line of the plugin file where the error came up, and the traceback from there on."""
+    """The line of the plugin file where the error came up, and the traceback."""
     if isinstance(error, SyntaxError) and error.filename == file:
-        return error.lineno, "".join(traceback.format_exception_only(error))
-    line, first, step = None, None, error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code.co_filename == file:
-            line, first = step.tb_lineno, first or step
-        step = step.tb_next
-    return line, _format(error.with_traceback(first) if first else error)
+        return error.lineno, _format(error)
+    steps = traceback.extract_tb(error.__traceback__)
+    return next((step.lineno for step in reversed(steps) if step.filename == file), None), _format(error)
 
 
 def _describe(error: BaseException) -> str:
@@ -328,4 +327,16 @@ def _describe(error: BaseException) -> str:
 
 
 def _format(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+    """The traceback, without the frames of importing."""
+    told = traceback.TracebackException.from_exception(error)
+    _hide_machinery(told)
+    return plugin_modules.readable("".join(told.format()))
+
+
+def _hide_machinery(told: traceback.TracebackException) -> None:
+    told.stack[:] = [
+        frame for frame in told.stack if frame.filename != __file__ and not plugin_modules.is_machinery(frame.filename)
+    ]
+    for cause in (told.__cause__, told.__context__):
+        if cause is not None:
+            _hide_machinery(cause)

@@ -12,6 +12,7 @@ import builtins
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
@@ -19,6 +20,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
+
+_PREFIX = re.compile(rf"{re.escape(__name__)}\.[0-9a-f]+\.")
 
 __path__: list[str] = []  # a package without a folder: its subpackages come from the finder below
 
@@ -50,6 +53,16 @@ def forget(folder: Path) -> None:
     package = _package_of(folder)
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
+
+
+def readable(text: str) -> str:
+    """Text with names of plugin modules, such as a traceback, without the directories in them."""
+    return _PREFIX.sub("", text)
+
+
+def is_machinery(file: str) -> bool:
+    """Whether a frame of this file only imports."""
+    return file == __file__ or file.startswith("<frozen importlib")
 
 
 def _package_of(folder: Path) -> str:
@@ -87,11 +100,13 @@ class _ScopedImport:
         level: int = 0,
     ) -> ModuleType:
         head = name.partition(".")[0]
-        importer = (globals or {}).get("__name__")
-        if level or importer == f"{self._package}.{head}" or not self._is_sibling(head):
+        if level or self._is_itself(head, globals or {}) or not self._is_sibling(head):
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         module = builtins.__import__(f"{self._package}.{name}", globals, locals, fromlist or (), 0)
         return module if fromlist else sys.modules[f"{self._package}.{head}"]
+
+    def _is_itself(self, head: str, importer: Mapping[str, Any]) -> bool:
+        return importer.get("__name__") == f"{self._package}.{head}" and "__path__" not in importer
 
     def _is_sibling(self, head: str) -> bool:
         if head in sys.stdlib_module_names or head == "supervisor":
