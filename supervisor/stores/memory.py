@@ -236,11 +236,12 @@ class MemoryStore:
             if shelf.before is not None:
                 yield
                 return
-            shelf.before = {}
+            shelf.before, sequence = {}, shelf.sequence
             try:
                 yield
             except BaseException:
                 shelf.put_back(shelf.before)
+                shelf.sequence = sequence
                 raise
             finally:
                 shelf.before = None

@@ -170,6 +170,8 @@ def _filtered(
     parameters: list[Any] = []
     if state is not None:
         conditions.append(f"jobs.state = {CODES[state]}")
+        if state.terminal:
+            conditions.append(f"jobs.state >= {SUCCEEDED}")
     for column, value in (("queue", queue), ("handler", handler)):
         if value is not None:
             conditions.append(f"{column} = ?")

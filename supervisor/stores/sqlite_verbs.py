@@ -48,7 +48,7 @@ REDRIVE = f"""update jobs set state = {READY}, tier = 0, age = ?1 + it.key, due_
   from json_each(?3) as it where jobs.id = it.value"""
 WITHDRAW = f"update letters set state = {WITHDRAWN} where job_id in (select value from json_each(?))"
 
-EXPIRED = f"""(select id from jobs where state = ? and finished_at <= ?
+EXPIRED = f"""(select id from jobs where state = ? and state >= {SUCCEEDED} and finished_at <= ?
   and not exists (select 1 from letters where job_id = jobs.id and letters.state = {PENDING})
   order by finished_at limit ?)"""
 

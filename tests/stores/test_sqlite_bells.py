@@ -1,0 +1,137 @@
+"""Bells and locks beside the file, and the turnstile."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+
+import pytest
+
+from supervisor.stores.base import StoreAway
+from supervisor.stores.bells import Bells
+from supervisor.stores.turnstile import Turnstile
+
+
+def rung(bells: Bells) -> bool:
+    return bool(select.select([bells.descriptor()], [], [], 0)[0])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "jobs.db.bells"
+
+
+def test_nobody_to_ring(folder):
+    Bells(folder).ring()
+    assert not folder.exists()
+
+
+def test_a_path_longer_than_a_socket_address(tmp_path):
+    deep = tmp_path / ("x" * 100) / ("y" * 100)
+    deep.mkdir(parents=True)
+    owner = Bells(deep / "bells")
+    owner.join("one")
+    Bells(deep / "bells").ring()
+    assert rung(owner)
+    owner.leave()
+    assert list(deep.iterdir()) == []
+
+
+def test_the_bell_of_a_dead_owner_is_taken_down(folder):
+    owner = Bells(folder)
+    owner.join("one")
+    owner._socket.close()
+    Bells(folder).ring()
+    assert [path.name for path in folder.iterdir()] == ["one.lock"]
+    owner._socket = None
+    owner.leave()
+
+
+def test_what_is_no_bell_is_left_alone_or_taken_down_but_never_fatal(folder):
+    owner = Bells(folder)
+    owner.join("one")
+    (folder / "two.sock").mkdir()
+    (folder / "note.txt").touch()
+    Bells(folder).ring()
+    assert rung(owner)
+    (folder / "two.sock").rmdir()
+    (folder / "note.txt").unlink()
+    owner.leave()
+
+
+def test_gone_is_only_who_provably_is(folder):
+    owner, other = Bells(folder), Bells(folder)
+    lock = owner.join("one")
+    assert not other.is_gone("one")
+    assert not other.is_gone("unknown")
+    inherited = os.dup(lock)
+    os.close(lock)
+    assert not other.is_gone("one")
+    os.close(inherited)
+    assert other.is_gone("one")
+    owner._lock = None
+    owner.leave()
+
+
+def test_asking_changes_nothing(folder):
+    owner = Bells(folder)
+    owner.join("one")
+    for _ in range(3):
+        assert not Bells(folder).is_gone("one")
+    owner.leave()
+    assert not folder.exists()
+
+
+def test_turns_exclude_each_other(tmp_path):
+    path = tmp_path / "jobs.db"
+    one, two = Turnstile(path, 10.0), Turnstile(path, 0.01)
+    with one:
+        with pytest.raises(StoreAway), two:
+            pass
+    with two:
+        pass
+    one.close(), two.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_waits_is_next(tmp_path):
+    """One that comes back at once finds the gate shut while another waits for its turn."""
+    path = tmp_path / "jobs.db"
+    busy, waiting = Turnstile(path, 10.0), Turnstile(path, 10.0)
+    order: list[str] = []
+    busy.__enter__()
+
+    def wait() -> None:
+        with waiting:
+            order.append("waiting")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    hasty = Turnstile(path, 0.0)
+    while True:
+        try:
+            hasty._take(hasty._gate, 0.0)
+        except StoreAway:
+            break
+        hasty._gate.release()
+    busy.__exit__(None, None, None)
+    with busy:
+        order.append("busy")
+    thread.join()
+    assert order == ["waiting", "busy"]
+    for turnstile in (busy, waiting, hasty):
+        turnstile.close()
+
+
+def test_closing_spares_the_files_of_whoever_is_in_a_turn(tmp_path):
+    path = tmp_path / "jobs.db"
+    one, two = Turnstile(path, 1.0), Turnstile(path, 1.0)
+    with one:
+        two.close()
+        assert (tmp_path / "jobs.db-turn").exists()
+    two.close()
+    assert list(tmp_path.iterdir()) == []
+    with one:
+        assert (tmp_path / "jobs.db-turn").exists()
+    one.close()

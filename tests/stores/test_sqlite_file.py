@@ -1,0 +1,369 @@
+"""The file itself: opening and refusing it, its rights, what other programs put into it, and its log."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+
+import pytest
+
+from supervisor.config import StoreSettings
+from supervisor.stores import open_store, sqlite_db
+from supervisor.stores.base import EnqueueRow, RowRefused, StoreAway, StoreError, Waiting
+from supervisor.stores.sqlite import SqliteStore
+from tests.stores.shelf import SqliteShelf, failure, put, success, take, take_one
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    shelf = SqliteShelf(tmp_path)
+    yield shelf
+    shelf.close()
+
+
+@pytest.fixture
+def store(shelf):
+    return shelf.joined("one")
+
+
+@pytest.fixture
+def raw(store):
+    database = sqlite3.connect(store.path, isolation_level=None)
+    yield database
+    database.close()
+
+
+def test_a_missing_file_is_refused_unless_it_may_be_made(tmp_path):
+    path = tmp_path / "jobs.db"
+    with pytest.raises(StoreError, match=r"jobs\.db: no such database"):
+        SqliteStore(path)
+    assert not path.exists()
+    SqliteStore(path, create=True).close()
+    SqliteStore(path).close()
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(StoreError, match="can't be created: No such file or directory"):
+        SqliteStore(tmp_path / "nowhere" / "jobs.db", create=True)
+
+
+def test_an_empty_file_becomes_a_store(tmp_path):
+    (tmp_path / "jobs.db").touch()
+    store = SqliteStore(tmp_path / "jobs.db")
+    assert put(store) == [1]
+    store.close()
+
+
+def test_no_database_at_all(tmp_path):
+    path = tmp_path / "jobs.db"
+    path.write_text("these are not the jobs you are looking for" * 100)
+    with pytest.raises(StoreError, match=r"jobs\.db: file is not a database"):
+        SqliteStore(path)
+
+
+def test_a_database_of_another_program_is_left_alone(tmp_path):
+    path = tmp_path / "jobs.db"
+    with sqlite3.connect(path) as database:
+        database.execute("create table jobs(id)")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        SqliteStore(path, create=True)
+    assert path.read_bytes() == before
+
+
+def test_a_newer_version_is_refused_by_name(store, raw):
+    raw.execute("pragma user_version = 99")
+    with pytest.raises(StoreError, match="version 99 is of a newer job-supervisor; this one expects at most 1"):
+        SqliteStore(store.path)
+
+
+def test_files_are_their_owners_alone(tmp_path):
+    old = os.umask(0)
+    try:
+        store = SqliteShelf(tmp_path).joined("one")
+        put(store)
+    finally:
+        os.umask(old)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {
+        "jobs.db": 0o600, "jobs.db-wal": 0o600, "jobs.db-shm": 0o600, "jobs.db-gate": 0o600, "jobs.db-turn": 0o600,
+        "jobs.db.bells": 0o700, "one.sock": 0o600, "one.lock": 0o600,
+    }  # fmt: skip
+    store.leave()
+    store.close()
+
+
+def test_nothing_but_the_database_is_left_behind(tmp_path):
+    shelf = SqliteShelf(tmp_path)
+    put(shelf.joined("one"))
+    put(shelf.joined("two"))
+    shelf.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs.db"]
+
+
+def test_durable_by_default(tmp_path):
+    store = SqliteStore(tmp_path / "jobs.db", create=True)
+    assert store.value("pragma synchronous") == 2
+    assert store.value("pragma journal_mode") == b"wal"
+    store.close()
+    relaxed = SqliteStore(tmp_path / "jobs.db", synchronous="normal")
+    assert relaxed.value("pragma synchronous") == 1
+    relaxed.close()
+
+
+# --- URLs
+
+
+def test_stores_open_by_url(tmp_path):
+    relative = open_store(StoreSettings(url="sqlite:///a.db"), create=True, base=tmp_path)
+    assert (tmp_path / "a.db").exists()
+    relative.close()
+    absolute = open_store(StoreSettings(url=f"sqlite:///{tmp_path}/b.db"), create=True, base=tmp_path / "elsewhere")
+    assert (tmp_path / "b.db").exists()
+    absolute.close()
+    assert open_store(StoreSettings(url="memory://"), create=False, base=tmp_path).url == "memory://"
+
+
+@pytest.mark.parametrize("url", ["sqlite:", "sqlite:///", "sqlite://host/x.db"])
+def test_a_url_without_a_file(tmp_path, url):
+    with pytest.raises(StoreError, match="names no file; expected sqlite:///"):
+        open_store(StoreSettings(url=url), create=True, base=tmp_path)
+
+
+def test_an_unknown_kind_of_store(tmp_path):
+    with pytest.raises(StoreError, match="'redis' is not a kind of store; expected one of memory, sqlite"):
+        open_store(StoreSettings(url="redis://x"), create=True, base=tmp_path)
+
+
+def test_a_store_that_a_plugin_brings(tmp_path):
+    from supervisor.stores.memory import MemoryStore
+
+    def opener(settings, *, create, base):
+        return MemoryStore()
+
+    store = open_store(StoreSettings(url="mine://x"), create=True, base=tmp_path, openers={"mine": opener})
+    assert isinstance(store, MemoryStore)
+
+
+# --- what other programs do to it
+
+
+BROKEN = {
+    "{": "{",
+    "": "",
+    None: "",
+    "[1": "[1",
+    b"\xff\xfe": "\\xff\\xfe",
+    b'{"a": "\xe9"}': '{"a": "\\xe9"}',
+    "[" * 100_000: "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("payload", BROKEN, ids=lambda payload: repr(payload)[:12])
+def test_a_broken_payload_is_claimed_shown_and_kept_as_it_is(store, raw, payload):
+    bad, good = put(store, "a", "b")
+    raw.execute("update jobs set payload = cast(? as text) where id = ?", (payload, bad))
+    stored = raw.execute("select cast(payload as blob) from jobs where id = ?", (bad,)).fetchone()
+    lease, other = take(store)
+    assert (lease.id, lease.payload) == (bad, BROKEN[payload])
+    assert (other.id, other.payload) == (good, "{}")
+    assert store.get(bad)["payload"] == BROKEN[payload]
+    assert store.settle([success(lease)]) == []
+    assert raw.execute("select cast(payload as blob) from jobs where id = ?", (bad,)).fetchone() == stored
+
+
+def test_a_blob_as_payload(store, raw):
+    put(store)
+    raw.execute("update jobs set payload = x'7b7d'")
+    assert take_one(store).payload == "{}"
+    assert store.get(1)["payload"] == {}
+
+
+def test_a_null_payload_in_json_is_a_payload(store, raw):
+    put(store)
+    raw.execute("update jobs set payload = 'null'")
+    assert take_one(store).payload == "null"
+    assert store.get(1)["payload"] is None
+
+
+def test_plain_sql_may_enqueue(store, raw):
+    (before,) = put(store)
+    raw.execute("""insert into jobs(handler, payload) values ('mail', '{"n": 1}')""")
+    raw.execute("insert into jobs(handler, queue, payload, priority) values ('mail', 'other', '{}', 5)")
+    (after,) = put(store)
+    assert store.waiting(None) == {"default": Waiting(3, 0), "other": Waiting(1, 0)}
+    assert [lease.id for lease in take(store)] == [before, before + 1, after]
+    assert store.get(before + 1)["payload"] == {"n": 1}
+    assert store.get(before + 1)["created_at"].startswith("20")
+
+
+def test_leases_without_a_known_owner_are_recovered_all_the_same(shelf, store, raw):
+    """F39: recovery depends on the job's own lease, not on the list of supervisors."""
+    (id,) = put(store)
+    take_one(store)
+    raw.execute("delete from supervisors")
+    other = shelf.joined("two")
+    assert other.lapsed(10) == []
+    shelf.clock.step(30)
+    (lapsed,) = other.lapsed(10)
+    assert (lapsed.lease.id, lapsed.owner_gone) == (id, False)
+
+
+# --- what can't be stored
+
+
+@pytest.mark.parametrize("result", ['"\ud800"'])
+def test_a_row_that_cannot_be_stored_is_refused_with_its_batch(store, result):
+    put(store, "a", "b")
+    good, bad = take(store)
+    with pytest.raises(RowRefused):
+        store.settle([success(good), success(bad, result)])
+    assert store.held() == [(good.id, 1), (bad.id, 1)]
+    assert store.settle([success(good)]) == []
+
+
+def test_a_transaction_with_a_refused_row_is_not_committed_even_if_the_caller_goes_on(store):
+    put(store)
+    with pytest.raises(StoreError, match="none of it is kept"), store.transaction():
+        put(store)
+        with pytest.raises(RowRefused):
+            store.enqueue([EnqueueRow("mail", '"\ud800"')])
+    assert len(store.list_jobs()) == 1
+
+
+def test_more_than_one_json_text_can_hold(store, monkeypatch):
+    """A claim of a gigabyte of payloads goes row by row instead."""
+    put(store, "a", "b")
+    store._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 700)
+    store.enqueue([EnqueueRow("c", '"' + "x" * 300 + '"')])
+    store.enqueue([EnqueueRow("c", '"' + "x" * 300 + '"')])
+    assert [lease.id for lease in take(store)] == [1, 2, 3, 4]
+
+
+# --- being away
+
+
+def test_a_locked_database_is_away_and_nothing_is_done(store, raw):
+    put(store)
+    raw.execute("begin immediate")
+    with pytest.raises(StoreAway, match="locked"):
+        put(store)
+    raw.execute("rollback")
+    assert len(store.list_jobs()) == 1
+    assert put(store) == [2]
+
+
+def test_a_full_disk_is_away_and_nothing_is_done(store):
+    """F109."""
+    put(store)
+    store._execute(f"pragma max_page_count = {store.value('pragma page_count')}")
+    with pytest.raises(StoreAway, match="full"):
+        store.enqueue([EnqueueRow("mail", '"' + "x" * 100_000 + '"')])
+    store._execute("pragma max_page_count = 1000000")
+    assert len(store.list_jobs()) == 1
+    assert put(store) == [2]
+
+
+def test_a_lock_that_nobody_gives_back_is_not_waited_for_without_end(shelf, store, monkeypatch):
+    import fcntl
+
+    put(store)
+    monkeypatch.setattr(store._turnstile, "_patience", 0.01)
+    with open(f"{store.path}-turn") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        with pytest.raises(StoreAway, match="busy"):
+            put(store)
+    assert put(store) == [2]
+
+
+class Broken:
+    """A connection whose commit fails, after it was done or instead of it."""
+
+    def __init__(self, connection, done: bool) -> None:
+        self._connection, self._done, self._failed = connection, done, False
+
+    def execute(self, sql, parameters=()):
+        if sql == "commit" and not self._failed:
+            self._failed = True
+            if self._done:
+                self._connection.execute(sql)
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            raise error
+        return self._connection.execute(sql, parameters)
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, done):
+    """F111, F112."""
+    put(store)
+    store._connection = Broken(store._connection, done)
+    rows = [EnqueueRow("mail", "1"), EnqueueRow("mail", "2")]
+    with pytest.raises(StoreAway):
+        store.enqueue(rows)
+    assert store.enqueue(rows) == [2, 3]
+    assert [job["payload"] for job in store.list_jobs()] == [2, 1, {}]
+    assert store.waiting(None) == {"default": Waiting(3, 0)}
+    assert store.enqueue(rows) == [4, 5]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_settle_whose_commit_is_in_doubt_is_repeated_without_harm(store, done):
+    (id,) = put(store)
+    lease = take_one(store)
+    store._connection = Broken(store._connection, done)
+    with pytest.raises(StoreAway):
+        store.settle([success(lease)])
+    assert store.settle([success(lease)]) == []
+    assert store.get(id)["state"] == "succeeded"
+    (queue,) = store.stats()["queues"]
+    assert queue["in_flight"] == 0
+
+
+# --- the log
+
+
+def test_the_log_is_shortened_once_nobody_reads_an_old_state(store, raw, monkeypatch, caplog):
+    """F110."""
+    monkeypatch.setattr(sqlite_db, "WAL_LIMIT", 200_000)
+    monkeypatch.setattr(sqlite_db, "_LOOK_AT_WAL", 0.0)
+    wal = store.path.with_name("jobs.db-wal")
+    put(store)
+    raw.execute("begin")
+    raw.execute("select * from jobs").fetchall()
+    for _ in range(30):
+        store.enqueue([EnqueueRow("mail", '"' + "x" * 50_000 + '"')])
+    assert wal.stat().st_size > 200_000
+    assert [record.message for record in caplog.records if "keeps reading an old state" in record.message]
+    raw.execute("commit")
+    put(store)
+    assert wal.stat().st_size < 200_000
+
+
+def test_the_store_holds_no_read_open(store, raw):
+    put(store)
+    reader = store.reader()
+    reader.stats(), reader.list_jobs(), reader.get(1), store.waiting(None), store.lapsed(1)
+    busy, _, _ = raw.execute("pragma wal_checkpoint(truncate)").fetchone()
+    assert busy == 0
+    reader.close()
+
+
+def test_a_reader_cannot_write(store):
+    reader = store.reader()
+    with pytest.raises(StoreError, match="readonly"):
+        put(reader)
+    reader.close()
+
+
+def test_history_of_a_job_goes_with_it(store, raw):
+    (id,) = put(store)
+    lease = take_one(store)
+    store.settle([success(lease)._replace(failure=failure(lease))])
+    store.delete([id])
+    assert raw.execute("select count(*) from attempts").fetchone() == (0,)

@@ -1,0 +1,79 @@
+"""What a claim costs doesn't grow with what waits: every hot statement walks an index, none scans or sorts."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from supervisor.jobs import JobState
+from supervisor.stores import sqlite_asking, sqlite_claims, sqlite_letters, sqlite_settles, sqlite_verbs
+from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.sqlite_schema import IN_FLIGHT, TEMPORARY
+
+BY_KEY = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
+
+STATEMENTS = {
+    "candidates": (
+        f"select id from {sqlite_claims.CANDIDATES}",
+        ["SEARCH jobs USING INDEX ready (queue=? AND tier=?)"],
+    ),
+    "urgent": (sqlite_claims.URGENT, ["SEARCH jobs USING INDEX ready (queue=? AND tier=? AND priority>?)"]),
+    "claim": (sqlite_claims.CLAIM, [BY_KEY, "SEARCH policy_of USING PRIMARY KEY (queue=? AND handler=?)"]),
+    "due": (f"select id from {sqlite_claims.DUE}", ["SEARCH jobs USING INDEX scheduled (due_at<?)"]),
+    "promote": (sqlite_claims.PROMOTE, [BY_KEY]),
+    "succeed": (sqlite_settles.SUCCEED, [BY_KEY]),
+    "dispose": (sqlite_settles.DISPOSE, [BY_KEY]),
+    "extend": (sqlite_settles.EXTEND, [BY_KEY]),
+    "expired": (
+        f"select id from {sqlite_settles.EXPIRED}",
+        ["SEARCH jobs USING INDEX in_flight (owner=? AND lease_until<?)"],
+    ),
+    "prune": (
+        f"select id from {sqlite_verbs.EXPIRED}",
+        ["SEARCH jobs USING INDEX terminal (state=? AND finished_at<?)"],
+    ),
+    "list finished": (
+        sqlite_asking._filtered(JobState.FAILED, None, None, None)[0] + " limit ?",
+        ["SEARCH jobs USING INDEX terminal (state=?)"],
+    ),
+    "held": (
+        f"select id from jobs where state = {IN_FLIGHT} and owner = ?",
+        ["SEARCH jobs USING INDEX in_flight (owner=?)"],
+    ),
+    "due letters": (
+        f"select job_id from {sqlite_letters.DUE_LETTERS}",
+        ["SEARCH letters USING INDEX pending_letters (due_at<?)"],
+    ),
+    "next due": (
+        sqlite_asking.NEXT_DUE,
+        ["SEARCH jobs USING INDEX scheduled", "SEARCH letters USING INDEX pending_letters"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "jobs.db"
+    store = SqliteStore(path, create=True)
+    database = sqlite3.connect(path)
+    database.execute(TEMPORARY)
+    yield database
+    database.close()
+    store.close()
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_plan(database, name):
+    statement, expected = STATEMENTS[name]
+    plan = [row[3].replace("COVERING ", "") for row in database.execute(f"explain query plan {statement}", [1] * database_parameters(statement))]
+    for step in expected:
+        assert step in plan
+    for step in plan:
+        assert "TEMP B-TREE" not in step
+        assert not step.startswith(("SCAN jobs", "SCAN letters"))
+
+
+def database_parameters(statement: str) -> int:
+    numbered = [f"?{n}" in statement for n in (1, 2, 3)]
+    return sum(numbered) or statement.count("?")
