@@ -20,6 +20,7 @@ from supervisor.cli.context import (
     use_store,
 )
 from supervisor.cli.render import ago, block, clipped, heading, print_fields, print_json, print_table
+from supervisor.durations import format_duration
 from supervisor.jobs import JobState
 from supervisor.stores.base import Store
 
@@ -158,14 +159,22 @@ def _row(job: dict[str, Any]) -> list[Any]:
     ]  # fmt: skip
 
 
+def _detail(name: str, value: Any) -> str:
+    if name == "heartbeat_age":
+        return f"last heartbeat {format_duration(value)} before"
+    if name == "peak_memory":
+        return f"peak memory {value / 10**6:.0f}MB"
+    return "killed for memory, it seems" if name == "oom_suspected" else f"{name.replace('_', ' ')} {value}"
+
+
 def _print_error(error: dict[str, Any]) -> None:
     what = ": ".join(filter(None, (error.get("type"), error.get("message"))))
     heading(f"attempt {error['attempt']}: {error['cause']}, {ago(error['at'])}")
     if what:
         block(what)
-    details = {name: error.get(name) for name in ERROR_FIELDS if error.get(name) not in (None, False)}
+    details = [_detail(name, error[name]) for name in ERROR_FIELDS if error.get(name) not in (None, False)]
     if details:
-        block(", ".join(f"{name} {value}" for name, value in details.items()))
+        block(", ".join(details))
     for name in ERROR_BLOCKS:
         if error.get(name):
             click.echo(f"  {name}")
