@@ -1,3 +1,4 @@
+import contextlib
 import logging
 import os
 import signal
@@ -149,15 +150,38 @@ def test_a_line_torn_by_an_error_is_ended_before_the_next(
     assert lines[2].endswith("INFO whole")
 
 
-def test_a_non_blocking_standard_error_loses_nothing(reader: Reader) -> None:
+def test_a_non_blocking_standard_error_loses_nothing(
+    reader: Reader, output: LogOutput, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.set_blocking(reader.write_fd, False)
-    output = LogOutput(reader.write_fd)
-    output.setFormatter(TextFormat())
-    for _ in range(1000):
-        output.handle(record("x" * 200))
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(reader.write_fd, b"x" * 100)
+    real, full = os.write, threading.Event()
+
+    def write(fd: int, data: Any) -> int:
+        try:
+            return real(fd, data)
+        except BlockingIOError:
+            full.set()
+            raise
+
+    monkeypatch.setattr(os, "write", write)
+    output.handle(record("waited"))
+    assert full.wait(10)
     reader.start()
     output.stop(10)
-    assert sum(line.endswith("xxx") for line in reader.lines()) == 1000
+    assert reader.lines()[-1].endswith("waited")
+
+
+def test_the_bound_is_on_what_waits_not_on_what_was_ever_logged(reader: Reader, output: LogOutput) -> None:
+    reader.start()
+    for _ in range(50):
+        for _ in range(20):
+            output.handle(record("x" * 200))
+        output.flush(10)
+    output.stop()
+    assert len(reader.lines()) == 1000
 
 
 def test_a_signal_handler_may_log_while_a_line_is_being_logged(reader: Reader, output: LogOutput) -> None:
