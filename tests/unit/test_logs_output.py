@@ -167,11 +167,11 @@ def test_a_non_blocking_standard_error_loses_nothing(
             raise
 
     monkeypatch.setattr(os, "write", write)
-    output.handle(record("waited"))
+    output.handle(record("waited" * 500))
     assert full.wait(10)
     reader.start()
     output.stop(10)
-    assert reader.lines()[-1].endswith("waited")
+    assert reader.lines()[-1].endswith("waited" * 500)
 
 
 def test_the_bound_is_on_what_waits_not_on_what_was_ever_logged(reader: Reader, output: LogOutput) -> None:
