@@ -519,7 +519,7 @@ class MemoryStore:
     def stats(self) -> dict[str, Any]:
         with self._shelf.lock:
             self._forget_owners()
-            names = {queue for queue, _, _ in self._shelf.counts} | self._shelf.paused
+            names = {queue for (queue, _, _), n in self._shelf.counts.items() if n} | self._shelf.paused
             running = Counter(self._running())
             return {
                 "queues": [self._queue(name, running[name]) for name in sorted(names)],

@@ -119,7 +119,7 @@ class Asking(Settles):
         paused = self.paused()
         processing = dict(self.rows("queue, n", RUNNING_BY_QUEUE, packed(running)))
         counts: dict[str, dict[tuple[int, int], int]] = {queue: {} for queue in paused}
-        for queue, state, tier, n in self.rows("queue, state, tier, n", "counts"):
+        for queue, state, tier, n in self.rows("queue, state, tier, n", "counts where n > 0"):
             counts.setdefault(queue, {})[state, tier] = n
         return [
             {

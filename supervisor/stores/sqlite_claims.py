@@ -19,7 +19,7 @@ ENQUEUE = f"""insert into jobs(id, handler, queue, payload, headers, priority, o
     iif(json_extract(value, '$[6]') > ?2, {SCHEDULED}, {READY}), ?1 + key, ?2
   from json_each(?3)"""
 
-DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at limit ?)"""
+DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at, id limit ?)"""
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
 
 CANDIDATES = f"""(select id from jobs where state = {READY} and queue = ? and tier = ?

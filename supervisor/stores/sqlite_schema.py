@@ -53,7 +53,7 @@ _VERSION_1 = (
       result text)""",
     "insert into sqlite_sequence(name, seq) values ('jobs', 0)",
     f"create index ready on jobs(queue, tier, priority desc, age) where state = {READY}",
-    f"create index scheduled on jobs(due_at, queue) where state = {SCHEDULED}",
+    f"create index scheduled on jobs(due_at) where state = {SCHEDULED}",
     f"create index in_flight on jobs(owner, lease_until) where state = {IN_FLIGHT}",
     f"create index terminal on jobs(state, finished_at) where state >= {SUCCEEDED}",
     "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",

@@ -92,6 +92,8 @@ class Verbs(Letters):
                     ids = self.column("id", EXPIRED, state, past, limit - pruned)
                     self._delete(self._targets(ids))
                     pruned += len(ids)
+            self.write_counts()
+            self.run("delete from counts where n = 0")
             return pruned
 
     def _do(

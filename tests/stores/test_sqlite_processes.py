@@ -1,0 +1,167 @@
+"""What only real processes show: claims beside each other, a writer killed half way, fork, and owners that die."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.stores.base import EnqueueRow, StoreAway, StoreError, Take
+from supervisor.stores.sqlite import SqliteStore
+from tests.stores.shelf import TTL, put, resolve, success, take_one
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def insist(call: Callable[[], Any]) -> Any:
+    while True:
+        try:
+            return call()
+        except StoreAway:
+            pass
+
+
+def claim_all(path: Path, owner: str, told: Any) -> None:
+    store = SqliteStore(path)
+    store.join(owner, "host", os.getpid())
+    told.put("ready")
+    claimed = []
+    while leases := insist(lambda: store.claim([Take("default", 7, 7, 7, 100)], TTL, resolve)):
+        assert insist(lambda leases=leases: store.settle([success(lease) for lease in leases])) == []
+        claimed += [lease.id for lease in leases]
+    told.put(claimed)
+    store.leave()
+    store.close()
+
+
+def enqueue_some(path: Path, told: Any) -> None:
+    store = SqliteStore(path)
+    told.put([insist(lambda: store.enqueue([EnqueueRow("mail", "{}")]))[0] for _ in range(50)])
+    store.close()
+
+
+def hold_a_transaction(path: Path, told: Any) -> None:
+    store = SqliteStore(path)
+    store.join("doomed", "host", os.getpid())
+    store.claim([Take("default", 1, 1, 1, 100)], TTL, resolve)
+    with store.transaction():
+        put(store, "never", "seen")
+        store.cancel([1])
+        told.put("inside")
+        signal.pause()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def start():
+    """Starts a function in a fresh process; gives the process and what it tells."""
+    started = []
+
+    def run(function: Callable[..., None], *arguments: Any) -> tuple[Any, Any]:
+        told = SPAWN.Queue()
+        process = SPAWN.Process(target=function, args=(*arguments, told))
+        process.start()
+        started.append((process, told))
+        return process, told
+
+    yield run
+    for process, told in started:
+        process.kill()
+        process.join()
+        process.close()
+        told.close()
+
+
+def test_supervisors_and_clients_share_a_file_and_no_job_is_claimed_twice(path, start):
+    """F113."""
+    store = SqliteStore(path, create=True)
+    ids = store.enqueue([EnqueueRow("mail", "{}") for _ in range(2000)])
+    owners = [start(claim_all, path, owner)[1] for owner in ("one", "two")]
+    for told in owners:
+        assert told.get(timeout=30) == "ready"
+    new = start(enqueue_some, path)[1].get(timeout=30)
+    claimed = [id for told in owners for id in told.get(timeout=30)]
+    assert len(claimed) == len(set(claimed))
+    left = store.remaining(None, None).get("ready", 0)
+    assert len(claimed) + left == len(ids) + len(new)
+    assert store.value("pragma integrity_check") == b"ok"
+    store.close()
+
+
+def test_a_writer_killed_half_way_leaves_nothing_half_done_and_no_lock(path, start):
+    store = SqliteStore(path, create=True)
+    (id,) = put(store)
+    process, told = start(hold_a_transaction, path)
+    assert told.get(timeout=30) == "inside"
+    with pytest.raises(StoreAway):
+        put(store)
+    process.kill()
+    process.join()
+    assert put(store) == [id + 1]
+    assert [job["handler"] for job in store.list_jobs()] == ["mail", "mail"]
+    assert store.get(id)["state"] == "in_flight"
+    store.join("two", "host", os.getpid())
+    (lapsed,) = store.lapsed(10)
+    assert (lapsed.lease.id, lapsed.owner, lapsed.owner_gone) == (id, "doomed", True)
+    assert [(row["owner"], row["state"]) for row in store.stats()["supervisors"]] == [
+        ("doomed", "gone"), ("two", "starting")
+    ]  # fmt: skip
+    store.cancel([id])
+    assert store.lapsed(10) == []
+    assert [row["owner"] for row in store.stats()["supervisors"]] == ["two"]
+    assert sorted(entry.name for entry in (path.parent / "jobs.db.bells").iterdir()) == ["two.lock", "two.sock"]
+    store.leave()
+    store.close()
+
+
+def test_an_owner_lives_as_long_as_anything_that_inherited_its_lock(path):
+    store = SqliteStore(path, create=True)
+    put(store)
+    ours, theirs = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        os.close(theirs)
+        owner = SqliteStore(path)
+        owner.join("one", "host", os.getpid())
+        take_one(owner)
+        if os.fork() == 0:
+            os.read(ours, 1)
+        os._exit(0)
+    os.close(ours)
+    os.waitpid(parent, 0)
+    store.join("two", "host", os.getpid())
+    assert store.lapsed(10) == []
+    os.close(theirs)
+    while not (lapsed := store.lapsed(10)):
+        pass
+    assert lapsed[0].owner_gone
+    store.leave()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "use", [SqliteStore.list_jobs, SqliteStore.close, lambda store: put(store)], ids=["ask", "close", "write"]
+)
+def test_a_store_carried_over_a_fork_refuses_to_touch_the_connection(path, use):
+    """F91."""
+    store = SqliteStore(path, create=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            use(store)
+        except StoreError as error:
+            os._exit(0 if "open a store there" in str(error) else 2)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert put(store) == [1]
+    store.close()
