@@ -5,12 +5,15 @@ orjson alone writes NaN as null, loads a 30-digit integer as a float and fails a
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import orjson
 
 MAX_DEPTH = 100
 MAX_INTEGER = 2**63 - 1
+_LONG_NUMBER = re.compile(r"\d{19}")
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -41,14 +44,22 @@ def decode(text: str | bytes, what: str = "payload") -> Any:
     except (ValueError, TypeError) as error:
         raise NotJSON(f"{what}: not JSON: {error}") from None
     _check(value, what)
+    if _LONG_NUMBER.search(text if isinstance(text, str) else text.decode()):
+        json.loads(text, parse_int=lambda digits: _exact(digits, what))
     return value
+
+
+def _exact(digits: str, what: str) -> int:
+    if len(digits) > 20 or not -MAX_INTEGER - 1 <= int(digits) <= MAX_INTEGER:
+        raise NotJSON(f"{what}: {digits:.40} is not a 64-bit integer")
+    return int(digits)
 
 
 def _check(value: Any, what: str) -> None:
     """Walk without recursion, so depth is our limit and never the interpreter's."""
     level, depth = [value], 0
     while level:
-        if depth > MAX_DEPTH:
+        if depth >= MAX_DEPTH and any(isinstance(item, dict | list | tuple) for item in level):
             raise NotJSON(f"{what}: nested deeper than {MAX_DEPTH}")
         below: list[Any] = []
         for item in level:
@@ -56,7 +67,11 @@ def _check(value: Any, what: str) -> None:
                 continue
             if isinstance(item, int):
                 if not -MAX_INTEGER - 1 <= item <= MAX_INTEGER:
-                    raise NotJSON(f"{what}: {item:.6g} is not a 64-bit integer" if abs(item) < 10**300 else f"{what}: not a 64-bit integer")
+                    raise NotJSON(
+                        f"{what}: {item:.6g} is not a 64-bit integer"
+                        if abs(item) < 10**300
+                        else f"{what}: not a 64-bit integer"
+                    )
             elif isinstance(item, float):
                 if item != item or item in (float("inf"), float("-inf")):
                     raise NotJSON(f"{what}: {item} is not a finite number")

@@ -86,9 +86,8 @@ def test_asking_changes_nothing(folder):
 def test_turns_exclude_each_other(tmp_path):
     path = tmp_path / "jobs.db"
     one, two = Turnstile(path, 10.0), Turnstile(path, 0.01)
-    with one:
-        with pytest.raises(StoreAway), two:
-            pass
+    with one, pytest.raises(StoreAway), two:
+        pass
     with two:
         pass
     one.close(), two.close()

@@ -66,7 +66,10 @@ def database(tmp_path_factory):
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_plan(database, name):
     statement, expected = STATEMENTS[name]
-    plan = [row[3].replace("COVERING ", "") for row in database.execute(f"explain query plan {statement}", [1] * database_parameters(statement))]
+    plan = [
+        row[3].replace("COVERING ", "")
+        for row in database.execute(f"explain query plan {statement}", [1] * database_parameters(statement))
+    ]
     for step in expected:
         assert step in plan
     for step in plan:

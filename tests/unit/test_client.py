@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+from supervisor import Client, NewJob
+from supervisor.client import InvalidJob
+from supervisor.config import ConfigError
+from supervisor.jobs import Backoff, Policy
+from supervisor.stores import insist
+from supervisor.stores.base import StoreAway, StoreError, Take
+from supervisor.stores.sqlite import SqliteStore
+
+
+@pytest.fixture
+def url(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return "sqlite:///jobs.db"
+
+
+@pytest.fixture
+def client(url):
+    with Client(url, create=True, patience=0.0) as client:
+        yield client
+
+
+@pytest.fixture
+def store(client, tmp_path):
+    store = SqliteStore(tmp_path / "jobs.db")
+    store.join("one", "host", 1)
+    yield store
+    store.leave()
+    store.close()
+
+
+def claim(store, queue="default"):
+    return store.claim([Take(queue, 100, 100, 100, 1000)], 30.0, lambda handler, queue: Policy())
+
+
+def test_enqueue_gives_the_id_and_the_job_is_there(client):
+    id = client.enqueue("mail", {"to": "a"}, queue="post", priority=5, headers={"trace": "x"})
+    job = client.job(id)
+    assert (job["handler"], job["payload"], job["queue"], job["priority"]) == ("mail", {"to": "a"}, "post", 5)
+    assert (job["state"], job["headers"]) == ("ready", {"trace": "x"})
+    assert client.job(id + 1) is None
+
+
+def test_durations_are_seconds_or_text(client, store):
+    by_number = client.job(client.enqueue("a", delay=90))
+    by_text = client.job(client.enqueue("a", delay="1.5m"))
+    for job in (by_number, by_text):
+        waits = datetime.fromisoformat(job["due_at"]) - datetime.fromisoformat(job["created_at"])
+        assert (job["state"], waits.total_seconds()) == ("scheduled", 90.0)
+
+
+def test_a_time_is_a_datetime_or_its_text(client):
+    for at in (datetime(2100, 1, 1, 12, tzinfo=UTC), "2100-01-01T13:00:00+01:00"):
+        assert client.job(client.enqueue("a", at=at))["due_at"] == "2100-01-01T12:00:00.000000Z"
+
+
+def test_own_settings_reach_the_lease(client, store):
+    client.enqueue("a", max_retries=0, timeout="2s", backoff={"base": "1s", "factor": 4, "jitter": "none"})
+    client.enqueue("a", timeout="none", backoff=Backoff(1.0, 1.0, 1.0, "none"))
+    first, second = claim(store)
+    assert (first.policy.max_retries, first.policy.timeout) == (0, 2.0)
+    assert first.policy.backoff == Backoff(1.0, 4.0, 30.0, "none")
+    assert (second.policy.timeout, second.policy.backoff) == (None, Backoff(1.0, 1.0, 1.0, "none"))
+
+
+def test_many_in_every_form(client):
+    ids = client.enqueue_many(
+        [NewJob("a", 1), {"handler": "b", "payload": 2, "delay": "1h"}, ("c", 3)] + [("d", n) for n in range(3)]
+    )
+    assert [client.job(id)["handler"] for id in ids] == ["a", "b", "c", "d", "d", "d"]
+    assert client.enqueue_many([]) == []
+
+
+WRONG = {
+    "handler": [("", "a name of 1 to 255"), ("a\n", "printable"), (None, "a name"), ("x" * 256, "255")],
+    "queue": [(" a", "a name"), (3, "a name")],
+    "payload": [(float("nan"), "finite"), ({1: 2}, "not text"), ("x" * 1_000_001, "1000000"), (object(), "not JSON")],
+    "headers": [([1], "a mapping"), ({"a": float("inf")}, "finite")],
+    "priority": [(2**63, "9223372036854775807"), (1.5, "whole"), (True, "whole")],
+    "delay": [("10", "a duration"), (-1, "a duration"), ("soon", "a duration"), ([], "a duration")],
+    "at": [("tomorrow", "a time such as"), (datetime(2030, 1, 1), "time zone"), (17, "time zone")],
+    "max_retries": [(-1, "0 to 1000"), (1001, "0 to 1000"), ("3", "whole")],
+    "timeout": [(-1, "a duration"), ("no", "a duration")],
+    "backoff": [({"base": -1}, "base"), ({"factr": 2}, "factr"), ({"factor": 0}, "factor"), (3, "a mapping")],
+}
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), [(key, *case) for key, cases in WRONG.items() for case in cases])
+def test_what_is_wrong_is_named_with_what_was_expected(client, key, value, expected):
+    job = {"handler": "a", "payload": None} | {key: value}
+    with pytest.raises(InvalidJob) as refused:
+        client.enqueue(job.pop("handler"), job.pop("payload"), **job)
+    assert str(refused.value).startswith(key) and expected in str(refused.value)
+
+
+def test_delay_and_at_exclude_each_other(client):
+    with pytest.raises(InvalidJob, match="at most one"):
+        client.enqueue("a", delay=1, at=datetime.now(UTC))
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ({"handler": "b", "paylod": 1}, "jobs[1]: paylod: unknown key; did you mean 'payload'?"),
+        ({"payload": 1}, "jobs[1]: handler: missing; expected a handler's name"),
+        (("b", float("inf")), "jobs[1]: payload: inf is not a finite number"),
+        ("b", "jobs[1]: expected a NewJob, a mapping or (handler, payload), got 'b'"),
+    ],
+)
+def test_one_bad_job_and_none_is_enqueued(client, job, message):
+    with pytest.raises(InvalidJob) as refused:
+        client.enqueue_many([("a", 1), job])
+    assert str(refused.value) == message
+    assert client.job(1) is None
+
+
+def test_a_file_that_is_not_there_is_refused(url):
+    with pytest.raises(StoreError, match="no such database"), Client(url):
+        pass
+    with pytest.raises(StoreError, match="no such database"):
+        Client(url).enqueue("a")
+
+
+def test_without_a_url_it_uses_the_config_of_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.delenv("SUPERVISOR_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "etc").mkdir()
+    config = "store: sqlite:///here.db\nhandlers: {mail: {queue: post}}\nlimits: {payload: 10B}\n"
+    (tmp_path / "etc" / "supervisor.yaml").write_text(config)
+    with Client(create=True) as client:
+        assert client.job(client.enqueue("mail"))["queue"] == "post"
+        assert client.job(client.enqueue("mail", queue="mine"))["queue"] == "mine"
+        assert client.job(client.enqueue("scan"))["queue"] == "default"
+        with pytest.raises(InvalidJob, match="at most 10"):
+            client.enqueue("mail", "x" * 10)
+    assert (tmp_path / "etc" / "here.db").exists()
+    (tmp_path / "etc" / "supervisor.yaml").write_text("stoer: x")
+    with pytest.raises(ConfigError, match="stoer"):
+        Client()
+
+
+def test_enqueueing_rings(client, store):
+    import select
+
+    client.enqueue("a")
+    assert select.select([store.bell()], [], [], 0)[0]
+
+
+def test_cancel(client, store):
+    id = client.enqueue("a")
+    assert client.cancel(id) is True
+    assert client.cancel(id) is False
+    assert client.cancel(999) is False
+    assert claim(store) == []
+
+
+def test_it_connects_again_after_close(client):
+    client.close()
+    client.close()
+    assert client.enqueue("a") == 1
+
+
+def test_threads_share_a_client(client):
+    ids: list[int] = []
+    threads = [threading.Thread(target=lambda: ids.extend(client.enqueue("a") for _ in range(20))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ids) == list(range(1, 81))
+
+
+def test_a_store_that_is_away_is_tried_again_for_a_while(client, monkeypatch):
+    answers = iter([StoreAway("locked"), StoreAway("locked"), 7])
+    naps: list[float] = []
+    clock = iter(range(100))
+    monkeypatch.setattr("supervisor.stores.time.sleep", naps.append)
+    monkeypatch.setattr("supervisor.stores.time.monotonic", lambda: next(clock))
+
+    def call() -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert insist(call, 30.0) == 7
+    assert naps == [0.01, 0.02]
+    answers = iter([StoreAway("locked")] * 100)
+    with pytest.raises(StoreAway):
+        insist(call, 5.0)
+    assert len(naps) == 2 + 4
+
+
+def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
+    """By which the store knows one whose commit it was not sure of."""
+    client._patience = 30.0
+    monkeypatch.setattr("supervisor.stores.time.sleep", lambda seconds: None)
+    store, seen = client._opened, []
+    enqueue = store.enqueue
+
+    def doubtful(rows):
+        seen.append(rows)
+        if len(seen) < 3:
+            raise StoreAway("locked")
+        return enqueue(rows)
+
+    monkeypatch.setattr(store, "enqueue", doubtful)
+    assert client.enqueue("a") == 1
+    assert len(seen) == 3 and all(rows is seen[0] for rows in seen)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import datetime
+import json
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.payloads import MAX_DEPTH, NotJSON, decode, encode, printable
+
+LIMIT = 1_000_000
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+def nested(depth: int) -> object:
+    value: object = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@given(values)
+def test_what_is_json_comes_back_unchanged_and_is_what_others_read(value):
+    text = encode(value, limit=LIMIT)
+    assert decode(text) == value
+    assert json.loads(text) == value
+
+
+def test_tuples_are_lists():
+    assert encode((1, (2,)), limit=LIMIT) == "[1,[2]]"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (float("nan"), "nan is not a finite number"),
+        ([float("inf")], "inf is not a finite number"),
+        ({"a": -float("inf")}, "not a finite number"),
+        (2**63, "not a 64-bit integer"),
+        (-(2**63) - 1, "not a 64-bit integer"),
+        (10**400, "not a 64-bit integer"),
+        ({1: "a"}, "key 1 is not text"),
+        ({None: "a"}, "key None is not text"),
+        (b"bytes", "bytes is not JSON"),
+        ({"a", "b"}, "set is not JSON"),
+        (Decimal("1.5"), "Decimal is not JSON"),
+        (datetime.datetime(2030, 1, 1), "datetime is not JSON"),
+        (object(), "object is not JSON"),
+        ("\ud800", "not JSON"),
+        ({"\udfff": 1}, "not JSON"),
+        (nested(MAX_DEPTH + 1), "nested deeper than 100"),
+        (nested(100_000), "nested deeper than 100"),
+    ],
+)
+def test_what_is_not(value, why):
+    with pytest.raises(NotJSON, match=why) as refused:
+        encode(value, limit=LIMIT, what="result")
+    assert str(refused.value).startswith("result: ")
+
+
+def test_a_value_that_holds_itself():
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(NotJSON, match="nested deeper"):
+        encode(loop, limit=LIMIT)
+
+
+def test_the_deepest_and_the_largest_that_goes():
+    assert decode(encode(nested(MAX_DEPTH), limit=LIMIT)) == nested(MAX_DEPTH)
+    assert encode("é", limit=4) == '"é"'
+    with pytest.raises(NotJSON, match="4 bytes of JSON, expected at most 3"):
+        encode("é", limit=3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[1", "nul", "NaN", "Infinity", "[1,]", "'a'", '{"a":1,}', '"\\ud800"', "\ufeff1", b"\xff", "1 2",
+     "[" * 101 + "]" * 101, "[" * 5_000_000, "9223372036854775808", "1e999", "123456789012345678901234567890",
+     '{"a": [-9223372036854775809]}', b"[18446744073709551616]", "1" * 5000],
+    ids=lambda text: repr(text)[:20],
+)  # fmt: skip
+def test_text_that_is_not_strict_json(text):
+    with pytest.raises(NotJSON, match="payload: "):
+        decode(text)
+
+
+def test_long_numbers_that_are_json():
+    assert decode("[-9223372036854775808, 9223372036854775807]") == [-(2**63), 2**63 - 1]
+    assert decode('{"1234567890123456789012": 0.1234567890123456789012}') == {
+        "1234567890123456789012": 0.1234567890123456789012
+    }
+    assert decode("12345678901234567890.0") == 12345678901234567890.0
+
+
+def test_null_is_json():
+    assert decode("null") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("a\x00b", "a\\x00b"), ("\udcff", "\\udcff"), ("é\n\t✓", "é\n\t✓"), ("", "")]
+)
+def test_printable(text, shown):
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters(codec=None)))
+def test_printable_text_is_what_any_store_takes(text):
+    shown = printable(text)
+    assert "\x00" not in shown
+    assert decode(encode(shown, limit=LIMIT)) == shown
