@@ -30,7 +30,10 @@ INTERRUPTED = 130
 
 
 class SuggestingGroup(click.Group):
-    """A misspelt command is answered with the nearest right one."""
+    """Lists commands as they were written; a misspelt one is answered with the nearest right one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

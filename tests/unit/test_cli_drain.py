@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor import events
+from supervisor.cli.drain import DrainReport, progress
+from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
+
+
+def lease(id: int, retries: int = 0) -> Lease:
+    return Lease(id, 1, "mail", "default", "null", None, retries, 0, 0, 0, 0, Policy())
+
+
+def failed(id: int, state: JobState, message: str = "no") -> Outcome:
+    return Outcome(lease(id), Kind.FAILED, failure=Failure(Cause.EXCEPTION, "ValueError", message), state=state)
+
+
+def settled(*outcomes: Outcome) -> events.JobsSettled:
+    return events.JobsSettled(outcomes)
+
+
+@pytest.fixture
+def report() -> DrainReport:
+    return DrainReport()
+
+
+def printed(report: DrainReport, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    report.print()
+    return capsys.readouterr().out.splitlines()
+
+
+def test_counts(report: DrainReport, capsys: Any) -> None:
+    report(settled(*(Outcome(lease(id), Kind.SUCCEEDED, state=JobState.SUCCEEDED) for id in range(3))))
+    report(settled(failed(4, JobState.SCHEDULED), failed(5, JobState.FAILED, "two\nlines \x1b[2J")))
+    report(settled(Outcome(lease(6), Kind.RELEASED, state=JobState.READY)))
+    report(events.LeasesRecovered([failed(7, JobState.SCHEDULED)]))
+    report(events.LettersPublished("file", [5]))
+    report(events.LettersPublished("pager", [5]))
+    report(events.SupervisorStopped(0, {}))
+    lines = printed(report, capsys)
+    assert lines[0].startswith("drained in ")
+    assert lines[0].endswith(": 3 succeeded, 1 failed, 2 retried, 1 dead letter")
+    assert lines[1] == "  job 5 mail failed at attempt 1: exception: ValueError: two lines \\x1b[2J"
+
+
+def test_what_is_left_behind(report: DrainReport, capsys: Any) -> None:
+    report(events.PluginFailed("a.py", 3, "SyntaxError: no", ""))
+    report(events.LettersFailed("file", [1], "disk full", 5.0))
+    report(events.SupervisorStopped(4, {"ready": 2, "dead_letters": 1}))
+    lines = printed(report, capsys)
+    assert lines[0].startswith("not drained in ")
+    assert lines[0].endswith(": no jobs")
+    assert lines[1:] == [
+        "plugin not loaded: a.py:3: SyntaxError: no",
+        "dead letters not delivered to file: disk full",
+        "left behind: 2 ready, 1 dead letters",
+    ]
+
+
+def test_a_sink_that_came_back_is_not_complained_of(report: DrainReport, capsys: Any) -> None:
+    report(events.LettersFailed("file", [1], "disk full", 5.0))
+    report(events.LettersPublished("file", [1]))
+    assert not any("disk full" in line for line in printed(report, capsys))
+
+
+def test_only_the_first_failures_are_listed(report: DrainReport, capsys: Any) -> None:
+    report(settled(*(failed(id, JobState.FAILED) for id in range(25))))
+    lines = printed(report, capsys)
+    assert sum(line.startswith("  job ") for line in lines) == 10
+    assert "  ... and 15 more" in lines
+
+
+def test_without_a_terminal_the_log_goes_where_it_always_goes(report: DrainReport) -> None:
+    with progress(report, shown=False) as fd:
+        assert fd == 2
+
+
+def test_log_lines_go_above_the_counts(report: DrainReport, capsys: Any) -> None:
+    import os
+
+    with progress(report, shown=True) as fd:
+        os.write(fd, b"INFO one\nINFO two \xff\n")
+    assert [line.strip() for line in capsys.readouterr().err.splitlines() if "INFO" in line] == [
+        "INFO one",
+        "INFO two \ufffd",
+    ]
