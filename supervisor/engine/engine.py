@@ -116,7 +116,7 @@ class Engine:
 
     def changed(self) -> None:
         self.changes.set()
-        self.fetcher.pump()
+        self.fetcher.worker_changed()
         self.watchdog.work_sent()
 
     def reported(self, reports: Sequence[SourceReport]) -> None:

@@ -84,6 +84,7 @@ class Fetcher:
         self._claiming = False
         self._more = True  # the store may have claimable jobs
         self._rung = False  # it was said so while a claim was under way
+        self._left = False  # the last claim left some
         self._waiting: dict[str, Waiting] = {}
         self._due: asyncio.TimerHandle | None = None
         self._moved_at = loop.time()
@@ -140,6 +141,10 @@ class Fetcher:
         self._loop.call_later(POLL_SECONDS, self._poll)
         if not self.closed:
             self.ring()
+
+    def worker_changed(self) -> None:
+        self._more = self._more or self._left
+        self.pump()
 
     def pump(self) -> None:
         if self.held_back:
@@ -232,16 +237,8 @@ class Fetcher:
             each = min(HELD_MOST, HELD_SECONDS / max(mean, 1e-6))
             target = max(idle, min(HELD_MOST, int(each) * self._pool.ready_count()))
         want = target - self._count
-        if want < target // 2:
-            return idle if idle and not self._could_start() else 0
-        return want
-
-    def _could_start(self) -> bool:
-        """Whether an idle worker would find something among what is held."""
-        return any(
-            lane.urgent or lane.fresh or (lane.retries and (not lane.fresh_in_store or lane.credit.suffices))
-            for lane in self._lanes.values()
-        )
+        # Whoever still idles after a dispatch can start nothing of what is held.
+        return max(want if want >= target // 2 else 0, idle)
 
     def _claim(self, capacity: int) -> None:
         self._claiming, self._rung = True, False
@@ -302,7 +299,9 @@ class Fetcher:
             self._lane(queue)
         for queue, lane in self._lanes.items():
             lane.fresh_in_store = left[queue].fresh if queue in left else 0
-        self._more = self._rung or any(w.fresh > 0 or w.retries > 0 for w in left.values())
+        self._left = any(w.fresh > 0 or w.retries > 0 for w in left.values())
+        # What is left though nothing was claimed is held off by a limit: looked at again when a worker has changed.
+        self._more = self._rung or (self._left and bool(claimed.leases))
         self._bus.emit(QueuesSeen({queue: (w.fresh, w.retries) for queue, w in claimed.waiting.items()}))
 
     def _accept(self, leases: list[Lease]) -> None:

@@ -1,0 +1,179 @@
+"""The real engine over a virtual clock, scripted children and the memory store: one thread, no waiting, every step in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from supervisor.config import Settings
+from supervisor.engine import engine as engine_module
+from supervisor.engine.engine import Engine
+from supervisor.engine.writer import Abandoned
+from supervisor.events import Bus, JobsSettled
+from supervisor.jobs import JobState
+from supervisor.plugin_manager import HandlerInfo, SourceReport
+from supervisor.processes.pool import Pool
+from supervisor.stores.base import EnqueueRow, Store
+from supervisor.stores.memory import MemoryStore
+from tests.unit.fakes import FakeChild, FakeChildren, FakeTimer
+
+
+class Answer:
+    """A future that is done or not; callbacks run at once."""
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    def done(self) -> bool:
+        return self.finished
+
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> BaseException | None:
+        return self.error
+
+    def result(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        if self.finished:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def finish(self, call: Callable[[Store], Any], store: Store) -> None:
+        try:
+            with store.transaction():
+                self.value = call(store)
+        except Exception as error:
+            self.error = error
+        self.finished = True
+        for callback in self._callbacks:
+            callback(self)
+
+    def __await__(self) -> Any:
+        yield self
+        return self.result()
+
+
+class SteppedWriter:
+    """Takes work as the writer does; does it when stepped, or at once while `eager`. While `away` it keeps everything."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.waiting: list[tuple[Callable[[Store], Any], Answer]] = []
+        self.away = False
+        self.eager = True
+
+    def submit(self, call: Callable[[Store], Any]) -> Any:
+        answer = Answer()
+        self.waiting.append((call, answer))
+        if self.eager:
+            self.step()
+        return answer
+
+    def step(self) -> None:
+        while self.waiting and not self.away:
+            call, answer = self.waiting.pop(0)
+            answer.finish(call, self.store)
+
+    def abandon(self) -> None:
+        for _, answer in self.waiting:
+            answer.error, answer.finished = Abandoned("away"), True
+        self.waiting.clear()
+
+
+class VirtualLoop(FakeTimer):
+    """Runs a coroutine as far as it goes; it goes on when what it awaits is done."""
+
+    def create_task(self, work: Coroutine[Any, Any, Any]) -> Any:
+        task = Answer()
+        self._go_on(work, task)
+        return task
+
+    def _go_on(self, work: Coroutine[Any, Any, Any], task: Answer) -> None:
+        try:
+            awaited = work.send(None)
+        except StopIteration as end:
+            task.value, task.finished = end.value, True
+            return
+        except Exception as error:
+            task.error, task.finished = error, True
+            raise
+        awaited.add_done_callback(lambda _: self._go_on(work, task))
+
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
+        pass
+
+    def remove_reader(self, fd: int) -> None:
+        pass
+
+    def run_in_executor(self, executor: None, call: Callable[..., Any], *args: Any) -> Any:
+        answer = Answer()
+        answer.value, answer.finished = call(*args), True
+        return answer
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        raise context["exception"]
+
+
+class Virtual:
+    """`jobs` of handler "work" unless told otherwise. The store's clock is the loop's."""
+
+    def __init__(
+        self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",), **settings: Any
+    ):
+        self.loop = VirtualLoop()
+        self.store = store if store is not None else MemoryStore(clock=self.loop.time)
+        self.store.join("us", "here", 1)
+        self.bus = Bus()
+        self.events: list[Any] = []
+        self.bus.subscribe(self.events.append)
+        self.pool = Pool(workers, self.bus, self.loop)
+        self.children = FakeChildren(self.pool)
+        self.settings = Settings.model_validate({"workers": {"count": workers}, **settings})
+        infos = tuple(HandlerInfo(name, {}, "work.py", 1) for name in handlers)
+        self.writer = SteppedWriter(self.store)
+        made, engine_module.Writer = engine_module.Writer, lambda *_: self.writer  # type: ignore[misc, assignment]
+        try:
+            self.engine = Engine(
+                self.store,
+                self.pool,
+                self.settings,
+                [SourceReport("work.py", infos)],
+                self.bus,
+                self.loop,  # type: ignore[arg-type]
+                random=lambda: 1.0,
+            )
+        finally:
+            engine_module.Writer = made  # type: ignore[misc]
+
+    def serve(self) -> None:
+        self.engine.serve(self.children)
+        for child in self.children.forked:
+            child.come_up()
+
+    def enqueue(self, *names: str, queue: str = "default", priority: int = 0, **row: Any) -> list[int]:
+        return self.store.enqueue([EnqueueRow(name, "null", queue, priority, **row) for name in names])
+
+    def ring(self) -> None:
+        self.engine.fetcher.ring()
+
+    @property
+    def child(self) -> FakeChild:
+        return next(iter(self.pool.workers.values())).child  # type: ignore[return-value]
+
+    def state(self, id: int) -> str:
+        job = self.store.get(id)
+        assert job is not None
+        return str(job["state"])
+
+    def settled(self, state: JobState | None = None) -> list[int]:
+        settled = [outcome for event in self.events if isinstance(event, JobsSettled) for outcome in event.outcomes]
+        return [outcome.lease.id for outcome in settled if state is None or outcome.state is state]
