@@ -27,11 +27,10 @@ class Bells:
 
     def join(self, owner: str) -> int:
         """Hang up this owner's bell and hold its lock; gives the lock's descriptor."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._owner = owner
-        self._lock = os.open(self._path(owner, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._socket = self._hang_up(owner)
+        if self._lock is None:
+            self._owner = owner
+            self._lock = self._locked(owner)
+            self._socket = self._hang_up(owner)
         return self._lock
 
     def leave(self) -> None:
@@ -87,6 +86,16 @@ class Bells:
 
     def _path(self, owner: str, kind: str) -> Path:
         return self._folder / f"{owner}.{kind}"
+
+    def _locked(self, owner: str) -> int:
+        while True:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            try:
+                lock = os.open(self._path(owner, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:  # the last of the others left just now and took the folder along
+                continue
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return lock
 
     def _hang_up(self, owner: str) -> socket.socket | None:
         bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

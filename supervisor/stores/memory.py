@@ -42,6 +42,7 @@ from supervisor.stores.shapes import (
     refuse_delete,
     refuse_redrive,
     refuse_retry,
+    require_seen,
 )
 
 LEFT = "left"
@@ -287,12 +288,13 @@ class MemoryStore:
     # a supervisor's life
 
     def join(self, owner: str, host: str, pid: int) -> int | None:
-        bell = os.pipe()
-        for end in bell:
-            os.set_blocking(end, False)
         with self._shelf.lock:
             self._owner = owner
-            self._shelf.owners[owner] = _Owner(host, pid, self._now(), bell)
+            if owner not in self._shelf.owners:
+                bell = os.pipe()
+                for end in bell:
+                    os.set_blocking(end, False)
+                self._shelf.owners[owner] = _Owner(host, pid, self._now(), bell)
         return None
 
     def leave(self) -> None:
@@ -382,6 +384,7 @@ class MemoryStore:
             return [outcome.lease.id for outcome in outcomes if not (self._settle(outcome) or self._settled(outcome))]
 
     def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
+        require_seen(outcomes)
         with self.transaction():
             return [outcome.lease.id for outcome in outcomes if not self._settle(outcome)]
 

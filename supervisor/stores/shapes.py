@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from supervisor.jobs import Backoff, Failure, JobState, Lease, Policy
+from supervisor.jobs import Backoff, Failure, JobState, Lease, Outcome, Policy
 from supervisor.payloads import NotJSON, decode, printable
-from supervisor.stores.base import EnqueueRow
+from supervisor.stores.base import EnqueueRow, StoreError
 
 Verdict = tuple[list[int], dict[int, str]]
 
@@ -143,6 +143,12 @@ def own_max_retries(options: str | None, policy: Policy | None) -> int | None:
 
 def microseconds(seconds: float) -> int:
     return round(seconds * 1_000_000)
+
+
+def require_seen(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.seen is None:
+            raise StoreError(f"job {outcome.lease.id}: recovery must name the deadline that it saw")
 
 
 # Why an operator's verb can't be done to a job in this state, with this letter ("pending", "delivered" or None); None: it can.

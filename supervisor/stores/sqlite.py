@@ -16,7 +16,7 @@ from supervisor.stores.sqlite_verbs import Verbs
 from supervisor.stores.turnstile import beside
 
 ANNOUNCE = """insert into supervisors(id, owner, host, pid, state, seen_at, idle, workers) values (?, ?, ?, ?, ?, ?, ?, ?)
-  on conflict(id) do update set state = excluded.state, seen_at = excluded.seen_at, idle = excluded.idle,
+  on conflict do update set state = excluded.state, seen_at = excluded.seen_at, idle = excluded.idle,
     workers = excluded.workers"""
 
 

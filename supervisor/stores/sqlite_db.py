@@ -210,6 +210,7 @@ class Database:
         self._execute(f"pragma journal_size_limit = {WAL_LIMIT}")
         if version < VERSION:
             self._migrate()
+        self._execute("pragma temp_store = memory")
         self._execute(TEMPORARY)
 
     def _known_version(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.stores.base import Lapsed, StoreError
 from supervisor.stores.bells import Bells
-from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record, microseconds
+from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
 from supervisor.stores.sqlite_claims import Claims
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, LEASE, ids_of
@@ -79,15 +79,15 @@ class Settles(Claims):
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         won = [outcome for outcome in outcomes if outcome.state is _SUCCEEDED and outcome.seen is None]
-        rest = (
-            outcomes[:0]
-            if len(won) == len(outcomes)
-            else [outcome for outcome in outcomes if outcome.state is not _SUCCEEDED or outcome.seen is not None]
-        )
+        if len(won) == len(outcomes):
+            rest = []
+        else:
+            rest = [outcome for outcome in outcomes if outcome.state is not _SUCCEEDED or outcome.seen is not None]
         with self.transaction():
             return [*self._succeed(won), *self._dispose(rest)]
 
     def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
+        require_seen(outcomes)
         with self.transaction():
             return self._dispose(outcomes)
 
@@ -117,15 +117,18 @@ class Settles(Claims):
             without = self.rows("id, owner, state, seen_at", WITHOUT_LEASES, self.owner_id)
             long_ago = self.now() - _FORGOTTEN
         for id, owner, state, seen_at in without:
-            if state == LEFT or seen_at < long_ago or self.bells.is_gone(owner):
-                self._bury(id, owner)
+            gone = state == LEFT or self.bells.is_gone(owner)
+            if gone or seen_at < long_ago:
+                self._forget_owner(id)
+            if gone:
+                self.bells.remove(owner)
         return found
 
-    def _bury(self, id: int, owner: str) -> None:
+    def _forget_owner(self, id: int) -> None:
+        """What it was publishing is offered to the others at once."""
         with self.transaction():
             self.run("delete from supervisors where id = ?", id)
             self.run(f"update letters set due_at = ? where state = {PENDING} and owner = ?", self.now(), id)
-        self.bells.remove(owner)
 
     def _lapsed_of(self, id: int, owner: str, gone: bool, limit: int) -> list[Lapsed]:
         columns = f"lease_until, started_at, lapses, {LEASE}"

@@ -90,7 +90,8 @@ class Verbs(Letters):
                 if seconds is not None and pruned < limit:
                     past = self.now() - microseconds(seconds)
                     ids = self.column("id", EXPIRED, state, past, limit - pruned)
-                    self._delete(self._targets(ids))
+                    if ids:
+                        self._delete(self._targets(ids))
                     pruned += len(ids)
             self.write_counts()
             self.run("delete from counts where n = 0")

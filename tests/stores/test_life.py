@@ -55,6 +55,13 @@ def test_an_owner_that_left_has_no_bell_and_no_row(shelf, store):
     store.leave()
 
 
+def test_joining_again_after_a_doubtful_answer_is_harmless(store):
+    put(store)
+    store.join("one", "host", 4711)
+    take_one(store)
+    assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
+
+
 def test_a_transaction_commits_everything_together(store):
     ids = put(store, *"abc")
     with store.transaction():

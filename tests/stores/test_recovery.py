@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.jobs import Cause, JobState, Kind, Outcome
+from supervisor.stores.base import StoreError
 from tests.stores.shelf import POLICY, TTL, again, failure, put, state_of, success, take, take_one
 
 
@@ -152,6 +153,12 @@ def test_lapses_in_a_row_end_with_any_outcome_but_another_lapse(shelf, store, ca
     take_one(store)
     shelf.clock.step(TTL)
     assert [lapsed.lapses for lapsed in other.lapsed(10)] == [lapses]
+
+
+def test_recovery_must_name_the_deadline_it_saw(store):
+    put(store)
+    with pytest.raises(StoreError, match="deadline"):
+        store.recover([again(take_one(store))])
 
 
 def test_recovery_leaves_a_lease_alone_that_was_extended_meanwhile(shelf, store):

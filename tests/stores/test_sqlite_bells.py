@@ -94,6 +94,13 @@ def test_turns_exclude_each_other(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_lock_files_that_cannot_be_had_cost_no_more_than_fairness(tmp_path):
+    turnstile = Turnstile(tmp_path / "nowhere" / "jobs.db", 0.0)
+    with turnstile:
+        pass
+    turnstile.close()
+
+
 def test_whoever_waits_is_next(tmp_path):
     """One that comes back at once finds the gate shut while another waits for its turn."""
     path = tmp_path / "jobs.db"

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.config import StoreSettings
 from supervisor.stores import open_store, sqlite_db
-from supervisor.stores.base import EnqueueRow, RowRefused, StoreAway, StoreError, Waiting
+from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, Waiting
 from supervisor.stores.sqlite import SqliteStore
 from tests.stores.shelf import SqliteShelf, failure, put, success, take, take_one
 
@@ -209,6 +209,20 @@ def test_leases_without_a_known_owner_are_recovered_all_the_same(shelf, store, r
     shelf.clock.step(30)
     (lapsed,) = other.lapsed(10)
     assert (lapsed.lease.id, lapsed.owner_gone) == (id, False)
+
+
+def test_an_owner_not_seen_for_a_day_is_forgotten_but_keeps_its_bell_and_may_come_back(shelf, store):
+    other = shelf.joined("two")
+    shelf.clock.step(86_401)
+    other.announce(Presence("running"))
+    other.lapsed(10)
+    assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
+    put(other)
+    store.announce(Presence("running"))
+    assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
+    assert (store.path.parent / "jobs.db.bells" / "one.lock").exists()
+    take_one(store)
+    assert len(store.held()) == 1
 
 
 # --- what can't be stored
