@@ -34,6 +34,7 @@ from supervisor.events import (
     SupervisorStopped,
     SupervisorStopping,
 )
+from supervisor.metrics import Metrics
 from supervisor.plugin_manager import PluginManager, SourceReport, discover, load_parent_side
 from supervisor.processes.children import ProcessChildren
 from supervisor.processes.pool import HOST, Pool
@@ -75,10 +76,11 @@ class Supervisor:
         self._horizon = horizon
         self._bus = Bus()
         self._notifier = Notifier()
+        self.metrics = Metrics()
         self._reloading: asyncio.Task[None] | None = None
         self._fatal: BaseException | None = None
         self._stray = 0
-        for subscriber in subscribers:
+        for subscriber in (self.metrics, *subscribers):
             self._bus.subscribe(subscriber)
 
     def run(self) -> int:
@@ -244,7 +246,8 @@ class Supervisor:
 
     def _dump_status(self) -> None:
         if self._engine is not None:
-            self._bus.emit(StatusDumped(self._engine.status(self.owner, self.state)))
+            status = self._engine.status(self.owner, self.state)
+            self._bus.emit(StatusDumped({**status, "metrics": self.metrics.snapshot()}))
 
     def _start_reload(self) -> None:
         busy = self._reloading is not None and not self._reloading.done()
