@@ -18,7 +18,7 @@ async def until_drained(engine: Engine, letters: DeadLetters, horizon: float | N
     while True:
         if engine.quiet:
             remaining = await engine.remaining(horizon)
-            if not remaining or _only_unknown(remaining, len(engine.unknown_jobs)):
+            if not remaining or _only_unknown(remaining, len(engine.unknown_jobs or ())):
                 return
             if set(remaining) == {"dead_letters"} and letters.failing:
                 stuck_since = stuck_since if stuck_since is not None else loop.time()

@@ -36,6 +36,7 @@ from supervisor.stores.base import Retention, Store
 PRUNE_MOST = 1000
 PRUNE_TICKS = 10
 CHECK_AT_MOST = 200
+KILL_SECONDS = 10.0
 
 
 class Engine:
@@ -50,7 +51,9 @@ class Engine:
         self.writer = Writer(store, loop, bus)
         self.store_url = store.url
         self.on_letter: Callable[[], None] = lambda: None
-        self.unknown_jobs: set[int] = set()
+        self.unknown_jobs: set[int] | None = (
+            None  # ids of jobs put off because no plugin serves them, where someone asks
+        )
         self.changes = asyncio.Event()
         self._store = store
         self._bus = bus
@@ -71,10 +74,11 @@ class Engine:
         self.recovery = Recovery(self.writer, ttl, bus, now=loop.time, decide=self.committer.decide)
         self.fetcher = Fetcher(
             self.writer, pool, self.leases, settings, bus, loop, known=self._known, unknown=self._unknown,
-            give_back=self._release_late,
+            give_back=self._release_late, may_dispatch=self._may_dispatch,
         )  # fmt: skip
         self.watchdog = Watchdog(pool, bus, loop, settings.workers.heartbeat_timeout, woke_from_gap=self._woke_from_gap)
         self._extension: asyncio.TimerHandle | None = None
+        self._checking_after_gap = False
         bus.subscribe(self._on_event)
 
     def _known(self, handler: str) -> bool:
@@ -143,7 +147,8 @@ class Engine:
         for lease in leases:
             since = self._unknown_since.setdefault(lease.handler, now)
             outcomes.append(unknown_handler(lease, unknown_for=now - since, grace=grace))
-            self.unknown_jobs.add(lease.id)
+        if self.unknown_jobs is not None:
+            self.unknown_jobs.update(lease.id for lease in leases)
         self._bus.emit(JobsReleased(leases, "unknown_handler"))
         self.committer.add(outcomes)
 
@@ -224,17 +229,22 @@ class Engine:
                 self._bus.emit(JobCancelled(lease, worker.child.pid or 0))
                 self.pool.condemn(worker, LEASE_LOST)
 
+    def _may_dispatch(self) -> bool:
+        if self.watchdog.late():
+            self.watchdog.sweep()
+        return not self._checking_after_gap
+
     def _woke_from_gap(self) -> None:
         """Leases are checked before anything else is dispatched."""
         self.recovery.forget()
+        self._checking_after_gap = True
         self._spawn(self._check_after_gap())
 
     async def _check_after_gap(self) -> None:
-        self.fetcher.held_back = True
         try:
             await self._extend_leases()
         finally:
-            self.fetcher.held_back = False
+            self._checking_after_gap = False
             self.fetcher.pump()
 
     # once a second
@@ -317,6 +327,12 @@ class Engine:
         self.pool.renew(children)
         self.fetcher.ring()
 
+    async def until_gone(self, children: Children) -> None:
+        """Until no worker of these is left."""
+        while any(worker.children is children for worker in self.pool.workers.values()):
+            self.changes.clear()
+            await _first_of(self.changes, timeout=1.0)
+
     def status(self, owner: str, state: str) -> dict[str, Any]:
         row = presence(state, self.pool, self._loop.time())
         return {
@@ -345,7 +361,8 @@ class Engine:
             await _first_of(self.changes, forced, timeout=deadline - self._loop.time())
         if self.pool.workers:
             self.pool.kill_all(SHUTDOWN)
-        while self.pool.workers:
+        deadline = self._loop.time() + KILL_SECONDS
+        while self.pool.workers and self._loop.time() < deadline:
             self.changes.clear()
             await _first_of(self.changes, timeout=1.0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from supervisor.config import RetrySettings, Settings
@@ -20,6 +20,7 @@ HELD_MOST = 2000
 PROMOTE_MOST = 1000
 POLL_SECONDS = 5.0
 CAPTIVE_SECONDS = 1.0
+LANES_MOST = 1000
 
 
 class Claimed(NamedTuple):
@@ -68,7 +69,7 @@ class Fetcher:
     def __init__(
         self, writer: Writer, pool: Pool, leases: Leases, settings: Settings, bus: Bus, loop: asyncio.AbstractEventLoop, *,
         known: Callable[[str], bool], unknown: Callable[[list[Lease]], None],
-        give_back: Callable[[list[Lease]], None],
+        give_back: Callable[[list[Lease]], None], may_dispatch: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._writer = writer
         self._pool = pool
@@ -78,6 +79,7 @@ class Fetcher:
         self._known = known
         self._unknown = unknown
         self._give_back = give_back
+        self._may_dispatch = may_dispatch
         self._lanes: dict[str, Lane] = {}
         self._turn = 0
         self._count = 0
@@ -88,7 +90,6 @@ class Fetcher:
         self._waiting: dict[str, Waiting] = {}
         self._due: asyncio.TimerHandle | None = None
         self._moved_at = loop.time()
-        self.held_back = False  # leases are being checked: dispatch nothing
         self.closed = False
         self._settings = settings
 
@@ -147,7 +148,7 @@ class Fetcher:
         self.pump()
 
     def pump(self) -> None:
-        if self.held_back:
+        if not self._may_dispatch():
             return
         if self._count:
             self._dispatch()
@@ -297,12 +298,18 @@ class Fetcher:
         self._waiting = left
         for queue in left:
             self._lane(queue)
+        self._forget_lanes(left)
         for queue, lane in self._lanes.items():
             lane.fresh_in_store = left[queue].fresh if queue in left else 0
         self._left = any(w.fresh > 0 or w.retries > 0 for w in left.values())
         # What is left though nothing was claimed is held off by a limit: looked at again when a worker has changed.
         self._more = self._rung or (self._left and bool(claimed.leases))
         self._bus.emit(QueuesSeen({queue: (w.fresh, w.retries) for queue, w in claimed.waiting.items()}))
+
+    def _forget_lanes(self, left: Mapping[str, Waiting]) -> None:
+        """Queues may come and go by the thousand; one with nothing in it starts with full credit again."""
+        if len(self._lanes) > LANES_MOST:
+            self._lanes = {queue: lane for queue, lane in self._lanes.items() if len(lane) or queue in left}
 
     def _accept(self, leases: list[Lease]) -> None:
         unknown = [lease for lease in leases if not self._known(lease.handler)]

@@ -29,6 +29,7 @@ from supervisor.events import (
     PluginLoaded,
     PluginWarning,
     StatusDumped,
+    StoreLost,
     Subscriber,
     SupervisorStarted,
     SupervisorStopped,
@@ -41,9 +42,10 @@ from supervisor.processes.pool import HOST, Pool
 from supervisor.processes.port import ChildOptions
 from supervisor.sinks import BuiltInSinks
 from supervisor.stores import BUILT_IN, open_store
-from supervisor.stores.base import Store
+from supervisor.stores.base import Store, StoreAway
 
 TICK = 1.0
+JOIN_AGAIN = 0.2
 FLUSH_SECONDS = 5.0
 LETTERS_SECONDS = 2.0
 
@@ -80,7 +82,8 @@ class Supervisor:
         self._reloading: asyncio.Task[None] | None = None
         self._fatal: BaseException | None = None
         self._stray = 0
-        for subscriber in (self.metrics, *subscribers):
+        self._bus.subscribe(self.metrics)
+        for subscriber in subscribers:
             self._bus.subscribe(subscriber)
 
     def run(self) -> int:
@@ -95,7 +98,9 @@ class Supervisor:
         self._hooks: HookThread | None = None
         self._store: Store | None = None
         self._engine: Engine | None = None
-        self._children: ProcessChildren | None = None
+        self._children: list[ProcessChildren] = []  # the newest last; those before it are ending
+        self._joining: asyncio.Future[int | None] | None = None
+        self._ticking: asyncio.Task[None] | None = None
         self._letters: DeadLetters | None = None
         try:
             await self._until_asked(self._start())
@@ -145,7 +150,7 @@ class Supervisor:
             workers.count, self._bus, self._loop, max_jobs=workers.max_jobs, max_memory=workers.max_memory
         )
         children = self._make_children(self.settings, owner_fd)
-        self._children = children
+        self._children.append(children)
         reports = await children.start()
         self._tell_plugins(reports)
         self._load_parent_side(self.settings, reports)
@@ -154,15 +159,24 @@ class Supervisor:
         await self._assemble(children, reports)
 
     async def _join(self) -> int | None:
-        """Open the store and register this owner; on a thread, for a store may block."""
+        """Open the store and register this owner; on a thread, for a store may block. While it is away, again and again."""
+        away = False
+        while True:
+            self._joining = self._loop.run_in_executor(None, self._join_now)
+            try:
+                return await asyncio.shield(self._joining)
+            except StoreAway as error:
+                if not away:
+                    self._bus.emit(StoreLost(str(error)))
+                away = True
+            await asyncio.sleep(JOIN_AGAIN)
+
+    def _join_now(self) -> int | None:
         settings, base = self.settings.store, self.settings.base
-        openers = {} if settings.scheme in BUILT_IN else self.plugins.merged("supervisor_stores")
-
-        def join() -> int | None:
+        if self._store is None:
+            openers = {} if settings.scheme in BUILT_IN else self.plugins.merged("supervisor_stores")
             self._store = open_store(settings, create=True, base=base, openers=openers)
-            return self._store.join(self.owner, HOST, os.getpid())
-
-        return await self._loop.run_in_executor(None, join)
+        return self._store.join(self.owner, HOST, os.getpid())
 
     def _make_children(self, settings: Settings, owner_fd: int | None) -> ProcessChildren:
         workers = settings.workers
@@ -220,13 +234,13 @@ class Supervisor:
             "supervisor_started", info={"owner": self.owner, "host": HOST, "pid": os.getpid(), "store": url}
         )
         self._notifier.tell("READY=1")
-        ticking = self._loop.create_task(self._tick())
+        self._ticking = self._loop.create_task(self._tick())  # goes on until the leases are settled
         if self._drain:
             drained = until_drained(self._engine, self._letters, self._horizon, self.settings.shutdown.grace)
+            self._engine.unknown_jobs = set()
             await self._until_asked(drained)
             self._stop.ask("drained")
         await self._stop.asked.wait()
-        self._ticking = ticking  # goes on until the leases are settled
 
     async def _tick(self) -> None:
         """Next tick from the schedule, not from now."""
@@ -264,23 +278,22 @@ class Supervisor:
             return
         settings, needs_restart = only_reloadable(self.settings, settings)
         children = self._make_children(settings, self._owner_fd)
-        try:
-            reports = await children.start()
-        except asyncio.CancelledError:
-            await children.stop()
-            raise
+        self._children.append(children)
+        reports = await children.start()
         broken = self._engine.newly_broken(reports)
         if broken:
+            self._children.remove(children)
             await children.stop()
             self._bus.emit(ConfigRefused(broken))
             return
         changed = changed_keys(self.settings, settings)
         self.settings = settings
         self._tell_plugins(reports)
-        old, self._children = self._children, children
         self._engine.renew(settings, children, reports)
         self._bus.emit(ConfigReloaded(changed, needs_restart))
-        if old is not None:
+        for old in self._children[:-1]:
+            await self._engine.until_gone(old)
+            self._children.remove(old)
             await old.stop()
 
     # ending
@@ -309,8 +322,12 @@ class Supervisor:
         return self._exit_code(flushed, remaining), remaining
 
     async def _close(self, flushed: bool) -> None:
-        if self._children is not None:
-            await self._children.stop()
+        for children in self._children:
+            await children.stop()
+        if self._ticking is not None:
+            self._ticking.cancel()
+        if self._joining is not None:
+            await asyncio.wait((self._joining,), timeout=FLUSH_SECONDS)
         if self._engine is not None:
             await self._engine.close(FLUSH_SECONDS if flushed else 0.0)
         elif self._store is not None:

@@ -6,6 +6,7 @@ All on the monotonic clock. One timer serves every worker; it is set to the earl
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from supervisor.events import Bus, LoopGap
@@ -17,16 +18,24 @@ GAP = 1.0
 LONGEST_WAIT = 1.0
 
 
+def seconds_suspended() -> float:
+    """How long the machine has been suspended since its start: the monotonic clock leaves that out (Linux)."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return 0.0 if boot is None else time.clock_gettime(boot) - time.monotonic()
+
+
 class Watchdog:
     def __init__(
         self, pool: Pool, bus: Bus, loop: asyncio.AbstractEventLoop, idle_heartbeat_timeout: float | None, *,
-        woke_from_gap: Callable[[], None],
+        woke_from_gap: Callable[[], None], suspended: Callable[[], float] | None = None,
     ) -> None:  # fmt: skip
         self.idle_heartbeat_timeout = idle_heartbeat_timeout
         self._pool = pool
         self._bus = bus
         self._loop = loop
         self._woke_from_gap = woke_from_gap
+        self._suspended = suspended or seconds_suspended
+        self._slept = self._suspended()
         self._timer: asyncio.TimerHandle | None = None
         self._armed = 0.0
         self._cpu: dict[
@@ -46,6 +55,10 @@ class Watchdog:
         if when < self._armed - 0.001:
             self._arm(when)
 
+    def late(self) -> bool:
+        """The loop stood still: nothing may be dispatched before a sweep."""
+        return self._timer is not None and self._loop.time() - self._armed > GAP
+
     def _arm(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -54,8 +67,11 @@ class Watchdog:
 
     def sweep(self) -> None:
         now = self._loop.time()
-        if self._timer is not None and now - self._armed > GAP:
-            self._bridge(now - self._armed, now)
+        slept, self._slept = self._slept, self._suspended()
+        if self.late() or self._slept - slept > GAP:
+            gap = max(0.0, now - self._armed)
+            self._arm(now)  # what is heard now must not find it late again
+            self._bridge(gap, now)
         for worker in list(self._pool.workers.values()):
             self._look_at(worker, now)
         self._arm(self._next_due(now))

@@ -53,6 +53,7 @@ class Writer:
         self._gathered: list[Work[Any]] = []
         self._give_up = threading.Event()
         self._away_since: float | None = None
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -63,6 +64,10 @@ class Writer:
     def submit(self, call: Callable[[Store], Result]) -> asyncio.Future[Result]:
         """Handed over at the end of this turn of the loop, together with whatever else is submitted in it."""
         future: asyncio.Future[Result] = self._loop.create_future()
+        if self._closed:
+            future.set_exception(Abandoned("the store is closed"))
+            future.exception()  # it is no fault if nobody asks
+            return future
         if not self._gathered:
             self._loop.call_soon(self._hand_over)
         self._gathered.append(Work(call, future))
@@ -76,6 +81,7 @@ class Writer:
     async def close(self, patience: float) -> bool:
         """Finish what was submitted, for at most `patience` seconds; False if the store stayed away that long."""
         self._hand_over()
+        self._closed = True
         self._queue.put(None)
         deadline = time.monotonic() + patience
         while self._thread.is_alive() and time.monotonic() < deadline:

@@ -442,9 +442,11 @@ class Pool:
         if worker is not None:
             worker.beat_at = self._timer.time()
 
-    def said(self, child: Child, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
-        worker = self._by_child.get(id(child))
-        if worker is not None and child.pid is not None:
+    def said(self, child: Child | None, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+        worker = self._by_child.get(id(child)) if child is not None else None
+        if worker is None or child is None or child.pid is None:
+            self._bus.emit(WorkerSaid(0, 0, stream, job_id, lines))
+        else:
             current = worker.current
             handler = current.handler if current is not None and current.id == job_id else None
             self._bus.emit(WorkerSaid(worker.number, child.pid, stream, job_id, lines, handler))
