@@ -87,7 +87,7 @@ class WorkerDied(NamedTuple):
 
 
 class WorkerSaid(NamedTuple):
-    """Lines that a worker wrote to `stdout` or `stderr` while the job ran (None: between jobs)."""
+    """Lines that a worker wrote to `stdout` or `stderr` while the job ran (None: between jobs). Number 0 is the nursery."""
 
     number: int
     pid: int

@@ -142,6 +142,10 @@ def _worker_died(event: events.WorkerDied) -> None:
 
 
 def _worker_said(event: events.WorkerSaid) -> None:
+    if not event.number:
+        for line in event.lines:
+            logger.info("nursery %s: %s", event.stream, line)
+        return
     job, fields = _job_of(event)
     for line in event.lines:
         _say_of_worker(event, "%s%s: %s", event.stream, f" {job}" if job else "", line, stream=event.stream, **fields)

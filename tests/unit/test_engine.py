@@ -194,6 +194,27 @@ def test_leases_are_extended_every_third_of_their_time_with_start_marks() -> Non
     assert job is not None and job["started_at"] is not None
 
 
+def test_after_a_gap_leases_are_checked_before_anything_is_dispatched() -> None:
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 3)
+    here.serve()
+    here.child.run_next(took=0.001)
+    here.child.start_next()
+    here.loop.advance(0.1)
+    assert len(here.engine.fetcher) == 1
+    here.loop.stand_still(90)
+    here.writer.away = True
+    here.child.finish(took=0.001)
+    here.child.drain()
+    assert not here.pool.workers[1].sent
+    here.store.cancel([ids[2]])
+    here.writer.away = False
+    here.writer.step()
+    here.loop.advance(0.1)
+    assert not here.child.permits
+    assert [here.state(id) for id in ids] == ["succeeded", "succeeded", "cancelled"]
+
+
 class Refusing(MemoryStore):
     """Takes no outcome of these jobs but `refused`, and not even that of the last."""
 
