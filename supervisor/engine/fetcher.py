@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from supervisor.config import RetrySettings, Settings
@@ -11,7 +14,7 @@ from supervisor.engine.leases import Leases
 from supervisor.engine.tiers import Credit, Lane, plan_takes
 from supervisor.engine.writer import Abandoned, Writer
 from supervisor.events import Bus, JobsClaimed, QueuesSeen
-from supervisor.jobs import Lease
+from supervisor.jobs import Lease, Tier
 from supervisor.processes.pool import FRAME_JOBS, Pool, Worker
 from supervisor.stores.base import Resolve, Store, Take, Waiting
 
@@ -198,11 +201,8 @@ class Fetcher:
 
     def put_back(self, leases: Sequence[Lease]) -> None:
         """Dispatched and not started: first in their tiers again."""
-        by_queue: dict[str, list[Lease]] = {}
-        for lease in leases:
-            by_queue.setdefault(lease.queue, []).append(lease)
-        for queue, own in by_queue.items():
-            self._lane(queue).put_back(own)
+        for queue in dict.fromkeys(lease.queue for lease in leases):
+            self._lane(queue).put_back([lease for lease in leases if lease.queue == queue])
         self._count += len(leases)
 
     def take_out(self, leases: Iterable[Lease]) -> list[Lease]:
@@ -252,7 +252,7 @@ class Fetcher:
             waiting = store.waiting(demand.settings.workers.queues)
             takes = demand.takes(waiting)
             leases = store.claim(takes, demand.settings.lease.ttl, demand.resolve) if takes else []
-            return Claimed(leases, waiting, None if takes else store.next_due())
+            return Claimed(leases, waiting, store.next_due())
 
         self._writer.submit(claim).add_done_callback(self._claimed)
 
@@ -276,6 +276,8 @@ class Fetcher:
             raise error
         claimed = future.result()
         self._note_waiting(claimed)
+        if claimed.next_due is not None:
+            self.due_in(claimed.next_due)
         if claimed.leases:
             self._leases.add(claimed.leases)
             self._bus.emit(JobsClaimed(claimed.leases))
@@ -283,17 +285,13 @@ class Fetcher:
                 self._give_back(claimed.leases)
                 return
             self._accept(claimed.leases)
-        elif claimed.next_due is not None:
-            self.due_in(claimed.next_due)
         self.pump()
 
     def _note_waiting(self, claimed: Claimed) -> None:
-        taken: dict[str, list[int]] = {}
-        for lease in claimed.leases:
-            taken.setdefault(lease.queue, [0, 0])[lease.tier] += 1
+        taken = Counter([(lease.queue, lease.tier) for lease in claimed.leases])
         left = {
-            queue: Waiting(waiting.fresh - taken.get(queue, [0, 0])[0], waiting.retries - taken.get(queue, [0, 0])[1])
-            for queue, waiting in claimed.waiting.items()
+            queue: Waiting(ready.fresh - taken[queue, Tier.FRESH], ready.retries - taken[queue, Tier.RETRY])
+            for queue, ready in claimed.waiting.items()
         }
         self._waiting = left
         for queue in left:
@@ -316,8 +314,8 @@ class Fetcher:
         if unknown:
             leases = [lease for lease in leases if self._known(lease.handler)]
             self._unknown(unknown)
-        for lease in leases:
-            self._lane(lease.queue).add((lease,))
+        for queue, own in groupby(leases, attrgetter("queue")):
+            self._lane(queue).add(own)
         self._count += len(leases)
         self._moved_at = self._loop.time()
 

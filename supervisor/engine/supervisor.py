@@ -18,7 +18,7 @@ from supervisor.engine.engine import Engine
 from supervisor.engine.hook_thread import HookThread
 from supervisor.engine.outlets import open_outlets
 from supervisor.engine.reload import changed_keys, only_reloadable
-from supervisor.engine.signals import StopRequest, listen
+from supervisor.engine.signals import SignalInbox, StopRequest
 from supervisor.engine.systemd import Notifier
 from supervisor.events import (
     Bus,
@@ -93,7 +93,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_exception)
         self._stop = StopRequest()
-        listen(self._loop, self._stop, self._signals())
+        inbox = SignalInbox(self._loop, self._stop, self._signals())
         self.plugins = PluginManager(self._hook_failed)
         self._hooks: HookThread | None = None
         self._store: Store | None = None
@@ -108,6 +108,7 @@ class Supervisor:
                 await self._serve()
         finally:
             code, remaining = await self._end()
+            inbox.close()
         self._bus.emit(SupervisorStopped(code, remaining))
         return code
 

@@ -61,8 +61,12 @@ class Lane:
 
     def add(self, leases: Iterable[Lease]) -> None:
         """Behind what is there, each in its tier; the leases come in order."""
+        fresh, urgent_from = self.fresh.append, self.urgent_from
         for lease in leases:
-            self._tier_of(lease).append(lease)
+            if lease.tier == 0 and lease.priority < urgent_from:
+                fresh(lease)
+            else:
+                self._tier_of(lease).append(lease)
 
     def put_back(self, leases: Iterable[Lease]) -> None:
         """In front: they were dispatched and taken back. The leases come in order."""

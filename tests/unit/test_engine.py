@@ -73,6 +73,18 @@ def test_short_jobs_are_held_up_to_100_ms_of_work_a_worker() -> None:
     assert len(here.pool.workers[1].sent) == 10
 
 
+def test_a_delayed_job_behind_a_ready_one_starts_when_it_is_due() -> None:
+    here = Virtual()
+    here.enqueue("work")
+    (id,) = here.enqueue("work", delay=1.0)
+    here.serve()
+    here.child.run_next()
+    here.loop.advance(0.9)
+    assert here.state(id) == "scheduled"
+    here.loop.advance(0.2)
+    assert here.state(id) == "in_flight"
+
+
 def test_nothing_is_claimed_while_no_worker_can_run_it() -> None:
     here = Virtual()
     ids = here.enqueue("work")
