@@ -42,11 +42,14 @@ class SignalInbox:
         self, loop: asyncio.AbstractEventLoop, stop: StopRequest, others: Mapping[signal.Signals, Callable[[], None]]
     ) -> None:
         self._loop = loop
-        self._actions: dict[int, Callable[[], None]] = dict(others)
+        self._actions: dict[int, Callable[[], None]] = {**others}
         for wanted in (signal.SIGTERM, signal.SIGINT):
             self._actions[wanted] = lambda name=wanted.name: stop.signalled(name)  # type: ignore[misc]
         self._numbers, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         loop.add_reader(self._numbers, self._read)
+        self.listen()
+
+    def listen(self) -> None:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for number in self._actions:
             signal.signal(number, _wake_only)

@@ -41,7 +41,7 @@ from supervisor.processes.children import ProcessChildren
 from supervisor.processes.pool import HOST, Pool
 from supervisor.processes.port import ChildOptions
 from supervisor.sinks import BuiltInSinks
-from supervisor.stores import BUILT_IN, open_store
+from supervisor.stores import BUILT_IN, insist, open_store
 from supervisor.stores.base import Store, StoreAway
 
 TICK = 1.0
@@ -80,6 +80,7 @@ class Supervisor:
         self._notifier = Notifier()
         self.metrics = Metrics()
         self._reloading: asyncio.Task[None] | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
         self._fatal: BaseException | None = None
         self._stray = 0
         self._bus.subscribe(self.metrics)
@@ -93,7 +94,8 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_exception)
         self._stop = StopRequest()
-        inbox = SignalInbox(self._loop, self._stop, self._signals())
+        self._reload_asked = asyncio.Event()
+        self._inbox = SignalInbox(self._loop, self._stop, self._signals())
         self.plugins = PluginManager(self._hook_failed)
         self._hooks: HookThread | None = None
         self._store: Store | None = None
@@ -108,13 +110,13 @@ class Supervisor:
                 await self._serve()
         finally:
             code, remaining = await self._end()
-            inbox.close()
+            self._inbox.close()
         self._bus.emit(SupervisorStopped(code, remaining))
         return code
 
     def _signals(self) -> dict[signal.Signals, Callable[[], None]]:
         return {
-            signal.SIGHUP: self._start_reload,
+            signal.SIGHUP: self._reload_asked.set,
             signal.SIGUSR1: self._dump_status,
             signal.SIGTTIN: lambda: self._resize(+1),
             signal.SIGTTOU: lambda: self._resize(-1),
@@ -201,6 +203,7 @@ class Supervisor:
     def _load_parent_side(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
         self.plugins.register(BuiltInSinks(), "supervisor.sinks")
         load_parent_side(self.plugins, discover(settings.plugins.paths, settings.base), reports)
+        self._inbox.listen()  # an import may have set signals of its own
         self._hooks = HookThread(self.plugins, self._bus, self._loop.call_soon_threadsafe)
 
     def _tell_plugins(self, reports: Sequence[SourceReport]) -> None:
@@ -236,6 +239,8 @@ class Supervisor:
         )
         self._notifier.tell("READY=1")
         self._ticking = self._loop.create_task(self._tick())  # goes on until the leases are settled
+        if self._reload is not None:
+            self._reloading = self._loop.create_task(self._reload_when_asked(self._reload))
         if self._drain:
             drained = until_drained(self._engine, self._letters, self._horizon, self.settings.shutdown.grace)
             self._engine.unknown_jobs = set()
@@ -264,10 +269,12 @@ class Supervisor:
             status = self._engine.status(self.owner, self.state)
             self._bus.emit(StatusDumped({**status, "metrics": self.metrics.snapshot()}))
 
-    def _start_reload(self) -> None:
-        busy = self._reloading is not None and not self._reloading.done()
-        if self._reload is not None and self._engine is not None and not busy:
-            self._reloading = self._loop.create_task(self._reload_now(self._reload))
+    async def _reload_when_asked(self, reload: Callable[[], Settings]) -> None:
+        """One at a time; asked meanwhile, once more, for the files may have changed since they were read."""
+        while True:
+            await self._reload_asked.wait()
+            self._reload_asked.clear()
+            await self._reload_now(reload)
 
     async def _reload_now(self, reload: Callable[[], Settings]) -> None:
         """Handlers, retry, queues, workers and log settings anew in a second nursery; refused as a whole, or taken as a whole."""
@@ -280,22 +287,38 @@ class Supervisor:
         settings, needs_restart = only_reloadable(self.settings, settings)
         children = self._make_children(settings, self._owner_fd)
         self._children.append(children)
-        reports = await children.start()
-        broken = self._engine.newly_broken(reports)
-        if broken:
+        reports, refused = await self._import_again(children)
+        if refused:
             self._children.remove(children)
             await children.stop()
-            self._bus.emit(ConfigRefused(broken))
+            self._bus.emit(ConfigRefused(refused))
             return
         changed = changed_keys(self.settings, settings)
         self.settings = settings
         self._tell_plugins(reports)
         self._engine.renew(settings, children, reports)
         self._bus.emit(ConfigReloaded(changed, needs_restart))
-        for old in self._children[:-1]:
-            await self._engine.until_gone(old)
-            self._children.remove(old)
-            await old.stop()
+        self._let_retire(self._children[-2])
+
+    async def _import_again(self, children: ProcessChildren) -> tuple[Sequence[SourceReport], tuple[str, ...]]:
+        """What the second nursery found, and why what serves now must go on serving, if it must."""
+        assert self._engine is not None
+        try:
+            reports = await children.start()
+        except RuntimeError as error:
+            return (), (str(error),)
+        return reports, self._engine.newly_broken(reports)
+
+    def _let_retire(self, old: ProcessChildren) -> None:
+        task = self._loop.create_task(self._end_with_its_workers(old))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _end_with_its_workers(self, old: ProcessChildren) -> None:
+        assert self._engine is not None
+        await self._engine.until_gone(old)
+        await old.stop()
+        self._children.remove(old)
 
     # ending
 
@@ -307,6 +330,7 @@ class Supervisor:
         self._notifier.tell("STOPPING=1")
         if self._reloading is not None:
             self._reloading.cancel()
+            await asyncio.wait((self._reloading,))
         if self._hooks is not None:
             self._hooks.call("supervisor_stopping", reason=reason)
         remaining: dict[str, int] = {}
@@ -323,6 +347,8 @@ class Supervisor:
         return self._exit_code(flushed, remaining), remaining
 
     async def _close(self, flushed: bool) -> None:
+        if self._retiring:
+            await asyncio.wait(self._retiring)
         for children in self._children:
             await children.stop()
         if self._ticking is not None:
@@ -345,5 +371,9 @@ class Supervisor:
 
 
 def _leave(store: Store) -> None:
-    store.leave()
-    store.close()
+    try:
+        insist(store.leave, FLUSH_SECONDS)
+    except StoreAway:
+        pass  # nothing was claimed: whoever comes next forgets this owner
+    finally:
+        store.close()
