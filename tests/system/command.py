@@ -149,14 +149,14 @@ class Command:
 
     def run(self, *arguments: str, under: Sequence[str] = ()) -> Running:
         """Start `supervisor run`; it is ended with the test at the latest. `under` is a command that execs it."""
-        run = Running([*under, *self._arguments("run", *arguments)], self.folder, self.env, len(self.runs) + 1)
+        run = Running([*under, *self.arguments("run", *arguments)], self.folder, self.env, len(self.runs) + 1)
         self.runs.append(run)
         return run
 
     def call(self, *arguments: str, input: str = "", timeout: float = 60.0) -> Ended:
         """Run any command to its end, as a process."""
         ended = subprocess.run(
-            self._arguments(*arguments), cwd=self.folder, env=self.env, input=input, capture_output=True, text=True,
+            self.arguments(*arguments), cwd=self.folder, env=self.env, input=input, capture_output=True, text=True,
             timeout=timeout, start_new_session=True,
         )  # fmt: skip
         return Ended(ended.returncode, ended.stdout, ended.stderr)
@@ -244,5 +244,5 @@ class Command:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def _arguments(self, *arguments: str) -> list[str]:
+    def arguments(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "supervisor", *arguments, "-c", str(self.config)]
