@@ -439,7 +439,7 @@ class Pool:
 
     def beat(self, child: Child) -> None:
         worker = self._by_child.get(id(child))
-        if worker is not None:
+        if worker is not None and worker.doomed is None:  # asking for its stack may wake one that hung
             worker.beat_at = self._timer.time()
 
     def said(self, child: Child | None, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
