@@ -4,6 +4,7 @@ import select
 
 import pytest
 
+from supervisor.jobs import Policy
 from supervisor.stores.base import Presence, StoreError, Take
 from tests.stores.shelf import TTL, again, put, resolve, state_of, success, take, take_one
 
@@ -98,6 +99,32 @@ def test_a_policy_met_first_in_a_transaction_that_failed_is_met_again(store):
         raise ZeroDivisionError
     assert take_one(store).policy == resolve("mail", "default")
     assert store.get(1)["max_retries"] == 3
+
+
+def test_new_settings_met_in_a_transaction_that_failed_hold_all_the_same(store):
+    def newer(handler: str, queue: str) -> Policy:
+        return Policy(max_retries=9)
+
+    put(store, "a", "b")
+    take_one(store)
+    one = [Take("default", 1, 1, 1, 100)]
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.claim(one, TTL, newer)
+        raise ZeroDivisionError
+    (lease,) = store.claim(one, TTL, newer)
+    assert lease.policy.max_retries == 9
+
+
+def test_a_policy_of_a_transaction_that_failed_is_not_taken_for_anothers(shelf, store):
+    put(store)
+    other = shelf.joined("two")
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        take_one(store)
+        raise ZeroDivisionError
+    (theirs,) = other.claim([Take("default", 1, 1, 1, 100)], TTL, lambda handler, queue: Policy(max_retries=9))
+    shelf.clock.step(TTL)
+    (lapsed,) = store.lapsed(10)
+    assert lapsed.lease == theirs
 
 
 def test_transactions_join_the_open_one(store):

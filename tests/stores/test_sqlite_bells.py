@@ -101,6 +101,7 @@ def test_lock_files_that_cannot_be_had_cost_no_more_than_fairness(tmp_path):
     turnstile.close()
 
 
+@pytest.mark.timeout(10)
 def test_whoever_waits_is_next(tmp_path):
     """One that comes back at once finds the gate shut while another waits for its turn."""
     path = tmp_path / "jobs.db"

@@ -41,6 +41,8 @@ def test_cancelling_what_runs_makes_its_outcome_stale(store):
     assert store.settle([success(lease)]) == [id]
     assert store.extend([lease], 30.0, []) == [id]
     assert store.get(id)["finished_at"] is not None
+    store.redrive([id])
+    assert take_one(store).token == lease.token + 2
 
 
 def test_delete(store, one_of_each):
