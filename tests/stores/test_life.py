@@ -105,7 +105,7 @@ def test_new_settings_met_in_a_transaction_that_failed_hold_all_the_same(store):
     def newer(handler: str, queue: str) -> Policy:
         return Policy(max_retries=9)
 
-    put(store, "a", "b")
+    put(store, "a", "a")
     take_one(store)
     one = [Take("default", 1, 1, 1, 100)]
     with pytest.raises(ZeroDivisionError), store.transaction():
