@@ -491,7 +491,7 @@ class Pool:
         failure = Failure(
             cause,
             type={Cause.TIMEOUT: "Timeout", Cause.HEARTBEAT_LOST: "HeartbeatLost"}.get(cause, "WorkerCrashed"),
-            message=doom.message if doom is not None else f"the worker {death.how} while it ran this job",
+            message=doom.message if doom is not None else f"its worker {'was ' if death.signal else ''}{death.how}",
             attempt=lease.attempt,
             exit_code=death.exit_code,
             signal=death.signal,
