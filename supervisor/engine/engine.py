@@ -21,6 +21,7 @@ from supervisor.events import (
     JobsReleased,
     JobsSettled,
     JobsStale,
+    JobStarted,
     LeasesRecovered,
     StoreBack,
     WorkerDied,
@@ -168,7 +169,7 @@ class Engine:
             self._after_settle(event.outcomes)
         elif isinstance(event, StoreBack):
             self.recovery.forget()
-        elif isinstance(event, WorkerStarted | WorkerDied):
+        elif isinstance(event, JobStarted | WorkerStarted | WorkerDied):
             self._news = True
 
     def _after_settle(self, outcomes: Sequence[Outcome]) -> None:
@@ -266,12 +267,19 @@ class Engine:
             await self._prune()
 
     def _announce(self, state: str) -> None:
-        """With news, or every ttl/3."""
+        """With news, or every ttl/3; start marks go along."""
         now = self._loop.time()
         if self._news or now - self._announced_at >= self.settings.lease.ttl / 3:
             self._news, self._announced_at = False, now
             row = presence(state, self.pool, now)
-            self.writer.submit(lambda store: store.announce(row)).add_done_callback(_ignore_abandoned)
+            running, ttl = self._running(), self.settings.lease.ttl
+
+            def announce(store: Store) -> None:
+                store.announce(row)
+                if running:
+                    store.extend((), ttl, running)
+
+            self.writer.submit(announce).add_done_callback(_ignore_abandoned)
 
     async def _free_held(self) -> None:
         """Jobs of a queue paused meanwhile go back; so do jobs that wait here while another supervisor idles."""

@@ -42,7 +42,7 @@ class SignalInbox:
         self, loop: asyncio.AbstractEventLoop, stop: StopRequest, others: Mapping[signal.Signals, Callable[[], None]]
     ) -> None:
         self._loop = loop
-        self._actions: dict[int, Callable[[], None]] = {**others}
+        self._actions: dict[int, Callable[[], None]] = {int(number): action for number, action in others.items()}
         for wanted in (signal.SIGTERM, signal.SIGINT):
             self._actions[wanted] = lambda name=wanted.name: stop.signalled(name)  # type: ignore[misc]
         self._numbers, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
