@@ -74,9 +74,12 @@ def root(ctx: click.Context, config: Any) -> None:
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code."""
     try:
-        code = root.main(arguments, prog_name="supervisor", standalone_mode=False)
+        with root.make_context("supervisor", list(sys.argv[1:] if arguments is None else arguments)) as ctx:
+            code = root.invoke(ctx)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except click.ClickException as error:
         error.show()
         return MISTAKE

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor import events
+from supervisor.cli.app import run_command_line
+from supervisor.config import ConfigError, Settings
+
+
+class FakeSupervisor:
+    """Stands in for the engine: tells what it is made to tell, and gives the code it is made to give."""
+
+    told: tuple[Any, ...] = ()
+    code = 0
+    made: list[FakeSupervisor]
+
+    def __init__(self, settings: Settings, *, subscribers: Any = (), **options: Any) -> None:
+        self.settings = settings
+        self.options = options
+        self.subscribers = subscribers
+        self.made.append(self)
+
+    def run(self) -> int:
+        for event in self.told:
+            if isinstance(event, events.ConfigReloaded):
+                self.settings = self.options["reload"]()
+            for subscriber in self.subscribers:
+                subscriber(event)
+        return self.code
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FakeSupervisor]]:
+    class Fake(FakeSupervisor):
+        made: list[FakeSupervisor] = []  # noqa: RUF012
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("supervisor.engine.supervisor.Supervisor", Fake)
+    yield Fake
+
+
+@pytest.fixture(autouse=True)
+def configured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The log as it was configured, call by call."""
+    calls: list[tuple[str, str]] = []
+    monkeypatch.setattr("supervisor.logs.configure", lambda level, form, fd=2: calls.append((level, form)))
+    return calls
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_the_exit_code_is_the_supervisors(fake: type[FakeSupervisor], code: int) -> None:
+    fake.code = code
+    assert run_command_line(["run"]) == code
+    assert "drain" not in fake.made[0].options
+
+
+def test_a_drain_reports_and_gives_its_code(fake: type[FakeSupervisor], capsys: pytest.CaptureFixture[str]) -> None:
+    fake.code, fake.told = 4, (events.SupervisorStopped(4, {"ready": 3}),)
+    assert run_command_line(["run", "--drain", "--horizon", "90s"]) == 4
+    assert (fake.made[0].options["drain"], fake.made[0].options["horizon"]) == (True, 90.0)
+    assert "left behind: 3 ready" in capsys.readouterr().out
+
+
+def test_the_log_follows_a_reload_of_the_same_file(
+    fake: type[FakeSupervisor], configured: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path("one.yaml")
+    file.write_text("log: {level: info}")
+    fake.told = (events.ConfigReloaded(("log",), ()),)
+    monkeypatch.setattr(
+        fake, "__init__", _and_then(fake.__init__, lambda: file.write_text("log: {level: debug, format: json}"))
+    )
+    assert run_command_line(["run", "-c", "one.yaml"]) == 0
+    assert configured == [("info", "text"), ("debug", "json")]
+
+
+def test_what_the_engine_refuses_is_a_mistake(
+    fake: type[FakeSupervisor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: FakeSupervisor) -> int:
+        raise ConfigError(["dlq.sinks[0].type: no plugin brings a sink 'fil'", "and more"])
+
+    monkeypatch.setattr(fake, "run", refuse)
+    assert run_command_line(["run"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "Error: dlq.sinks[0].type: no plugin brings a sink 'fil'",
+        "Error: and more",
+    ]
+
+
+def _and_then(method: Any, act: Any) -> Any:
+    def both(*arguments: Any, **options: Any) -> None:
+        method(*arguments, **options)
+        act()
+
+    return both
