@@ -5,8 +5,8 @@ Each takes the path of a file that it makes once it has started; `deep` and `blo
 
 from __future__ import annotations
 
-LOOP, SLEEP, REGEX, CALL, DEAF, BLOCKED, DEEP = (
-    "loop", "sleep", "regex", "call", "deaf", "blocked", "deep",
+LOOP, SLEEP, REGEX, NAP, CALL, DEAF, BLOCKED, DEEP = (
+    "loop", "sleep", "regex", "nap", "call", "deaf", "blocked", "deep",
 )  # fmt: skip
 
 PLUGIN = r'''
@@ -43,11 +43,25 @@ def regex(job):
     re.match(r"(a|aa)+$", "a" * 200 + "b")
 
 
+def lock_twice():
+    "A C call that holds the GIL, uses no CPU, and that no signal ends."
+    lock, c = ctypes.create_string_buffer(256), ctypes.PyDLL(None)
+    c.pthread_mutex_lock(lock)
+    c.pthread_mutex_lock(lock)
+
+
 @handler
 def call(job):
-    "Holds the GIL and uses no CPU."
     Path(job.payload).touch()
-    ctypes.PyDLL(None).sleep(3600)
+    lock_twice()
+
+
+@handler
+def nap(job):
+    "As `call`, but any signal ends it, and it begins again."
+    Path(job.payload).touch()
+    while True:
+        ctypes.PyDLL(None).sleep(3600)
 
 
 @handler
@@ -77,5 +91,5 @@ def deep(job):
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, 32, 33}:
         signal.signal(number, signal.SIG_IGN)
     Path(job.payload).write_text(" ".join(str(program.pid) for program in programs))
-    ctypes.PyDLL(None).sleep(3600)
+    lock_twice()
 '''

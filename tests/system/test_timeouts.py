@@ -27,7 +27,7 @@ def lines_of(run: Running, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", [
-    hanging.LOOP, hanging.SLEEP, hanging.REGEX, hanging.CALL, hanging.DEAF, hanging.BLOCKED, hanging.DEEP,
+    hanging.LOOP, hanging.SLEEP, hanging.REGEX, hanging.NAP, hanging.CALL, hanging.DEAF, hanging.BLOCKED, hanging.DEEP,
 ])  # fmt: skip
 def test_whatever_it_does_it_ends_and_the_next_job_runs_in_its_place(command: Command, way: str) -> None:
     command.write(config=CONFIG, plugins={"hanging.py": hanging.PLUGIN, "quick.py": QUICK})

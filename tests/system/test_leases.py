@@ -1,0 +1,163 @@
+"""Two supervisors on one SQLite file: what one holds passes to the other when it stands still, and nothing is settled twice."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.system.command import Command, Running, wait_for
+
+TTL = 1.0
+CONFIG = """
+workers: {count: 2, heartbeat: 200ms}
+lease: {ttl: 1s}
+retry: {max_retries: 20, backoff: {base: 50ms, factor: 1, jitter: none}}
+log: {level: debug}
+"""
+PLUGIN = {
+    "slow.py": """
+        import os, time
+        from pathlib import Path
+        from supervisor import handler
+
+        @handler
+        def slow(job):
+            "Marks each start with the pid of its worker."
+            Path(f"{job.payload['marks']}/{job.id}-{job.attempt}-{os.getpid()}").touch()
+            time.sleep(job.payload["seconds"])
+            return job.attempt
+    """
+}
+
+
+def two(command: Command) -> tuple[Running, Running]:
+    runs = command.run(), command.run()
+    for run in runs:
+        run.says("supervisor started")
+        wait_for(lambda run=run: run.log.count(") started") >= 2)  # type: ignore[misc]
+    return runs
+
+
+def enqueue_slow(command: Command, how_many: int, seconds: float) -> Path:
+    marks = command.folder / "marks"
+    marks.mkdir(exist_ok=True)
+    command.enqueue_many([{"handler": "slow", "payload": {"marks": str(marks), "seconds": seconds}}] * how_many)
+    return marks
+
+
+def starts(marks: Path, job: dict[str, Any]) -> list[str]:
+    return [path.name for path in marks.glob(f"{job['id']}-*")]
+
+
+def tree(run: Running) -> list[psutil.Process]:
+    return [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
+
+
+def workers(run: Running) -> set[int]:
+    return {int(pid) for pid in re.findall(r"worker \d+ \(pid (\d+)\) started", run.log)}
+
+
+def settled(*runs: Running) -> Counter[int]:
+    """How often each job was settled as succeeded, by the logs."""
+    return Counter(int(id) for run in runs for id in re.findall(r"job=(\d+) \S+ attempt \d+ succeeded", run.log))
+
+
+def all_done(command: Command) -> list[dict[str, Any]]:
+    def done() -> list[dict[str, Any]]:
+        jobs = command.jobs()
+        assert {job["state"] for job in jobs} == {"succeeded"}, Counter(job["state"] for job in jobs)
+        return jobs
+
+    return wait_for(done, 60)
+
+
+def stop_the_supervisor(run: Running) -> Callable[[], None]:
+    run.signal(signal.SIGSTOP)
+    return lambda: run.signal(signal.SIGCONT)
+
+
+def stop_the_whole_tree(run: Running) -> Callable[[], None]:
+    processes = tree(run)
+    for process in processes:
+        process.suspend()
+
+    def go_on() -> None:
+        for process in processes:
+            process.resume()
+
+    return go_on
+
+
+@pytest.mark.parametrize("stop", [stop_the_supervisor, stop_the_whole_tree])
+def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
+    command: Command, stop: Callable[[Running], Callable[[], None]]
+) -> None:
+    command.write(config=CONFIG, plugins=PLUGIN)
+    stopped, other = two(command)
+    marks = enqueue_slow(command, 4, 2.5)
+    wait_for(lambda: len(list(marks.iterdir())) == 4)
+    wait_for(lambda: all(job["started_at"] for job in command.jobs()))  # marked as started: a lapse counts as a retry
+    go_on, since = stop(stopped), time.monotonic()
+    mine = workers(stopped)
+    lost = [job for job in command.jobs() if int(starts(marks, job)[0].rpartition("-")[2]) in mine]
+    assert len(lost) == 2
+
+    def both_run_elsewhere() -> None:
+        assert all(len(starts(marks, job)) == 2 for job in lost), list(marks.iterdir())
+
+    wait_for(both_run_elsewhere)
+    time.sleep(max(0.0, 3 * TTL - (time.monotonic() - since)))  # it is to stand still for three leases
+    go_on()
+    stopped.says("stood still")
+    stale = stopped.says("stale")
+    assert int(re.findall(r"job=(\d+)", stale)[0]) in {job["id"] for job in lost}
+    jobs = all_done(command)
+    lost_ids = {job["id"] for job in lost}
+    for job in jobs:
+        causes = [error["cause"] for error in job["errors"]]
+        assert causes == (["lease_expired"] if job["id"] in lost_ids else []), job
+        assert len(starts(marks, job)) == len(causes) + 1
+    assert "stale" not in other.log
+    marks = enqueue_slow(command, 4, 0.5)
+    after = all_done(command)
+    assert {job["id"]: job for job in after if job["id"] in {job["id"] for job in jobs}} == {job["id"]: job for job in jobs}
+    ran_by = {int(name.rpartition("-")[2]) for job in after[:4] for name in starts(marks, job)}
+    assert ran_by & workers(stopped), "the one that stood still works on"
+    assert settled(stopped, other) == {job["id"]: 1 for job in after}
+
+
+def test_standing_still_at_random_no_job_is_settled_twice(command: Command) -> None:
+    command.write(config=CONFIG, plugins=PLUGIN)
+    runs = two(command)
+    marks, chance = enqueue_slow(command, 60, 0.4), random.Random(3)
+    for number in range(6):
+        go_on = (stop_the_supervisor, stop_the_whole_tree)[number % 2](chance.choice(runs))
+        time.sleep(chance.uniform(0.8, 2.2))  # about the length of a lease
+        go_on()
+        time.sleep(0.3)
+    jobs = all_done(command)
+    assert settled(*runs) == {job["id"]: 1 for job in jobs}
+    for job in jobs:
+        assert {error["cause"] for error in job["errors"]} <= {"lease_expired"}
+        assert job["retries"] == len(job["errors"])
+        assert job["result"] == job["attempt"], "the one that was settled is the last"
+    assert "Traceback" not in runs[0].log + runs[1].log
+    assert len(list(marks.iterdir())) >= 60
+
+
+def test_a_job_much_longer_than_its_lease_runs_once(command: Command) -> None:
+    command.write(config=CONFIG, plugins=PLUGIN)
+    runs = two(command)
+    marks = enqueue_slow(command, 2, 5 * TTL)
+    jobs = all_done(command)
+    assert [(len(starts(marks, job)), job["errors"]) for job in jobs] == [(1, [])] * 2
+    assert "stale" not in runs[0].log + runs[1].log
