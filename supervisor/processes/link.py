@@ -79,7 +79,7 @@ class NurseryLink:
             os.set_blocking(fd, False)
         token = secrets.token_hex(16).encode()  # told to nobody: a nursery runs no jobs
         self._outputs = [
-            (fd, Stream(self._loop, fd, token, _nothing_runs, partial(self._said, name)))
+            (fd, Stream(self._loop, fd, token, _nothing_runs, _never, partial(self._said, name)))
             for name, fd in (("stdout", stdout), ("stderr", stderr))
         ]
         self._loop.add_reader(self._channel, self._readable)
@@ -97,7 +97,11 @@ class NurseryLink:
         self._ask(wire.Reap(serial))
 
     def stop(self) -> None:
-        self._order(wire.Stop())
+        """One that still imports hears nothing, and has nothing to lose."""
+        if self.ready:
+            self._order(wire.Stop())
+        else:
+            self.kill()
 
     def kill(self) -> None:
         """With all below it while it imports; once there are workers, alone."""
@@ -237,6 +241,10 @@ class NurseryLink:
 
 def _nothing_runs() -> None:
     return None
+
+
+def _never() -> bool:
+    return False
 
 
 def _hello(options: ChildOptions, skip: Sequence[str]) -> wire.Hello:

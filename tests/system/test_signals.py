@@ -1,0 +1,269 @@
+"""TERM and INT to a serving supervisor: it drains, or ends at once when asked twice, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.command import Command, Running, wait_for
+
+JOBS = {
+    "jobs.py": """
+        import ctypes, os, signal, subprocess, sys, time
+        from pathlib import Path
+        from supervisor import handler
+
+        def mark(job):
+            with open("begun", "a") as file:
+                file.write(f"{job.id}\\n")
+
+        @handler
+        def gated(job):
+            mark(job)
+            while not os.path.exists("gate"):
+                time.sleep(0.01)
+            return "finished"
+
+        @handler
+        def hang(job):
+            mark(job)
+            time.sleep(3600)
+
+        @handler
+        def deaf(job):
+            for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+                try:
+                    signal.signal(number, signal.SIG_IGN)
+                except OSError:
+                    pass
+            program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
+            subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+            mark(job)
+            ctypes.PyDLL(None).sleep(3600)
+
+        @handler
+        def ignored(job):
+            return subprocess.run(["grep", "-E", "^(SigIgn|SigBlk)", "/proc/self/status"], capture_output=True, text=True).stdout
+
+        @handler
+        def noop(job):
+            pass
+    """
+}
+
+
+def begun(command: Command) -> list[int]:
+    file = command.folder / "begun"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def wait_begun(command: Command, count: int) -> None:
+    def all_begun() -> None:
+        assert len(begun(command)) >= count
+
+    wait_for(all_begun)
+
+
+def serve(command: Command, config: str, *handlers: str) -> Running:
+    """A supervisor whose workers all run one of these jobs."""
+    command.write(config=config, plugins=JOBS)
+    for handler in handlers:
+        command.enqueue(handler)
+    run = command.run()
+    wait_begun(command, len(handlers))
+    return run
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_runs_is_finished_and_what_waits_is_untouched(command: Command, number: signal.Signals) -> None:
+    command.write(config="workers: {count: 3}\n", plugins=JOBS)
+    command.enqueue_many([{"handler": "gated"}] * 1003)
+    run = command.run()
+    wait_begun(command, 3)
+    run.signal(number)
+    run.says("supervisor stopping")
+    assert len(command.processes()) >= 4, "the workers live until their jobs end"
+    (command.folder / "gate").touch()
+    assert run.wait() == 0
+    jobs = {job["id"]: job for job in command.jobs()}
+    finished = {id for id, job in jobs.items() if job["state"] == "succeeded"}
+    assert finished == set(begun(command)), "only what had begun was run, and all of that"
+    assert len(finished) == 3
+    assert {jobs[id]["result"] for id in finished} == {"finished"}
+    assert {(job["state"], job["retries"], len(job["errors"])) for id, job in jobs.items() if id not in finished} == {
+        ("ready", 0, 0)
+    }
+    assert command.status()["supervisors"] == []
+    assert command.left_behind() == {}
+
+
+def test_when_grace_runs_out_the_job_is_released_and_no_retry_is_spent(command: Command) -> None:
+    run = serve(command, "workers: {count: 2}\nretry: {max_retries: 0}\nshutdown: {grace: 500ms}\n", "deaf", "hang")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert {(job["state"], job["retries"], len(job["errors"])) for job in command.jobs()} == {("ready", 0, 0)}
+    assert command.left_behind() == {}
+
+
+@pytest.mark.parametrize("first, second", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])
+def test_a_second_signal_forces(command: Command, first: signal.Signals, second: signal.Signals) -> None:
+    run = serve(command, "workers: {count: 2}\nretry: {max_retries: 0}\nshutdown: {grace: 1h}\n", "deaf", "hang")
+    run.signal(first)
+    run.says("supervisor stopping")
+    run.signal(second)
+    asked = time.monotonic()
+    assert run.wait() == 3
+    assert time.monotonic() - asked < 5.0
+    assert {(job["state"], job["retries"], len(job["errors"])) for job in command.jobs()} == {("ready", 0, 0)}
+    assert command.left_behind() == {}
+
+
+def test_a_job_that_ends_while_others_are_waited_for_is_settled_once(command: Command) -> None:
+    run = serve(command, "workers: {count: 2}\nshutdown: {grace: 3s}\n", "gated", "hang")
+    run.signal(signal.SIGTERM)
+    run.says("supervisor stopping")
+    (command.folder / "gate").touch()
+    assert run.wait() == 0
+    assert sorted(job["state"] for job in command.jobs()) == ["ready", "succeeded"]
+
+
+def test_no_worker_is_started_once_it_stops(command: Command) -> None:
+    run = serve(command, "workers: {count: 2}\nshutdown: {grace: 1h}\n", "gated", "gated")
+    started = run.log.count(") started")
+    run.signal(signal.SIGTERM)
+    run.says("supervisor stopping")
+    # A worker that dies while the drain goes on: its job goes through the retry path, its place stays empty.
+    killed = run.log.split("worker 1 (pid ")[1].split(")")[0]
+    os.kill(int(killed), signal.SIGKILL)
+    run.says("worker 1 (pid " + killed + ") crashed")
+    (command.folder / "gate").touch()
+    assert run.wait() == 0
+    assert run.log.count(") started") == started
+    assert sorted((job["state"], job["retries"]) for job in command.jobs()) == [("scheduled", 1), ("succeeded", 0)]
+
+
+def test_the_whole_group_told_to_end_still_drains(command: Command) -> None:
+    run = serve(command, "workers: {count: 2}\n", "gated", "gated")
+    for pid in command.processes():
+        os.kill(pid, signal.SIGTERM)
+    os.killpg(run.pid, signal.SIGHUP)  # and a hang-up, which means something else to the supervisor alone
+    run.says("supervisor stopping")
+    (command.folder / "gate").touch()
+    assert run.wait() == 0
+    assert {(job["state"], job["retries"]) for job in command.jobs()} == {("succeeded", 0)}
+
+
+def test_signals_that_cross_the_end_do_not_spoil_the_exit_code(command: Command) -> None:
+    command.write(config="workers: {count: 2}\n", plugins=JOBS)
+    for _ in range(5):
+        run = command.run()
+        run.says("supervisor started")
+        codes = {0, 3}
+        while run.code is None:
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU):
+                run.signal(number)
+            time.sleep(0.002)
+        assert run.code in codes, run.log
+        assert "Traceback" not in run.log
+        assert command.left_behind() == {}
+
+
+class Terminal:
+    """A supervisor in the foreground of a terminal of its own, as a person starts it."""
+
+    def __init__(self, command: Command) -> None:
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            try:
+                os.chdir(command.folder)
+                os.execve(command.arguments("run")[0], command.arguments("run"), command.env)
+            finally:
+                os._exit(127)
+
+    def press_ctrl_c(self) -> None:
+        os.write(self.master, b"\x03")
+
+    def wait(self) -> int:
+        """The exit code. What it writes is read, or a full terminal would hold it up."""
+        os.set_blocking(self.master, False)
+        status: list[int] = []
+
+        def ended() -> bool:
+            try:
+                os.read(self.master, 1 << 16)
+            except OSError:
+                pass
+            pid, how = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                status.append(how)
+            return bool(pid)
+
+        try:
+            wait_for(ended)
+        except AssertionError:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            raise
+        finally:
+            os.close(self.master)
+        return os.waitstatus_to_exitcode(status[0])
+
+
+def test_ctrl_c_reaches_the_supervisor_alone(command: Command) -> None:
+    command.write(config="workers: {count: 2}\n", plugins=JOBS)
+    for _ in range(2):
+        command.enqueue("gated")
+    terminal = Terminal(command)
+    wait_begun(command, 2)
+    terminal.press_ctrl_c()
+
+    def draining() -> None:
+        assert [row["state"] for row in command.status()["supervisors"]] == ["draining"]
+
+    wait_for(draining)
+    (command.folder / "gate").touch()
+    assert terminal.wait() == 0
+    assert {(job["state"], job["retries"]) for job in command.jobs()} == {("succeeded", 0)}
+
+
+def test_ctrl_c_pressed_twice_forces(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nshutdown: {grace: 1h}\n", plugins=JOBS)
+    command.enqueue("deaf")
+    terminal = Terminal(command)
+    wait_begun(command, 1)
+    terminal.press_ctrl_c()
+
+    def draining() -> None:
+        assert [row["state"] for row in command.status()["supervisors"]] == ["draining"]
+
+    wait_for(draining)
+    terminal.press_ctrl_c()
+    assert terminal.wait() == 3
+    assert [(job["state"], job["retries"]) for job in command.jobs()] == [("ready", 0)]
+
+
+def test_programs_that_a_handler_starts_ignore_and_block_no_signal(command: Command) -> None:
+    command.write(plugins=JOBS)
+    id = command.enqueue("ignored")
+    command.run()
+    result = command.until(id, "succeeded")["result"]
+    sets: dict[str, Any] = {
+        name: int(bits, 16) for name, _, bits in (line.partition(":") for line in result.split("\n") if line)
+    }
+    assert sets == {"SigBlk": 0, "SigIgn": 0}
+
+
+def test_locks_and_bells_are_gone_after_a_good_end(command: Command, tmp_path: Path) -> None:
+    command.write(plugins=JOBS)
+    run = command.run()
+    run.says("supervisor started")
+    assert list(tmp_path.glob("jobs.db.bells/*")) != []
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert list(tmp_path.glob("jobs.db.bells/*")) == []

@@ -1,0 +1,122 @@
+"""Told to end at any moment of its start, a supervisor ends, and nothing of it is left."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.system.command import Command, Running, wait_for
+
+STEP = 0.03
+STEPS = 50
+AT_ONCE = 5
+SLOW = {
+    "slow.py": """
+        import subprocess, time
+        from supervisor import handler, hookimpl
+
+        time.sleep(0.2)
+
+        @handler
+        def noop(job):
+            pass
+
+        @hookimpl
+        def supervisor_worker_started(worker):
+            time.sleep(0.1)
+
+        @hookimpl
+        def supervisor_started(info):
+            pass
+    """
+}
+
+
+def starts(command: Command) -> Iterator[list[tuple[Running, float]]]:
+    """Supervisors that start a few at a time, each with the seconds after which it is to be told to end."""
+    for first in range(0, STEPS, AT_ONCE):
+        yield [(command.run(), STEP * step) for step in range(first, first + AT_ONCE)]
+
+
+def tell(run: Running, numbers: Sequence[signal.Signals]) -> None:
+    for number in numbers:
+        run.signal(number)
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param([signal.SIGTERM], id="TERM"),
+        pytest.param([signal.SIGTERM] * 2, id="TERM twice"),
+        pytest.param([signal.SIGINT, signal.SIGHUP, *[signal.SIGTERM] * 4], id="INT, HUP, TERM four times"),
+    ],
+)
+def test_it_always_ends_and_nothing_is_left(command: Command, numbers: list[signal.Signals]) -> None:
+    command.write(config="workers: {count: 3}\n", plugins=SLOW)
+    id = command.enqueue("noop", None, "--delay", "1h")
+    for runs in starts(command):
+        began = time.monotonic()
+        for run, after in runs:
+            time.sleep(max(0.0, began + after - time.monotonic()))
+            tell(run, numbers)
+        for run, _ in runs:
+            code = run.wait()
+            if "supervisor stopping" in run.log:
+                assert code in ((0,) if len(numbers) == 1 else (0, 3)), run.log
+            else:  # it had not come far enough to hear
+                assert code in (-numbers[0], -signal.SIGTERM, -signal.SIGHUP, 130), run.log
+            assert "Traceback" not in run.log or code < 0
+    assert command.job(id)["state"] == "scheduled"
+    assert command.status()["supervisors"] == []
+    assert command.left_behind() == {}
+
+
+def test_an_import_that_hangs_does_not_hold_it_up(command: Command) -> None:
+    command.write(
+        config="plugins: {paths: [plugins], import_timeout: 1h}\n",
+        plugins={"hangs.py": "import ctypes, pathlib\npathlib.Path('begun').touch()\nctypes.PyDLL(None).sleep(3600)\n"},
+    )
+    run = command.run()
+    wait_for((command.folder / "begun").exists)
+    run.signal(signal.SIGTERM)
+    assert run.wait(4.0) == 0
+    assert command.left_behind() == {}
+
+
+def test_a_worker_that_dies_at_its_start_does_not_keep_it(command: Command) -> None:
+    command.write(
+        config="workers: {count: 4}\n",
+        plugins={
+            "dies.py": """
+                import os
+                from supervisor import handler, hookimpl
+
+                @handler
+                def noop(job): pass
+
+                @hookimpl
+                def supervisor_worker_started(worker):
+                    os._exit(1)
+            """
+        },
+    )
+    id = command.enqueue("noop")
+    run = command.run()
+    run.says("crashed")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    job = command.job(id)
+    assert (job["state"], job["retries"]) == ("ready", 0), "no job is claimed while no worker can run it"
+
+
+def test_a_second_supervisor_starts_while_the_first_writes(command: Command) -> None:
+    command.write(config="workers: {count: 2}\n", plugins=SLOW)
+    command.enqueue_many([{"handler": "noop"}] * 5000)
+    runs = [command.run("--drain") for _ in range(3)]
+    for run in runs:
+        assert run.wait(60) == 0
+    assert {job["state"] for job in command.jobs()} == {"succeeded"}
