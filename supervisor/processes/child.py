@@ -59,6 +59,7 @@ class ProcessChild:
         self._unsent: deque[memoryview] = deque()
         self._retiring = False
         self._killed = False
+        self._condemned = False
         self._frames: deque[tuple[int, Sequence[Lease]]] = deque()
         self._replied = 0  # of the first of these frames
         self._dump = b""
@@ -71,8 +72,8 @@ class ProcessChild:
         self._loop.add_reader(ends.beat, self._beating)
         self._loop.add_reader(ends.stack, self._dumping)
         token = self.token.encode()
-        self._stdout = Stream(self._loop, ends.stdout, token, self._running, self._tell_stdout)
-        self._stderr = Stream(self._loop, ends.stderr, token, self._running, self._tell_stderr)
+        self._stdout = Stream(self._loop, ends.stdout, token, self._running, self._runs_on, self._tell_stdout)
+        self._stderr = Stream(self._loop, ends.stderr, token, self._running, self._runs_on, self._tell_stderr)
 
     # jobs and outcomes
 
@@ -185,6 +186,8 @@ class ProcessChild:
 
     def _hear_outcomes(self, block: bytes) -> None:
         """Hot path: plain on purpose."""
+        if self._condemned:
+            return
         replies: list[Reply] = []
         broken = None
         try:
@@ -223,12 +226,25 @@ class ProcessChild:
         self._stderr.lines.forget_tails()
 
     def _running(self) -> int | None:
-        """The job that runs now, as far as can be known: the first one without an outcome."""
+        """The job that runs now, as far as is known: the first one without an outcome."""
         if not self._reading:
             self.drain()
-        if not self._frames:
-            return None
-        return self._frames[0][1][self._replied].id
+        return self._first_unsettled()
+
+    def _runs_on(self) -> bool:
+        """Whether no outcome has come since the channel was drained."""
+        if self._ends is None or self._reading:
+            return False
+        try:
+            self._ends.jobs.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def _first_unsettled(self) -> int | None:
+        return self._frames[0][1][self._replied].id if self._frames else None
 
     # beats, stacks, output
 
@@ -288,6 +304,8 @@ class ProcessChild:
         if self._pidfd is None or not with_stack:
             self._kill_now()
             return
+        # The signal may interrupt the call that hangs, which must not pass for success: the job is condemned already.
+        self._condemned = True
         linux.send_signal(self._pidfd, linux.STACK_SIGNAL)
         self._kill_timer = self._loop.call_later(STACK_WAIT, self._kill_now)
 
@@ -352,7 +370,7 @@ class ProcessChild:
             return None
         self._dumping()
         self._reading = True
-        tail = self._stderr.finish()
+        tail = self._stderr.finish(self._first_unsettled())
         self._stdout.finish()
         return tail or None
 

@@ -11,7 +11,7 @@ from supervisor.processes import linux, wire
 from supervisor.processes.channels import WorkerEnds, close_ends, open_channels
 from supervisor.processes.child import ProcessChild
 from supervisor.processes.link import NurseryLink
-from supervisor.processes.orphans import Strays, sweep_adopted
+from supervisor.processes.orphans import Landed
 from supervisor.processes.port import ChildOptions, Listener
 
 STRAYS_EVERY = 1.0
@@ -44,7 +44,7 @@ class ProcessChildren:
         self._reaping: dict[int, ProcessChild] = {}
         self._unready: dict[int, asyncio.TimerHandle] = {}
         self._adopted = False
-        self._strays = Strays()
+        self._landed = Landed(options.owner)
         self._strays_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._ooms = linux.oom_kills()
@@ -93,7 +93,8 @@ class ProcessChildren:
             except TimeoutError:
                 self._nursery.kill()
                 await self._until(lambda: self._nursery is None)
-        sweep_adopted(self.options.owner)
+        if self._adopted:
+            self._landed.finish()
 
     async def _until(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -227,7 +228,7 @@ class ProcessChildren:
 
     def _look_for_strays(self) -> None:
         known = {child.pid for child in self._living.values()}
-        self._strays.reap({pid for pid in known if pid is not None})
+        self._landed.reap({pid for pid in known if pid is not None})
         if self._adopted:
-            sweep_adopted(self.options.owner)
+            self._landed.sweep()
         self._strays_timer = self.loop.call_later(STRAYS_EVERY, self._look_for_strays)

@@ -46,36 +46,50 @@ class Orphans:
         _repeat(lambda: proctree.marked(self._owner))
 
 
-def sweep_adopted(owner: str) -> None:
-    """In the supervisor, whose other children are none of our business: programs of this owner's dead workers."""
-    me = os.getpid()
-    for pid in proctree.children(me):
-        found = proctree.mark(pid)
-        if found is not None and found.owner == owner and not proctree.is_living(found.pid):
-            _kill(pid)
+class Landed:
+    """What lands on the supervisor itself: when a nursery died, or as process 1. Its other children are not its business.
 
-
-class Strays:
-    """Dead children that landed on the supervisor and that nobody waits for: reaped at the second sight.
-
-    Those of the supervisor's own group were started by a plugin there, which waits for them itself.
+    Programs of this owner's dead workers are killed. Dead ones that nobody waits for are reaped at the second sight; those
+    of the supervisor's own group were started by a plugin there, which waits for them itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
         self._seen: set[int] = set()
 
+    def sweep(self) -> None:
+        for pid in self._masterless():
+            _kill(pid)
+
     def reap(self, known: Collection[int]) -> None:
-        dead = {pid for pid in proctree.children(os.getpid()) if pid not in known and _is_foreign_zombie(pid)}
+        dead = _foreign_zombies(known)
         for pid in dead & self._seen:
             reap(pid)
         self._seen = dead - self._seen
 
+    def finish(self) -> None:
+        """Once every worker is dead: kill and reap what is there, and what it leaves in its turn."""
+        while masterless := self._masterless():
+            for pid in masterless:
+                _kill(pid)
+                reap(pid, wait=True)
+        for pid in _foreign_zombies(()):
+            reap(pid)
 
-def reap(pid: int) -> None:
+    def _masterless(self) -> list[int]:
+        found = [(pid, proctree.mark(pid)) for pid in proctree.children(os.getpid())]
+        return [pid for pid, mark in found if mark and mark.owner == self._owner and not proctree.is_living(mark.pid)]
+
+
+def reap(pid: int, *, wait: bool = False) -> None:
     try:
-        os.waitpid(pid, os.WNOHANG)
+        os.waitpid(pid, 0 if wait else os.WNOHANG)
     except ChildProcessError:
         pass
+
+
+def _foreign_zombies(known: Collection[int]) -> set[int]:
+    return {pid for pid in proctree.children(os.getpid()) if pid not in known and _is_foreign_zombie(pid)}
 
 
 def _is_foreign_zombie(pid: int) -> bool:

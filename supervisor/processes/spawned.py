@@ -18,7 +18,7 @@ from supervisor.processes.stdio import install_streams
 
 def spawn(birth: worker.Birth, ends: WorkerEnds, hello: wire.Hello, owner: Sequence[int]) -> int:
     """Start it in its own group; gives its pid. Raises OSError."""
-    told = orjson.dumps([asdict(birth), ends, hello, owner]).decode()
+    told = orjson.dumps([asdict(birth), list(ends), list(hello), owner]).decode()
     process = subprocess.Popen(
         interpreter.command(__name__, told),
         stdin=subprocess.DEVNULL,

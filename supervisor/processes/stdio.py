@@ -37,31 +37,60 @@ class Stream(io.TextIOWrapper):
 
 
 def install_streams() -> None:
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdin = _input()
     sys.stdout = Stream(1)
     sys.stderr = Stream(2)
+
+
+def _input() -> io.TextIOWrapper:
+    return open(0, encoding="utf-8", closefd=False)
+
+
+class Input:
+    """The worker's standard input, from which there is nothing to read."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self) -> None:
+        self._stream = sys.stdin = _input()
+
+    def settle(self) -> None:
+        stream = self._stream
+        try:
+            fcntl.fcntl(0, fcntl.F_GETFD)
+        except OSError:
+            os.dup2(null := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+            if null:
+                os.close(null)
+        if getattr(sys, "stdin", None) is not stream or _is_closed(stream):
+            self._stream = sys.stdin = _input()
 
 
 class Output:
     """One of the worker's two output streams: fd 1 or 2, and `pipe`, a second hold on what must be behind it."""
 
-    __slots__ = ("_buffered", "_fd", "_name", "_pipe", "_stream", "_token")
+    __slots__ = ("_buffered", "_fd", "_name", "_pipe", "_seen", "_stream", "_token")
 
     def __init__(self, name: str, fd: int, pipe: int, token: bytes) -> None:
         self._name = name
         self._fd = fd
         self._pipe = pipe
         self._token = token
-        self._buffered = bytearray(4)
+        self._buffered = bytearray(4)  # FIONREAD: what the supervisor has not read
+        self._seen = bytes(4)  # the same as it was after the last mark
         self._point()
         current = getattr(sys, name)
         self._stream: Any = current if isinstance(current, Stream) and not current.closed else self._renewed()
 
-    def settle(self, job_id: int) -> None:
-        """After a job: flush what it wrote, mark it as this job's, and put the stream back if the job has moved it."""
+    def settle(self, job_id: int, *, mark: bool) -> None:
+        """After a job: flush what it wrote, mark it as this job's, and put the stream back if the job has moved it.
+
+        With `mark` in any case: the supervisor may have read already what the job, or a program of it, wrote.
+        """
         stream = self._stream
-        if getattr(sys, self._name) is not stream or stream.closed:
-            self._flush(getattr(sys, self._name))
+        current = getattr(sys, self._name, None)
+        if current is not stream or _is_closed(stream):
+            self._flush(current)
             stream = self._stream = self._renewed(wrote=True)
         if stream.wrote:
             self._flush(stream)
@@ -70,13 +99,17 @@ class Output:
         except OSError:
             self._point()
             fcntl.ioctl(self._fd, termios.FIONREAD, self._buffered)
-        if stream.wrote or self._buffered != _NONE:
+        if mark or stream.wrote or (self._buffered != self._seen and self._buffered != _NONE):
             stream.wrote = False
             self._write(b"%b %d\n" % (self._token, job_id))
+            fcntl.ioctl(self._fd, termios.FIONREAD, self._buffered)
+            self._seen = bytes(self._buffered)
 
     @property
-    def wrote(self) -> bool:
-        return bool(self._stream.wrote)
+    def touched(self) -> bool:
+        """Whether a job has written by Python's means, or replaced the stream."""
+        stream = self._stream
+        return bool(stream.wrote) or getattr(sys, self._name, None) is not stream
 
     def _point(self) -> None:
         os.dup2(self._pipe, self._fd)
@@ -90,7 +123,7 @@ class Output:
     def _flush(self, stream: Any) -> None:
         try:
             stream.flush()
-        except Exception:  # whatever a job has put there
+        except BaseException:  # whatever a job has put there
             pass
 
     def _write(self, mark: bytes) -> None:
@@ -98,3 +131,10 @@ class Output:
             os.write(self._pipe, mark)
         except BlockingIOError:  # a program of the job has made the pipe non-blocking, and it is full
             pass
+
+
+def _is_closed(stream: Any) -> bool:
+    try:
+        return bool(stream.closed)
+    except ValueError:  # detached from what was below it
+        return True

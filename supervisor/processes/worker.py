@@ -30,13 +30,14 @@ from supervisor.processes import failure, linux, wire
 from supervisor.processes.channels import WorkerEnds
 from supervisor.processes.proctree import MARK
 from supervisor.processes.restore import StackDumper, Surroundings, quiet_signals
-from supervisor.processes.stdio import Output, hold_standard_fds
+from supervisor.processes.stdio import Input, Output, hold_standard_fds
 
 CHUNK = 1 << 16
 TICK = 0.25  # seconds; how often, at least, the heart looks whether a beat is due and arms the stack dump
 SILENT_TICKS = 2
 NOTHING_FITS = 1_000  # ns: no system call and the Python around it are done in less
-THOROUGH = 1_000_000  # ns: a job so long pays for the closer look at what it left
+PROGRAM = 100_000  # ns: none starts and ends in less
+LONG = 1_000_000  # ns: what took so long can pay for the closer look at what it left
 NO_JOB = 0
 
 
@@ -100,6 +101,7 @@ class Heart:
         self._stack = stack
 
     def start(self) -> None:
+        self._arm()
         # Not by `threading`: nothing waits for it to begin, and jobs that count threads don't see it.
         _thread.start_new_thread(self._beat, ())
 
@@ -112,8 +114,11 @@ class Heart:
                 with contextlib.suppress(BlockingIOError):  # the supervisor is stopped, and has beats enough to read
                     os.write(self._pipe, b".")
             sleep(self._tick)
-            self._stack.arm()
-            self._stack.dump_after(max(SILENT_TICKS * self._tick, TICK))
+            self._arm()
+
+    def _arm(self) -> None:
+        self._stack.arm()
+        self._stack.dump_after(max(SILENT_TICKS * self._tick, TICK))
 
 
 class Worker:
@@ -127,6 +132,8 @@ class Worker:
         self._pid = os.getpid()
         self._me = Me(self._pid, birth.number)
         token = birth.token.encode()
+        self._stdin = Input()
+        self._programs = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._stdout = Output("stdout", 1, ends.stdout, token)
         self._stderr = Output("stderr", 2, ends.stderr, token)
         self._stack = StackDumper(ends.stack)
@@ -137,12 +144,11 @@ class Worker:
 
     def run(self) -> None:
         """Until the supervisor shuts its side of the channel."""
-        self._stack.arm()
         self._heart.start()
         self._plugins.call("supervisor_worker_started", worker=self._me)
         self._surroundings = Surroundings(self._stack.arm)
         for output in (self._stdout, self._stderr):
-            output.settle(NO_JOB)
+            output.settle(NO_JOB, mark=True)
         self._jobs.sendall(wire.READY + b"\n")
         lines = wire.Lines()
         while data := self._jobs.recv(CHUNK):
@@ -193,7 +199,7 @@ class Worker:
         except BaseException as error:
             took = perf_counter_ns() - start
             reply = wire.encode_failure(job_id, took // 1000, *failure.told(error, handler))
-        if took > NOTHING_FITS or self._stdout.wrote or self._stderr.wrote:
+        if took > NOTHING_FITS or self._stdout.touched or self._stderr.touched:
             self._clean_up(job_id, took)
         return reply
 
@@ -208,9 +214,17 @@ class Worker:
     def _clean_up(self, job_id: int, took: int) -> None:
         if os.getpid() != self._pid:  # the job forked, and this is the copy that came back from it
             os._exit(0)
-        self._stdout.settle(job_id)
-        self._stderr.settle(job_id)
-        self._surroundings.put_back(thorough=took > THOROUGH)
+        long = took > LONG
+        self._stdin.settle()
+        mark = long or (took > PROGRAM and self._programs_ended())
+        self._stdout.settle(job_id, mark=mark)
+        self._stderr.settle(job_id, mark=mark)
+        self._surroundings.put_back(thorough=long)
+
+    def _programs_ended(self) -> bool:
+        """Whether any has since this was last asked."""
+        before, self._programs = self._programs, resource.getrusage(resource.RUSAGE_CHILDREN)
+        return self._programs != before
 
 
 def _wrapper(plugins: PluginManager) -> Callable[[Job, Handler], Any] | None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from supervisor.jobs import Lease, Policy
 from supervisor.plugin_manager import SourceReport
 from supervisor.processes import proctree
@@ -22,14 +24,14 @@ PATIENCE = 30.0
 POLICY = Policy()
 OPTIONS = ChildOptions((), 10.0, "fork", 0.05, {}, 2_000_000, "owner")
 
-HANDLERS = '''
+HANDLERS = r'''
 import ctypes, os, re, signal, subprocess, sys, time
 from supervisor import handler, Reject, Retry
 
 def mark(job):
     """Say in a file that the job has begun, and as which process."""
     with open(job.payload["begun"], "a") as file:
-        file.write(f"{os.getpid()}\\\\n")
+        file.write(f"{os.getpid()}\n")
 
 @handler
 def noop(job):
@@ -48,7 +50,7 @@ def hang(job):
 def hold_gil(job):
     mark(job)
     ctypes.PyDLL(None).sleep(3600)
-'''.replace("\\\\n", "\\n")
+'''
 
 
 @dataclass
@@ -152,8 +154,7 @@ class World:
 
 
 def lease(job_id: int, handler: str, payload: Any = None, **fields: Any) -> Lease:
-    import orjson
-
+    """`payload` may be JSON text, right or wrong."""
     text = payload if isinstance(payload, str) else orjson.dumps(payload).decode()
     return Lease(job_id, 1, handler, "default", text, None, 0, 0, 0, 0, 0, POLICY)._replace(**fields)
 
@@ -179,13 +180,17 @@ async def world(
         yield here
     finally:
         await children.stop()
-    assert proctree.children(os.getpid()) == []
+    assert [(pid, proctree.stat(pid)) for pid in proctree.children(os.getpid())] == []
     assert list(proctree.marked(owner)) == []
     assert open_fds() == fds
 
 
 def open_fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return fds_of(os.getpid())
+
+
+def fds_of(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def gone(pid: int) -> bool:

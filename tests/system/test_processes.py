@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from supervisor.processes.child import ProcessChild
-from tests.system.real_children import World, gone, lease, open_fds, world
+from tests.system.real_children import World, fds_of, gone, lease, open_fds, world
 
 
 def play(folder: Path, scene: Callable[[World], Awaitable[None]], handlers: str = "", **options: Any) -> None:
@@ -241,8 +241,7 @@ def test_permits_say_exactly_which_job_was_running_when_a_worker_is_killed_at_ra
             await asyncio.sleep(chance.random() * 0.001)
             assert child.pid is not None
             os.kill(child.pid, signal.SIGKILL)
-            seen: dict[str, Any] = {}
-            await here.until(lambda: child in here.deaths)
+            await here.death(child)
             seen = dict(here.taken_at_death)  # type: ignore[attr-defined]
             taken = sent - sum(seen.values())
             done = len(here.replies)
@@ -390,17 +389,17 @@ def test_more_permits_than_fit_is_an_error_not_a_wait(tmp_path: Path) -> None:
 def test_descriptors_stay_flat_over_hundreds_of_recycles_and_a_worker_has_only_its_own(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         keeper = await here.worker(0)
-        nursery = Path(f"/proc/{here.nurseries[0]}/fd")
+        (nursery,) = here.nurseries
         await here.run(keeper, lease(1, "noop"))
         ours = nurserys = own = 0
         for n in range(300):
             child = await here.worker(n + 1)
             if n == 5:
-                ours, nurserys = open_fds(), len(list(nursery.iterdir()))
-                own = len(os.listdir(f"/proc/{child.pid}/fd"))
+                ours, nurserys = open_fds(), fds_of(nursery)
+                own = fds_of(child.pid or 0)
             if n == 299:
-                assert len(os.listdir(f"/proc/{child.pid}/fd")) == own
-                assert (open_fds(), len(list(nursery.iterdir()))) == (ours, nurserys)
+                assert fds_of(child.pid or 0) == own
+                assert (open_fds(), fds_of(nursery)) == (ours, nurserys)
             child.kill() if n % 2 else child.retire()
             await here.death(child)
         # Three standard streams, seven channels.

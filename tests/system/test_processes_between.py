@@ -1,0 +1,228 @@
+"""Between jobs: what one printed is told as its own, and what one changed is put back before the next."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.system.real_children import World, lease, world
+
+
+def play(folder: Path, scene: Callable[[World], Awaitable[None]], handlers: str = "", **options: Any) -> None:
+    async def run() -> None:
+        async with world(folder, handlers, **options) as here:
+            await scene(here)
+
+    asyncio.run(run())
+
+
+# --- output
+
+
+SPEAK = r"""
+@handler
+def speak(job):
+    print("out", job.id)
+    print("err", job.id, file=sys.stderr)
+
+@handler
+def whisper(job):
+    sys.stdout.write(f"no newline {job.id}")
+
+@handler
+def raw(job):
+    os.write(1, b"raw %d\n" % job.id)
+    os.write(2, b"raw %d\n" % job.id)
+    time.sleep(0.002)
+
+@handler
+def program(job):
+    subprocess.run(["sh", "-c", f"echo program {job.id}; echo program {job.id} >&2"], check=True)
+
+@handler
+def fails(job):
+    print("why", job.id, file=sys.stderr)
+    raise ValueError
+"""
+
+
+def test_every_line_in_a_batch_is_told_as_its_own_jobs(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        names = ["speak", "noop", "whisper", "raw", "program", "noop", "fails", "noop"]
+        jobs = [lease(n, names[n % len(names)]) for n in range(1, 121)]
+        replies = {reply.job_id: reply for reply in await here.run(child, *jobs)}
+        expected = {"speak": "out {}", "whisper": "no newline {}", "raw": "raw {}", "program": "program {}"}
+        spoken = [job for job in jobs if job.handler in expected]
+        await here.until(
+            lambda: len(here.lines) >= 2 * len(spoken) - len([j for j in spoken if j.handler == "whisper"]) + 15
+        )
+        for job in spoken:
+            assert here.said_by(job.id, "stdout") == [expected[job.handler].format(job.id)]
+        for job in jobs:
+            if job.handler == "fails":
+                assert here.said_by(job.id, "stderr") == [f"why {job.id}"]
+                assert replies[job.id].error["stderr"] == f"why {job.id}\n"  # type: ignore[index]
+            if job.handler == "program":
+                assert here.said_by(job.id, "stderr") == [f"program {job.id}"]
+
+    play(tmp_path, scene, SPEAK)
+
+
+def test_what_a_running_job_says_is_told_while_it_runs(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        here.send(child, lease(1, "noop"), lease(2, "on_and_on"))
+        await here.until(lambda: here.said_by(2, "stdout") and here.said_by(2, "stderr"))
+        child.kill()
+        death = await here.death(child)
+        assert death.stderr == "unbuffered\nunfinished"
+
+    play(
+        tmp_path,
+        scene,
+        "@handler\ndef on_and_on(job):\n    print('buffered by line')\n"
+        "    os.write(2, b'unbuffered\\nunfinished')\n    time.sleep(3600)\n",
+    )
+
+
+def test_endless_output_is_drained_cut_and_starves_nobody(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        loud, other = await here.worker(1), await here.worker(2)
+        await here.begin(loud, "shout")
+        await here.until(lambda: any("left out" in line for _stream, _job, line in here.lines))
+        for n in range(2, 200):
+            assert len(await here.run(other, lease(n, "noop"))) == 1
+        assert sum(len(line) for _stream, _job, line in here.lines) < 10_000_000
+        loud.kill()
+        await here.death(loud)
+
+    play(
+        tmp_path,
+        scene,
+        "@handler\ndef shout(job):\n    mark(job)\n    while True: os.write(1, b'x' * 60_000); os.write(2, b'y\\n' * 30_000)\n",
+    )
+
+
+def test_ten_megabytes_at_once_block_no_job(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        replies = await here.run(child, lease(1, "pour"), lease(2, "echo", "2"))
+        assert [reply.kind for reply in replies] == ["ok", "ok"]
+
+    play(
+        tmp_path,
+        scene,
+        "@handler\ndef pour(job):\n    os.write(2, b'z' * 10_000_000)\n"
+        "    subprocess.run(['sh', '-c', 'head -c 10000000 /dev/zero'], check=True)\n    print('x' * 10_000_000)\n",
+    )
+
+
+# --- streams that a job has broken
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "sys.stdout.close(); sys.stderr.close(); sys.stdin.close()",
+        "os.close(0); os.close(1); os.close(2)",
+        "os.dup2(os.open('/dev/full', os.O_WRONLY), 1); os.dup2(os.open('/dev/null', os.O_WRONLY), 2)",
+        "sys.stdout = sys.stderr = None; sys.stdin = 3",
+        "import io; sys.stdout = io.StringIO(); sys.stderr = sys.stdout; print('x')",
+        "del sys.stdout; del sys.stderr",
+        "sys.stdout.detach(); sys.stderr.detach()",
+    ],
+)
+def test_the_next_job_finds_its_standard_streams_whole(tmp_path: Path, harm: str) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        replies = await here.run(child, lease(1, "harm"), lease(2, "use"), lease(3, "harm"), lease(4, "use"))
+        assert [reply.kind for reply in replies] == ["ok"] * 4, replies
+        assert replies[1].result == replies[3].result == '["","/dev/null"]'
+        await here.until(lambda: here.said_by(4, "stderr") and here.said_by(4, "stdout"))
+        for n in (2, 4):
+            assert here.said_by(n, "stdout") == ["print", "raw"]
+            assert here.said_by(n, "stderr") == ["print", "raw"]
+
+    play(
+        tmp_path,
+        scene,
+        f"@handler\ndef harm(job):\n    {harm}\n"
+        "@handler\ndef use(job):\n    opened = os.open('/dev/null', os.O_RDONLY)\n    assert opened > 2\n    os.close(opened)\n"
+        "    for stream in (sys.stdout, sys.stderr):\n        print('print', file=stream)\n"
+        "    for fd in (1, 2): os.write(fd, b'raw\\n')\n    return [sys.stdin.read(), os.readlink('/proc/self/fd/0')]\n",
+    )
+
+
+# --- surroundings
+
+
+def test_what_a_job_changed_is_put_back_before_the_next(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        before, *_ = await here.run(
+            child, lease(1, "look"), lease(2, "change"), lease(3, "look"), lease(4, "noop"), lease(5, "look")
+        )
+        assert before.kind == "ok"
+        expected = orjson.loads(before.result or "")
+        for reply in here.replies:
+            if reply.job_id in (3, 5):
+                found = orjson.loads(reply.result or "")
+                assert {key: found[key] for key in expected if found[key] != expected[key]} == {}
+        assert orjson.loads(before.result or "")["variable"] == "kept"
+        assert orjson.loads(before.result or "")["alarm"] == 0
+
+    os.environ["KEPT"] = "kept"
+    try:
+        play(
+            tmp_path,
+            scene,
+            """
+@handler
+def look(job):
+    numbers = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+    mask = os.umask(0)
+    os.umask(mask)
+    return {"cwd": os.getcwd(), "umask": mask, "environ": dict(os.environ), "variable": os.environ["KEPT"],
+        "program": subprocess.run(["sh", "-c", "echo $KEPT $NEW"], capture_output=True, text=True).stdout,
+        "signals": [str(signal.getsignal(n)) for n in numbers if n < 32],
+        "alarm": signal.getitimer(signal.ITIMER_REAL)[0], "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))}
+
+@handler
+def change(job):
+    os.chdir("/")
+    os.umask(0o777)
+    os.environ["KEPT"] = "changed"
+    os.environ["NEW"] = "new"
+    del os.environ["PATH"]
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN if number != signal.SIGPIPE else signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(9))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+""",
+        )
+    finally:
+        del os.environ["KEPT"]
+
+
+def test_a_replaced_environment_and_a_deleted_directory_are_put_back(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        replies = await here.run(child, lease(1, "where"), lease(2, "vanish"), lease(3, "where"))
+        assert [reply.kind for reply in replies] == ["ok"] * 3
+        assert replies[0].result == replies[2].result
+
+    play(
+        tmp_path,
+        scene,
+        "@handler\ndef where(job): return [os.getcwd(), 'PATH' in os.environ]\n"
+        "@handler\ndef vanish(job):\n    import tempfile\n    here = tempfile.mkdtemp()\n    os.chdir(here)\n"
+        "    os.rmdir(here)\n    os.environ = {}\n",
+    )

@@ -1,0 +1,436 @@
+"""Nothing outlives what it belongs to: killed trees, a killed supervisor, a killed nursery, orphans; and the stack of the hung."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.processes import proctree
+from tests.system.real_children import World, gone, lease, world
+
+DEAF = '''
+def be_deaf():
+    for number in signal.valid_signals():
+        try:
+            signal.signal(number, signal.SIG_IGN)
+        except (OSError, ValueError):
+            pass
+
+def start(job, program, **options):
+    process = subprocess.Popen(program, **options)
+    with open(job.payload["program"], "w") as file:
+        file.write(str(process.pid))
+    return process
+
+SLEEPER = ["sh", "-c", 'trap "" TERM INT HUP; while :; do sleep 1; done']
+
+@handler
+def deaf_with_program(job):
+    """Ignores every signal, holds the GIL in C, with a program that ignores them too."""
+    be_deaf()
+    start(job, SLEEPER)
+    mark(job)
+    ctypes.PyDLL(None).sleep(3600)
+
+@handler
+def loop(job):
+    mark(job)
+    while True: pass
+
+@handler
+def sleep_deaf(job):
+    be_deaf()
+    mark(job)
+    while True:
+        try:
+            time.sleep(3600)
+        except BaseException:
+            pass
+
+@handler
+def sleep_masked(job):
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    mark(job)
+    time.sleep(3600)
+
+@handler
+def regex(job):
+    mark(job)
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+@handler
+def gil(job):
+    mark(job)
+    while True: ctypes.PyDLL(None).sleep(3600)
+
+@handler
+def gil_deaf(job):
+    be_deaf()
+    mark(job)
+    while True: ctypes.PyDLL(None).sleep(3600)
+
+@handler
+def gil_masked(job):
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    mark(job)
+    ctypes.PyDLL(None).sleep(3600)
+
+@handler
+def setsid(job):
+    start(job, SLEEPER, start_new_session=True)
+    mark(job)
+    time.sleep(3600)
+
+@handler
+def leave_setsid(job):
+    start(job, SLEEPER, start_new_session=True)
+
+@handler
+def daemon(job):
+    """A program of its own session whose parent has gone: it landed on the nursery."""
+    subprocess.run(
+        ["sh", "-c", f"(setsid sh -c 'echo $$ > {job.payload['program']}; exec sleep 3600' &)"], check=True)
+    mark(job)
+    time.sleep(3600)
+'''
+
+
+def play(folder: Path, scene: Callable[[World], Awaitable[None]], handlers: str = DEAF, **options: object) -> None:
+    async def run() -> None:
+        async with world(folder, handlers, **options) as here:  # type: ignore[arg-type]
+            await scene(here)
+
+    asyncio.run(run())
+
+
+def read_pid(path: Path) -> int:
+    text = path.read_text() if path.exists() else ""
+    return int(text) if text.strip() else 0
+
+
+# --- killed trees
+
+
+@pytest.mark.parametrize("job", ["deaf_with_program", "setsid", "daemon"])
+def test_a_kill_takes_the_programs_of_the_job_along(tmp_path: Path, job: str) -> None:
+    async def scene(here: World) -> None:
+        child, other = await here.worker(1), await here.worker(2)
+        await here.begin(other, "hang", 7)
+        pid = await here.begin(child, job, program=str(tmp_path / "program"))
+        program = await here.until(lambda: read_pid(tmp_path / "program"))
+        assert not gone(program)
+        child.kill()
+        assert (await here.death(child)).signal == "SIGKILL"
+        await here.until(lambda: gone(pid) and gone(program))
+        assert other not in here.deaths
+
+    play(tmp_path, scene)
+
+
+def test_a_program_that_a_dead_worker_left_is_found_wherever_it_went(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        await here.run(child, lease(1, "leave_setsid", {"program": str(tmp_path / "program")}))
+        program = read_pid(tmp_path / "program")
+        assert not gone(program)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)  # not by us: no snapshot was taken
+        await here.death(child)
+        await here.until(lambda: gone(program))
+
+    play(tmp_path, scene)
+
+
+def test_a_daemon_lives_as_long_as_its_worker_and_dead_orphans_are_reaped(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child, other = await here.worker(1), await here.worker(2)
+        await here.begin(child, "daemon", program=str(tmp_path / "program"))
+        program = await here.until(lambda: read_pid(tmp_path / "program"))
+        await here.run(other, *[lease(n, "litter") for n in range(2, 52)])
+        (nursery,) = here.nurseries
+        await here.until(
+            lambda: sorted(proctree.children(nursery)) == sorted([child.pid or 0, other.pid or 0, program])
+        )
+        assert not gone(program)
+        child.kill()
+        await here.until(lambda: gone(program))
+
+    play(
+        tmp_path, scene, DEAF + "\n@handler\ndef litter(job): subprocess.run(['sh', '-c', '(exit 0 &)'], check=True)\n"
+    )
+
+
+# --- stacks
+
+
+@pytest.mark.parametrize(
+    ("job", "line"),
+    [
+        ("loop", "while True: pass"),
+        ("sleep_deaf", "time.sleep(3600)"),
+        ("sleep_masked", "time.sleep(3600)"),
+        ("regex", "re.match("),
+        ("gil", "ctypes.PyDLL(None).sleep(3600)"),
+        ("gil_deaf", "ctypes.PyDLL(None).sleep(3600)"),
+        ("gil_masked", "ctypes.PyDLL(None).sleep(3600)"),
+    ],
+)
+def test_the_stack_of_a_hung_job_is_told_and_it_dies_at_once(tmp_path: Path, job: str, line: str) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        await here.begin(child, job)
+        if "deaf" in job:  # a heart beat later the dump is armed again, or has been written by itself
+            before = here.beats
+            await here.until(lambda: here.beats > before + 2 or child._dump)
+        asked = time.monotonic()
+        child.kill(with_stack=True)
+        death = await here.death(child)
+        assert time.monotonic() - asked < 0.5
+        assert death.signal == "SIGKILL"
+        source = (tmp_path / "plugins" / "jobs.py").read_text().splitlines()
+        stack = death.stack or ""
+        numbers = [int(part.split(" in ")[0]) for part in stack.split('jobs.py", line ')[1:]]
+        assert numbers, f"no stack: {stack!r}"
+        assert line in "".join(source[number - 1] for number in numbers) or job == "loop"
+        assert f" in {job}" in stack
+        assert "supervisor/processes" not in stack
+
+    play(tmp_path, scene)
+
+
+# --- the supervisor is killed
+
+DRIVER = """
+import asyncio, sys
+from pathlib import Path
+from tests.system.real_children import world
+
+async def main(folder, *jobs):
+    async with world(folder, Path(folder, "handlers").read_text()) as here:
+        for number, name in enumerate(jobs, 1):
+            child = await here.worker(number)
+            await here.begin(child, name, number, program=str(folder / f"program-{number}"))
+            print(child.pid, flush=True)
+        print(here.nurseries[0], flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))
+"""
+
+
+def start_driver(folder: Path, *jobs: str) -> subprocess.Popen[str]:
+    (folder / "handlers").write_text(DEAF)
+    command = [sys.executable, "-c", DRIVER, str(folder), *jobs]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+
+
+def wait_until(fact: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_no_process_is_left_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    jobs = ("deaf_with_program", "setsid", "daemon", "sleep_masked")
+    with start_driver(tmp_path, *jobs) as driver:
+        assert driver.stdout is not None
+        pids = [int(driver.stdout.readline()) for _ in range(len(jobs) + 1)]
+        programs = [read_pid(tmp_path / f"program-{n}") for n in (1, 2, 3)]
+        assert all(programs)
+        assert not any(gone(pid) for pid in pids + programs)
+        driver.kill()
+    wait_until(lambda: all(gone(pid) for pid in pids + programs))
+
+
+def test_no_process_is_left_when_supervisor_and_nursery_are_killed_together(tmp_path: Path) -> None:
+    with start_driver(tmp_path, "deaf_with_program") as driver:
+        assert driver.stdout is not None
+        pids = [int(driver.stdout.readline()) for _ in range(2)]
+        program = read_pid(tmp_path / "program-1")
+        os.kill(pids[-1], signal.SIGSTOP)
+        driver.kill()
+        wait_until(lambda: gone(pids[0]) and gone(program))
+        os.kill(pids[-1], signal.SIGKILL)
+    wait_until(lambda: gone(pids[-1]))
+
+
+@pytest.mark.parametrize("line", ["time.sleep(3600)", "ctypes.PyDLL(None).sleep(3600)"])
+def test_a_nursery_that_hangs_in_an_import_dies_with_the_supervisor(tmp_path: Path, line: str) -> None:
+    pid_file = tmp_path / "nursery"
+    plugin = f"\nfrom pathlib import Path\nPath({str(pid_file)!r}).write_text(str(os.getpid()))\n{line}\n"
+    (tmp_path / "handlers").write_text(plugin)
+    command = [sys.executable, "-c", DRIVER, str(tmp_path)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as driver:
+        wait_until(lambda: read_pid(pid_file))
+        nursery = read_pid(pid_file)
+        assert not gone(nursery)
+        driver.kill()
+    wait_until(lambda: gone(nursery))
+
+
+# --- the nursery is killed
+
+
+def test_running_jobs_outlive_the_nursery_and_the_next_one_forks(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker(1)
+        gate = tmp_path / "gate"
+        await here.begin(child, "wait", gate=str(gate))
+        os.kill(here.nurseries[0], signal.SIGKILL)
+        await here.until(lambda: len(here.nurseries) == 2)
+        assert [how for _pid, how in here.nursery_deaths] == ["killed by SIGKILL"]
+        gate.touch()
+        await here.until(lambda: here.replies)
+        assert [(reply.job_id, reply.kind) for reply in here.replies] == [(1, "ok")]
+        assert [reply.job_id for reply in await here.run(child, lease(2, "noop"))] == [2]
+        assert [reply.job_id for reply in await here.run(await here.worker(2), lease(3, "noop"))] == [3]
+        # An adopted worker is reaped by the supervisor itself, with its status.
+        child.retire()
+        death = await here.death(child)
+        assert (death.exit_code, death.signal) == (0, None)
+        assert death.peak_memory
+
+    play(
+        tmp_path,
+        scene,
+        "@handler\ndef wait(job):\n    mark(job)\n    while not os.path.exists(job.payload['gate']): time.sleep(0.001)\n",
+    )
+
+
+def test_the_programs_of_an_adopted_worker_end_with_it(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker(1)
+        await here.begin(child, "daemon", program=str(tmp_path / "program"))
+        program = await here.until(lambda: read_pid(tmp_path / "program"))
+        os.kill(here.nurseries[0], signal.SIGKILL)
+        await here.until(lambda: len(here.nurseries) == 2)
+        assert not gone(program)
+        child.kill()
+        await here.death(child)
+        await here.until(lambda: gone(program))
+
+    play(tmp_path, scene)
+
+
+def test_orders_under_way_when_the_nursery_dies_are_answered(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        os.kill(here.nurseries[0], signal.SIGSTOP)
+        children = [here.children.fork(n) for n in range(5)]
+        os.kill(here.nurseries[0], signal.SIGKILL)
+        await here.until(lambda: all(child in here.deaths for child in children))
+        late = await here.worker(9)
+        assert late in here.readied
+
+    play(tmp_path, scene)
+
+
+def test_a_worker_reaped_by_somebody_else_is_dead_with_status_unknown(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        os.kill(here.nurseries[0], signal.SIGKILL)
+        await here.until(lambda: len(here.nurseries) == 2)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitpid(child.pid, 0)
+        death = await here.death(child)
+        assert (death.exit_code, death.signal) == (None, None)
+
+    play(tmp_path, scene)
+
+
+# --- imports
+
+
+def test_a_plugin_that_hangs_exits_or_crashes_is_blamed_and_the_others_serve(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        errors = {Path(report.source).name: report.error for report in here.reports}
+        assert errors["jobs.py"] is None
+        assert errors["a_hangs.py"] == "its import took longer than 0.5s"
+        assert errors["b_exits.py"] == "its import ended the process: exited with status 3"
+        assert errors["c_crashes.py"] == "its import ended the process: killed by SIGSEGV"
+        assert "SystemExit" in (errors["d_leaves.py"] or "")
+        assert errors["e_talks.py"] is None
+        assert [reply.kind for reply in await here.run(await here.worker(), lease(1, "noop"))] == ["ok"]
+
+    play(
+        tmp_path,
+        scene,
+        import_timeout=0.5,
+        other={
+            "a_hangs.py": "import ctypes\nctypes.PyDLL(None).sleep(3600)\n",
+            "b_exits.py": "import os\nos._exit(3)\n",
+            "c_crashes.py": "import ctypes\nctypes.string_at(0)\n",
+            "d_leaves.py": "import sys\nsys.exit(0)\n",
+            "e_talks.py": "import signal\nprint('x' * 10_000_000)\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\n",
+        },
+    )
+
+
+def test_threads_that_an_import_starts_are_named_in_a_warning(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        warnings = {Path(report.source).name: report.warnings for report in here.reports}
+        assert any("busybody" in warning for warning in warnings["threads.py"])
+        assert warnings["jobs.py"] == ()
+        assert len(await here.run(await here.worker(), lease(1, "noop"))) == 1
+
+    play(
+        tmp_path,
+        scene,
+        other={
+            "threads.py": "import threading, time\n"
+            "threading.Thread(target=time.sleep, args=(3600,), daemon=True, name='busybody').start()\n"
+        },
+    )
+
+
+def test_a_spawned_worker_imports_for_itself_with_the_same_guarantees(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        (reply,) = await here.run(child, lease(1, "who"))
+        assert reply.result == f"[{child.pid},{child.pid},1]"
+        pid = await here.begin(child, "deaf_with_program", 2, program=str(tmp_path / "program"))
+        assert pid == child.pid
+        program = read_pid(tmp_path / "program")
+        child.kill(with_stack=True)
+        death = await here.death(child)
+        assert death.signal == "SIGKILL"
+        await here.until(lambda: gone(program))
+
+    play(
+        tmp_path,
+        scene,
+        DEAF + "\nimported_in = os.getpid()\n@handler\ndef who(job):\n"
+        "    import threading\n    return [imported_in, os.getpgrp(), threading.active_count()]\n",
+        start="spawn",
+    )
+
+
+def test_signals_meant_for_everybody_disturb_no_job(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        gate = tmp_path / "gate"
+        pid = await here.begin(child, "wait", gate=str(gate))
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
+            os.killpg(pid, number)
+            os.kill(here.nurseries[0], number)
+        gate.touch()
+        await here.until(lambda: here.replies)
+        assert here.replies[0].kind == "ok"
+        assert len(await here.run(await here.worker(2), lease(2, "noop"))) == 1
+
+    play(
+        tmp_path,
+        scene,
+        "@handler\ndef wait(job):\n    mark(job)\n    while not os.path.exists(job.payload['gate']): time.sleep(0.001)\n",
+    )
