@@ -15,6 +15,7 @@ from supervisor.cli.render import STYLES, clipped, console
 from supervisor.durations import format_duration
 from supervisor.events import (
     Event,
+    JobsReleased,
     JobsSettled,
     LeasesRecovered,
     LettersFailed,
@@ -37,6 +38,7 @@ class DrainReport:
         self.plugins: list[str] = []
         self.letters: dict[str, set[int]] = {}
         self.sink_errors: dict[str, str] = {}
+        self.unknown: dict[str, set[int]] = {}
         self.remaining: dict[str, int] = {}
         self.code = 0
         self.started = time.monotonic()
@@ -45,6 +47,10 @@ class DrainReport:
         if isinstance(event, JobsSettled | LeasesRecovered):
             for outcome in event.outcomes:
                 self._count(outcome)
+        elif isinstance(event, JobsReleased):
+            if event.reason == "unknown_handler":
+                for lease in event.leases:
+                    self.unknown.setdefault(lease.handler, set()).add(lease.id)
         elif isinstance(event, LettersPublished):
             self.letters.setdefault(event.sink, set()).update(event.ids)
             self.sink_errors.pop(event.sink, None)
@@ -82,6 +88,8 @@ class DrainReport:
             click.echo(f"plugin not loaded: {plugin}")
         for sink, error in self.sink_errors.items():
             click.echo(f"dead letters not delivered to {sink}: {error}")
+        for handler, ids in self.unknown.items():
+            click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
         if self.remaining:
             left = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.remaining.items())
             click.echo(f"left behind: {left}")

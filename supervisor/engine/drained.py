@@ -18,9 +18,10 @@ async def until_drained(engine: Engine, letters: DeadLetters, horizon: float | N
     while True:
         if engine.quiet:
             remaining = await engine.remaining(horizon)
-            if not remaining or _only_unknown(remaining, len(engine.unknown_jobs or ())):
+            can_be_done = set(remaining) - _only_unknown(remaining, len(engine.unknown_jobs or ()))
+            if not can_be_done:
                 return
-            if set(remaining) == {"dead_letters"} and letters.failing:
+            if can_be_done == {"dead_letters"} and letters.failing:
                 stuck_since = stuck_since if stuck_since is not None else loop.time()
                 if loop.time() - stuck_since >= grace:
                     return
@@ -30,8 +31,9 @@ async def until_drained(engine: Engine, letters: DeadLetters, horizon: float | N
         await _wait(engine.changes, LOOK_EVERY)
 
 
-def _only_unknown(remaining: dict[str, int], unknown: int) -> bool:
-    return set(remaining) == {"scheduled"} and remaining["scheduled"] <= unknown
+def _only_unknown(remaining: dict[str, int], unknown: int) -> set[str]:
+    """What is left of nothing but jobs that no plugin serves."""
+    return {"scheduled"} if remaining.get("scheduled", 0) <= unknown else set()
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -220,6 +220,8 @@ class Supervisor:
         assert self._store is not None
         outlets = open_outlets(self.settings, self.plugins)
         self._engine = Engine(self._store, self._pool, self.settings, reports, self._bus, self._loop, random=random)
+        if self._drain:
+            self._engine.unknown_jobs = set()
         self._letters = DeadLetters(self._engine.writer, outlets, self._bus, self._loop)
         self._engine.on_letter = self._letters.look
         self._letters.on_quiet = self._engine.changes.set
@@ -243,7 +245,6 @@ class Supervisor:
             self._reloading = self._loop.create_task(self._reload_when_asked(self._reload))
         if self._drain:
             drained = until_drained(self._engine, self._letters, self._horizon, self.settings.shutdown.grace)
-            self._engine.unknown_jobs = set()
             await self._until_asked(drained)
             self._stop.ask("drained")
         await self._stop.asked.wait()

@@ -1,0 +1,165 @@
+"""`run --drain` ends when it has done what it can, and says with its exit code and its report what it could not."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.system.command import Command, wait_for
+
+JOBS = {
+    "jobs.py": """
+        from supervisor import handler, hookimpl
+
+        @handler
+        def noop(job):
+            pass
+
+        @handler
+        def flaky(job):
+            if job.attempt < 3:
+                raise ValueError("not yet")
+
+        @handler(max_retries=0)
+        def fails(job):
+            raise ValueError("never")
+
+        class Refusing:
+            def publish(self, letters):
+                raise ConnectionError("nobody there")
+
+            def close(self):
+                pass
+
+        @hookimpl
+        def supervisor_sinks():
+            return {"refusing": Refusing}
+    """
+}
+QUICK = "retry: {backoff: {base: 100ms, jitter: none}}\n"
+
+
+def states(command: Command) -> dict[int, str]:
+    return {job["id"]: job["state"] for job in command.jobs()}
+
+
+def test_it_waits_for_retries_and_delays(command: Command) -> None:
+    command.write(config="workers: {count: 2}\n" + QUICK, plugins=JOBS)
+    command.enqueue("flaky")
+    command.enqueue("noop", None, "--delay", "1s")
+    command.enqueue_many([{"handler": "noop"}] * 100)
+    run = command.run("--drain")
+    assert run.wait() == 0
+    assert set(states(command).values()) == {"succeeded"}
+    assert "drained" in run.out
+    assert "102 succeeded" in run.out
+    assert command.left_behind() == {}
+
+
+def test_nothing_to_do_is_done_at_once(command: Command) -> None:
+    command.write(plugins=JOBS)
+    assert command.run("--drain").wait() == 0
+
+
+def test_what_is_due_after_the_horizon_is_left(command: Command) -> None:
+    command.write(config="workers: {count: 2}\n" + QUICK, plugins=JOBS)
+    soon, late = command.enqueue("noop", None, "--delay", "1s"), command.enqueue("noop", None, "--delay", "1h")
+    flaky = command.enqueue("flaky")
+    run = command.run("--drain", "--horizon", "30s")
+    assert run.wait() == 0
+    assert states(command) == {soon: "succeeded", late: "scheduled", flaky: "succeeded"}
+
+
+def test_jobs_that_no_plugin_serves_are_left_and_named(command: Command) -> None:
+    command.write(config="workers: {count: 2}\n" + QUICK, plugins=JOBS)
+    flaky, nobody = command.enqueue("flaky"), command.enqueue("nobody")
+    run = command.run("--drain")
+    assert run.wait() == 4
+    assert states(command) == {flaky: "succeeded", nobody: "scheduled"}
+    assert "left behind: 1 scheduled" in run.out
+    assert "nobody" in run.out
+    assert command.job(nobody)["retries"] == 0
+
+
+def test_a_retry_in_backoff_is_waited_for_beside_jobs_that_no_plugin_serves(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nretry: {backoff: {base: 1s, factor: 1, jitter: none}}\n", plugins=JOBS)
+    nobody = [command.enqueue("nobody") for _ in range(3)]
+    flaky = command.enqueue("flaky")
+    assert command.run("--drain").wait() == 4
+    assert states(command) == {**dict.fromkeys(nobody, "scheduled"), flaky: "succeeded"}
+
+
+def test_letters_that_a_sink_refuses_are_left_after_grace(command: Command) -> None:
+    command.write(
+        config="dlq: {sinks: [{type: file, path: dead.jsonl}, {type: refusing}]}\nshutdown: {grace: 1s}\n", plugins=JOBS
+    )
+    id = command.enqueue("fails")
+    run = command.run("--drain")
+    assert run.wait() == 4
+    assert command.job(id)["dead_letter"] == "pending"
+    assert "left behind: 1 dead letters" in run.out
+    assert "refusing: ConnectionError: nobody there" in run.out
+
+
+def test_refused_letters_beside_jobs_that_no_plugin_serves_do_not_keep_it(command: Command) -> None:
+    command.write(config="dlq: {sinks: [{type: refusing}]}\nshutdown: {grace: 500ms}\n", plugins=JOBS)
+    command.enqueue("fails")
+    command.enqueue("nobody")
+    run = command.run("--drain")
+    assert run.wait() == 4
+    assert "nobody there" in run.out
+
+
+def test_letters_are_delivered_before_it_ends(command: Command) -> None:
+    command.write(config="dlq: {sinks: [{type: file, path: dead.jsonl}]}\n", plugins=JOBS)
+    ids = [command.enqueue("fails") for _ in range(20)]
+    run = command.run("--drain")
+    assert run.wait() == 0
+    assert {command.job(id)["dead_letter"] for id in ids} == {"delivered"}
+    assert len((command.folder / "dead.jsonl").read_text().splitlines()) == 20
+    assert "20 dead letters" in run.out
+
+
+def test_a_paused_queue_is_not_waited_for(command: Command) -> None:
+    command.write(plugins=JOBS)
+    paused = command.enqueue("noop", None, "--queue", "slow")
+    delayed = command.enqueue("noop", None, "--queue", "slow", "--delay", "1h")
+    done = command.enqueue("noop")
+    command.ask("queues", "pause", "slow")
+    assert command.run("--drain").wait() == 0
+    assert states(command) == {paused: "ready", delayed: "scheduled", done: "succeeded"}
+
+
+def test_a_queue_not_served_is_not_waited_for(command: Command) -> None:
+    command.write(config="workers: {count: 1, queues: [mail]}\n", plugins=JOBS)
+    mine, other = command.enqueue("noop", None, "--queue", "mail"), command.enqueue("noop")
+    assert command.run("--drain").wait() == 0
+    assert states(command) == {mine: "succeeded", other: "ready"}
+
+
+def test_jobs_enqueued_meanwhile_are_done_too(command: Command) -> None:
+    command.write(
+        plugins={
+            "chain.py": """
+                from supervisor import Client, handler
+
+                @handler
+                def chain(job):
+                    if job.payload:
+                        with Client("sqlite:///jobs.db") as jobs:
+                            jobs.enqueue("chain", job.payload - 1)
+            """
+        }
+    )
+    command.enqueue("chain", 10)
+    assert command.run("--drain").wait() == 0
+    assert [job["state"] for job in command.jobs()] == ["succeeded"] * 11
+
+
+def test_a_signal_ends_a_drain_and_says_what_is_left(command: Command) -> None:
+    command.write(plugins=JOBS)
+    command.enqueue("noop", None, "--delay", "1h")
+    run = command.run("--drain")
+    wait_for(lambda: "supervisor started" in run.log)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 4
+    assert "left behind: 1 scheduled" in run.out
