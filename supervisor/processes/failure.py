@@ -49,9 +49,9 @@ def unknown_handler(name: str) -> dict[str, Any]:
 
 def describe(error: BaseException) -> dict[str, Any]:
     return {
-        "type": _type_name(type(error)),
+        "type": readable(_type_name(type(error))),
         "message": _cut(printable(_message(error)), MOST_MESSAGE),
-        "traceback": _cut(printable(_traceback(error)), MOST_TRACEBACK),
+        "traceback": _cut(printable(readable(_traceback(error))), MOST_TRACEBACK),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 

@@ -16,7 +16,7 @@ _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
 
 
 class FileSink:
-    """Sink type `file`. `path` is taken relative to `base`, the config's folder.
+    """Sink type `file`. A relative `path` starts at the folder of the config file.
 
     The file may be moved or deleted at any time: the next batch starts a new one. It may be shared by supervisors: each
     batch is appended under an exclusive `flock`. Nothing is opened before the first publish.
@@ -24,10 +24,10 @@ class FileSink:
     Raises ValueError if `path` can't be a file.
     """
 
-    def __init__(self, path: str, base: Path | str = "") -> None:
+    def __init__(self, path: str) -> None:
         if not isinstance(path, str) or not path or "\x00" in path:
             raise ValueError(f"path: expected the path of a file, got {path!r}")
-        self.path = Path(base, path)
+        self.path = Path(path)
         if self.path.is_dir():
             raise ValueError(f"path: {self.path} is a folder, expected a file")
         if not self.path.parent.is_dir():
