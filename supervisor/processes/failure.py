@@ -10,6 +10,7 @@ from typing import Any
 from supervisor.durations import parse_duration
 from supervisor.handlers import Handler, Reject, Retry
 from supervisor.payloads import NotJSON, printable
+from supervisor.plugin_modules import readable
 
 MOST_MESSAGE = 64 * 1024
 MOST_TRACEBACK = 64 * 1024

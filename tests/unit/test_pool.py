@@ -298,7 +298,7 @@ def test_a_worker_takes_another_frame_only_while_it_has_little_left() -> None:
 
 def test_fewer_workers_are_wanted_idle_ones_go_first() -> None:
     here = Setup(count=2)
-    busy, idle = here.pool.workers.values()
+    busy, _ = here.pool.workers.values()
     here.pool.send(busy, [make_lease(1)])
     here.pool.count = 1
     here.pool.fill()

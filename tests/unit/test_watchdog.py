@@ -171,4 +171,4 @@ def test_timeouts_in_every_place_at_once() -> None:
         assert child.killed == [True]
         child.die(signal="SIGKILL")
     assert sorted(here.failed()) == [(n, Cause.TIMEOUT) for n in (1, 2, 3, 4)]
-    assert len([w for w in here.pool.workers.values()]) == 4
+    assert len(here.pool.workers) == 4
