@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -45,7 +45,7 @@ class LogSubscriber:
             events.JobStarted: _job_started,
             events.JobsSettled: _jobs_settled,
             events.JobsStale: _jobs_stale,
-            events.JobsReleased: _jobs_released,
+            events.JobsReleased: self._jobs_released,
             events.JobCancelled: _job_cancelled,
             events.LeasesRecovered: _leases_recovered,
             events.LettersPublished: _letters_published,
@@ -74,6 +74,22 @@ class LogSubscriber:
             line = "job=%d dead letter not accepted by sink %s, offered again in %.2fs: %s"
             for id in event.ids:
                 _say(logging.WARNING, line, id, event.sink, event.retry_in, why, job=id, sink=event.sink)
+
+    def _jobs_released(self, event: events.JobsReleased) -> None:
+        if event.reason == "unknown_handler":
+            self._handlers_unknown(event.leases)
+        else:
+            _say(logging.INFO, "gave back %d jobs, no retry counted: %s", len(event.leases), event.reason)
+        if logger.isEnabledFor(logging.DEBUG):
+            for lease in event.leases:
+                _say_of(lease, logging.DEBUG, "given back: %s", event.reason)
+
+    def _handlers_unknown(self, leases: Sequence[Lease]) -> None:
+        """Once a minute for each handler, however many its jobs are."""
+        line = "unknown_handler: no plugin serves it; its jobs are given back, no retry counted, and looked at again%s"
+        for lease in leases:
+            if (held := self._repeats.let_through(("unknown_handler", lease.handler))) is not None:
+                _say_of(lease, logging.WARNING, line, _times(held))
 
     def _store_lost(self, event: events.StoreLost) -> None:
         if (held := self._store_errors.let_through(event.error)) is not None:
@@ -186,9 +202,8 @@ def _say_outcome(outcome: Outcome, how: str = "") -> None:
         took = "" if outcome.took is None else f" in {outcome.took:.3f}s"
         _say_of(lease, logging.DEBUG, "%sattempt %d succeeded%s", how, lease.attempt, took)
     else:
-        # Giving back at once is what every drain and every long job does to those behind it.
-        level = logging.INFO if how or outcome.delay else logging.DEBUG
-        _say_of(lease, level, "%sgiven back, no retry counted%s", how, _again(outcome))
+        # Giving back is what every drain, every long job and every unknown handler does to many.
+        _say_of(lease, logging.INFO if how else logging.DEBUG, "%sgiven back, no retry counted%s", how, _again(outcome))
 
 
 def _say_failure(outcome: Outcome, failure: Failure, how: str) -> None:
@@ -210,13 +225,6 @@ def _again(outcome: Outcome) -> str:
 def _jobs_stale(event: events.JobsStale) -> None:
     for lease in event.leases:
         _say_of(lease, logging.WARNING, "stale %s under token %d: nothing changed", event.what, lease.token)
-
-
-def _jobs_released(event: events.JobsReleased) -> None:
-    _say(logging.INFO, "gave back %d jobs, no retry counted: %s", len(event.leases), event.reason)
-    if logger.isEnabledFor(logging.DEBUG):
-        for lease in event.leases:
-            _say_of(lease, logging.DEBUG, "given back: %s", event.reason)
 
 
 def _job_cancelled(event: events.JobCancelled) -> None:

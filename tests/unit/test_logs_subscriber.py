@@ -118,7 +118,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (
             events.JobsSettled([Outcome(lease(), Kind.RELEASED, state=JobState.SCHEDULED, delay=30.0)]),
-            "INFO job=42 handler=thumb given back, no retry counted; again in 30.00s",
+            "DEBUG job=42 handler=thumb given back, no retry counted; again in 30.00s",
         ),
         (
             events.LeasesRecovered([Outcome(lease(), Kind.RELEASED, state=JobState.READY)]),
@@ -180,6 +180,19 @@ def test_a_batch_given_back_is_one_line_and_one_per_job_at_debug(say: Any, caplo
     ]
     caplog.set_level(logging.INFO, "supervisor")
     assert len(say(given_back)) == 1
+
+
+def test_an_unknown_handler_is_told_once_a_minute_however_many_its_jobs_are(
+    say: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "supervisor")
+    event = events.JobsReleased([lease(id) for id in range(1, 1001)], "unknown_handler")
+    told = "WARNING job=1 handler=thumb unknown_handler: no plugin serves it; its jobs are given back, no retry counted"
+    (line,) = say(event, event)
+    assert line == f"{told}, and looked at again"
+    clock.now += 61
+    (line,) = say(event)
+    assert line == f"{told}, and looked at again (1999 more times since it was last said)"
 
 
 def test_each_job_of_a_batch_has_its_line(say: Any) -> None:
