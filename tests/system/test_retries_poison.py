@@ -1,0 +1,94 @@
+"""A job that kills what runs it is counted each time and ends in the dead letters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.system.command import Command, wait_for
+
+CONFIG = """
+workers: {count: 1}
+retry: {max_retries: 2, backoff: {base: 50ms, factor: 1, jitter: none}}
+dlq: {sinks: [{type: file, path: dead.jsonl}]}
+"""
+POISON = """
+import ctypes, os, signal, time
+from pathlib import Path
+from supervisor import handler
+
+@handler
+def poison(job):
+    Path(f"started-{job.attempt}").touch()
+    match job.payload:
+        case "kill": os.kill(os.getpid(), signal.SIGKILL)
+        case "segfault": ctypes.string_at(8)
+        case "abort": os.abort()
+        case "term": signal.signal(signal.SIGTERM, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGTERM)
+        case code: os._exit(code)
+
+@handler
+def quick(job):
+    return job.payload
+
+@handler
+def supervisor_killer(job):
+    with open(job.payload["starts"], "a") as starts:
+        starts.write(".")
+    if job.payload["after"]:
+        time.sleep(job.payload["after"])
+    os.kill(job.payload["pid"] if "pid" in job.payload else int(Path(job.payload["pid_file"]).read_text()), signal.SIGKILL)
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize(("way", "died_of", "code"), [
+    ("kill", "SIGKILL", None), ("segfault", "SIGSEGV", None), ("abort", "SIGABRT", None), ("term", "SIGTERM", None),
+    (0, None, 0), (3, None, 3),
+])  # fmt: skip
+def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(
+    command: Command, way: str | int, died_of: str | None, code: int | None
+) -> None:
+    command.write(config=CONFIG, plugins={"poison.py": POISON})
+    id = command.enqueue("poison", way)
+    others = [command.enqueue("quick", number) for number in range(20)]
+    assert command.run("--drain").wait(60) == 0
+    job = command.job(id)
+    assert (job["state"], job["retries"], job["dead_letter"]) == ("failed", 2, "delivered")
+    assert [error["attempt"] for error in job["errors"]] == [1, 2, 3]
+    for error in job["errors"]:
+        assert (error["cause"], error["signal"], error["exit_code"]) == ("crash", died_of, code), error
+    for other in others:
+        assert (command.job(other)["state"], command.job(other)["errors"]) == ("succeeded", [])
+    letters = [json.loads(line) for line in (command.folder / "dead.jsonl").read_text().splitlines()]
+    assert [letter["id"] for letter in letters] == [id]
+
+
+@pytest.mark.parametrize(("after", "cost"), [(0, 3), (1.5, 1)])
+def test_a_job_that_kills_its_supervisor_ends_after_a_bounded_number_of_restarts(
+    command: Command, after: float, cost: int
+) -> None:
+    """One that kills before it can be marked as started is let off twice; each retry costs it `cost` lives at most."""
+    command.write(config=CONFIG, plugins={"poison.py": POISON})
+    starts, pid = command.folder / "starts", command.folder / "pid"
+    id = command.enqueue("supervisor_killer", {"starts": str(starts), "pid_file": str(pid), "after": after})
+    restarts = 0
+    while command.job(id)["state"] != "failed":
+        pid.unlink(missing_ok=True)
+        run = command.run()
+        pid.with_suffix(".new").write_text(str(run.pid))
+        os.rename(pid.with_suffix(".new"), pid)  # noqa: PTH104
+        wait_for(lambda run=run: run.code is not None or command.job(id)["state"] == "failed")  # type: ignore[misc]
+        restarts += 1
+        assert restarts <= 3 * cost + 3, command.job(id)
+    job = command.job(id)
+    assert (job["retries"], {error["cause"] for error in job["errors"]}) == (2, {"lease_expired"})
+    assert len(starts.read_text()) <= 3 * cost + 2
+    other = command.enqueue("quick", 1)
+    assert command.until(other, "succeeded")["errors"] == []
+    assert command.runs[-1].code is None
+    command.runs[-1].signal(signal.SIGTERM)
+    assert command.runs[-1].wait() == 0
