@@ -169,7 +169,7 @@ class ProcessChildren:
 
     def nursery_ready(self, link: NurseryLink, reports: list[SourceReport]) -> None:
         every = [*reports, *self._blamed.values()]
-        self.listener.nursery_started(link.pid, every)
+        self.listener.nursery_started(self, link.pid, every)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(every)
         self._send_orders()

@@ -508,9 +508,10 @@ class Pool:
     def nursery_died(self, pid: int, how: str) -> None:
         self._bus.emit(NurseryDied(pid, how))
 
-    def nursery_started(self, pid: int, reports: Sequence[SourceReport]) -> None:
+    def nursery_started(self, children: Children, pid: int, reports: Sequence[SourceReport]) -> None:
+        """Only what the serving one found counts; another may be tried by a reload, or end with its last workers."""
         self._bus.emit(NurseryStarted(pid))
-        if self._opened:
+        if self._opened and children is self.children:
             self.listener.reported(reports)
 
     def note_started(self, worker: Worker) -> None:

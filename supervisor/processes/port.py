@@ -90,7 +90,7 @@ class Listener(Protocol):
     def nursery_died(self, pid: int, how: str) -> None:
         """Its workers live on; a new nursery is being started by the children's side."""
 
-    def nursery_started(self, pid: int, reports: Sequence[SourceReport]) -> None: ...
+    def nursery_started(self, children: Children, pid: int, reports: Sequence[SourceReport]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class World:
         self.nursery_deaths.append((pid, how))
         self._change.set()
 
-    def nursery_started(self, pid: int, reports: Sequence[SourceReport]) -> None:
+    def nursery_started(self, children: Any, pid: int, reports: Sequence[SourceReport]) -> None:
         self.nurseries.append(pid)
         self.reports = reports
         self._change.set()
