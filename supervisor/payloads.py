@@ -27,7 +27,7 @@ def encode(value: Any, *, limit: int, what: str = "payload") -> str:
     Raises NotJSON unless it is made of dicts with text keys, lists, tuples, valid Unicode text, 64-bit integers, finite
     floats, booleans and None, no deeper than 100 and no longer than `limit` bytes.
     """
-    _check(value, what)
+    _check(value, what, most=limit)
     try:
         text = orjson.dumps(value, option=_STRICT)
     except (TypeError, ValueError) as error:
@@ -43,9 +43,12 @@ def decode(text: str | bytes, what: str = "payload") -> Any:
         value = orjson.loads(text)
     except (ValueError, TypeError) as error:
         raise NotJSON(f"{what}: not JSON: {error}") from None
-    _check(value, what)
-    if _LONG_NUMBER.search(text if isinstance(text, str) else text.decode()):
-        json.loads(text, parse_int=lambda digits: _exact(digits, what))
+    # Hot path. What orjson has loaded can be wrong in two ways only, and most texts are too short for either.
+    plain = text if isinstance(text, str) else text.decode()
+    if _LONG_NUMBER.search(plain):
+        json.loads(plain, parse_int=lambda digits: _exact(digits, what))
+    if plain.count("[") + plain.count("{") > MAX_DEPTH:
+        _check(value, what)
     return value
 
 
@@ -55,10 +58,16 @@ def _exact(digits: str, what: str) -> int:
     return int(digits)
 
 
-def _check(value: Any, what: str) -> None:
-    """Walk without recursion, so depth is our limit and never the interpreter's."""
-    level, depth = [value], 0
+def _check(value: Any, what: str, *, most: int | None = None) -> None:
+    """Walk without recursion, so depth is our limit and never the interpreter's.
+
+    A list that holds itself twice has 2^100 values at our depth: more values than bytes allowed are refused on the way.
+    """
+    level, depth, seen = [value], 0, 0
     while level:
+        seen += len(level)
+        if most is not None and seen > most:
+            raise NotJSON(f"{what}: more than {most} values, expected at most {most} bytes of JSON")
         if depth >= MAX_DEPTH and any(isinstance(item, dict | list | tuple) for item in level):
             raise NotJSON(f"{what}: nested deeper than {MAX_DEPTH}")
         below: list[Any] = []

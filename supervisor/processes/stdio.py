@@ -69,7 +69,7 @@ class Input:
 class Output:
     """One of the worker's two output streams: fd 1 or 2, and `pipe`, a second hold on what must be behind it."""
 
-    __slots__ = ("_buffered", "_fd", "_name", "_pipe", "_seen", "_stream", "_token")
+    __slots__ = ("_buffered", "_fd", "_name", "_pipe", "_seen", "_token", "stream")
 
     def __init__(self, name: str, fd: int, pipe: int, token: bytes) -> None:
         self._name = name
@@ -80,18 +80,18 @@ class Output:
         self._seen = bytes(4)  # the same as it was after the last mark
         self._point()
         current = getattr(sys, name)
-        self._stream: Any = current if isinstance(current, Stream) and not current.closed else self._renewed()
+        self.stream: Any = current if isinstance(current, Stream) and not current.closed else self._renewed()
 
     def settle(self, job_id: int, *, mark: bool) -> None:
         """After a job: flush what it wrote, mark it as this job's, and put the stream back if the job has moved it.
 
         With `mark` in any case: the supervisor may have read already what the job, or a program of it, wrote.
         """
-        stream = self._stream
+        stream = self.stream
         current = getattr(sys, self._name, None)
         if current is not stream or _is_closed(stream):
             self._flush(current)
-            stream = self._stream = self._renewed(wrote=True)
+            stream = self.stream = self._renewed(wrote=True)
         if stream.wrote:
             self._flush(stream)
         try:
@@ -104,12 +104,6 @@ class Output:
             self._write(b"%b %d\n" % (self._token, job_id))
             fcntl.ioctl(self._fd, termios.FIONREAD, self._buffered)
             self._seen = bytes(self._buffered)
-
-    @property
-    def touched(self) -> bool:
-        """Whether a job has written by Python's means, or replaced the stream."""
-        stream = self._stream
-        return bool(stream.wrote) or getattr(sys, self._name, None) is not stream
 
     def _point(self) -> None:
         os.dup2(self._pipe, self._fd)

@@ -65,6 +65,10 @@ def fail(job):
         me = {}
         me["me"] = me
         return me
+    if how == "twice":
+        me = []
+        me += [me, me]
+        return me
     if how == "big": return "x" * 1_000_000
     if how == "too big": return "x" * 3_000_000
 """
@@ -115,7 +119,7 @@ def test_every_way_for_a_job_to_end_is_told(tmp_path: Path) -> None:
         assert errors["never"]["retryable"] is False
         assert errors["deep"]["type"] == "RecursionError"
         assert len(errors["long"]["message"]) < 70_000
-        for way in ("lock", "nan", "self", "too big"):
+        for way in ("lock", "nan", "self", "twice", "too big"):
             assert (errors[way]["type"], errors[way]["retryable"]) == ("BadResult", False)
         assert errors["cause"]["peak_memory"] > 1_000_000
         assert told["big"].result == '"' + "x" * 1_000_000 + '"'
