@@ -46,6 +46,17 @@ def quiet_signals() -> None:
     pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def let_forks_obey() -> None:
+    """A copy of this process, such as one of multiprocessing's, is ended by signals as any program is."""
+    os.register_at_fork(after_in_child=_obey_signals)
+
+
+def _obey_signals() -> None:
+    for number in QUIET:
+        if getsignal(number) is stay:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
 class StackDumper:
     """Python stacks of all threads, written by faulthandler to a pipe: when asked by signal, or when nothing has beaten."""
 

@@ -29,7 +29,7 @@ from supervisor.plugin_manager import PluginManager
 from supervisor.processes import failure, linux, wire
 from supervisor.processes.channels import WorkerEnds
 from supervisor.processes.proctree import MARK
-from supervisor.processes.restore import StackDumper, Surroundings, quiet_signals
+from supervisor.processes.restore import StackDumper, Surroundings, let_forks_obey, quiet_signals
 from supervisor.processes.stdio import Input, Output, hold_standard_fds
 
 CHUNK = 1 << 16
@@ -83,6 +83,7 @@ def live(birth: Birth, ends: WorkerEnds, load: Callable[[], PluginManager]) -> N
 def _settle_in(birth: Birth, ends: WorkerEnds) -> None:
     signal.set_wakeup_fd(-1)
     quiet_signals()
+    let_forks_obey()
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for pipe, fd in ((null, 0), (ends.stdout, 1), (ends.stderr, 2)):
         os.dup2(pipe, fd)
