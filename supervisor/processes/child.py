@@ -361,6 +361,7 @@ class ProcessChild:
             oom_suspected=oom,
             stack=stacks.readable(self._dump.decode(errors="replace")),
             stderr=stderr,
+            unborn=self.why_unborn,
         )
         self._listener.died(self, death)
         self._close()

@@ -29,7 +29,10 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a child ended. `peak_memory` is bytes; `stack` is the Python stack of a hung child if it was asked for."""
+    """How a child ended. `peak_memory` is bytes; `stack` is the Python stack of a hung child if it was asked for.
+
+    One that was never born has `pid` 0 and says why in `unborn`.
+    """
 
     pid: int
     exit_code: int | None = None
@@ -38,9 +41,12 @@ class Death:
     oom_suspected: bool = False
     stack: str | None = None
     stderr: str | None = None
+    unborn: str | None = None
 
     @property
     def how(self) -> str:
+        if self.unborn is not None:
+            return f"could not be started: {self.unborn}"
         if self.signal is not None:
             return f"killed by {self.signal}"
         return "status unknown" if self.exit_code is None else f"exited with status {self.exit_code}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _MACHINERY = re.compile(r'  File "[^"]*/supervisor/processes/[a-z]+\.py", line \d+ in (?P<function>\w+)$')
-_HEADING = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[[^\]]*\])? \(most recent call first\):$")
+_HEADING = re.compile(r"(?:Current thread|Thread) (?P<thread>0x[0-9a-f]+)(?: \[[^\]]*\])? \(most recent call first\):$")
 HEART = "_beat"
 MOST = 16_384
 
@@ -13,8 +13,12 @@ MOST = 16_384
 def readable(dump: str) -> str | None:
     """The last dump in `dump`, its threads in order; None if it shows nothing of a job."""
     threads: list[list[str]] = []
+    seen: set[str] = set()
     for line in dump.splitlines():
-        if _HEADING.match(line):
+        if heading := _HEADING.match(line):
+            if heading["thread"] in seen:  # another dump begins
+                threads, seen = [], set()
+            seen.add(heading["thread"])
             threads.append([line])
         elif threads and line.startswith("  "):
             threads[-1].append(line)

@@ -93,6 +93,7 @@ def test_every_way_for_a_job_to_end_is_told(tmp_path: Path) -> None:
             "lock",
             "nan",
             "self",
+            "twice",
             "big",
         ]
         jobs = [lease(n, "fail", f'"{way}"') for n, way in enumerate([*ways, "too big"], 1)]
@@ -424,7 +425,7 @@ def test_no_descriptors_left_is_a_death_before_birth_and_passes(tmp_path: Path) 
             death = await here.death(child)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert (child.pid, death.pid, death.exit_code) == (None, 0, None)
+        assert (child.pid, death.pid, death.how) == (None, 0, "could not be started: no channels: Too many open files")
         assert child.take_back() == {}
         assert open_fds() == before
         assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
@@ -514,3 +515,75 @@ def test_channels_are_never_waited_for(tmp_path: Path) -> None:
         child.drain()
 
     play(tmp_path, scene)
+
+
+def test_a_fork_that_fails_is_a_death_before_birth_and_passes(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+
+    async def scene(here: World) -> None:
+        before = await here.worker(1)
+        (nursery,) = here.nurseries
+        ours, nurserys = open_fds(), fds_of(nursery)
+        full.touch()
+        children = [here.children.fork(n) for n in range(2, 7)]
+        deaths = [await here.death(child) for child in children]
+        assert {death.how for death in deaths} == {"could not be started: Resource temporarily unavailable"}
+        assert (open_fds(), fds_of(nursery)) == (ours, nurserys)
+        full.unlink()
+        after = await here.worker(7)
+        for number, child in enumerate((before, after), 1):
+            assert len(await here.run(child, lease(number, "noop"))) == 1
+
+    plugin = f"""
+import errno, os
+really = os.fork
+def fork():
+    if os.path.exists({str(full)!r}):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return really()
+os.fork = fork
+"""
+    play(tmp_path, scene, other={"forks.py": plugin})
+
+
+def test_a_worker_that_does_not_become_ready_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.processes.children.UNREADY_FOR", 0.1)
+
+    async def scene(here: World) -> None:
+        child = here.children.fork(1)
+        assert (await here.death(child)).signal == "SIGKILL"
+        assert here.broken == ["not ready after 2.1s"]
+
+    hook = "import time\nfrom supervisor import hookimpl\n@hookimpl\ndef supervisor_worker_started(worker): time.sleep(3600)\n"
+    play(tmp_path, scene, other={"slow.py": hook}, import_timeout=2.0)
+
+
+def test_a_nursery_that_does_not_answer_is_replaced_and_its_workers_live_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.processes.link.PATIENCE", 0.2)
+
+    async def scene(here: World) -> None:
+        child = await here.worker(1)
+        os.kill(here.nurseries[0], signal.SIGSTOP)
+        late = here.children.fork(2)
+        assert "0.2s" in (await here.death(late)).how
+        await here.until(lambda: len(here.nurseries) == 2)
+        assert len(await here.run(child, lease(1, "noop"))) == 1
+        assert len(await here.run(await here.worker(3), lease(2, "noop"))) == 1
+
+    play(tmp_path, scene)
+
+
+def test_an_ignored_child_signal_hides_no_death(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGSEGV)
+        assert (await here.death(child)).signal == "SIGSEGV"
+
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        play(tmp_path, scene)
+    finally:
+        signal.signal(signal.SIGCHLD, before)

@@ -1,0 +1,112 @@
+"""What crosses the pipes: encoded and matched in one place, whatever the chunks and whatever the rubbish."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.jobs import Lease, Policy
+from supervisor.processes import wire
+
+
+def lease(job_id: int, **fields: object) -> Lease:
+    return Lease(job_id, 7, "mail", "default", '{"a": 1}', None, 2, 5, 0, 0, 0, Policy())._replace(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Hello(["plugins"], "/base", [], "fork", 1.0, {"slow": 0.5}, 1000, "owner"),
+        wire.Fork(1, 2, "token"),
+        wire.Reap(3),
+        wire.Stop(),
+        wire.Importing("a.py"),
+        wire.Ready([{"source": "a.py"}]),
+        wire.Forked(1, 4242),
+        wire.NotForked(1, "no more processes"),
+        wire.Reaped(1, 9, 1024),
+        wire.Reaped(1, None, None),
+    ],
+)
+def test_every_message_comes_back_as_it_went(message: wire.Message) -> None:
+    line = wire.encode(message)
+    assert line.endswith(b"\n") and line.count(b"\n") == 1
+    assert wire.decode(line[:-1]) == message
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[]", b'["Quit"]', b'["Reap"]', b'["Reap",1,2]', b'"Stop"', b"3", b"[3]", b"[[]]"]
+)
+def test_a_line_that_is_no_message_is_broken(line: bytes) -> None:
+    with pytest.raises(wire.Broken, match="expected a message"):
+        wire.decode(line)
+
+
+def test_a_frame_tells_each_job_without_decoding_it() -> None:
+    line = wire.encode_frame(3, [lease(1), lease(2, payload="not json", headers='{"h":1}', queue="q", retries=0)])
+    assert orjson.loads(line) == [
+        3,
+        [[1, "mail", '{"a": 1}', 3, "default", None, 5], [2, "mail", "not json", 1, "q", '{"h":1}', 5]],
+    ]
+    assert line.count(b"\n") == 1
+
+
+def test_text_that_is_no_unicode_spoils_its_own_job_only() -> None:
+    rows = orjson.loads(wire.encode_frame(1, [lease(1, payload='"\udcff"'), lease(2)]))[1]
+    assert [row[2] for row in rows] == ['"\\udcff"', '{"a": 1}']
+
+
+@given(st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line), max_size=20), st.data())
+def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    buffer = wire.Lines()
+    found = b""
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        block = buffer.block(stream[start:end])
+        found += block + b"\n" if block or stream[start:end].endswith(b"\n") else b""
+    assert found.replace(b"\n", b"") == stream.replace(b"\n", b"")
+    assert buffer.pending == 0
+
+
+def test_an_unfinished_line_is_counted() -> None:
+    buffer = wire.Lines()
+    assert buffer.block(b"abc") == b""
+    assert buffer.split(b"def\nxy") == [b"abcdef"]
+    assert buffer.pending == 2
+
+
+def outcomes(block: bytes) -> tuple[list[tuple[object, ...]], str | None]:
+    found: list[tuple[object, ...]] = []
+    try:
+        for reply in wire.decode_outcomes(block):
+            found.append(tuple(reply))
+    except wire.Broken as error:
+        return found, str(error)
+    return found, None
+
+
+def test_outcomes_of_many_lines_are_decoded_at_once() -> None:
+    failed = wire.encode_failure(3, 1_500_000, "failed", {"type": "ValueError"}).rstrip(b"\n")
+    found, broken = outcomes(b'[1,2000000,null]\n[2,0,"{\\"a\\":1}"]\n' + failed)
+    assert broken is None
+    assert found == [
+        (1, "ok", 2.0, None, None),
+        (2, "ok", 0.0, '{"a":1}', None),
+        (3, "failed", 1.5, None, {"type": "ValueError"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"rubbish", b"{}", b"[]", b"[1]", b"[1,2]", b'["1",2,null]', b"[1,2.5,null]", b"[1,2,{}]", b"[1,2,3]", b"[true,2,null]",
+        b'[1,2,"ok",{}]', b'[1,2,"failed",null]', b'[1,2,"failed",{},5]', b"null", b"7", b'["ready"]', b"[1,2,null],[3,4,null", b"",
+    ],
+)  # fmt: skip
+def test_rubbish_ends_the_stream_after_what_came_before(rubbish: bytes) -> None:
+    found, broken = outcomes(b"[1,0,null]\n" + rubbish + b"\n[2,0,null]")
+    assert found == [(1, "ok", 0.0, None, None)]
+    assert broken is not None

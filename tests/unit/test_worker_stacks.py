@@ -1,0 +1,53 @@
+"""faulthandler's dumps made readable."""
+
+from __future__ import annotations
+
+from supervisor.processes import stacks
+
+HEART = """Thread 0x00007f0000000001 (most recent call first):
+  File "/lib/supervisor/processes/worker.py", line 98 in _beat
+"""
+MAIN = """Current thread 0x00007f0000000002 [python] (most recent call first):
+  File "/plugins/jobs.py", line 21 in inner
+  File "/plugins/jobs.py", line 25 in hang
+  File "/lib/supervisor/processes/worker.py", line 190 in _run_job
+  File "/lib/supervisor/processes/worker.py", line 165 in _run_frame
+  File "<string>", line 1 in <module>
+"""
+OTHER = """Thread 0x00007f0000000003 (most recent call first):
+  File "/lib/python3/threading.py", line 320 in wait
+  File "/plugins/jobs.py", line 7 in helper
+"""
+
+
+def test_only_the_jobs_own_frames_of_its_own_threads_are_shown() -> None:
+    assert stacks.readable(f"{HEART}\n{OTHER}\n{MAIN}") == (
+        "Thread 0x00007f0000000003 (most recent call first):\n"
+        '  File "/lib/python3/threading.py", line 320 in wait\n'
+        '  File "/plugins/jobs.py", line 7 in helper\n'
+        "\n"
+        "Current thread 0x00007f0000000002 [python] (most recent call first):\n"
+        '  File "/plugins/jobs.py", line 21 in inner\n'
+        '  File "/plugins/jobs.py", line 25 in hang'
+    )
+
+
+def test_an_idle_worker_has_nothing_to_show() -> None:
+    idle = MAIN.replace('  File "/plugins/jobs.py", line 21 in inner\n  File "/plugins/jobs.py", line 25 in hang\n', "")
+    assert stacks.readable(f"Timeout (0:00:00.500000)!\n{HEART}\n{idle}") is None
+    assert stacks.readable("") is None
+    assert stacks.readable("Thread 0x12 (most rec") is None
+
+
+def test_a_dump_cut_short_is_shown_as_far_as_it_goes() -> None:
+    assert stacks.readable(MAIN[:150]) is not None
+
+
+def test_of_two_dumps_the_last_is_shown() -> None:
+    again = MAIN.replace("line 21", "line 22")
+    shown = (
+        stacks.readable(f"Timeout (0:00:00.500000)!\n{HEART}\n{MAIN}\nTimeout (0:00:00.500000)!\n{HEART}\n{again}")
+        or ""
+    )
+    assert "line 22" in shown
+    assert "line 21" not in shown
