@@ -91,6 +91,7 @@ class Output:
         current = getattr(sys, self._name, None)
         if current is not stream or _is_closed(stream):
             self._flush(current)
+            self._point()  # the job may have closed the descriptor too
             stream = self.stream = self._renewed(wrote=True)
         if stream.wrote:
             self._flush(stream)

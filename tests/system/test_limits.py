@@ -1,0 +1,112 @@
+"""Workers are replaced after so many jobs or so much memory, and may be started from scratch; no job notices."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.system import hanging
+from tests.system.command import Command, Running, wait_for
+
+PIDS = {
+    "pids.py": """
+        import os
+        from pathlib import Path
+        from supervisor import handler
+
+        GROWN = []
+
+        @handler
+        def pid(job):
+            return os.getpid()
+
+        @handler
+        def grow(job):
+            GROWN.append(bytearray(os.urandom(1) * job.payload))
+            return os.getpid()
+    """
+}
+
+
+def pids(command: Command) -> Counter[int]:
+    jobs = command.jobs()
+    assert {(job["state"], len(job["errors"])) for job in jobs} == {("succeeded", 0)}
+    return Counter(job["result"] for job in jobs)
+
+
+@pytest.mark.parametrize("max_jobs", [1, 2, 7])
+def test_a_worker_is_replaced_after_max_jobs(command: Command, max_jobs: int) -> None:
+    command.write(config=f"workers: {{count: 4, max_jobs: {max_jobs}}}\n", plugins=PIDS)
+    command.enqueue_many([{"handler": "pid"}] * 500)
+    run = command.run("--drain")
+    assert run.wait(60) == 0
+    done = pids(command)
+    assert sum(done.values()) == 500
+    assert max(done.values()) <= max_jobs
+    assert len(done) >= 500 / max_jobs
+    assert " crashed" not in run.log
+
+
+def test_a_worker_that_has_grown_past_max_memory_is_replaced_after_its_job(command: Command) -> None:
+    command.write(config="workers: {count: 1, max_memory: 100MB}\n", plugins=PIDS)
+    command.enqueue_many([{"handler": "grow", "payload": 40_000_000}] * 12)
+    run = command.run("--drain")
+    assert run.wait(60) == 0
+    assert 3 <= len(pids(command)) <= 12
+    assert " crashed" not in run.log
+
+
+def test_workers_born_past_max_memory_are_not_replaced_again_and_again(command: Command) -> None:
+    command.write(
+        config="workers: {count: 1, max_memory: 60MB}\n",
+        plugins={**PIDS, "big.py": "IMPORTED = bytearray(b'x' * 150_000_000)\n"},
+    )
+    command.enqueue_many([{"handler": "pid"}] * 200)
+    assert command.run("--drain").wait(60) == 0
+    assert len(pids(command)) == 1
+
+
+SPAWN = """
+workers: {count: 2, start: spawn, timeout: 1s, max_jobs: 50}
+retry: {max_retries: 0}
+"""
+
+
+def test_spawned_workers_run_jobs_and_are_replaced(command: Command) -> None:
+    command.write(config=SPAWN, plugins=PIDS)
+    command.enqueue_many([{"handler": "pid"}] * 200)
+    run = command.run("--drain")
+    assert run.wait(60) == 0
+    assert max(pids(command).values()) <= 50
+
+
+def test_spawned_workers_time_out_with_all_they_started(command: Command) -> None:
+    command.write(config=SPAWN, plugins={**PIDS, "hanging.py": hanging.PLUGIN})
+    hung = [command.enqueue(way, str(command.folder / way)) for way in (hanging.CALL, hanging.DEEP)]
+    others = [command.enqueue("pid") for _ in range(20)]
+    run = command.run()
+    for id in hung:
+        (error,) = command.until(id, "failed")["errors"]
+        assert (error["cause"], error["signal"]) == ("timeout", "SIGKILL")
+        assert "hanging.py" in error["stack"]
+    for id in others:
+        assert command.until(id, "succeeded")["errors"] == []
+    wait_for(lambda: only_our_own(command, run))
+
+
+def test_spawned_workers_with_a_file_that_does_not_import_serve_the_others(command: Command) -> None:
+    command.write(
+        config=SPAWN, plugins={**PIDS, "bad.py": "import no_such_module\n", "exits.py": "raise SystemExit(0)\n"}
+    )
+    id = command.enqueue("pid")
+    run = command.run("--drain")
+    assert run.wait(60) == 0
+    assert command.job(id)["state"] == "succeeded"
+    assert run.log.count("did not load") == 2
+
+
+def only_our_own(command: Command, run: Running) -> bool:
+    """The supervisor, its nursery and two workers."""
+    assert len(command.processes()) == 4, command.processes()
+    return True
