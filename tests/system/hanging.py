@@ -9,7 +9,7 @@ LOOP, SLEEP, REGEX, NAP, CALL, DEAF, BLOCKED, DEEP = (
     "loop", "sleep", "regex", "nap", "call", "deaf", "blocked", "deep",
 )  # fmt: skip
 
-PLUGIN = r'''
+PLUGIN = r"""
 import ctypes, re, signal, subprocess, sys, time
 from pathlib import Path
 from supervisor import handler
@@ -92,4 +92,4 @@ def deep(job):
         signal.signal(number, signal.SIG_IGN)
     Path(job.payload).write_text(" ".join(str(program.pid) for program in programs))
     lock_twice()
-'''
+"""

@@ -103,7 +103,9 @@ def test_the_nursery_killed_again_and_again(command: Command) -> None:
         wait_for(lambda: run.nursery() not in killed)
     assert run.wait(60) == 0
     jobs = command.jobs()
-    assert [(job["state"], job["errors"], times(counts, "starts", job)) for job in jobs] == [("succeeded", [], 1)] * JOBS
+    assert [(job["state"], job["errors"], times(counts, "starts", job)) for job in jobs] == [
+        ("succeeded", [], 1)
+    ] * JOBS
     assert len(killed) >= 2
     assert run.log.count("its workers live on") == len(killed)
 

@@ -129,7 +129,9 @@ def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
     assert "stale" not in other.log
     marks = enqueue_slow(command, 4, 0.5)
     after = all_done(command)
-    assert {job["id"]: job for job in after if job["id"] in {job["id"] for job in jobs}} == {job["id"]: job for job in jobs}
+    assert {job["id"]: job for job in after if job["id"] in {job["id"] for job in jobs}} == {
+        job["id"]: job for job in jobs
+    }
     ran_by = {int(name.rpartition("-")[2]) for job in after[:4] for name in starts(marks, job)}
     assert ran_by & workers(stopped), "the one that stood still works on"
     assert settled(stopped, other) == {job["id"]: 1 for job in after}

@@ -140,7 +140,11 @@ def test_timeouts_are_retried_with_backoff_up_to_the_dead_letter(command: Comman
     assert run.wait(60) == 0
     job = command.job(id)
     assert (job["state"], job["retries"], job["dead_letter"]) == ("failed", 2, "delivered")
-    assert [(error["attempt"], error["cause"]) for error in job["errors"]] == [(1, "timeout"), (2, "timeout"), (3, "timeout")]
+    assert [(error["attempt"], error["cause"]) for error in job["errors"]] == [
+        (1, "timeout"),
+        (2, "timeout"),
+        (3, "timeout"),
+    ]
     assert [line.rpartition("; ")[2] for line in lines_of(run, "failed: cause=timeout")] == [
         "retry 1 of 2 in 0.40s", "retry 2 of 2 in 0.80s", "dead letter pending",
     ]  # fmt: skip
