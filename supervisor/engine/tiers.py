@@ -139,11 +139,14 @@ def plan_takes(
     the retries in all, None for no limit.
     """
     takes = []
-    shares = share_out(capacity, {queue: ready.fresh + ready.retries for queue, ready in waiting.items()}, turn)
-    for queue, limit in shares.items():
-        ready = waiting[queue]
-        first = allowance(queue, limit) if ready.fresh else limit
-        most = retries_most(queue, ready.fresh > 0)
-        most = limit if most is None else max(0, min(limit, most))
+    limits = {queue: retries_most(queue, ready.fresh > 0) for queue, ready in waiting.items()}
+    claimable = {queue: ready.fresh + _at_most(ready.retries, limits[queue]) for queue, ready in waiting.items()}
+    for queue, limit in share_out(capacity, claimable, turn).items():
+        first = allowance(queue, limit) if waiting[queue].fresh else limit
+        most = _at_most(limit, limits[queue])
         takes.append(Take(queue, limit, min(first, most), most, urgent_from(queue)))
     return takes
+
+
+def _at_most(number: int, limit: int | None) -> int:
+    return number if limit is None else max(0, min(number, limit))

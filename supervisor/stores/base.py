@@ -210,7 +210,7 @@ class Store(Protocol):
 
     # asking
     def next_due(self) -> float | None:
-        """Seconds until the next scheduled job or postponed letter is due (0 if it is now); None if there is none."""
+        """Seconds until the next scheduled job is due (0 if it is now); None if there is none."""
 
     def stats(self) -> dict[str, Any]:
         """What `status --json` prints: `queues` and `supervisors`."""

@@ -515,9 +515,7 @@ class MemoryStore:
     def next_due(self) -> float | None:
         with self._shelf.lock:
             job = self._shelf.next_scheduled()
-            dues = [] if job is None else [job.due_at]
-            dues += [job.letter.due_at for job in self._pending() if job.letter is not None]
-            return max(0.0, (min(dues) - self._now()) / 1e6) if dues else None
+            return None if job is None else max(0.0, (job.due_at - self._now()) / 1e6)
 
     def stats(self) -> dict[str, Any]:
         with self._shelf.lock:

@@ -28,8 +28,7 @@ _SHOWN = """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priori
 _WITH_LETTER = f"{BY_ID} left join letters on letters.job_id = jobs.id"
 _LETTER_STATES = {"pending": (PENDING,), "delivered": (DELIVERED,), "any": (PENDING, DELIVERED)}
 
-NEXT_DUE = f"""select min(due) from (select min(due_at) as due from jobs where state = {SCHEDULED}
-  union all select min(due_at) from letters where state = {PENDING})"""
+NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
 DUE_BY_QUEUE = f"""(select queue, count(*) as n from jobs where state = {SCHEDULED} and due_at <= ? group by queue)"""
 RUNNING_BY_QUEUE = f"""(select queue, count(*) as n from json_each(?) as it cross join jobs
   on jobs.id = it.value and jobs.state = {IN_FLIGHT} group by queue)"""

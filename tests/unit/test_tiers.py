@@ -157,3 +157,10 @@ def test_a_claim_asks_for_as_many_retries_as_have_credit(waiting: Waiting, most:
         50, {"q": waiting}, 0, lambda _, n: credit.allowance(n), lambda _, fresh: most, lambda queue: 100
     )
     assert takes == [expected]
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_a_queue_whose_retries_have_their_share_takes_no_place_from_another(turn: int) -> None:
+    waiting = {"full": Waiting(0, 100), "other": Waiting(5, 0)}
+    takes = plan_takes(1, waiting, turn, lambda _, n: n, lambda queue, _: 0 if queue == "full" else None, lambda _: 100)
+    assert takes == [Take("other", 1, 1, 1, 100)]
