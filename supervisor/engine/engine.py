@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.config import Settings
 from supervisor.engine.committer import Committer, release
@@ -27,7 +27,7 @@ from supervisor.events import (
     WorkerDied,
     WorkerStarted,
 )
-from supervisor.jobs import JobState, Lease, Outcome, Policy
+from supervisor.jobs import Cause, JobState, Lease, Outcome, Policy
 from supervisor.plugin_manager import HandlerInfo, SourceReport
 from supervisor.processes.pool import LEASE_LOST, SHUTDOWN, Pool
 from supervisor.processes.port import Children
@@ -36,8 +36,16 @@ from supervisor.stores.base import Retention, Store
 
 PRUNE_MOST = 1000
 PRUNE_TICKS = 10
+STRAY_TICKS = 10
 CHECK_AT_MOST = 200
 KILL_SECONDS = 10.0
+
+
+class Absence(NamedTuple):
+    """Since when no plugin has served a handler, and when a job of it was last seen; monotonic seconds."""
+
+    since: float
+    last_seen: float
 
 
 class Engine:
@@ -61,7 +69,7 @@ class Engine:
         self._loop = loop
         self._infos: Mapping[str, HandlerInfo] = {}
         self._reports = list(reports)
-        self._unknown_since: dict[str, float] = {}
+        self._unknown_since: dict[str, Absence] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._news = True
         self._ticks = 0
@@ -75,7 +83,7 @@ class Engine:
         self.recovery = Recovery(self.writer, ttl, bus, now=loop.time, decide=self.committer.decide)
         self.fetcher = Fetcher(
             self.writer, pool, self.leases, settings, bus, loop, known=self._known, unknown=self._unknown,
-            give_back=self._release_late, may_dispatch=self._may_dispatch,
+            overtaken=self._overtaken, give_back=self._release_late, may_dispatch=self._may_dispatch,
         )  # fmt: skip
         self.watchdog = Watchdog(pool, bus, loop, settings.workers.heartbeat_timeout, woke_from_gap=self._woke_from_gap)
         self._extension: asyncio.TimerHandle | None = None
@@ -111,7 +119,12 @@ class Engine:
     # what the pool tells (PoolListener)
 
     def ended(self, outcomes: list[Outcome]) -> None:
-        self.committer.add([outcome for outcome in outcomes if self.leases.holds(outcome.lease)])
+        held = [outcome for outcome in outcomes if self.leases.holds(outcome.lease)]
+        unknown = [outcome.lease for outcome in held if _not_known(outcome)]
+        if unknown:  # to this worker, which may have imported other plugins than its siblings
+            held = [outcome for outcome in held if not _not_known(outcome)]
+            self._unknown(unknown)
+        self.committer.add(held)
 
     def unstarted(self, leases: list[Lease]) -> None:
         if self.fetcher.closed:
@@ -146,8 +159,11 @@ class Engine:
         now, grace = self._loop.time(), self.settings.unknown_handler.grace
         outcomes = []
         for lease in leases:
-            since = self._unknown_since.setdefault(lease.handler, now)
-            outcomes.append(unknown_handler(lease, unknown_for=now - since, grace=grace))
+            absence = self._unknown_since.get(lease.handler)
+            if absence is None or now - absence.last_seen >= grace:
+                absence = Absence(now, now)
+            self._unknown_since[lease.handler] = Absence(absence.since, now)
+            outcomes.append(unknown_handler(lease, unknown_for=now - absence.since, grace=grace))
         if self.unknown_jobs is not None:
             self.unknown_jobs.update(lease.id for lease in leases)
         self._bus.emit(JobsReleased(leases, "unknown_handler"))
@@ -159,6 +175,10 @@ class Engine:
             self._bus.emit(JobsReleased(held, reason))
             self.committer.add(release(held))
 
+    def _overtaken(self, claimed: Sequence[Lease]) -> None:
+        """Ours under a new token: what still runs under the old one must not run twice."""
+        self._give_up(self.leases.same_jobs(claimed), "claim")
+
     def _release_late(self, leases: list[Lease]) -> None:
         self._release(leases, "shutdown")
 
@@ -167,6 +187,8 @@ class Engine:
         if isinstance(event, JobsSettled | LeasesRecovered):
             self._news = True
             self._after_settle(event.outcomes)
+            if isinstance(event, LeasesRecovered):
+                self.fetcher.ring()
         elif isinstance(event, StoreBack):
             self.recovery.forget()
         elif isinstance(event, JobStarted | WorkerStarted | WorkerDied):
@@ -226,6 +248,7 @@ class Engine:
             if worker is None:
                 continue
             self.pool.release_captives(worker)  # the jobs behind it, and it too if it has not started
+            worker.child.drain()  # those before it may have ended
             if worker.current is not None and worker.current.id == lease.id:
                 self._bus.emit(JobCancelled(lease, worker.child.pid or 0))
                 self.pool.condemn(worker, LEASE_LOST)
@@ -243,6 +266,7 @@ class Engine:
 
     async def _check_after_gap(self) -> None:
         try:
+            await self.leases.extended()  # what was asked for before the gap proves nothing
             await self._extend_leases()
         finally:
             self._checking_after_gap = False
@@ -258,7 +282,7 @@ class Engine:
         if self.writer.away:
             return
         self._announce(state)
-        if len(self.leases):
+        if len(self.leases) or self._ticks % STRAY_TICKS == 0:
             await self._check_leases()
         await self.recovery.sweep()
         if len(self.fetcher):
@@ -394,6 +418,10 @@ class Engine:
         self.writer.submit(lambda store: store.leave()).add_done_callback(_ignore_abandoned)
         if await self.writer.close(patience):
             self._store.close()
+
+
+def _not_known(outcome: Outcome) -> bool:
+    return outcome.failure is not None and outcome.failure.cause is Cause.UNKNOWN_HANDLER
 
 
 def _idle(worker: Mapping[str, Any]) -> bool:

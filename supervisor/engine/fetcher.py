@@ -72,7 +72,8 @@ class Fetcher:
     def __init__(
         self, writer: Writer, pool: Pool, leases: Leases, settings: Settings, bus: Bus, loop: asyncio.AbstractEventLoop, *,
         known: Callable[[str], bool], unknown: Callable[[list[Lease]], None],
-        give_back: Callable[[list[Lease]], None], may_dispatch: Callable[[], bool],
+        overtaken: Callable[[Sequence[Lease]], None], give_back: Callable[[list[Lease]], None],
+        may_dispatch: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._writer = writer
         self._pool = pool
@@ -81,6 +82,7 @@ class Fetcher:
         self._loop = loop
         self._known = known
         self._unknown = unknown
+        self._overtaken = overtaken
         self._give_back = give_back
         self._may_dispatch = may_dispatch
         self._lanes: dict[str, Lane] = {}
@@ -279,6 +281,7 @@ class Fetcher:
         if claimed.next_due is not None:
             self.due_in(claimed.next_due)
         if claimed.leases:
+            self._overtaken(claimed.leases)
             self._leases.add(claimed.leases)
             self._bus.emit(JobsClaimed(claimed.leases))
             if self.closed:

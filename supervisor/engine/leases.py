@@ -36,6 +36,15 @@ class Leases:
         held = self._held.get(lease.id)
         return held is not None and held.token == lease.token
 
+    def same_jobs(self, leases: Iterable[Lease]) -> list[Lease]:
+        """What is held of the jobs of these leases."""
+        return [self._held[lease.id] for lease in leases if lease.id in self._held]
+
+    async def extended(self) -> None:
+        """Once the extend under way, if any, has been answered."""
+        if self._extending is not None and not self._extending.done():
+            await self._extending
+
     async def extend(self) -> list[Lease]:
         """New deadlines for all, start marks for what runs; gives the leases that are no longer ours."""
         if self._extending is not None and not self._extending.done():

@@ -78,13 +78,13 @@ class Watchdog:
 
     def _bridge(self, gap: float, now: float) -> None:
         """The supervisor stood still: what the children said meanwhile is heard first, and the gap counts for nothing."""
+        self._bus.emit(LoopGap(gap))
+        self._woke_from_gap()
         for worker in list(self._pool.workers.values()):
             worker.child.drain()
             worker.started = min(now, worker.started + gap)
             worker.beat_at = now
         self._cpu.clear()
-        self._bus.emit(LoopGap(gap))
-        self._woke_from_gap()
 
     def _look_at(self, worker: Worker, now: float) -> None:
         if worker.state in (State.DYING, State.STARTING):

@@ -47,7 +47,7 @@ STATEMENTS = {
     ),
     "next due": (
         sqlite_asking.NEXT_DUE,
-        ["SEARCH jobs USING INDEX scheduled", "SEARCH letters USING INDEX pending_letters"],
+        ["SEARCH jobs USING INDEX scheduled"],
     ),
 }
 

@@ -1,0 +1,157 @@
+"""What the engine must survive: answers that cross, limits that leave nothing to do, and states that nothing would end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supervisor.engine.fetcher import POLL_SECONDS
+from supervisor.events import JobCancelled, QueuesSeen
+from supervisor.jobs import Policy
+from supervisor.stores.base import EnqueueRow, Take
+from tests.stores.shelf import dead
+from tests.unit.virtual import Virtual
+
+
+def claims(here: Virtual) -> int:
+    return sum(isinstance(event, QueuesSeen) for event in here.events)
+
+
+def resolve(handler: str, queue: str) -> Policy:
+    return Policy(max_retries=0)
+
+
+def claim_elsewhere(here: Virtual, count: int = 1, owner: str = "them") -> Any:
+    """(the other owner's store, its leases)."""
+    other = here.store.sibling()  # type: ignore[attr-defined]
+    other.join(owner, "there", 2)
+    other.enqueue([EnqueueRow("work", "null")] * count)
+    return other, other.claim([Take("default", count, count, count, 100)], 30.0, resolve)
+
+
+def test_a_letter_that_nobody_publishes_here_keeps_the_fetcher_from_no_rest() -> None:
+    here = Virtual()
+    other, leases = claim_elsewhere(here)
+    other.settle([dead(lease) for lease in leases])
+    here.serve()
+    before = claims(here)
+    timers = 0
+    run, here.loop.call_at = here.loop.call_at, lambda *args: count(*args)  # type: ignore[method-assign]
+
+    def count(when: float, callback: Any, *args: Any) -> Any:
+        nonlocal timers
+        timers += 1
+        assert timers < 100, "a timer is armed again and again for now"
+        return run(when, callback, *args)
+
+    here.loop.advance(POLL_SECONDS * 2)
+    assert claims(here) - before <= 3
+
+
+def test_what_is_recovered_from_another_supervisor_starts_here_at_once() -> None:
+    here = Virtual()
+    here.serve()
+    other, (lease,) = claim_elsewhere(here)
+    other.leave()
+    here.engine.tick("running")
+    assert here.child.permits
+    assert here.state(lease.id) == "in_flight"
+
+
+def test_a_worker_that_does_not_know_a_handler_sends_no_job_to_the_dead_letters() -> None:
+    here = Virtual(retry={"backoff": {"max": 30.0}})
+    (id,) = here.enqueue("work")
+    here.serve()
+    here.child.run_next(kind="unknown", error={"type": "UnknownHandler"})
+    job = here.store.get(id)
+    assert job is not None and (job["state"], job["retries"]) == ("scheduled", 0)
+
+
+def test_a_handler_unknown_long_ago_has_its_whole_grace_again() -> None:
+    here = Virtual(unknown_handler={"grace": 100.0})
+    here.engine.watchdog.idle_heartbeat_timeout = None
+    here.serve()
+    (first,) = here.enqueue("new")
+    here.ring()
+    here.store.cancel([first])
+    here.loop.advance(1000.0)
+    (second,) = here.enqueue("new")
+    here.ring()
+    assert here.state(second) == "scheduled"
+
+
+def test_what_is_heard_after_a_gap_starts_nothing_before_the_leases_are_checked() -> None:
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 3)
+    here.serve()
+    here.child.run_next(took=0.001)
+    here.child.start_next()
+    here.loop.advance(0.1)
+    assert len(here.engine.fetcher) == 1
+    here.loop.stand_still(90)
+    here.writer.away = True
+    here.child.finish(took=0.001)  # not read before the supervisor wakes
+    here.loop.advance(0.0)
+    assert not here.pool.workers[1].sent
+    here.store.cancel([ids[2]])
+    here.writer.away = False
+    here.writer.step()
+    assert not here.child.permits
+
+
+def test_an_extend_from_before_a_gap_is_no_check_after_it() -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    ids = here.enqueue(*["work"] * 3)
+    here.serve()
+    here.child.run_next(took=0.001)
+    here.child.start_next()
+    here.loop.advance(0.1)
+    here.writer.away = True
+    here.engine._extend()
+    here.loop.stand_still(90)
+    here.child.finish(took=0.001)
+    here.child.drain()
+    assert not here.pool.workers[1].sent
+    here.writer.away = here.writer.eager = False
+    call, answer = here.writer.waiting.pop(0)  # the extend that was asked for before the gap
+    answer.finish(call, here.store)
+    assert not here.pool.workers[1].sent
+    here.store.cancel([ids[2]])
+    here.writer.step()
+    assert not here.child.permits
+
+
+def test_a_job_claimed_anew_while_it_runs_under_a_lost_lease_does_not_run_twice_at_once() -> None:
+    here = Virtual(workers=2)
+    (id,) = here.enqueue("work")
+    here.serve()
+    first = next(worker for worker in here.pool.workers.values() if worker.sent)
+    first.child.start_next()  # type: ignore[attr-defined]
+    here.store.cancel([id])
+    here.store.redrive([id])
+    here.ring()
+    assert first.child.killed == [False]  # type: ignore[attr-defined]
+    assert [event.lease.id for event in here.events if isinstance(event, JobCancelled)] == [id]
+    assert here.state(id) == "in_flight"
+
+
+def test_a_cancelled_job_behind_replies_not_yet_read_is_killed() -> None:
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 4)
+    here.serve()
+    here.child.run_next(took=0.001)
+    here.child.start_next()
+    here.child.finish()
+    assert here.child.start_next().id == ids[2]
+    here.store.cancel([ids[2]])
+    here.engine.tick("running")
+    assert here.children.forked[0].killed == [False]
+
+
+def test_leases_that_nobody_here_knows_of_are_given_back_although_none_is_held() -> None:
+    here = Virtual(workers=1)
+    here.engine.serve(here.children)  # no worker is ready yet
+    (id,) = here.enqueue("work")
+    here.store.claim([Take("default", 1, 1, 1, 100)], 30.0, resolve)  # an answer that was lost
+    for _ in range(20):
+        here.engine.tick("running")
+    assert here.state(id) == "ready"
