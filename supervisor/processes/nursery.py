@@ -43,7 +43,6 @@ def main(passed: str) -> None:
     for fd in (control, life, *owner):
         os.set_inheritable(fd, False)
     linux.die_with(life)
-    hold_standard_fds()
     install_streams()
     Nursery(socket.socket(fileno=control), life, owner).run()
 
@@ -134,7 +133,8 @@ class Nursery:
         return wire.Ready([_told(report, threads.get(report.source)) for report in self._plugins.reports])
 
     def _listen_for_children(self) -> None:
-        """After the imports, which may have set signals of their own."""
+        """After the imports, which may have set signals of their own, or closed what no channel may take the place of."""
+        hold_standard_fds()
         quiet_signals()
         signal.signal(signal.SIGCHLD, _wake_up)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)

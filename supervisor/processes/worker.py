@@ -30,7 +30,7 @@ from supervisor.processes import failure, linux, wire
 from supervisor.processes.channels import WorkerEnds
 from supervisor.processes.proctree import MARK
 from supervisor.processes.restore import StackDumper, Surroundings, let_forks_obey, quiet_signals
-from supervisor.processes.stdio import Input, Output, hold_standard_fds
+from supervisor.processes.stdio import Input, Output
 
 CHUNK = 1 << 16
 DONTWAIT = int(socket.MSG_DONTWAIT)  # the enum costs more than the call
@@ -88,7 +88,6 @@ def _settle_in(birth: Birth, ends: WorkerEnds) -> None:
     for pipe, fd in ((null, 0), (ends.stdout, 1), (ends.stderr, 2)):
         os.dup2(pipe, fd)
     os.close(null)
-    hold_standard_fds()
     os.environ[MARK] = f"{birth.owner}:{os.getpid()}"
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     linux.prefer_as_oom_victim()

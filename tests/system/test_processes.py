@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from supervisor.processes import proctree
 from supervisor.processes.child import ProcessChild
+from supervisor.processes.children import ProcessChildren
 from tests.system.real_children import World, fds_of, gone, lease, open_fds, world
 
 
@@ -344,13 +346,40 @@ def scribble(job):
 def test_a_copy_of_the_worker_that_comes_back_from_fork_is_no_second_worker(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         child = await here.worker()
-        replies = await here.run(child, *[lease(n, "forks") for n in range(1, 6)], lease(6, "noop"))
-        assert [reply.job_id for reply in replies] == [1, 2, 3, 4, 5, 6]
-        await here.run(child, *[lease(n, "noop") for n in range(7, 20)])
-        assert len(here.replies) == 19
+        jobs = [lease(n, "forks") for n in range(1, 6)]
+        replies = await here.run(child, *jobs, lease(6, "noop"), lease(7, "who"))
+        assert [reply.job_id for reply in replies] == [1, 2, 3, 4, 5, 6, 7]
+        assert replies[-1].result == str(child.pid)
+        assert proctree.children(child.pid or 0) == []
         assert here.broken == []
 
-    play(tmp_path, scene, "@handler\ndef forks(job):\n    pid = os.fork()\n    if pid: os.waitpid(pid, 0)\n")
+    play(
+        tmp_path,
+        scene,
+        "@handler\ndef forks(job):\n    pid = os.fork()\n    if pid: os.waitpid(pid, 0)\n"
+        "@handler\ndef who(job): return os.getpid()\n",
+    )
+
+
+def test_a_worker_that_is_ready_before_its_birth_is_known_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = ProcessChildren.forked
+
+    def late(self: ProcessChildren, *birth: int) -> None:
+        self.loop.call_later(0.1, told, self, *birth)
+
+    monkeypatch.setattr(ProcessChildren, "forked", late)
+
+    async def scene(here: World) -> None:
+        child = here.children.fork(1)
+        await here.until(lambda: here.beats)
+        assert (child.pid, here.readied) == (None, [])
+        await here.until(lambda: here.readied)
+        assert child.pid is not None
+        assert len(await here.run(child, lease(1, "noop"))) == 1
+
+    play(tmp_path, scene)
 
 
 def test_a_stopped_worker_blocks_nobody(tmp_path: Path) -> None:

@@ -206,6 +206,17 @@ def test_the_stack_of_a_hung_job_is_told_and_it_dies_at_once(tmp_path: Path, job
     play(tmp_path, scene)
 
 
+def test_a_call_that_the_request_for_its_stack_interrupts_is_no_success(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        await here.begin(child, "hold_gil")
+        child.kill(with_stack=True)
+        assert (await here.death(child)).signal == "SIGKILL"
+        assert here.replies == []
+
+    play(tmp_path, scene)
+
+
 # --- the supervisor is killed
 
 DRIVER = """
@@ -253,16 +264,23 @@ def test_no_process_is_left_when_the_supervisor_is_killed(tmp_path: Path) -> Non
     wait_until(lambda: all(gone(pid) for pid in pids + programs))
 
 
-def test_no_process_is_left_when_supervisor_and_nursery_are_killed_together(tmp_path: Path) -> None:
-    with start_driver(tmp_path, "deaf_with_program") as driver:
+def test_no_worker_is_left_when_its_nursery_is_killed_and_then_the_supervisor(tmp_path: Path) -> None:
+    """No nursery knows it by then: the kernel ends it, as the supervisor's end of its life pipe closes."""
+    with start_driver(tmp_path, "deaf_with_program", "sleep_masked") as driver:
         assert driver.stdout is not None
-        pids = [int(driver.stdout.readline()) for _ in range(2)]
+        pids = [int(driver.stdout.readline()) for _ in range(3)]
         program = read_pid(tmp_path / "program-1")
-        os.kill(pids[-1], signal.SIGSTOP)
-        driver.kill()
-        wait_until(lambda: gone(pids[0]) and gone(program))
         os.kill(pids[-1], signal.SIGKILL)
-    wait_until(lambda: gone(pids[-1]))
+        assert not any(gone(pid) for pid in (*pids[:2], program))
+        driver.kill()
+    wait_until(lambda: all(gone(pid) for pid in (*pids, program)))
+
+
+def test_a_process_whose_supervisor_died_before_it_listened_ends_all_the_same() -> None:
+    program = "import os, time; from supervisor.processes import linux; r, w = os.pipe(); os.close(w); linux.die_with(r); time.sleep(60)"
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(command, env=environment, process_group=0, timeout=30).returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("line", ["time.sleep(3600)", "ctypes.PyDLL(None).sleep(3600)"])
@@ -335,6 +353,19 @@ def test_orders_under_way_when_the_nursery_dies_are_answered(tmp_path: Path) -> 
     play(tmp_path, scene)
 
 
+def test_a_worker_that_died_unreaped_is_told_when_its_nursery_dies_too(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        assert child.pid is not None
+        os.kill(here.nurseries[0], signal.SIGSTOP)
+        os.kill(child.pid, signal.SIGSEGV)
+        await here.until(lambda: child.dying)
+        os.kill(here.nurseries[0], signal.SIGKILL)
+        assert (await here.death(child)).signal == "SIGSEGV"
+
+    play(tmp_path, scene)
+
+
 def test_a_worker_reaped_by_somebody_else_is_dead_with_status_unknown(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         child = await here.worker()
@@ -375,6 +406,15 @@ def test_a_plugin_that_hangs_exits_or_crashes_is_blamed_and_the_others_serve(tmp
             "e_talks.py": "import signal\nprint('x' * 10_000_000)\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\n",
         },
     )
+
+
+def test_an_import_that_closes_the_standard_streams_spoils_no_channel(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        replies = await here.run(child, *[lease(n, "echo", str(n)) for n in range(1, 20)])
+        assert [reply.result for reply in replies] == [str(n) for n in range(1, 20)]
+
+    play(tmp_path, scene, other={"closes.py": "import os\nos.closerange(0, 3)\n"})
 
 
 def test_threads_that_an_import_starts_are_named_in_a_warning(tmp_path: Path) -> None:

@@ -81,8 +81,7 @@ def test_an_unfinished_line_is_counted() -> None:
 def outcomes(block: bytes) -> tuple[list[tuple[object, ...]], str | None]:
     found: list[tuple[object, ...]] = []
     try:
-        for reply in wire.decode_outcomes(block):
-            found.append(tuple(reply))
+        found.extend(map(tuple, wire.decode_outcomes(block)))
     except wire.Broken as error:
         return found, str(error)
     return found, None
