@@ -1,48 +1,20 @@
-"""Publishes dead letters: each stays pending until every sink has accepted it. One thread a sink, so none holds up another."""
+"""Publishes dead letters: each stays pending until every sink has accepted it. No sink holds up another's letters."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from supervisor.engine.outlet import Outlet
 from supervisor.engine.writer import Abandoned, Writer
 from supervisor.events import Bus, LettersFailed, LettersPublished
-from supervisor.hooks import Sink
 from supervisor.stores.base import Letter
 
 BATCH = 100
 CLAIM_SECONDS = 60.0
-PUBLISH_SECONDS = 30.0
-RETRY_DELAYS = (1.0, 60.0)
-
-
-class Outlet:
-    """One configured sink, and the thread it runs on."""
-
-    def __init__(self, name: str, sink: Sink) -> None:
-        self.name = name
-        self.sink = sink
-        self.failures = 0
-        self._under_way: asyncio.Future[frozenset[int]] | None = None
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{name}")
-
-    async def publish(self, letters: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-        """Raises TimeoutError after PUBLISH_SECONDS, and at once while an earlier publish still hangs."""
-        if self._under_way is not None and not self._under_way.done():
-            raise TimeoutError("still busy with an earlier publish")
-        loop = asyncio.get_running_loop()
-        self._under_way = loop.run_in_executor(self.thread, lambda: frozenset(self.sink.publish(letters)))
-        done, _ = await asyncio.wait([self._under_way], timeout=PUBLISH_SECONDS)
-        if not done:
-            raise TimeoutError(f"no answer within {PUBLISH_SECONDS:g}s")
-        return self._under_way.result()
-
-    def delay(self) -> float:
-        """Seconds until the next try, after `failures` in a row."""
-        first, most = RETRY_DELAYS
-        return min(most, first * 2.0 ** min(max(0, self.failures - 1), 30))
+HELD_UP_SECONDS = 1.0
+LOOK_EVERY = 5.0
 
 
 class DeadLetters:
@@ -55,8 +27,11 @@ class DeadLetters:
         self._loop = loop
         self._wanted = frozenset(outlet.name for outlet in outlets)
         self._more = asyncio.Event()
+        self._ending = False
+        self._publishing: dict[asyncio.Task[None], Sequence[Letter]] = {}
         self._task = loop.create_task(self._run()) if outlets else None
-        self._timer: asyncio.TimerHandle | None = None
+        if self._task is not None:
+            self._task.add_done_callback(self._tell_fault)
         self.quiet = not outlets
         self.on_quiet: Callable[[], None] = lambda: None
         self.failing: dict[str, str] = {}
@@ -74,31 +49,62 @@ class DeadLetters:
             await asyncio.sleep(0.005)
 
     async def stop(self, patience: float) -> None:
-        """Let a publish under way end, for at most `patience` seconds; what is pending stays pending."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=patience)
-        closing = [self._loop.run_in_executor(outlet.thread, outlet.sink.close) for outlet in self._outlets]
-        if closing:
-            await asyncio.wait(closing, timeout=patience)
-        for outlet in self._outlets:
-            outlet.thread.shutdown(wait=False, cancel_futures=True)
+        """Let publishes under way end, for at most `patience` seconds; what is pending then stays pending."""
+        if self._task is None:
+            return
+        self._ending = True
+        self._more.set()
+        deadline = self._loop.time() + patience
+        await asyncio.wait([self._task, *self._publishing], timeout=patience)
+        self._give_back([letter for letters in self._publishing.values() for letter in letters])
+        for task in (self._task, *self._publishing):
+            task.cancel()
+        left = max(0.1, deadline - self._loop.time())
+        await asyncio.gather(*(outlet.close(left) for outlet in self._outlets))
+
+    def _give_back(self, letters: Sequence[Letter]) -> None:
+        """The next supervisor need not wait for our claim to end."""
+        if letters:
+            self._writer.submit(lambda store: store.postpone(letters, 0.0)).add_done_callback(self._tell_fault)
 
     async def _run(self) -> None:
+        while not self._ending:
+            self._more.clear()
+            letters = await self._writer.submit(lambda store: store.dead_letters(BATCH, CLAIM_SECONDS))
+            if letters:
+                await self._begin(letters)
+            else:
+                await self._rest()
+
+    async def _begin(self, letters: Sequence[Letter]) -> None:
+        """Go on to the next letters when a sink is slow with these."""
+        task = self._loop.create_task(self._publish(letters))
+        self._publishing[task] = letters
+        task.add_done_callback(self._published)
+        await asyncio.wait([task], timeout=HELD_UP_SECONDS)
+
+    def _published(self, task: asyncio.Task[None]) -> None:
+        del self._publishing[task]
+        self._tell_fault(task)
+        self.look()
+
+    async def _rest(self) -> None:
+        """Until told of a letter, or long enough for one that another supervisor has left."""
+        if not self._publishing:
+            self.quiet = True
+            self.on_quiet()
         try:
-            while True:
-                self._more.clear()
-                letters = await self._writer.submit(lambda store: store.dead_letters(BATCH, CLAIM_SECONDS))
-                if letters:
-                    await self._publish(letters)
-                else:
-                    self.quiet = True
-                    self.on_quiet()
-                    await self._more.wait()
-        except Abandoned:
-            return
+            await asyncio.wait_for(self._more.wait(), LOOK_EVERY)
+        except TimeoutError:
+            pass
+
+    def _tell_fault(self, ended: asyncio.Future[Any]) -> None:
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None and not isinstance(error, Abandoned):
+            self._loop.call_exception_handler({"message": "publishing dead letters failed", "exception": error})
 
     async def _publish(self, letters: Sequence[Letter]) -> None:
+        await self._deliver_complete([letter for letter in letters if self._wanted <= letter.accepted])
         refused = await asyncio.gather(*(self._offer(outlet, letters) for outlet in self._outlets))
         late: dict[int, float] = {}
         for outlet, ids in zip(self._outlets, refused, strict=True):
@@ -106,7 +112,13 @@ class DeadLetters:
         for delay in set(late.values()):
             again = [letter for letter in letters if late.get(letter.id) == delay]
             await self._writer.submit(lambda store, again=again, delay=delay: store.postpone(again, delay))  # type: ignore[misc]
-            self._look_in(delay)
+            self._loop.call_later(delay + 0.01, self.look)
+
+    async def _deliver_complete(self, letters: Sequence[Letter]) -> None:
+        """What they still waited for was a sink that is no longer configured."""
+        if letters:
+            sink = self._outlets[0].name
+            await self._writer.submit(lambda store: store.accepted(letters, sink, self._wanted))
 
     async def _offer(self, outlet: Outlet, letters: Sequence[Letter]) -> list[int]:
         """Publish what this sink has not accepted yet; gives the ids it still has not."""
@@ -136,8 +148,3 @@ class DeadLetters:
         else:
             outlet.failures = 0
             self.failing.pop(outlet.name, None)
-
-    def _look_in(self, delay: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(delay + 0.01, self.look)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from supervisor.config import ConfigError, Settings
-from supervisor.engine.dead_letters import Outlet
+from supervisor.engine.outlet import Outlet
+from supervisor.hooks import Sink
 from supervisor.plugin_manager import PluginManager
 
 
@@ -12,7 +15,8 @@ def open_outlets(settings: Settings, plugins: PluginManager) -> list[Outlet]:
     if not settings.dlq.active:
         return []
     types = plugins.merged("supervisor_sinks")
-    outlets, errors = [], []
+    sinks: list[tuple[str, Sink]] = []
+    errors = []
     for sink in settings.dlq.sinks:
         build = types.get(sink.type)
         if build is None:
@@ -21,11 +25,12 @@ def open_outlets(settings: Settings, plugins: PluginManager) -> list[Outlet]:
             )
             continue
         try:
-            outlets.append(Outlet(sink.name, build(**sink.options)))
+            sinks.append((sink.name, build(**sink.options)))
         except Exception as error:
             errors.append(f"{sink.key}: sink {sink.type!r} can't be built: {type(error).__name__}: {error}")
     if errors:
-        for outlet in outlets:
-            outlet.sink.close()
+        for _, built in sinks:
+            with suppress(Exception):
+                built.close()
         raise ConfigError(errors)
-    return outlets
+    return [Outlet(name, built) for name, built in sinks]

@@ -341,7 +341,7 @@ class Supervisor:
             flushed = await self._engine.flush(1.0 if self._stop.forced.is_set() else FLUSH_SECONDS)
             if self._letters is not None:
                 await self._letters.settle_down(0.0 if self._stop.forced.is_set() else LETTERS_SECONDS)
-                await self._letters.stop(FLUSH_SECONDS)
+                await self._letters.stop(1.0 if self._stop.forced.is_set() else FLUSH_SECONDS)
             if self._drain and flushed:
                 remaining = await self._engine.remaining(self._horizon)
         await self._close(flushed)

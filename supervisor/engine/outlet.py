@@ -1,0 +1,100 @@
+"""A configured dead-letter sink, and the thread it runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from supervisor.hooks import Sink
+
+PUBLISH_SECONDS = 30.0
+TURN_SECONDS = 1.0
+RETRY_DELAYS = (1.0, 60.0)
+
+
+class Call(NamedTuple):
+    work: Callable[[], Any]
+    answer: asyncio.Future[Any]
+
+
+class SinkThread:
+    """Runs calls in order. A daemon: one that hangs must not keep the process from ending, as an executor's threads do."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        threading.Thread(target=self._run, name=f"sink-{name}", daemon=True).start()
+
+    def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls.put(Call(work, answer))
+        return answer
+
+    def end(self) -> None:
+        """After the calls that were made."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            result, error = None, None
+            try:
+                result = call.work()
+            except BaseException as raised:  # a sink that calls sys.exit must not end the loop either
+                error = RuntimeError(f"{type(raised).__name__}: {raised}") if _is_exit(raised) else raised
+            try:
+                call.answer.get_loop().call_soon_threadsafe(_deliver, call.answer, result, error)
+            except RuntimeError:
+                return  # the loop has ended
+
+
+def _is_exit(raised: BaseException) -> bool:
+    return not isinstance(raised, Exception) or isinstance(raised, StopIteration)
+
+
+def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if answer.cancelled():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(result)
+
+
+class Outlet:
+    def __init__(self, name: str, sink: Sink) -> None:
+        self.name = name
+        self.failures = 0
+        self._sink = sink
+        self._thread = SinkThread(name)
+        self._under_way: asyncio.Future[frozenset[int]] | None = None
+
+    async def publish(self, letters: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+        """The ids that the sink has accepted. Raises TimeoutError after PUBLISH_SECONDS, and soon while an earlier publish
+        still hangs; whatever the sink raises."""
+        if self._under_way is not None and not await _ends(self._under_way, TURN_SECONDS):
+            raise TimeoutError("still busy with an earlier publish")
+        own = deepcopy(list(letters))  # a sink may change what it is given
+        self._under_way = self._thread.call(lambda: frozenset(self._sink.publish(own)))
+        if not await _ends(self._under_way, PUBLISH_SECONDS):
+            raise TimeoutError(f"no answer within {PUBLISH_SECONDS:g}s")
+        return self._under_way.result()
+
+    def delay(self) -> float:
+        """Seconds until the next try, after `failures` in a row."""
+        first, most = RETRY_DELAYS
+        return min(most, first * 2.0 ** min(max(0, self.failures - 1), 30))
+
+    async def close(self, patience: float) -> None:
+        """After a publish under way; a sink that hangs is left alone after `patience` seconds."""
+        closed = self._thread.call(self._sink.close)
+        self._thread.end()
+        if await _ends(closed, patience):
+            closed.exception()  # there is nobody left to tell
+
+
+async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:
+    done, _ = await asyncio.wait([work], timeout=seconds)
+    return bool(done)
