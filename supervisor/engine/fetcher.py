@@ -33,7 +33,9 @@ class Claimed(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What the fetcher wants, as a value that the writer's thread may read while the loop goes on."""
+    """What the fetcher wants, as a value that the writer's thread may read while the loop goes on. With no capacity left
+    it wants only the retries that have credit: they overtake what is held already.
+    """
 
     capacity: int
     turn: int
@@ -44,7 +46,14 @@ class Demand(NamedTuple):
     resolve: Resolve
 
     def takes(self, waiting: dict[str, Waiting]) -> list[Take]:
+        if not self.capacity:
+            return [take for queue, ready in waiting.items() if (take := self._overtaking(queue, ready)).limit > 0]
         return plan_takes(self.capacity, waiting, self.turn, self._allowance, self._retries_most, self._urgent_from)
+
+    def _overtaking(self, queue: str, ready: Waiting) -> Take:
+        most = self._retries_most(queue, True)
+        retries = self._allowance(queue, ready.retries if most is None else min(most, ready.retries))
+        return Take(queue, retries, retries, retries, self._urgent_from(queue))
 
     def _allowance(self, queue: str, count: int) -> int:
         retry = self.settings.retry_for(queue)
@@ -91,6 +100,7 @@ class Fetcher:
         self._claiming = False
         self._more = True  # the store may have claimable jobs
         self._rung = False  # it was said so while a claim was under way
+        self._came_due = False  # since the last claim began: a retry may have to overtake what is held
         self._left = False  # the last claim left some
         self._waiting: dict[str, Waiting] = {}
         self._due: asyncio.TimerHandle | None = None
@@ -140,7 +150,11 @@ class Fetcher:
         ):
             if self._due is not None:
                 self._due.cancel()
-            self._due = self._loop.call_at(when, self.ring)
+            self._due = self._loop.call_at(when, self._ring_due)
+
+    def _ring_due(self) -> None:
+        self._came_due = True
+        self.ring()
 
     def _poll(self) -> None:
         """Covers a ring that was lost."""
@@ -159,7 +173,7 @@ class Fetcher:
             self._dispatch()
         if self._more and not self._claiming and not self.closed:
             want = self._room()
-            if want > 0:
+            if want > 0 or self._came_due:
                 self._claim(want)
 
     # dispatch
@@ -244,7 +258,7 @@ class Fetcher:
         return max(want if want >= target // 2 else 0, idle)
 
     def _claim(self, capacity: int) -> None:
-        self._claiming, self._rung = True, False
+        self._claiming, self._rung, self._came_due = True, False, False
         demand = self._demand(capacity)
 
         def claim(store: Store) -> Claimed:
