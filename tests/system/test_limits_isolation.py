@@ -6,8 +6,6 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.system.command import Command, wait_for
 
 CONFIG = """

@@ -83,7 +83,7 @@ def test_a_lone_retry_overtakes_two_thousand_fresh_jobs(command: Command) -> Non
     )
     command.enqueue_many([named("lone", fails=1), *(named("fresh", seconds=0.002) for _ in range(2000))])
     at = drained(command).index("loner")
-    assert at < 500, "after some that fit into its backoff and what was under way, not after all"
+    assert at < 250, "after some that fit into its backoff and what was under way, not after all"
 
 
 def test_priority_goes_before_age_and_urgent_jobs_before_retries(command: Command) -> None:
