@@ -154,6 +154,8 @@ class Engine:
         self.fetcher.ring()
         if 0 < len(self.leases) <= CHECK_AT_MOST:
             self._spawn(self._check_leases())
+        if len(self.fetcher):
+            self._spawn(self._give_back_paused())
 
     def _unknown(self, leases: list[Lease]) -> None:
         now, grace = self._loop.time(), self.settings.unknown_handler.grace
@@ -286,7 +288,9 @@ class Engine:
             await self._check_leases()
         await self.recovery.sweep()
         if len(self.fetcher):
-            await self._free_held()
+            await self._give_back_paused()
+        if self.fetcher.captives():
+            await self._give_to_idle()
         if self._ticks % PRUNE_TICKS == 0:
             await self._prune()
 
@@ -305,15 +309,17 @@ class Engine:
 
             self.writer.submit(announce).add_done_callback(_ignore_abandoned)
 
-    async def _free_held(self) -> None:
-        """Jobs of a queue paused meanwhile go back; so do jobs that wait here while another supervisor idles."""
+    async def _give_back_paused(self) -> None:
+        """Jobs held here of a queue that was paused meanwhile."""
         for queue in await self.writer.submit(lambda store: store.paused()):
             self._release(self.fetcher.take_queue(queue), "paused")
-        if self.fetcher.captives():
-            stats = await self.writer.submit(lambda store: store.stats())
-            others = [row for row in stats["supervisors"] if any(_idle(worker) for worker in row["workers"])]
-            if others and not self.pool.idle_count():
-                self._release(self.fetcher.take_all(), "others idle")
+
+    async def _give_to_idle(self) -> None:
+        """What waits here goes back while another supervisor idles."""
+        stats = await self.writer.submit(lambda store: store.stats())
+        others = [row for row in stats["supervisors"] if any(_idle(worker) for worker in row["workers"])]
+        if others and not self.pool.idle_count():
+            self._release(self.fetcher.take_all(), "others idle")
 
     async def _prune(self) -> None:
         kept = self.settings.retention
