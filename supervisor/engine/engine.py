@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ PRUNE_TICKS = 10
 STRAY_TICKS = 10
 CHECK_AT_MOST = 200
 KILL_SECONDS = 10.0
+CLOCK_STEP = 1.0
 
 
 class Absence(NamedTuple):
@@ -53,7 +55,7 @@ class Engine:
 
     def __init__(
         self, store: Store, pool: Pool, settings: Settings, reports: Sequence[SourceReport], bus: Bus,
-        loop: asyncio.AbstractEventLoop, *, random: Random,
+        loop: asyncio.AbstractEventLoop, *, random: Random, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.pool = pool
@@ -67,6 +69,9 @@ class Engine:
         self._store = store
         self._bus = bus
         self._loop = loop
+        self._wall = wall
+        self._wall_ahead = wall() - loop.time()
+        self._pruning: asyncio.Task[None] | None = None
         self._infos: Mapping[str, HandlerInfo] = {}
         self._reports = list(reports)
         self._unknown_since: dict[str, Absence] = {}
@@ -278,7 +283,17 @@ class Engine:
 
     def tick(self, state: str) -> None:
         self._ticks += 1
+        self._watch_the_clock()
         self._spawn(self._look_around(state))
+        if self._ticks % PRUNE_TICKS == 0 and (self._pruning is None or self._pruning.done()):
+            self._pruning = self._spawn(self._prune())
+
+    def _watch_the_clock(self) -> None:
+        """After a step of it our leases may seem expired to others, and theirs to us."""
+        before, self._wall_ahead = self._wall_ahead, self._wall() - self._loop.time()
+        if abs(self._wall_ahead - before) > CLOCK_STEP:
+            self.recovery.forget()
+            self._spawn(self._extend_leases())
 
     async def _look_around(self, state: str) -> None:
         if self.writer.away:
@@ -291,8 +306,6 @@ class Engine:
             await self._give_back_paused()
         if self.fetcher.captives():
             await self._give_to_idle()
-        if self._ticks % PRUNE_TICKS == 0:
-            await self._prune()
 
     def _announce(self, state: str) -> None:
         """With news, or every ttl/3; start marks go along."""
@@ -322,15 +335,18 @@ class Engine:
             self._release(self.fetcher.take_all(), "others idle")
 
     async def _prune(self) -> None:
+        if self.writer.away:
+            return
         kept = self.settings.retention
         keep = Retention(kept.succeeded, kept.cancelled, kept.failed)
         while await self.writer.submit(lambda store: store.prune(keep, PRUNE_MOST)) >= PRUNE_MOST:
             pass
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

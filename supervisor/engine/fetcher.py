@@ -41,6 +41,7 @@ class Demand(NamedTuple):
     turn: int
     settings: Settings
     credits: dict[str, Credit]
+    held: dict[str, tuple[int, int]]  # (fresh, retries)
     holders: int
     workers: int
     resolve: Resolve
@@ -51,8 +52,10 @@ class Demand(NamedTuple):
         return plan_takes(self.capacity, waiting, self.turn, self._allowance, self._retries_most, self._urgent_from)
 
     def _overtaking(self, queue: str, ready: Waiting) -> Take:
+        fresh_held, retries_held = self.held.get(queue, (0, 0))
         most = self._retries_most(queue, True)
-        retries = self._allowance(queue, ready.retries if most is None else min(most, ready.retries))
+        overtaking = min(ready.retries, fresh_held, fresh_held if most is None else most)
+        retries = max(0, self._allowance(queue, retries_held + overtaking) - retries_held)
         return Take(queue, retries, retries, retries, self._urgent_from(queue))
 
     def _allowance(self, queue: str, count: int) -> int:
@@ -273,10 +276,10 @@ class Fetcher:
         self._writer.submit(claim).add_done_callback(self._claimed)
 
     def _demand(self, capacity: int) -> Demand:
-        allowances = {queue: lane.credit.copy() for queue, lane in self._lanes.items()}
-        return Demand(
-            capacity, self._turn, self._settings, allowances, self._holders(None), self._pool.count, self._resolve
-        )
+        credits = {queue: lane.credit.copy() for queue, lane in self._lanes.items()}
+        held = {queue: (len(lane.fresh), len(lane.retries)) for queue, lane in self._lanes.items() if len(lane)}
+        workers = self._pool.count
+        return Demand(capacity, self._turn, self._settings, credits, held, self._holders(None), workers, self._resolve)
 
     def _holders(self, but: Worker | None) -> int:
         return sum(1 for worker in self._pool.workers.values() if worker.retries and worker is not but)

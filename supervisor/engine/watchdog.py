@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 
 from supervisor.events import Bus, LoopGap
-from supervisor.processes.pool import Pool, State, Worker, heartbeat_lost, timed_out
+from supervisor.processes.pool import LINGERING, Pool, State, Worker, heartbeat_lost, timed_out
 
 CAPTIVE_AFTER = 0.020
 BEAT_CHECKS = 4
 GAP = 1.0
+RETIRE_SECONDS = 30.0  # for what a worker does after its last job
 LONGEST_WAIT = 1.0
 
 
@@ -83,11 +84,14 @@ class Watchdog:
         for worker in list(self._pool.workers.values()):
             worker.child.drain()
             worker.started = min(now, worker.started + gap)
-            worker.beat_at = now
+            worker.beat_at = worker.retired_at = now
         self._cpu.clear()
 
     def _look_at(self, worker: Worker, now: float) -> None:
         if worker.state in (State.DYING, State.STARTING):
+            return
+        if worker.state is State.RETIRING and not worker.sent and now - worker.retired_at >= RETIRE_SECONDS:
+            self._pool.condemn(worker, LINGERING)
             return
         if worker.sent:
             if now >= worker.started + CAPTIVE_AFTER:

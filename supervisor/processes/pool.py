@@ -71,6 +71,7 @@ class Worker:
         "number",
         "permits",
         "reported",
+        "retired_at",
         "retries",
         "sent",
         "started",
@@ -89,6 +90,7 @@ class Worker:
         self.retries = 0  # of the jobs sent
         self.started = now  # since when the first job may be running
         self.beat_at = now
+        self.retired_at = now  # or when it last answered after that
         self.done = 0
         self.doomed: Doom | None = None
         self.reported: Lease | None = None
@@ -181,6 +183,7 @@ def broken_channel(why: str) -> Doom:
 
 SHUTDOWN = Doom("shutdown", None, "the supervisor is stopping")
 CANCELLED = Doom("cancelled", None, "the job was cancelled")
+LINGERING = Doom("lingering", None, "it did not end after its last job")
 LEASE_LOST = Doom("lease_lost", None, "the lease passed to another owner")
 
 
@@ -266,7 +269,7 @@ class Pool:
 
     def retire(self, worker: Worker) -> None:
         """Let it finish the job it runs, give back the rest, and end it in good order; its place is filled at once."""
-        worker.state = State.RETIRING
+        worker.state, worker.retired_at = State.RETIRING, self._timer.time()
         self._give_back(worker)
         worker.child.retire()
 
@@ -342,10 +345,13 @@ class Pool:
 
     def condemn(self, worker: Worker, doom: Doom, *, with_stack: bool = False) -> None:
         """Kill for cause: unstarted jobs are taken back and replies read first; if that settles the running job, it lives."""
-        was_running = worker.current
+        was_due = worker.current
         self._give_back(worker)
+        if doom.cause is Cause.TIMEOUT and worker.current is not was_due:  # it had not begun
+            return
+        was_running = worker.current
         worker.child.drain()
-        if doom.cause is Cause.TIMEOUT and worker.current is not was_running:
+        if worker.current is not was_running:
             return
         worker.kill(doom, with_stack=with_stack)
         # A child of many gigabytes takes the kernel long to tear down; its place must not wait for that.
@@ -417,7 +423,7 @@ class Pool:
             else:
                 outcomes.append(_told(lease, reply, pid))
         worker.settled(good)
-        worker.started = worker.beat_at = now
+        worker.started = worker.beat_at = worker.retired_at = now
         if outcomes:
             self.listener.ended(outcomes)
         self._recycle(worker)

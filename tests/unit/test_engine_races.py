@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.engine.fetcher import POLL_SECONDS
-from supervisor.events import JobCancelled, QueuesSeen
+from supervisor.events import JobCancelled, LeasesRecovered, QueuesSeen
 from supervisor.jobs import Policy
 from supervisor.stores.base import EnqueueRow, Take
 from tests.stores.shelf import dead
@@ -155,3 +155,65 @@ def test_leases_that_nobody_here_knows_of_are_given_back_although_none_is_held()
     for _ in range(20):
         here.engine.tick("running")
     assert here.state(id) == "ready"
+
+
+def test_pruning_a_mountain_is_done_once_at_a_time() -> None:
+    here = Virtual()
+    here.serve()
+    here.store.prune = lambda retention, limit: limit  # type: ignore[method-assign]
+    here.writer.eager = False
+    for _ in range(60):
+        here.loop.advance(1.0)
+        here.engine.tick("running")
+        for _ in range(20):
+            if here.writer.waiting:
+                call, answer = here.writer.waiting.pop(0)
+                answer.finish(call, here.store)
+    assert len(here.writer.waiting) <= 2
+
+
+def test_a_step_of_the_clock_is_followed_by_an_extend_at_once() -> None:
+    here = Virtual(lease={"ttl": 300.0})
+    here.enqueue("work")
+    here.serve()
+    here.child.start_next()
+    here.engine.tick("running")
+    here.wall.step(3600.0)
+    other = here.store.sibling()  # type: ignore[attr-defined]
+    other.join("them", "there", 2)
+    assert other.lapsed(10) != []
+    here.loop.advance(1.0)
+    here.engine.tick("running")
+    assert other.lapsed(10) == []
+
+
+def test_what_was_seen_expired_before_a_step_of_the_clock_proves_nothing() -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    here.serve()
+    claim_elsewhere(here)
+    here.wall.step(3600.0)
+    for _ in range(14):
+        here.loop.advance(1.0)
+        here.engine.tick("running")
+    here.wall.step(-3600.0)
+    here.wall.step(3605.0)
+    for _ in range(10):
+        here.loop.advance(1.0)
+        here.engine.tick("running")
+    assert not any(isinstance(event, LeasesRecovered) for event in here.events)
+
+
+def test_retries_that_come_due_behind_a_long_job_are_not_hoarded() -> None:
+    here = Virtual(handlers=("flaky", "work"), retry={"backoff": {"base": 5.0, "factor": 1.0, "jitter": "none"}})
+    ids = here.enqueue(*["flaky"] * 40)
+    here.serve()
+    for _ in ids:
+        here.child.run_next(kind="failed", took=1.0, error={"type": "Oops"})
+        here.loop.advance(0.1)
+    here.enqueue("work", priority=100)
+    here.ring()
+    assert here.child.start_next().handler == "work"
+    for _ in range(100):
+        here.loop.advance(0.1)
+        here.pool.beat(here.child)
+    assert len(here.engine.fetcher) <= 1

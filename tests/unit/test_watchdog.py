@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.engine.watchdog import CAPTIVE_AFTER, Watchdog
+from supervisor.engine.watchdog import CAPTIVE_AFTER, RETIRE_SECONDS, Watchdog
 from supervisor.events import JobStarted, LoopGap
 from supervisor.jobs import Cause
 from tests.unit.fakes import make_lease
@@ -172,3 +172,36 @@ def test_timeouts_in_every_place_at_once() -> None:
         child.die(signal="SIGKILL")
     assert sorted(here.failed()) == [(n, Cause.TIMEOUT) for n in (1, 2, 3, 4)]
     assert len(here.pool.workers) == 4
+
+
+def test_a_silent_worker_that_has_answered_meanwhile_is_not_killed() -> None:
+    here = Watched()
+    here.start(1)
+    here.child.finish(took=30.0)  # in its channel, not read yet
+    here.pass_time(31.0, beating=False)
+    assert here.child.killed == []
+    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
+
+
+def test_a_silent_worker_that_has_not_even_begun_its_job_is_killed_and_the_job_goes_elsewhere() -> None:
+    here = Watched()
+    here.send(1)
+    here.pass_time(31.0, beating=False)
+    assert here.children.forked[0].killed == [True]
+    assert [lease.id for lease in here.heard.returned] == [1]
+
+
+def test_a_worker_that_never_ends_after_its_last_job_is_killed() -> None:
+    here = Watched()
+    here.start(1, timeout=None)
+    here.pool.retire(here.worker)
+    here.pass_time(RETIRE_SECONDS * 3)
+    assert here.child.killed == []
+    here.child.finish()
+    here.child.drain()
+    retiring = here.child
+    here.pass_time(RETIRE_SECONDS - 1)
+    assert retiring.killed == []
+    here.pass_time(2)
+    assert retiring.killed
+    assert here.failed() == []

@@ -123,14 +123,29 @@ class VirtualLoop(FakeTimer):
         raise context["exception"]
 
 
+class Wall:
+    """The clock on the wall: goes with the loop's, and can be set."""
+
+    def __init__(self, loop: FakeTimer) -> None:
+        self._loop = loop
+        self._ahead = 0.0
+
+    def __call__(self) -> float:
+        return self._loop.time() + self._ahead
+
+    def step(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
 class Virtual:
-    """`jobs` of handler "work" unless told otherwise. The store's clock is the loop's."""
+    """`jobs` of handler "work" unless told otherwise. The store's clock is `wall`."""
 
     def __init__(
         self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",), **settings: Any
     ):
         self.loop = VirtualLoop()
-        self.store = store if store is not None else MemoryStore(clock=self.loop.time)
+        self.wall = Wall(self.loop)
+        self.store = store if store is not None else MemoryStore(clock=self.wall)
         self.store.join("us", "here", 1)
         self.bus = Bus()
         self.events: list[Any] = []
@@ -150,6 +165,7 @@ class Virtual:
                 self.bus,
                 self.loop,  # type: ignore[arg-type]
                 random=lambda: 1.0,
+                wall=self.wall,
             )
         finally:
             engine_module.Writer = made  # type: ignore[misc]
