@@ -1,0 +1,201 @@
+"""Letters are offered until every sink has them, whoever claimed them before: on a loop whose clock jumps, with scripted sinks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import selectors
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from supervisor.engine.dead_letters import CLAIM_SECONDS, DeadLetters
+from supervisor.engine.outlet import Outlet
+from supervisor.events import Bus, LettersFailed
+from supervisor.jobs import Policy
+from supervisor.stores.base import Store, Take
+from supervisor.stores.memory import MemoryStore
+from tests.stores.shelf import dead, put
+
+
+class JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+    """Where the loop would sleep, its clock jumps."""
+
+    now = 1000.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if not ready:
+            self.now += timeout or 0.0
+        return ready
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.selector = JumpingSelector()
+        super().__init__(self.selector)
+
+    def time(self) -> float:
+        return self.selector.now
+
+
+class ScriptedOutlet(Outlet):
+    """Refuses letters, or raises, while `script` says so."""
+
+    def __init__(self, name: str, script: Callable[[int], bool] = lambda _: True) -> None:
+        super().__init__(name, None)  # type: ignore[arg-type]
+        self.script = script
+        self.offered: list[int] = []
+
+    async def publish(self, letters: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+        self.offered += [letter["id"] for letter in letters]
+        return frozenset(letter["id"] for letter in letters if self.script(letter["id"]))
+
+
+class DirectWriter:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def submit(self, call: Callable[[Store], Any]) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(call(self.store))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Here:
+    def __init__(self, loop: JumpingLoop) -> None:
+        self.loop = loop
+        self.store = MemoryStore(clock=loop.time)
+        self.store.join("us", "here", 1)
+        self.bus = Bus()
+        self.events: list[Any] = []
+        self.bus.subscribe(self.events.append)
+
+    def publish(self, *outlets: Outlet) -> DeadLetters:
+        letters = DeadLetters(DirectWriter(self.store), outlets, self.bus, self.loop)  # type: ignore[arg-type]
+        letters.look()
+        return letters
+
+    def die(self, count: int = 1) -> list[int]:
+        put(self.store, *["mail"] * count)
+        takes = [Take("default", count, count, count, 100)]
+        leases = self.store.claim(takes, 30.0, lambda handler, queue: Policy())
+        self.store.settle([dead(lease) for lease in leases])
+        return [lease.id for lease in leases]
+
+    def letter(self, id: int) -> str:
+        job = self.store.get(id)
+        assert job is not None
+        return str(job["dead_letter"])
+
+
+@pytest.fixture
+def play() -> Any:
+    """Runs a scene on the jumping loop, and ends what it left running."""
+    loop = JumpingLoop()
+
+    def run(scene: Callable[[Here], Coroutine[Any, Any, None]]) -> None:
+        loop.run_until_complete(scene(Here(loop)))
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+
+    yield run
+    loop.close()
+
+
+def test_a_letter_that_another_supervisor_left_claimed_is_offered_when_its_claim_ends(play: Any) -> None:
+    async def scene(here: Here) -> None:
+        (id,) = here.die()
+        other = here.store.sibling()
+        other.join("them", "there", 2)
+        assert other.dead_letters(10, CLAIM_SECONDS)
+        here.publish(ScriptedOutlet("file"))
+        await asyncio.sleep(CLAIM_SECONDS + 10.0)
+        assert here.letter(id) == "delivered"
+
+    play(scene)
+
+
+def test_a_letter_whose_missing_sink_is_no_longer_configured_is_delivered(play: Any) -> None:
+    async def scene(here: Here) -> None:
+        (id,) = here.die()
+        here.store.accepted(here.store.dead_letters(10, 1.0), "file", frozenset({"file", "gone"}))
+        await asyncio.sleep(2.0)
+        file = ScriptedOutlet("file")
+        here.publish(file)
+        await asyncio.sleep(10.0)
+        assert (here.letter(id), file.offered) == ("delivered", [])
+
+    play(scene)
+
+
+def test_a_sink_that_has_failed_often_does_not_slow_down_the_others(play: Any) -> None:
+    async def scene(here: Here) -> None:
+        first, second = here.die(2)
+        stuck, once = ScriptedOutlet("stuck", lambda letter: letter != first), ScriptedOutlet("once")
+        stuck.failures = 10
+        once.script = lambda letter: once.offered.count(letter) > 1 or letter == first
+        here.publish(stuck, once)
+        await asyncio.sleep(3.0)
+        assert here.letter(second) == "delivered"
+
+    play(scene)
+
+
+class Exiting:
+    def publish(self, letters: Any) -> Any:
+        raise SystemExit(3)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_sink_that_calls_exit_is_a_sink_that_failed() -> None:
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        here = Here(loop)  # type: ignore[arg-type]
+        (id,) = here.die()
+        failed = asyncio.Event()
+        here.bus.subscribe(lambda event: failed.set() if isinstance(event, LettersFailed) else None)
+        letters = here.publish(Outlet("file", Exiting()))  # type: ignore[arg-type]
+        await asyncio.wait_for(failed.wait(), 30)
+        assert "SystemExit" in letters.failing["file"]
+        assert here.letter(id) == "pending"
+        await letters.stop(5.0)
+
+    asyncio.run(scene())
+
+
+class Clinging(Exiting):
+    def close(self) -> None:
+        raise SystemExit(0)
+
+
+def test_a_sink_that_does_not_close_is_no_fault_of_the_supervisor() -> None:
+    async def scene() -> None:
+        faults: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+        here = Here(asyncio.get_running_loop())  # type: ignore[arg-type]
+        letters = DeadLetters(DirectWriter(here.store), [Outlet("file", Clinging())], here.bus, here.loop)  # type: ignore[arg-type]
+        await letters.stop(5.0)
+        gc.collect()
+        assert faults == []
+
+    asyncio.run(scene())
+
+
+def test_letters_that_the_store_no_longer_gives_are_a_fault_that_is_told(play: Any) -> None:
+    async def scene(here: Here) -> None:
+        faults: list[Any] = []
+        here.loop.set_exception_handler(lambda _, context: faults.append(context["exception"]))
+        here.store.dead_letters = lambda limit, ttl: 1 / 0  # type: ignore[assignment, return-value]
+        here.publish(ScriptedOutlet("file"))
+        await asyncio.sleep(1.0)
+        assert [type(fault) for fault in faults] == [ZeroDivisionError]
+
+    play(scene)
