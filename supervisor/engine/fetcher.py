@@ -20,6 +20,7 @@ from supervisor.stores.base import Resolve, Store, Take, Waiting
 
 HELD_SECONDS = 0.100
 HELD_MOST = 2000
+STRANGERS_MOST = 1000
 PROMOTE_MOST = 1000
 POLL_SECONDS = 5.0
 CAPTIVE_SECONDS = 1.0
@@ -105,6 +106,7 @@ class Fetcher:
         self._rung = False  # it was said so while a claim was under way
         self._came_due = False  # since the last claim began: a retry may have to overtake what is held
         self._left = False  # the last claim left some
+        self._strangers = 0  # jobs in the last claim, if nobody here knows the handler of any
         self._waiting: dict[str, Waiting] = {}
         self._due: asyncio.TimerHandle | None = None
         self._moved_at = loop.time()
@@ -177,7 +179,7 @@ class Fetcher:
         if self._more and not self._claiming and not self.closed:
             want = self._room()
             if want > 0 or self._came_due:
-                self._claim(want)
+                self._claim(want and want + min(STRANGERS_MOST, 2 * self._strangers))
 
     # dispatch
 
@@ -331,6 +333,8 @@ class Fetcher:
 
     def _accept(self, leases: list[Lease]) -> None:
         unknown = [lease for lease in leases if not self._known(lease.handler)]
+        # A crowd of them is passed in large steps, or jobs behind it would wait as long as if each had run.
+        self._strangers = len(unknown) if len(unknown) == len(leases) else 0
         if unknown:
             leases = [lease for lease in leases if self._known(lease.handler)]
             self._unknown(unknown)
