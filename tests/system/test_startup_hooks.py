@@ -1,0 +1,227 @@
+"""Hooks of dropped-in files, on both sides, and what one that fails does not harm."""
+
+from __future__ import annotations
+
+import signal
+
+import orjson
+
+from tests.system.command import Command, Running, wait_for
+
+TELL = """
+    import json, os
+    from supervisor import handler, hookimpl
+
+    def tell(what):
+        fd = os.open("told", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(fd, (json.dumps(what) + "\\n").encode())
+        os.close(fd)
+"""
+RAISING = """
+    from supervisor import hookimpl
+
+    @hookimpl
+    def supervisor_started(info): raise ValueError("bad start")
+
+    @hookimpl
+    def supervisor_stopping(reason): raise ValueError("bad stop")
+
+    @hookimpl
+    def supervisor_events(events): raise ValueError("bad events")
+
+    @hookimpl
+    def supervisor_worker_started(worker): raise ValueError("bad worker start")
+
+    @hookimpl
+    def supervisor_worker_stopping(worker): raise ValueError("bad worker stop")
+"""
+PARENT = """
+    @hookimpl
+    def supervisor_started(info): tell(["started", os.getpid(), info])
+
+    @hookimpl
+    def supervisor_stopping(reason): tell(["stopping", os.getpid(), reason])
+
+    @hookimpl
+    def supervisor_events(events): tell(["events", os.getpid(), [type(event).__name__ for event in events]])
+"""
+WORKER = """
+    @handler
+    def noop(job):
+        return os.getpid()
+
+    @hookimpl
+    def supervisor_worker_started(worker): tell(["worker started", worker.pid, worker.number])
+
+    @hookimpl
+    def supervisor_worker_stopping(worker): tell(["worker stopping", worker.pid, worker.number])
+
+    @hookimpl(wrapper=True)
+    def supervisor_run(job):
+        tell(["before", job.id, job.handler])
+        result = yield
+        tell(["after", job.id, result])
+        return {"wrapped": result}
+"""
+
+
+def told(command: Command, what: str) -> list[list[object]]:
+    file = command.folder / "told"
+    lines = [orjson.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
+    return [line[1:] for line in lines if line[0] == what]
+
+
+def run_one(command: Command, plugins: dict[str, str]) -> tuple[Running, int, int]:
+    """Run one job and stop; gives the run, the job's id and the worker's pid."""
+    command.write(config="workers: {count: 1}\n", plugins=plugins)
+    id = command.enqueue("noop")
+    run = command.run()
+    pid = command.until(id, "succeeded")["result"]["wrapped"]
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    return run, id, pid
+
+
+def test_hooks_of_both_sides_are_called_around_their_subjects_lives(command: Command) -> None:
+    run, id, pid = run_one(command, {"both.py": TELL + PARENT + WORKER})
+    ((parent, info),) = told(command, "started")
+    assert parent == run.pid
+    assert isinstance(info, dict)
+    assert set(info) == {"owner", "host", "pid", "store"}
+    assert told(command, "stopping") == [[run.pid, "SIGTERM"]]
+    assert told(command, "worker started") == told(command, "worker stopping") == [[pid, 1]]
+    assert told(command, "before") == [[id, "noop"]]
+    assert told(command, "after") == [[id, pid]]
+    events = [name for _, names in told(command, "events") for name in names]  # type: ignore[attr-defined]
+    assert {"JobsClaimed", "JobsSettled", "WorkerStarted", "WorkerDied", "SupervisorStarted"} <= set(events)
+
+
+def test_a_hook_that_raises_is_said_and_the_next_plugins_hook_runs(command: Command) -> None:
+    plugins = {"a_raises.py": RAISING, "m_tells.py": TELL + PARENT + WORKER, "z_raises.py": RAISING}
+    run, id, pid = run_one(command, plugins)
+    for hook in ("started", "stopping", "events", "worker_started", "worker_stopping"):
+        assert f"supervisor_{hook}" in run.log
+    assert "ValueError: bad start" in run.log
+    assert len(told(command, "started")) == len(told(command, "stopping")) == 1
+    assert told(command, "worker started") == told(command, "worker stopping") == [[pid, 1]]
+    assert told(command, "before") == [[id, "noop"]]
+
+
+def test_middleware_that_raises_fails_the_attempt(command: Command) -> None:
+    wrapper = """
+        from supervisor import handler, hookimpl
+
+        @handler
+        def noop(job): pass
+
+        @hookimpl(wrapper=True)
+        def supervisor_run(job):
+            result = yield
+            if job.payload:
+                raise PermissionError("not you")
+            return result
+    """
+    command.write(config="retry: {max_retries: 0}\n", plugins={"guard.py": wrapper})
+    denied, fine = command.enqueue("noop", True), command.enqueue("noop", False)
+    command.run()
+    assert command.until(denied, "failed")["errors"][0]["message"] == "not you"
+    command.until(fine, "succeeded")
+
+
+def test_a_hook_that_hangs_holds_up_neither_jobs_nor_the_end(command: Command) -> None:
+    hangs = """
+        import time
+        from supervisor import handler, hookimpl
+
+        @handler
+        def noop(job): pass
+
+        @hookimpl
+        def supervisor_events(events):
+            open("hangs", "w").close()
+            time.sleep(3600)
+    """
+    command.write(plugins={"hangs.py": hangs})
+    run = command.run()
+    wait_for((command.folder / "hangs").exists)
+    for _ in range(3):
+        command.until(command.enqueue("noop"), "succeeded")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+
+
+def test_a_plugin_adds_a_command(command: Command) -> None:
+    adds = """
+        import click
+        from supervisor import hookimpl
+
+        @hookimpl
+        def supervisor_commands(group):
+            @group.command()
+            @click.argument("name")
+            def greet(name):
+                click.echo(f"hello {name}")
+    """
+    command.write(plugins={"adds.py": adds})
+    assert command.ask("greet", "me") == "hello me\n"
+
+
+def test_a_store_that_a_plugin_brings_is_run_like_any_other(command: Command) -> None:
+    brings = """
+        from supervisor import handler, hookimpl
+        from supervisor.stores.sqlite import SqliteStore
+
+        @handler
+        def noop(job): return "done"
+
+        def open_counted(settings, *, create, base):
+            open(base / "opened", "a").close()
+            return SqliteStore(base / settings.options["file"], create=create)
+
+        @hookimpl
+        def supervisor_stores():
+            return {"counted": open_counted}
+    """
+    command.write(config="store: {type: counted, file: mine.db}\nworkers: {count: 1}\n", plugins={"brings.py": brings})
+    id = int(command.call("enqueue", "noop").out)
+    assert (command.folder / "opened").exists()
+    run = command.run("--drain")
+    assert run.wait() == 0
+    assert command.job(id)["result"] == "done"
+    assert (command.folder / "mine.db").exists()
+    assert command.processes() == {}
+
+
+def test_a_kind_of_store_that_nobody_brings_is_the_users_mistake(command: Command) -> None:
+    command.write(config="store: {type: counted, file: mine.db}\n")
+    run = command.run()
+    assert run.wait() == 2
+    assert "'counted' is not a kind of store" in run.log
+    assert "Traceback" not in run.log
+
+
+def test_jobs_run_on_a_memory_store(command: Command) -> None:
+    chain = """
+        from supervisor import hookimpl
+
+        @hookimpl
+        def supervisor_started(info):
+            open("started", "w").write(info["store"])
+    """
+    command.write(config="store: memory://\nworkers: {count: 1}\n", plugins={"chain.py": chain})
+    run = command.run()
+    wait_for((command.folder / "started").exists)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert "memory" in (command.folder / "started").read_text()
+
+
+def test_a_worker_hook_that_raises_in_the_middle_of_churn_spoils_nothing(command: Command) -> None:
+    command.write(
+        config="workers: {count: 2, max_jobs: 5}\n", plugins={"a_raises.py": RAISING, "m.py": TELL + WORKER}
+    )
+    command.enqueue_many([{"handler": "noop"}] * 50)
+    run = command.run("--drain")
+    assert run.wait() == 0
+    assert len(command.jobs("--state", "succeeded")) == 50
+    assert len(told(command, "worker started")) == len(told(command, "worker stopping"))
