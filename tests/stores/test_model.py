@@ -14,6 +14,10 @@ from tests.stores.shelf import TTL, MemoryShelf, SqliteShelf, again, dead, put, 
 
 QUEUES = st.sampled_from(["a", "b"])
 PICKS = st.lists(st.integers(0, 7), max_size=4)
+RECOUNT = (
+    "state, queue, tier, n",
+    "(select state, queue, tier, count(*) as n from jobs group by state, queue, tier order by state, queue, tier)",
+)
 MAKE = {"success": success, "again": again, "dead": dead, "release": release}
 
 
@@ -119,6 +123,14 @@ class Model(RuleBasedStateMachine):
         self.same(lambda store: (store.waiting(None), store.remaining(None, 4.0), store.next_due()))
         for owner in (0, 1):
             self.same(lambda store: sorted(store.held()), owner)
+
+    @invariant()
+    def counts_are_what_a_recount_gives(self):
+        if not hasattr(self, "stores"):
+            return
+        sqlite = self.stores[1][0]
+        kept = sqlite.rows("state, queue, tier, n", "counts where n != 0 order by state, queue, tier")
+        assert kept == sqlite.rows(*RECOUNT)
 
     def teardown(self):
         for shelf in getattr(self, "shelves", ()):
