@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from supervisor.jobs import Lease
@@ -18,6 +18,8 @@ ENQUEUE = f"""insert into jobs(id, handler, queue, payload, headers, priority, o
     json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'), json_extract(value, '$[6]'),
     iif(json_extract(value, '$[6]') > ?2, {SCHEDULED}, {READY}), ?1 + key, ?2
   from json_each(?3)"""
+
+INSERT_LENGTH = 50_000_000  # characters of payloads and headers in one statement
 
 DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at, id limit ?)"""
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
@@ -67,7 +69,8 @@ class Claims(Policies):
         """(id of the first, created_at)."""
         now, first = self.now(), self.next_age()
         batch = [_columns(row, now) for row in rows]
-        self.run(ENQUEUE, first, now, packed(batch))
+        for start, part in _parts(batch):
+            self.run(ENQUEUE, first + start, now, packed(part))
         for (queue, later), n in Counter((entry[1], entry[6] > now) for entry in batch).items():
             self.count(SCHEDULED if later else READY, queue, 0, n)
         return first, now
@@ -123,6 +126,17 @@ class Claims(Policies):
         urgent = self.value(URGENT, take.queue, take.urgent, take.limit) if fresh else 0
         retries = self.column("id", CANDIDATES, take.queue, 1, min(take.limit, take.retries_most))
         return take.pick(fresh, urgent, retries)
+
+
+def _parts(batch: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Sequence[tuple[Any, ...]]]]:
+    """(index of its first row, rows), each small enough to be one value of SQLite's."""
+    start = length = 0
+    for index, row in enumerate(batch):
+        length += len(row[2]) + len(row[3] or "")
+        if length > INSERT_LENGTH and index > start:
+            yield start, batch[start:index]
+            start, length = index, len(row[2]) + len(row[3] or "")
+    yield start, batch[start:]
 
 
 def _columns(row: EnqueueRow, now: int) -> tuple[Any, ...]:
