@@ -36,6 +36,11 @@ class DeadLetters:
         self.on_quiet: Callable[[], None] = lambda: None
         self.failing: dict[str, str] = {}
 
+    @property
+    def stuck(self) -> bool:
+        """What is pending is not delivered by trying on: a sink refuses it, or there is none."""
+        return bool(self.failing) or not self._outlets
+
     def look(self) -> None:
         """There may be pending letters."""
         if self._outlets:

@@ -12,7 +12,7 @@ LOOK_EVERY = 0.5
 
 async def until_drained(engine: Engine, letters: DeadLetters, horizon: float | None, grace: float) -> None:
     """Until the served, unpaused queues have nothing left, or only what this run can't do: jobs whose handler no plugin
-    serves, or letters that a sink has refused for `grace` seconds with nothing else to do."""
+    serves, or letters that no sink has taken for `grace` seconds with nothing else to do."""
     loop = asyncio.get_running_loop()
     stuck_since: float | None = None
     while True:
@@ -21,7 +21,7 @@ async def until_drained(engine: Engine, letters: DeadLetters, horizon: float | N
             can_be_done = set(remaining) - _only_unknown(remaining, len(engine.unknown_jobs or ()))
             if not can_be_done:
                 return
-            if can_be_done == {"dead_letters"} and letters.failing:
+            if can_be_done == {"dead_letters"} and letters.stuck:
                 stuck_since = stuck_since if stuck_since is not None else loop.time()
                 if loop.time() - stuck_since >= grace:
                     return
