@@ -47,6 +47,7 @@ from supervisor.stores.base import Store, StoreAway
 TICK = 1.0
 JOIN_AGAIN = 0.2
 FLUSH_SECONDS = 5.0
+FORCED_SECONDS = 1.0
 LETTERS_SECONDS = 2.0
 
 
@@ -338,14 +339,19 @@ class Supervisor:
         flushed = True
         if self._engine is not None:
             await self._engine.drain(self.settings.shutdown.grace, self._stop.forced)
-            flushed = await self._engine.flush(1.0 if self._stop.forced.is_set() else FLUSH_SECONDS)
+            flushed = await self._engine.flush(self._patience)
             if self._letters is not None:
                 await self._letters.settle_down(0.0 if self._stop.forced.is_set() else LETTERS_SECONDS)
-                await self._letters.stop(1.0 if self._stop.forced.is_set() else FLUSH_SECONDS)
+                await self._letters.stop(self._patience)
             if self._drain and flushed:
                 remaining = await self._engine.remaining(self._horizon)
         await self._close(flushed)
         return self._exit_code(flushed, remaining), remaining
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for a store, a sink or a hook at the end."""
+        return FORCED_SECONDS if self._stop.forced.is_set() else FLUSH_SECONDS
 
     async def _close(self, flushed: bool) -> None:
         if self._retiring:
@@ -361,7 +367,7 @@ class Supervisor:
         elif self._store is not None:
             await self._loop.run_in_executor(None, _leave, self._store)
         if self._hooks is not None:
-            await self._loop.run_in_executor(None, self._hooks.stop, FLUSH_SECONDS)
+            await self._loop.run_in_executor(None, self._hooks.stop, self._patience)
 
     def _exit_code(self, flushed: bool, remaining: dict[str, int]) -> int:
         if self._fatal is not None or not flushed:

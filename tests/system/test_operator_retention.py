@@ -1,0 +1,59 @@
+"""What has ended is deleted when its time is up, by the running supervisor; never a letter that is still to be delivered."""
+
+from __future__ import annotations
+
+from tests.system.command import Command, wait_for
+
+JOBS = {
+    "jobs.py": """
+        from supervisor import handler, hookimpl
+
+        @handler
+        def noop(job): pass
+
+        @handler(max_retries=0)
+        def fails(job): raise ValueError("never")
+
+        class Refusing:
+            def publish(self, letters): raise ConnectionError("nobody there")
+            def close(self): pass
+
+        @hookimpl
+        def supervisor_sinks(): return {"refusing": Refusing}
+    """
+}
+
+
+def test_what_is_past_its_retention_goes_but_no_pending_letter(command: Command) -> None:
+    command.write(
+        config="""
+            workers: {count: 1}
+            retention: {succeeded: 1s, cancelled: none, failed: 1s}
+            dlq: {sinks: [{type: refusing}]}
+        """,
+        plugins=JOBS,
+    )
+    done, failed = command.enqueue("noop"), command.enqueue("fails")
+    cancelled = command.enqueue("noop", None, "--delay", "1h")
+    command.ask("jobs", "cancel", str(cancelled))
+    command.run()
+    command.until(done, "succeeded")
+    command.until(failed, "failed")
+
+    def pruned() -> None:
+        assert {job["id"] for job in command.jobs()} == {failed, cancelled}
+
+    wait_for(pruned, timeout=40, every=0.3)
+    assert command.job(failed)["dead_letter"] == "pending"
+
+
+def test_failed_jobs_without_letters_go_too_and_none_keeps(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nretention: {succeeded: none, failed: 1s}\n", plugins=JOBS)
+    done = command.enqueue("noop")
+    command.enqueue_many([{"handler": "fails"}] * 1500)
+    command.run()
+
+    def pruned() -> None:
+        assert {job["id"] for job in command.jobs()} == {done}
+
+    wait_for(pruned, timeout=60, every=0.3)

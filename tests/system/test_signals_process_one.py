@@ -1,0 +1,135 @@
+"""The supervisor as the first process of a container, and under systemd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.system.command import Command, Running, wait_for
+
+JOBS = {
+    "jobs.py": """
+        import os, subprocess
+        from supervisor import handler
+
+        @handler
+        def orphans(job):
+            for _ in range(20):
+                subprocess.run(["sh", "-c", "(sleep 0.2 &) ; (sleep 0.1; exit 3) & exit 0"], check=True)
+            return subprocess.run(["sh", "-c", "exit 7"]).returncode
+
+        @handler
+        def whose(job):
+            return [os.getpid(), os.getppid()]
+    """
+}
+FIRST = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+
+
+def needs_root() -> None:
+    if os.geteuid() != 0:
+        assert not os.environ.get("CI"), "tests in a pid namespace need root, which CI has"
+        pytest.skip("a pid namespace needs root")
+
+
+def of_the_supervisor(run: Running) -> list[int]:
+    """Its children, by their numbers outside of the namespace."""
+    first = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    assert len(first) == 1
+    return [int(first[0]), *map(int, Path(f"/proc/{first[0]}/task/{first[0]}/children").read_text().split())]
+
+
+def zombies(run: Running) -> list[str]:
+    own = Path("/proc") / str(of_the_supervisor(run)[0])
+    namespace = (own / "ns" / "pid").readlink()
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdecimal() and (folder / "ns" / "pid").readlink() == namespace:
+                stat = (folder / "stat").read_text()
+                if stat.rpartition(")")[2].split()[0] == "Z":
+                    found.append(stat)
+        except OSError:
+            continue
+    return found
+
+
+def test_as_process_one_it_reaps_what_it_is_handed_and_heeds_term(command: Command) -> None:
+    needs_root()
+    command.write(config="workers: {count: 2}\n", plugins=JOBS)
+    run = command.run(under=FIRST)
+    ids = [command.enqueue("orphans") for _ in range(4)]
+    for id in ids:
+        assert command.until(id, "succeeded")["result"] == 7, "a handler's own children are its own to wait for"
+    assert "pid=1 " in run.says("supervisor started")
+
+    def none() -> None:
+        assert zombies(run) == []
+
+    wait_for(none)
+    os.kill(of_the_supervisor(run)[0], signal.SIGTERM)
+    assert run.wait() == 0
+    assert command.left_behind() == {}
+
+
+def test_in_a_container_a_new_run_recovers_what_the_killed_one_left(command: Command) -> None:
+    needs_root()
+    hang = """
+        import os, time
+        from supervisor import handler
+
+        @handler
+        def hang(job):
+            if not os.path.exists("begun"):
+                open("begun", "w").close()
+                time.sleep(3600)
+    """
+    command.write(config="workers: {count: 1}\nretry: {backoff: {base: 100ms}}\n", plugins={"hang.py": hang})
+    id = command.enqueue("hang")
+    first = command.run(under=FIRST)
+    wait_for((command.folder / "begun").exists)
+    os.kill(of_the_supervisor(first)[0], signal.SIGKILL)
+    first.wait()
+    second = command.run(under=FIRST)
+    command.until(id, "succeeded")
+    second.says("recovered")
+    os.kill(of_the_supervisor(second)[0], signal.SIGTERM)
+    assert second.wait() == 0
+
+
+@contextmanager
+def notified(address: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hearing:
+        hearing.bind(address)
+        hearing.settimeout(15)
+        yield hearing
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_is_told_ready_watchdog_and_stopping(command: Command, tmp_path: Path, abstract: bool) -> None:
+    name = f"supervisor-test-{command.mark}" if abstract else str(tmp_path / "notify")
+    command.env["NOTIFY_SOCKET"] = "@" + name if abstract else name
+    command.write(plugins=JOBS)
+    with notified("\0" + name if abstract else name) as hearing:
+        run = command.run()
+        assert hearing.recv(100) == b"READY=1"
+        run.says("supervisor started")
+        assert [hearing.recv(100), hearing.recv(100)] == [b"WATCHDOG=1"] * 2
+        run.signal(signal.SIGTERM)
+        heard = hearing.recv(100)
+        assert heard == b"STOPPING=1" or hearing.recv(100) == b"STOPPING=1"
+        assert run.wait() == 0
+
+
+def test_a_notify_socket_that_nobody_reads_harms_nothing(command: Command, tmp_path: Path) -> None:
+    command.env["NOTIFY_SOCKET"] = str(tmp_path / "nobody")
+    command.write(plugins=JOBS)
+    id = command.enqueue("whose")
+    assert command.run("--drain").wait() == 0
+    assert command.job(id)["state"] == "succeeded"
