@@ -22,6 +22,7 @@ FRAME_JOBS = 128
 FRAME_BYTES = 256 * 1024
 REFORK_DELAYS = (0.1, 30.0)
 FILL_AFTER = 0.050
+USEFUL_AFTER = 1.0
 HOST = socket.gethostname()
 
 
@@ -227,6 +228,7 @@ class Pool:
         self._timer = timer
         self._last_number = 0
         self._failed_starts = 0
+        self._forgiven = False
         self._reforks_waiting = 0
         self._by_child: dict[int, Worker] = {}
 
@@ -256,7 +258,9 @@ class Pool:
         self.workers[worker.number] = self._by_child[id(child)] = worker
 
     def _fork_after_delay(self) -> None:
-        """Children that die before they are ready are replaced with growing delays."""
+        """Children that die before they have been of any use are replaced with growing delays."""
+        if self.stopping:
+            return
         first, most = REFORK_DELAYS
         delay = min(most, first * 2 ** min(self._failed_starts, 20))
         self._failed_starts += 1
@@ -391,14 +395,18 @@ class Pool:
         worker = self._by_child.get(id(child))
         if worker is None or child.pid is None:
             return
-        self._failed_starts = 0
-        worker.beat_at = self._timer.time()
+        worker.started = worker.beat_at = self._timer.time()
+        self._timer.call_later(USEFUL_AFTER, self._was_useful, worker)
         if self.max_memory is not None:
             worker.memory_at_start = child.memory()
         if worker.state is State.STARTING:
             worker.state = State.READY
         self._bus.emit(WorkerStarted(worker.number, child.pid))
         self.listener.changed()
+
+    def _was_useful(self, worker: Worker) -> None:
+        if worker.number in self.workers:
+            self._failed_starts, self._forgiven = 0, False
 
     def replied(self, child: Child, replies: Sequence[Reply]) -> None:
         """Hot path: plain on purpose."""
@@ -468,7 +476,6 @@ class Pool:
         if worker is None:
             return
         del self.workers[worker.number]
-        was_ready = worker.state is not State.STARTING
         self._give_back(worker)
         culprit = worker.sent.popleft() if worker.sent and worker.permits > 0 else None
         if worker.sent:
@@ -480,11 +487,19 @@ class Pool:
             doom.name if doom else ("stopped" if worker.state is State.RETIRING and death.exit_code == 0 else "crash")
         )
         self._tell_death(worker, death, name, culprit)
-        if was_ready or doom is not None:
-            self.fill()
-        elif not self.stopping:
+        if doom is None and culprit is None and self._was_useless(worker):
             self._fork_after_delay()
+        else:
+            self.fill()
         self.listener.changed()
+
+    def _was_useless(self, worker: Worker) -> bool:
+        """It never got ready, or died right after that with nothing done, and was not the first to."""
+        if worker.state is not State.READY:
+            return worker.state is State.STARTING
+        short = not worker.done and self._timer.time() - worker.started < USEFUL_AFTER
+        forgiven, self._forgiven = self._forgiven, self._forgiven or short
+        return short and forgiven
 
     def _tell_death(self, worker: Worker, death: Death, cause: str, culprit: Lease | None) -> None:
         job = (culprit.id, culprit.handler, self._timer.time() - worker.started) if culprit else (None, None, None)

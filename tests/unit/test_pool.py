@@ -224,6 +224,29 @@ def test_workers_that_die_before_they_are_ready_are_replaced_with_growing_delays
     assert len(here.children.forked) == forked + 20
 
 
+def test_workers_that_die_as_soon_as_they_are_ready_are_replaced_with_growing_delays() -> None:
+    here = Setup()
+    for _ in range(200):
+        here.timer.advance(0.05)
+        if here.pool.workers:
+            here.child.come_up()
+            here.child.die(exit_code=1)
+    assert len(here.children.forked) < 10
+
+
+def test_a_worker_that_has_done_a_job_or_lived_a_while_is_replaced_at_once() -> None:
+    here = Setup()
+    for id in range(5):
+        here.send(id)
+        here.child.run_next()
+        here.child.die(exit_code=1)
+        here.child.come_up()
+        here.timer.advance(2.0)
+        here.child.die(signal="SIGKILL")
+        here.child.come_up()
+    assert len(here.children.forked) == 11
+
+
 def test_no_new_child_after_a_stop_begins() -> None:
     here = Setup(count=3)
     here.pool.stop()
