@@ -344,7 +344,10 @@ class Supervisor:
                 await self._letters.settle_down(0.0 if self._stop.forced.is_set() else LETTERS_SECONDS)
                 await self._letters.stop(self._patience)
             if self._drain and flushed:
-                remaining = await self._engine.remaining(self._horizon)
+                try:
+                    remaining = await asyncio.wait_for(self._engine.remaining(self._horizon), self._patience)
+                except TimeoutError:
+                    flushed = False  # the store went away just now: what is left can't be said
         await self._close(flushed)
         return self._exit_code(flushed, remaining), remaining
 

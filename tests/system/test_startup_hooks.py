@@ -217,11 +217,30 @@ def test_jobs_run_on_a_memory_store(command: Command) -> None:
 
 
 def test_a_worker_hook_that_raises_in_the_middle_of_churn_spoils_nothing(command: Command) -> None:
-    command.write(
-        config="workers: {count: 2, max_jobs: 5}\n", plugins={"a_raises.py": RAISING, "m.py": TELL + WORKER}
-    )
+    command.write(config="workers: {count: 2, max_jobs: 5}\n", plugins={"a_raises.py": RAISING, "m.py": TELL + WORKER})
     command.enqueue_many([{"handler": "noop"}] * 50)
     run = command.run("--drain")
     assert run.wait() == 0
     assert len(command.jobs("--state", "succeeded")) == 50
     assert len(told(command, "worker started")) == len(told(command, "worker stopping"))
+
+
+def test_signals_that_an_import_takes_over_are_taken_back(command: Command) -> None:
+    takes = """
+        import signal
+        from supervisor import hookimpl
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
+
+        @hookimpl
+        def supervisor_started(info): pass
+    """
+    command.write(plugins={"takes.py": takes})
+    run = command.run()
+    run.says("supervisor started")
+    run.signal(signal.SIGHUP)
+    run.says("config read again")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
