@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from supervisor.config import Settings
 from supervisor.engine.committer import Committer, release
-from supervisor.engine.fetcher import Fetcher
+from supervisor.engine.fetcher import HEAD_START, Fetcher
 from supervisor.engine.leases import Leases
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.status import presence
@@ -28,7 +28,7 @@ from supervisor.events import (
     WorkerDied,
     WorkerStarted,
 )
-from supervisor.jobs import Cause, JobState, Lease, Outcome, Policy
+from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy
 from supervisor.plugin_manager import HandlerInfo, SourceReport
 from supervisor.processes.pool import LEASE_LOST, SHUTDOWN, Pool
 from supervisor.processes.port import Children
@@ -88,7 +88,7 @@ class Engine:
         self.recovery = Recovery(self.writer, ttl, bus, now=loop.time, decide=self.committer.decide)
         self.fetcher = Fetcher(
             self.writer, pool, self.leases, settings, bus, loop, known=self._known, unknown=self._unknown,
-            overtaken=self._overtaken, give_back=self._release_late, may_dispatch=self._may_dispatch,
+            overtaken=self._overtaken, give_back=self._release, may_dispatch=self._may_dispatch,
         )  # fmt: skip
         self.watchdog = Watchdog(pool, bus, loop, settings.workers.heartbeat_timeout, woke_from_gap=self._woke_from_gap)
         self._extension: asyncio.TimerHandle | None = None
@@ -186,9 +186,6 @@ class Engine:
         """Ours under a new token: what still runs under the old one must not run twice."""
         self._give_up(self.leases.same_jobs(claimed), "claim")
 
-    def _release_late(self, leases: list[Lease]) -> None:
-        self._release(leases, "shutdown")
-
     def _on_event(self, event: Event) -> None:
         """What others have done that the engine must act on."""
         if isinstance(event, JobsSettled | LeasesRecovered):
@@ -209,10 +206,13 @@ class Engine:
                 continue
             if outcome.letter:
                 self.on_letter()
-            elif outcome.state is JobState.SCHEDULED:
-                soonest = outcome.delay if soonest is None else min(soonest, outcome.delay)
             elif outcome.state is JobState.READY:
                 ring = True
+            elif outcome.state is JobState.SCHEDULED:
+                put_off = outcome.kind is Kind.RELEASED
+                ring = ring or put_off  # others may have its handler
+                delay = outcome.delay + HEAD_START if put_off else outcome.delay
+                soonest = delay if soonest is None else min(soonest, delay)
         if soonest is not None:
             self.fetcher.due_in(soonest)
         if ring:

@@ -21,6 +21,7 @@ from supervisor.stores.base import Resolve, Store, Take, Waiting
 HELD_SECONDS = 0.100
 HELD_MOST = 2000
 STRANGERS_MOST = 1000
+HEAD_START = 0.5  # seconds by which those that may have a handler look before those that don't
 PROMOTE_MOST = 1000
 POLL_SECONDS = 5.0
 CAPTIVE_SECONDS = 1.0
@@ -85,7 +86,7 @@ class Fetcher:
     def __init__(
         self, writer: Writer, pool: Pool, leases: Leases, settings: Settings, bus: Bus, loop: asyncio.AbstractEventLoop, *,
         known: Callable[[str], bool], unknown: Callable[[list[Lease]], None],
-        overtaken: Callable[[Sequence[Lease]], None], give_back: Callable[[list[Lease]], None],
+        overtaken: Callable[[Sequence[Lease]], None], give_back: Callable[[list[Lease], str], None],
         may_dispatch: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._writer = writer
@@ -179,7 +180,7 @@ class Fetcher:
         if self._more and not self._claiming and not self.closed:
             want = self._room()
             if want > 0 or self._came_due:
-                self._claim(want and want + min(STRANGERS_MOST, 2 * self._strangers))
+                self._claim(want)
 
     # dispatch
 
@@ -262,9 +263,12 @@ class Fetcher:
         # Whoever still idles after a dispatch can start nothing of what is held.
         return max(want if want >= target // 2 else 0, idle)
 
-    def _claim(self, capacity: int) -> None:
+    def _claim(self, want: int) -> None:
+        """A crowd of unknown handlers is passed in large steps, or jobs behind it would wait for each of it."""
         self._claiming, self._rung, self._came_due = True, False, False
-        demand = self._demand(capacity)
+        strangers = min(STRANGERS_MOST, 2 * self._strangers) if want else 0
+        known_most = want if strangers else None
+        demand = self._demand(want + strangers)
 
         def claim(store: Store) -> Claimed:
             if self.closed:
@@ -275,7 +279,7 @@ class Fetcher:
             leases = store.claim(takes, demand.settings.lease.ttl, demand.resolve) if takes else []
             return Claimed(leases, waiting, store.next_due())
 
-        self._writer.submit(claim).add_done_callback(self._claimed)
+        self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, known_most))
 
     def _demand(self, capacity: int) -> Demand:
         credits = {queue: lane.credit.copy() for queue, lane in self._lanes.items()}
@@ -288,7 +292,7 @@ class Fetcher:
 
     # back on the loop
 
-    def _claimed(self, future: asyncio.Future[Claimed]) -> None:
+    def _claimed(self, future: asyncio.Future[Claimed], known_most: int | None) -> None:
         self._claiming = False
         error = future.exception()
         if isinstance(error, Abandoned):
@@ -297,16 +301,16 @@ class Fetcher:
             raise error
         claimed = future.result()
         self._note_waiting(claimed)
-        if claimed.next_due is not None:
-            self.due_in(claimed.next_due)
         if claimed.leases:
             self._overtaken(claimed.leases)
             self._leases.add(claimed.leases)
             self._bus.emit(JobsClaimed(claimed.leases))
             if self.closed:
-                self._give_back(claimed.leases)
+                self._give_back(claimed.leases, "shutdown")
                 return
-            self._accept(claimed.leases)
+            self._accept(claimed.leases, known_most)
+        if claimed.next_due is not None:
+            self.due_in(claimed.next_due + (HEAD_START if self._strangers else 0.0))
         self.pump()
 
     def _note_waiting(self, claimed: Claimed) -> None:
@@ -331,13 +335,15 @@ class Fetcher:
         if len(self._lanes) > LANES_MOST:
             self._lanes = {queue: lane for queue, lane in self._lanes.items() if len(lane) or queue in left}
 
-    def _accept(self, leases: list[Lease]) -> None:
+    def _accept(self, leases: list[Lease], known_most: int | None) -> None:
         unknown = [lease for lease in leases if not self._known(lease.handler)]
-        # A crowd of them is passed in large steps, or jobs behind it would wait as long as if each had run.
         self._strangers = len(unknown) if len(unknown) == len(leases) else 0
         if unknown:
             leases = [lease for lease in leases if self._known(lease.handler)]
             self._unknown(unknown)
+        if known_most is not None and len(leases) > known_most:
+            self._give_back(leases[known_most:], "more than can be held")
+            leases = leases[:known_most]
         for queue, own in groupby(leases, attrgetter("queue")):
             self._lane(queue).add(own)
         self._count += len(leases)
