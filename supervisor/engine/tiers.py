@@ -118,7 +118,7 @@ def share_out(capacity: int, waiting: Mapping[str, int], turn: int) -> dict[str,
     while open_names and capacity > 0:
         each, odd = divmod(capacity, len(open_names))
         for place, name in enumerate(open_names):
-            share = min(waiting[name] - shares.get(name, 0), each + (1 if place < odd else 0))
+            share = min(waiting[name] - shares.get(name, 0), each or (1 if place < odd else 0))
             shares[name] = shares.get(name, 0) + share
             capacity -= share
         open_names = [name for name in open_names if shares[name] < waiting[name]]
