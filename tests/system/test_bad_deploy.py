@@ -121,6 +121,15 @@ def test_an_unknown_handler_does_not_spin_and_is_a_dead_letter_after_its_grace(c
     assert run.log.count("looked at again") == 1
 
 
+def test_jobs_behind_a_crowd_of_an_unknown_handler_do_not_wait_for_each_of_it(command: Command) -> None:
+    command.write(config="workers: {count: 2}\n", plugins={"other.py": OTHER})
+    command.enqueue_many([{"handler": "nobodys"}] * 40_000)
+    others = [command.enqueue("other") for _ in range(10)]
+    command.run()
+    for id in others:
+        assert command.until(id, "succeeded")["errors"] == []
+
+
 @pytest.mark.parametrize("who", ["served", "unserved"])
 def test_a_handler_that_only_one_of_two_supervisors_has(command: Command, who: str) -> None:
     command.write(
