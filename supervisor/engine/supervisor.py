@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from enum import IntEnum
 from random import random
 from typing import Any
@@ -241,14 +241,25 @@ class Supervisor:
             "supervisor_started", info={"owner": self.owner, "host": HOST, "pid": os.getpid(), "store": url}
         )
         self._notifier.tell("READY=1")
-        self._ticking = self._loop.create_task(self._tick())  # goes on until the leases are settled
+        self._ticking = self._keep(self._tick())  # goes on until the leases are settled
         if self._reload is not None:
-            self._reloading = self._loop.create_task(self._reload_when_asked(self._reload))
+            self._reloading = self._keep(self._reload_when_asked(self._reload))
         if self._drain:
             drained = until_drained(self._engine, self._letters, self._horizon, self.settings.shutdown.grace)
             await self._until_asked(drained)
             self._stop.ask("drained")
         await self._stop.asked.wait()
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task of the supervisor's own; a fault in it is told at once."""
+        task = self._loop.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._loop.call_exception_handler({"message": "a task of the supervisor failed", "exception": error})
 
     async def _tick(self) -> None:
         """Next tick from the schedule, not from now."""
@@ -312,7 +323,7 @@ class Supervisor:
         return reports, self._engine.newly_broken(reports)
 
     def _let_retire(self, old: ProcessChildren) -> None:
-        task = self._loop.create_task(self._end_with_its_workers(old))
+        task = self._keep(self._end_with_its_workers(old))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 

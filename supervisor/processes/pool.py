@@ -242,7 +242,7 @@ class Pool:
 
     def fill(self) -> None:
         """Fork until there are as many workers as wanted; retire those too many."""
-        if self.stopping:
+        if self.stopping or not self._opened:
             return
         living = [w for w in self.workers.values() if w.state in (State.STARTING, State.READY)]
         for _ in range(self.count - len(living) - self._reforks_waiting):

@@ -328,6 +328,15 @@ def test_fewer_workers_are_wanted_idle_ones_go_first() -> None:
     assert (here.children.forked[0].retired, here.children.forked[1].retired) == (False, True)
 
 
+def test_more_workers_asked_for_before_there_is_a_nursery_come_with_it() -> None:
+    here = Setup(count=1)
+    pool = Pool(1, here.bus, here.timer)
+    pool.count = 3
+    pool.fill()
+    pool.open(here.children, here.heard)
+    assert len(pool.workers) == 3
+
+
 def test_new_settings_replace_every_worker_and_drop_no_job() -> None:
     here = Setup()
     here.send(1, 2)
