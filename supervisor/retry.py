@@ -10,6 +10,9 @@ from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outc
 FREE_LAPSES = 2
 """Leases in a row that may end without an outcome and without a start mark before one counts as a retry."""
 
+UNKNOWN_FOR = 1.0
+"""Seconds, at least, until a job is looked at again whose handler is not served here."""
+
 FINAL_CAUSES = frozenset({Cause.REJECTED, Cause.REFUSED, Cause.UNKNOWN_HANDLER})
 
 Random = Callable[[], float]
@@ -100,7 +103,7 @@ def unknown_handler(lease: Lease, *, unknown_for: float, grace: float) -> Outcom
     """A job whose handler is not served here: released and looked at again after the cap of its backoff, so that a bad deploy
     empties no queue; a dead letter once its handler has been unknown for `grace` seconds."""
     if unknown_for < grace:
-        return Outcome(lease, Kind.RELEASED, delay=lease.policy.backoff.max)
+        return Outcome(lease, Kind.RELEASED, delay=max(UNKNOWN_FOR, lease.policy.backoff.max))
     message = f"no plugin serves handler {lease.handler!r}; expected one within {grace:g}s"
     failure = Failure(Cause.UNKNOWN_HANDLER, type="UnknownHandler", message=message, attempt=lease.attempt)
     return Outcome(lease, Kind.FAILED, failure=failure)

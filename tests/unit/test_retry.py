@@ -133,6 +133,11 @@ def test_a_lapse_counts_if_started_or_the_third_in_a_row(lapses: int, started: b
     assert outcome.seen == 7
 
 
+def test_a_job_of_an_unknown_handler_is_looked_at_once_a_second_at_most() -> None:
+    hasty = lease(policy=Policy(backoff=Backoff(base=0.001, max=0.001)))
+    assert unknown_handler(hasty, unknown_for=0, grace=3600).delay == 1.0
+
+
 def test_an_unknown_handler_is_released_until_its_grace_is_over() -> None:
     released = decide(unknown_handler(lease(), unknown_for=3599, grace=3600), never, letters=True)
     assert (released.state, released.delay, released.counted) == (JobState.SCHEDULED, 30, False)
