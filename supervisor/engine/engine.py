@@ -420,10 +420,14 @@ class Engine:
             self.changes.clear()
             await _first_of(self.changes, timeout=1.0)
 
+    async def settle_all(self) -> None:
+        await self.writer.submit(lambda store: None)  # a claim under way may bring jobs, which are given back
+        await self.committer.finish()
+
     async def flush(self, patience: float) -> bool:
         """Settle what has ended; False if the store would not take it in time."""
         try:
-            await asyncio.wait_for(self.committer.finish(), patience)
+            await asyncio.wait_for(self.settle_all(), patience)
         except TimeoutError:
             return False
         return True

@@ -344,6 +344,7 @@ class Fetcher:
         if known_most is not None and len(leases) > known_most:
             self._give_back(leases[known_most:], "more than can be held")
             leases = leases[:known_most]
+            self._left = True
         for queue, own in groupby(leases, attrgetter("queue")):
             self._lane(queue).add(own)
         self._count += len(leases)

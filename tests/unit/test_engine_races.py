@@ -217,3 +217,45 @@ def test_retries_that_come_due_behind_a_long_job_are_not_hoarded() -> None:
         here.loop.advance(0.1)
         here.pool.beat(here.child)
     assert len(here.engine.fetcher) <= 1
+
+
+def test_a_crowd_of_strangers_does_not_make_a_hoard_of_those_behind_it() -> None:
+    here = Virtual()
+    here.enqueue(*["nope"] * 300)
+    ids = here.enqueue(*["work"] * 600)
+    here.serve()
+    assert here.child.permits
+    assert sum(here.state(id) == "in_flight" for id in ids) <= 2
+
+
+def test_the_flush_waits_for_what_a_claim_under_way_may_still_bring() -> None:
+    here = Virtual()
+    here.serve()
+    (id,) = here.enqueue("work")
+    here.writer.eager = False
+    here.ring()
+    call, answer = here.writer.waiting.pop()
+    answer.value = call(here.store)  # the store has claimed it, the loop has not heard yet
+    here.engine.fetcher.close()
+    finished: list[bool] = []
+
+    async def finish() -> None:
+        finished.append(here.engine.committer.idle)
+
+    here.engine.committer.finish = finish  # type: ignore[method-assign]
+    here.loop.create_task(here.engine.settle_all())
+    assert finished == []
+    answer.finish(lambda store: answer.value, here.store)
+    here.writer.step()
+    assert finished == [False]
+    assert here.state(id) == "ready"
+
+
+def test_what_was_given_back_because_it_could_not_be_held_is_claimed_when_a_worker_is_free() -> None:
+    here = Virtual()
+    here.enqueue(*["nope"] * 300)
+    ids = here.enqueue(*["work"] * 20)
+    here.serve()
+    for _ in ids:
+        here.child.run_next(took=10.0)
+    assert {here.state(id) for id in ids} == {"succeeded"}
