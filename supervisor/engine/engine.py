@@ -216,6 +216,7 @@ class Engine:
         if soonest is not None:
             self.fetcher.due_in(soonest)
         if ring:
+            self.fetcher.given_back()
             self._spawn(self._ring_others())
         self.changes.set()
 

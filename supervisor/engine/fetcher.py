@@ -168,6 +168,10 @@ class Fetcher:
         if not self.closed:
             self.ring()
 
+    def given_back(self) -> None:
+        """Jobs are in the store again; whoever is free first claims them, here if no other does."""
+        self._left = True
+
     def worker_changed(self) -> None:
         self._more = self._more or self._left
         self.pump()
@@ -344,7 +348,6 @@ class Fetcher:
         if known_most is not None and len(leases) > known_most:
             self._give_back(leases[known_most:], "more than can be held")
             leases = leases[:known_most]
-            self._left = True
         for queue, own in groupby(leases, attrgetter("queue")):
             self._lane(queue).add(own)
         self._count += len(leases)

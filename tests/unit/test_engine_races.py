@@ -7,7 +7,7 @@ from typing import Any
 from supervisor.engine.fetcher import POLL_SECONDS
 from supervisor.events import JobCancelled, LeasesRecovered, QueuesSeen
 from supervisor.jobs import Policy
-from supervisor.stores.base import EnqueueRow, Take
+from supervisor.stores.base import EnqueueRow, Presence, Take
 from tests.stores.shelf import dead
 from tests.unit.virtual import Virtual
 
@@ -259,3 +259,22 @@ def test_what_was_given_back_because_it_could_not_be_held_is_claimed_when_a_work
     for _ in ids:
         here.child.run_next(took=10.0)
     assert {here.state(id) for id in ids} == {"succeeded"}
+
+
+def test_what_went_back_for_others_who_did_not_take_it_is_claimed_when_a_worker_is_free() -> None:
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 10)
+    here.serve()
+    here.child.run_next(took=0.001)
+    here.child.start_next()
+    other = here.store.sibling()  # type: ignore[attr-defined]
+    other.join("them", "there", 2)
+    other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))
+    for _ in range(4):
+        here.loop.advance(0.6)
+        here.pool.beat(here.child)
+    here.engine.tick("running")
+    assert [here.state(id) for id in ids[2:]] == ["ready"] * 8
+    here.child.finish(took=2.4)
+    here.child.drain()
+    assert here.pool.idle_count() == 0
