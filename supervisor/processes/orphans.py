@@ -94,7 +94,8 @@ def _foreign_zombies(known: Collection[int]) -> set[int]:
 
 def _is_foreign_zombie(pid: int) -> bool:
     now = proctree.stat(pid)
-    return now is not None and now.state == "Z" and now.group != os.getpgrp()
+    own = os.getpgrp()  # 0 for every group of another pid namespace, so there it tells nobody apart
+    return now is not None and now.state == "Z" and (now.group != own or own == 0)
 
 
 def _is_of(workers: Collection[int], pid: int) -> bool:
