@@ -166,6 +166,29 @@ def test_the_last_of_many_hups_counts(command: Command) -> None:
     wait_for(newest)
 
 
+def test_a_hup_during_a_reload_asks_for_another(command: Command) -> None:
+    run = serve(command, "workers: {count: 1}\n")
+    slow = """
+        import os, time
+        open("importing", "w").close()
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+    """
+    command.write(plugins={**plugin(2), "slow.py": slow})
+    run.signal(signal.SIGHUP)
+    wait_for((command.folder / "importing").exists)
+    command.write(plugins=plugin(3))
+    run.signal(signal.SIGHUP)
+    run.signal(signal.SIGUSR1)
+    run.says("status: ")  # so it has heard
+    (command.folder / "go").touch()
+
+    def newest() -> None:
+        assert result(command) == 3
+
+    wait_for(newest)
+
+
 def test_a_hup_at_the_start_is_not_lost(command: Command) -> None:
     slow = {"slow.py": "import time\nopen('importing', 'w').close()\ntime.sleep(1)\n"}
     command.write(config="workers: {count: 1}\n", plugins={**slow, **plugin(1)})
