@@ -184,3 +184,20 @@ def test_nothing_of_a_dead_supervisor_survives(command: Command, start: str) -> 
         assert command.processes() == {}
 
     wait_for(nothing_left, PATIENCE)
+
+
+def test_workers_of_a_dead_nursery_die_with_the_supervisor_too(command: Command) -> None:
+    command.write(config="workers: {count: 1}\n", plugins={"hanging.py": hanging.PLUGIN})
+    mark = command.folder / "started"
+    command.enqueue("blocked", str(mark))
+    run = command.run()
+    wait_for(mark.exists)
+    first = run.nursery()
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: run.nursery() != first)
+    run.kill()
+
+    def nothing_left() -> None:
+        assert command.processes() == {}
+
+    wait_for(nothing_left)
