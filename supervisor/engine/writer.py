@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -95,10 +96,12 @@ class Writer:
     def _run(self) -> None:
         while (works := self._next()) is not None:
             self._commit(works)
-            try:
-                self._loop.call_soon_threadsafe(_deliver, works)
-            except RuntimeError:
-                return  # the loop has ended
+            self._tell(_deliver, works)
+
+    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+        """On the loop, unless that has ended: then there is nobody left to tell."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call, *arguments)
 
     def _next(self) -> list[Work[Any]] | None:
         first = self._queue.get()
@@ -140,15 +143,22 @@ class Writer:
     def _tell_lost(self, error: StoreAway) -> None:
         if self._away_since is None:
             self._away_since = time.monotonic()
-            self._loop.call_soon_threadsafe(self._bus.emit, StoreLost(str(error)))
+            self._tell(self._bus.emit, StoreLost(str(error)))
 
     def _tell_back(self) -> None:
         since = self._away_since
         if since is not None:
             self._away_since = None
-            self._loop.call_soon_threadsafe(self._bus.emit, StoreBack(time.monotonic() - since))
+            self._tell(self._bus.emit, StoreBack(time.monotonic() - since))
 
 
 def _deliver(works: list[Work[Any]]) -> None:
     for work in works:
         work.deliver()
+
+
+def ignore_abandoned(future: asyncio.Future[Any]) -> None:
+    """A callback for work whose answer nobody waits for."""
+    error = future.exception()
+    if error is not None and not isinstance(error, Abandoned):
+        future.get_loop().call_exception_handler({"message": "the store refused", "exception": error})

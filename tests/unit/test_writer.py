@@ -1,0 +1,127 @@
+"""The writer's thread: one commit for what waits, work that is refused fails alone, nothing is dropped while the store is away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from supervisor.engine.writer import Abandoned, Writer
+from supervisor.events import Bus, StoreBack, StoreLost
+from supervisor.stores.base import RowRefused, StoreAway
+
+
+class Notebook:
+    """A store that keeps what was committed; away as long as `away` says so at a commit."""
+
+    def __init__(self) -> None:
+        self.kept: list[list[str]] = []
+        self.open: list[str] = []
+        self.away: Callable[[], bool] = lambda: False
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.open = []
+        yield
+        if self.away():
+            raise StoreAway("gone fishing")
+        self.kept.append(self.open)
+
+
+def note(text: str) -> Callable[[Any], str]:
+    def write(store: Any) -> str:
+        store.open.append(text)
+        return text
+
+    return write
+
+
+def refuse(store: Any) -> None:
+    store.open.append("half a row")
+    raise RowRefused("bad row")
+
+
+def play(scene: Callable[[Writer, Notebook, list[Any]], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        store, events, bus = Notebook(), [], Bus()
+        bus.subscribe(events.append)
+        await scene(Writer(store, asyncio.get_running_loop(), bus), store, events)  # type: ignore[arg-type]
+
+    asyncio.run(run())
+
+
+def test_what_is_submitted_together_shares_one_commit_and_is_answered_in_order() -> None:
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        answered: list[str] = []
+        for text in "abc":
+            writer.submit(note(text)).add_done_callback(lambda future: answered.append(future.result()))
+        assert await writer.close(30)
+        assert store.kept == [["a", "b", "c"]]
+        await asyncio.sleep(0)
+        assert answered == ["a", "b", "c"]
+
+    play(scene)
+
+
+def test_work_that_is_refused_fails_alone_and_leaves_nothing_of_itself() -> None:
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        good, bad, last = writer.submit(note("good")), writer.submit(refuse), writer.submit(note("last"))
+        assert (await good, await last) == ("good", "last")
+        with pytest.raises(RowRefused):
+            await bad
+        assert store.kept == [["good"], ["last"]]
+        assert await writer.close(30)
+
+    play(scene)
+
+
+def test_work_that_finds_the_store_away_is_done_once_it_is_back() -> None:
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        tries = iter([True, True, False])
+        store.away = lambda: next(tries)
+        assert await writer.submit(note("a")) == "a"
+        assert store.kept == [["a"]]
+        assert [type(event) for event in events] == [StoreLost, StoreBack]
+        store.away = lambda: False
+        assert not writer.away
+        assert await writer.close(30)
+
+    play(scene)
+
+
+def test_a_writer_that_is_closed_while_the_store_is_away_says_so_to_whoever_waits() -> None:
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        store.away = lambda: True
+        waiting = writer.submit(note("a"))
+        assert not await writer.close(0.0)
+        with pytest.raises(Abandoned):
+            await waiting
+        with pytest.raises(Abandoned):
+            await writer.submit(note("b"))
+
+    play(scene)
+
+
+def test_a_store_that_answers_after_the_loop_has_ended_harms_nobody() -> None:
+    faults: list[Any] = []
+    hook, threading.excepthook = threading.excepthook, faults.append
+    go_on = threading.Event()
+    threads: list[threading.Thread] = []
+
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        store.away = lambda: go_on.wait() and True
+        writer.submit(note("a"))
+        assert not await writer.close(0.0)
+        threads.append(writer._thread)
+
+    try:
+        play(scene)
+        go_on.set()
+        threads[0].join(30)
+    finally:
+        threading.excepthook = hook
+    assert faults == []
