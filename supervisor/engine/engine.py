@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from supervisor.config import Settings
+from supervisor.engine.absences import Absences
 from supervisor.engine.committer import Committer, release
 from supervisor.engine.fetcher import HEAD_START, Fetcher
+from supervisor.engine.housekeeping import Housekeeping
 from supervisor.engine.leases import Leases
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.status import presence
 from supervisor.engine.watchdog import Watchdog
-from supervisor.engine.writer import Abandoned, Writer
+from supervisor.engine.writer import Abandoned, Writer, ignore_abandoned
 from supervisor.events import (
     Bus,
     Event,
@@ -33,21 +35,10 @@ from supervisor.plugin_manager import HandlerInfo, SourceReport
 from supervisor.processes.pool import LEASE_LOST, SHUTDOWN, Pool
 from supervisor.processes.port import Children
 from supervisor.retry import Random, unknown_handler
-from supervisor.stores.base import Retention, Store
+from supervisor.stores.base import Store
 
-PRUNE_MOST = 1000
-PRUNE_TICKS = 10
-STRAY_TICKS = 10
 CHECK_AT_MOST = 200
 KILL_SECONDS = 10.0
-CLOCK_STEP = 1.0
-
-
-class Absence(NamedTuple):
-    """Since when no plugin has served a handler, and when a job of it was last seen; monotonic seconds."""
-
-    since: float
-    last_seen: float
 
 
 class Engine:
@@ -62,33 +53,27 @@ class Engine:
         self.writer = Writer(store, loop, bus)
         self.store_url = store.url
         self.on_letter: Callable[[], None] = lambda: None
-        self.unknown_jobs: set[int] | None = (
-            None  # ids of jobs put off because no plugin serves them, where someone asks
-        )
+        # Ids of jobs put off because no plugin serves them, where someone asks.
+        self.unknown_jobs: set[int] | None = None
         self.changes = asyncio.Event()
         self._store = store
         self._bus = bus
         self._loop = loop
-        self._wall = wall
-        self._wall_ahead = wall() - loop.time()
-        self._pruning: asyncio.Task[None] | None = None
         self._infos: Mapping[str, HandlerInfo] = {}
         self._reports = list(reports)
-        self._unknown_since: dict[str, Absence] = {}
+        self._absences = Absences()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._news = True
-        self._ticks = 0
-        self._announced_at = 0.0
+        self._housekeeping = Housekeeping(self, loop, wall)
         self._learn(reports)
         ttl = settings.lease.ttl
-        self.leases = Leases(self.writer, ttl, self._running)
+        self.leases = Leases(self.writer, ttl, self.running)
         self.committer = Committer(
-            self.writer, self.leases, settings, bus, random=random, now=loop.time, ready=self._ready_in, running=self._running
+            self.writer, self.leases, settings, bus, random=random, now=loop.time, ready=self._ready_in, running=self.running
         )  # fmt: skip
         self.recovery = Recovery(self.writer, ttl, bus, now=loop.time, decide=self.committer.decide)
         self.fetcher = Fetcher(
             self.writer, pool, self.leases, settings, bus, loop, known=self._known, unknown=self._unknown,
-            overtaken=self._overtaken, give_back=self._release, may_dispatch=self._may_dispatch,
+            overtaken=self._overtaken, give_back=self.release, may_dispatch=self._may_dispatch,
         )  # fmt: skip
         self.watchdog = Watchdog(pool, bus, loop, settings.workers.heartbeat_timeout, woke_from_gap=self._woke_from_gap)
         self._extension: asyncio.TimerHandle | None = None
@@ -101,7 +86,7 @@ class Engine:
     def _learn(self, reports: Sequence[SourceReport]) -> None:
         self._reports = list(reports)
         self._infos = {info.name: info for report in reports for info in report.handlers}
-        self._unknown_since = {name: since for name, since in self._unknown_since.items() if name not in self._infos}
+        self._absences.end(self._infos)
 
     async def recover(self) -> None:
         """At start, until none is left that may be recovered at once."""
@@ -133,7 +118,7 @@ class Engine:
 
     def unstarted(self, leases: list[Lease]) -> None:
         if self.fetcher.closed:
-            self._release(leases, "shutdown")
+            self.release(leases, "shutdown")
         else:
             self.fetcher.put_back([lease for lease in leases if self.leases.holds(lease)])
 
@@ -148,7 +133,7 @@ class Engine:
 
     # what goes on besides
 
-    def _running(self) -> list[Lease]:
+    def running(self) -> list[Lease]:
         return [lease for _, lease in self.pool.running()]
 
     def _ready_in(self, queue: str) -> int:
@@ -158,25 +143,23 @@ class Engine:
         self._store.hush()
         self.fetcher.ring()
         if 0 < len(self.leases) <= CHECK_AT_MOST:
-            self._spawn(self._check_leases())
+            self.spawn(self.check_leases())
         if len(self.fetcher):
-            self._spawn(self._give_back_paused())
+            self.spawn(self._housekeeping.give_back_paused())
 
     def _unknown(self, leases: list[Lease]) -> None:
         now, grace = self._loop.time(), self.settings.unknown_handler.grace
         outcomes = []
         for lease in leases:
-            absence = self._unknown_since.get(lease.handler)
-            if absence is None or now - absence.last_seen >= grace:
-                absence = Absence(now, now)
-            self._unknown_since[lease.handler] = Absence(absence.since, now)
-            outcomes.append(unknown_handler(lease, unknown_for=now - absence.since, grace=grace))
+            again_in = lease.policy.backoff.max
+            missed_for = self._absences.missed_for(lease.handler, now, grace=grace, again_in=again_in)
+            outcomes.append(unknown_handler(lease, unknown_for=missed_for, grace=grace))
         if self.unknown_jobs is not None:
             self.unknown_jobs.update(lease.id for lease in leases)
         self._bus.emit(JobsReleased(leases, "unknown_handler"))
         self.committer.add(outcomes)
 
-    def _release(self, leases: list[Lease], reason: str) -> None:
+    def release(self, leases: list[Lease], reason: str) -> None:
         held = [lease for lease in leases if self.leases.holds(lease)]
         if held:
             self._bus.emit(JobsReleased(held, reason))
@@ -189,14 +172,14 @@ class Engine:
     def _on_event(self, event: Event) -> None:
         """What others have done that the engine must act on."""
         if isinstance(event, JobsSettled | LeasesRecovered):
-            self._news = True
+            self._housekeeping.news = True
             self._after_settle(event.outcomes)
             if isinstance(event, LeasesRecovered):
                 self.fetcher.ring()
         elif isinstance(event, StoreBack):
             self.recovery.forget()
         elif isinstance(event, JobStarted | WorkerStarted | WorkerDied):
-            self._news = True
+            self._housekeeping.news = True
 
     def _after_settle(self, outcomes: Sequence[Outcome]) -> None:
         soonest: float | None = None
@@ -217,7 +200,7 @@ class Engine:
             self.fetcher.due_in(soonest)
         if ring:
             self.fetcher.given_back()
-            self._spawn(self._ring_others())
+            self.spawn(self._ring_others())
         self.changes.set()
 
     async def _ring_others(self) -> None:
@@ -231,17 +214,17 @@ class Engine:
 
     def _extend(self) -> None:
         self._extend_later()
-        self._spawn(self._extend_leases())
+        self.spawn(self.extend_leases())
 
-    async def _extend_leases(self) -> None:
+    async def extend_leases(self) -> None:
         self._give_up(await self.leases.extend(), "extend")
 
-    async def _check_leases(self) -> None:
+    async def check_leases(self) -> None:
         lost, strays = await self.leases.check()
         self._give_up(lost, "check")
         if strays:
             self.leases.add(found := await self.writer.submit(lambda store: store.leases([id for id, _ in strays])))
-            self._release(found, "late claim")
+            self.release(found, "late claim")
 
     def _give_up(self, lost: list[Lease], what: str) -> None:
         """Leases that are not ours any more: what runs is killed at once, what waits is dropped."""
@@ -270,80 +253,21 @@ class Engine:
         """Leases are checked before anything else is dispatched."""
         self.recovery.forget()
         self._checking_after_gap = True
-        self._spawn(self._check_after_gap())
+        self.spawn(self._check_after_gap())
 
     async def _check_after_gap(self) -> None:
         try:
             await self.leases.extended()  # what was asked for before the gap proves nothing
-            await self._extend_leases()
+            await self.extend_leases()
         finally:
             self._checking_after_gap = False
             self.fetcher.pump()
 
-    # once a second
-
     def tick(self, state: str) -> None:
-        self._ticks += 1
-        self._watch_the_clock()
-        self._spawn(self._look_around(state))
-        if self._ticks % PRUNE_TICKS == 0 and (self._pruning is None or self._pruning.done()):
-            self._pruning = self._spawn(self._prune())
+        """Once a second; `state` is the supervisor's."""
+        self._housekeeping.tick(state)
 
-    def _watch_the_clock(self) -> None:
-        """After a step of it our leases may seem expired to others, and theirs to us."""
-        before, self._wall_ahead = self._wall_ahead, self._wall() - self._loop.time()
-        if abs(self._wall_ahead - before) > CLOCK_STEP:
-            self.recovery.forget()
-            self._spawn(self._extend_leases())
-
-    async def _look_around(self, state: str) -> None:
-        if self.writer.away:
-            return
-        self._announce(state)
-        if len(self.leases) or self._ticks % STRAY_TICKS == 0:
-            await self._check_leases()
-        await self.recovery.sweep()
-        if len(self.fetcher):
-            await self._give_back_paused()
-        if self.fetcher.captives():
-            await self._give_to_idle()
-
-    def _announce(self, state: str) -> None:
-        """With news, or every ttl/3; start marks go along."""
-        now = self._loop.time()
-        if self._news or now - self._announced_at >= self.settings.lease.ttl / 3:
-            self._news, self._announced_at = False, now
-            row = presence(state, self.pool, now)
-            running, ttl = self._running(), self.settings.lease.ttl
-
-            def announce(store: Store) -> None:
-                store.announce(row)
-                if running:
-                    store.extend((), ttl, running)
-
-            self.writer.submit(announce).add_done_callback(_ignore_abandoned)
-
-    async def _give_back_paused(self) -> None:
-        """Jobs held here of a queue that was paused meanwhile."""
-        for queue in await self.writer.submit(lambda store: store.paused()):
-            self._release(self.fetcher.take_queue(queue), "paused")
-
-    async def _give_to_idle(self) -> None:
-        """What waits here goes back while another supervisor idles."""
-        stats = await self.writer.submit(lambda store: store.stats())
-        others = [row for row in stats["supervisors"] if any(_idle(worker) for worker in row["workers"])]
-        if others and not self.pool.idle_count():
-            self._release(self.fetcher.take_all(), "others idle")
-
-    async def _prune(self) -> None:
-        if self.writer.away:
-            return
-        kept = self.settings.retention
-        keep = Retention(kept.succeeded, kept.cancelled, kept.failed)
-        while await self.writer.submit(lambda store: store.prune(keep, PRUNE_MOST)) >= PRUNE_MOST:
-            pass
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -407,7 +331,7 @@ class Engine:
 
     async def drain(self, grace: float, forced: asyncio.Event) -> None:
         """Claim no more, give back what has not started, wait for what runs; then kill and release it."""
-        self._release(self.fetcher.close(), "shutdown")
+        self.release(self.fetcher.close(), "shutdown")
         self.pool.release_unstarted()
         self.pool.stop()
         deadline = self._loop.time() + grace
@@ -442,23 +366,13 @@ class Engine:
         bell = self._store.bell()
         if bell is not None:
             self._loop.remove_reader(bell)
-        self.writer.submit(lambda store: store.leave()).add_done_callback(_ignore_abandoned)
+        self.writer.submit(lambda store: store.leave()).add_done_callback(ignore_abandoned)
         if await self.writer.close(patience):
             self._store.close()
 
 
 def _not_known(outcome: Outcome) -> bool:
     return outcome.failure is not None and outcome.failure.cause is Cause.UNKNOWN_HANDLER
-
-
-def _idle(worker: Mapping[str, Any]) -> bool:
-    return bool(worker["state"] == "idle")
-
-
-def _ignore_abandoned(future: asyncio.Future[Any]) -> None:
-    error = future.exception()
-    if error is not None and not isinstance(error, Abandoned):
-        future.get_loop().call_exception_handler({"message": "the store refused", "exception": error})
 
 
 async def _first_of(*events: asyncio.Event, timeout: float) -> None:

@@ -1,0 +1,98 @@
+"""What is done once a second: tell of oneself, check and recover leases, give back what waits here in vain, prune."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from supervisor.engine.status import presence
+from supervisor.engine.writer import ignore_abandoned
+from supervisor.stores.base import Retention, Store
+
+if TYPE_CHECKING:
+    from supervisor.engine.engine import Engine
+
+PRUNE_MOST = 1000
+PRUNE_TICKS = 10
+STRAY_TICKS = 10
+CLOCK_STEP = 1.0
+
+
+class Housekeeping:
+    """`news` says that workers or jobs have changed since the supervisor last told of itself."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, wall: Callable[[], float]) -> None:
+        self.news = True
+        self._engine = engine
+        self._loop = loop
+        self._wall = wall
+        self._wall_ahead = wall() - loop.time()
+        self._pruning: asyncio.Task[None] | None = None
+        self._ticks = 0
+        self._announced_at = 0.0
+
+    def tick(self, state: str) -> None:
+        self._ticks += 1
+        self._watch_the_clock()
+        self._engine.spawn(self._look_around(state))
+        if self._ticks % PRUNE_TICKS == 0 and (self._pruning is None or self._pruning.done()):
+            self._pruning = self._engine.spawn(self._prune())
+
+    def _watch_the_clock(self) -> None:
+        """After a step of it our leases may seem expired to others, and theirs to us."""
+        before, self._wall_ahead = self._wall_ahead, self._wall() - self._loop.time()
+        if abs(self._wall_ahead - before) > CLOCK_STEP:
+            self._engine.recovery.forget()
+            self._engine.spawn(self._engine.extend_leases())
+
+    async def _look_around(self, state: str) -> None:
+        if self._engine.writer.away:
+            return
+        self._announce(state)
+        if len(self._engine.leases) or self._ticks % STRAY_TICKS == 0:
+            await self._engine.check_leases()
+        await self._engine.recovery.sweep()
+        if len(self._engine.fetcher):
+            await self.give_back_paused()
+        if self._engine.fetcher.captives():
+            await self._give_to_idle()
+
+    def _announce(self, state: str) -> None:
+        """With news, or every ttl/3; start marks go along."""
+        now = self._loop.time()
+        if self.news or now - self._announced_at >= self._engine.settings.lease.ttl / 3:
+            self.news, self._announced_at = False, now
+            row = presence(state, self._engine.pool, now)
+            running, ttl = self._engine.running(), self._engine.settings.lease.ttl
+
+            def announce(store: Store) -> None:
+                store.announce(row)
+                if running:
+                    store.extend((), ttl, running)
+
+            self._engine.writer.submit(announce).add_done_callback(ignore_abandoned)
+
+    async def give_back_paused(self) -> None:
+        """Jobs held here of a queue that was paused meanwhile."""
+        for queue in await self._engine.writer.submit(lambda store: store.paused()):
+            self._engine.release(self._engine.fetcher.take_queue(queue), "paused")
+
+    async def _give_to_idle(self) -> None:
+        """What waits here goes back while another supervisor idles."""
+        stats = await self._engine.writer.submit(lambda store: store.stats())
+        others = [row for row in stats["supervisors"] if any(_idle(worker) for worker in row["workers"])]
+        if others and not self._engine.pool.idle_count():
+            self._engine.release(self._engine.fetcher.take_all(), "others idle")
+
+    async def _prune(self) -> None:
+        if self._engine.writer.away:
+            return
+        kept = self._engine.settings.retention
+        keep = Retention(kept.succeeded, kept.cancelled, kept.failed)
+        while await self._engine.writer.submit(lambda store: store.prune(keep, PRUNE_MOST)) >= PRUNE_MOST:
+            pass
+
+
+def _idle(worker: Mapping[str, Any]) -> bool:
+    return bool(worker["state"] == "idle")
