@@ -316,6 +316,7 @@ class ProcessChild:
             return
         below = proctree.Snapshot(self.pid)
         self._kill_group()
+        linux.send_signal(self._pidfd, signal.SIGKILL)  # it may have gone to another group
         below.kill()
 
     def _kill_group(self) -> None:

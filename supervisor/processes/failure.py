@@ -18,6 +18,14 @@ MOST_TRACEBACK = 64 * 1024
 
 def told(error: BaseException, handler: Handler) -> tuple[str, dict[str, Any]]:
     """Kind and error of an attempt that raised; the kinds and keys of port.Reply."""
+    try:
+        return _told(error, handler)
+    except BaseException as second:  # an exception's own attributes may do anything
+        name = printable(type.__dict__["__name__"].__get__(type(error)))
+        return "failed", plain(name, f"<no message: asking for it raised {type(second).__name__}>")
+
+
+def _told(error: BaseException, handler: Handler) -> tuple[str, dict[str, Any]]:
     described = describe(error)
     if isinstance(error, Reject):
         return "rejected", described

@@ -6,6 +6,7 @@ and the job's id. All that stands before it and after the mark before belongs to
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import os
@@ -40,6 +41,13 @@ def install_streams() -> None:
     sys.stdin = _input()
     sys.stdout = Stream(1)
     sys.stderr = Stream(2)
+
+
+def flush_streams() -> None:
+    """Whatever has been put there."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
 
 
 def _input() -> io.TextIOWrapper:
@@ -87,6 +95,8 @@ class Output:
 
         With `mark` in any case: the supervisor may have read already what the job, or a program of it, wrote.
         """
+        if mark and not os.get_blocking(self._pipe):  # a program has made it so for all that write into it
+            os.set_blocking(self._pipe, True)
         stream = self.stream
         current = getattr(sys, self._name, None)
         if current is not stream or _is_closed(stream):

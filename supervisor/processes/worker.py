@@ -30,7 +30,7 @@ from supervisor.processes import failure, linux, wire
 from supervisor.processes.channels import WorkerEnds
 from supervisor.processes.proctree import MARK
 from supervisor.processes.restore import StackDumper, Surroundings, let_forks_obey, quiet_signals
-from supervisor.processes.stdio import Input, Output
+from supervisor.processes.stdio import Input, Output, flush_streams
 
 CHUNK = 1 << 16
 DONTWAIT = int(socket.MSG_DONTWAIT)  # the enum costs more than the call
@@ -74,9 +74,7 @@ def live(birth: Birth, ends: WorkerEnds, load: Callable[[], PluginManager]) -> N
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        flush_streams()
         os._exit(status)
 
 
@@ -113,14 +111,22 @@ class Heart:
             now = monotonic()
             if now - last >= self.interval:  # by the job that runs now
                 last = now
-                with contextlib.suppress(BlockingIOError):  # the supervisor is stopped, and has beats enough to read
-                    os.write(self._pipe, b".")
+                self._write()
             sleep(self._tick)
             self._arm()
 
+    def _write(self) -> None:
+        try:
+            os.write(self._pipe, b".")
+        except BrokenPipeError:  # the supervisor has gone, and a job had left the group that goes with it
+            os.kill(os.getpid(), signal.SIGKILL)
+        except OSError:  # the supervisor is stopped, and has beats enough to read; or a job has closed the pipe
+            pass
+
     def _arm(self) -> None:
-        self._stack.arm()
-        self._stack.dump_after(max(SILENT_TICKS * self._tick, TICK))
+        with contextlib.suppress(Exception):  # a job may have left too little memory for it: no reason not to beat
+            self._stack.arm()
+            self._stack.dump_after(max(SILENT_TICKS * self._tick, TICK))
 
 
 class Worker:
