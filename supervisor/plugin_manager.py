@@ -158,10 +158,13 @@ class PluginManager:
 
     def load(self, source: Source) -> SourceReport:
         """Import the source and take what it brings. Never raises, whatever the import does short of ending the process."""
+        process = os.getpid()
         try:
             report = self._load(source)
         except BaseException as error:
             report = _failure(source, error)
+        if os.getpid() != process:  # the import forked, and this is the copy that came back from it
+            os._exit(0)
         self._reports[source.name] = report
         for name in dict.fromkeys(info.name for info in report.handlers):
             self._stop_duplicates(name)

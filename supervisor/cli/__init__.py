@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+EXIT_PATIENCE = 3.0  # seconds for what plugins left running
 
 
 def main() -> None:
@@ -10,5 +10,6 @@ def main() -> None:
 
     open_missing_streams()
     from supervisor.cli.app import run_command_line
+    from supervisor.processes.interpreter import end_within
 
-    sys.exit(run_command_line())
+    end_within(EXIT_PATIENCE, run_command_line())

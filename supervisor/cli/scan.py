@@ -42,10 +42,11 @@ async def _scan(settings: Settings) -> list[SourceReport]:
 
 
 class _Quiet:
-    """No worker is forked, so nothing is told but what the nursery prints."""
+    """Hears what the nursery prints, and keeps it to itself. No worker is forked."""
 
     def nursery_started(self, children: Any, pid: int, reports: Sequence[SourceReport]) -> None: ...
     def nursery_died(self, pid: int, how: str) -> None: ...
+    def said(self, child: Any, stream: str, job_id: int | None, lines: Sequence[str]) -> None: ...
 
 
 def load_hooks(settings: Settings, reports: Sequence[SourceReport], hooks: frozenset[str]) -> PluginManager:

@@ -6,6 +6,7 @@ and counted, and the next line that gets through is preceded by one that says ho
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import select
@@ -153,6 +154,12 @@ def open_missing_streams() -> None:
         # Python has None where it found no descriptor.
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, mode, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # names of files need be no text, nor need the terminal know every character
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _output() -> LogOutput | None:

@@ -20,14 +20,15 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from supervisor.plugin_manager import PluginManager, SourceReport, discover
-from supervisor.processes import linux, wire, worker
+from supervisor.processes import interpreter, linux, wire, worker
 from supervisor.processes.channels import WorkerEnds, close_ends
 from supervisor.processes.orphans import Orphans
 from supervisor.processes.restore import quiet_signals
 from supervisor.processes.spawned import spawn
-from supervisor.processes.stdio import hold_standard_fds, install_streams
+from supervisor.processes.stdio import flush_streams, hold_standard_fds, install_streams
 
 CHUNK = 1 << 16
+EXIT_PATIENCE = 2.0  # seconds
 FDS = len(WorkerEnds._fields)
 THREADS = (
     "its import started threads ({}), which no forked worker has and whose locks it may find taken for ever: "
@@ -44,7 +45,14 @@ def main(passed: str) -> None:
         os.set_inheritable(fd, False)
     linux.die_with(life)
     install_streams()
-    Nursery(socket.socket(fileno=control), life, owner).run()
+    status = 1
+    try:
+        Nursery(socket.socket(fileno=control), life, owner).run()
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        interpreter.end_within(EXIT_PATIENCE, status)
 
 
 class Control:
@@ -133,8 +141,11 @@ class Nursery:
         return wire.Ready([_told(report, threads.get(report.source)) for report in self._plugins.reports])
 
     def _listen_for_children(self) -> None:
-        """After the imports, which may have set signals of their own, or closed what no channel may take the place of."""
+        """After the imports, which may have set signals or streams of their own, or closed what no channel may take
+        the place of."""
         hold_standard_fds()
+        flush_streams()
+        install_streams()
         quiet_signals()
         signal.signal(signal.SIGCHLD, _wake_up)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
@@ -192,8 +203,7 @@ class Nursery:
         )
 
     def _fork(self, order: wire.Fork, ends: WorkerEnds) -> int:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_streams()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: they were told with Ready
             pid = os.fork()

@@ -10,6 +10,7 @@ Payloads, headers and results are JSON text inside JSON: the supervisor never de
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -94,17 +95,28 @@ _MESSAGES: dict[str, type[Any]] = {
 
 
 def encode(message: Message) -> bytes:
-    return orjson.dumps([type(message).__name__, *message]) + b"\n"
+    whole = [type(message).__name__, *message]
+    try:
+        return orjson.dumps(whole) + b"\n"
+    except TypeError:  # names of files need be no Unicode; what a plugin brings may be of its own kind
+        return json.dumps(whole).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
     """Raises Broken."""
     try:
-        name, *fields = orjson.loads(line)
+        name, *fields = _loads(line)
         message: Message = _MESSAGES[name](*fields)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Broken(f"expected a message, got {line[:80]!r}") from error
     return message
+
+
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        return json.loads(line)
 
 
 class Lines:
