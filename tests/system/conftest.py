@@ -1,11 +1,26 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.system.command import Command
+from tests.system.command import Command, wait_for
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_left() -> Iterator[None]:
+    """This process is a subreaper in some tests: what a test leaves behind would land on it and spoil the next."""
+    before = set(psutil.Process(os.getpid()).children())
+    yield
+
+    def none_left() -> None:
+        left = {child for child in psutil.Process(os.getpid()).children() if child not in before}
+        assert not left, f"children left: {left}"
+
+    wait_for(none_left, timeout=5.0)
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ async def world(
     (plugins / "jobs.py").write_text(HANDLERS + handlers)
     for name, text in other.items():
         (plugins / name).write_text(text)
-    fds = open_fds()
+    fds, before = open_fds(), set(proctree.children(os.getpid()))
     loop = asyncio.get_running_loop()
     owner = f"test-{os.getpid()}-{time.monotonic_ns()}"
     settings = replace(OPTIONS, plugins=(str(plugins),), owner=owner, **options)
@@ -180,7 +180,8 @@ async def world(
         yield here
     finally:
         await children.stop()
-    assert [(pid, proctree.stat(pid)) for pid in proctree.children(os.getpid())] == []
+    left = [(pid, proctree.stat(pid)) for pid in proctree.children(os.getpid()) if pid not in before]
+    assert left == [], f"left behind: {left}"
     assert list(proctree.marked(owner)) == []
     assert open_fds() == fds
 
