@@ -12,6 +12,7 @@ import click
 from supervisor import config as configuration
 from supervisor.config import Settings
 from supervisor.hooks import COMMAND_HOOKS
+from supervisor.payloads import MAX_INTEGER
 from supervisor.stores.base import StoreError
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ def config_option(command: F) -> F:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
 force_option = click.option("--force", is_flag=True, help="Also jobs whose dead letter no sink has yet.")
-job_ids = click.argument("ids", nargs=-1, required=True, type=click.IntRange(min=1), metavar="ID...")
+
+
+COUNT = click.IntRange(min=1, max=MAX_INTEGER)
+job_ids = click.argument("ids", nargs=-1, required=True, type=COUNT, metavar="ID...")
 
 
 def read_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
@@ -63,6 +67,13 @@ def read_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Par
             raise click.BadParameter(str(error), ctx, param) from None
 
     return read
+
+
+def name(text: str) -> str:
+    """Of a queue or a handler."""
+    if not text or not text.isprintable():
+        raise ValueError(f"expected printable text, got {text!r}")
+    return text
 
 
 def load_settings(config: Path | None) -> Settings:

@@ -8,7 +8,15 @@ from pathlib import Path
 import click
 
 from supervisor.cli.app import SuggestingGroup
-from supervisor.cli.context import UserMistake, config_option, force_option, json_option, load_settings, use_store
+from supervisor.cli.context import (
+    COUNT,
+    UserMistake,
+    config_option,
+    force_option,
+    json_option,
+    load_settings,
+    use_store,
+)
 from supervisor.cli.jobs import change, limit_option, print_job, print_jobs
 from supervisor.config import Settings
 
@@ -37,7 +45,7 @@ def _empty(settings: Settings) -> str:
 
 @dlq.command()
 @config_option
-@click.argument("id", type=click.IntRange(min=1))
+@click.argument("id", type=COUNT)
 @json_option
 def show(config: Path | None, id: int, as_json: bool) -> None:
     """Show all that is known about a dead letter."""
@@ -51,7 +59,7 @@ def show(config: Path | None, id: int, as_json: bool) -> None:
 
 @dlq.command()
 @config_option
-@click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID...]")
+@click.argument("ids", nargs=-1, type=COUNT, metavar="[ID...]")
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @force_option
 def redrive(config: Path | None, ids: Sequence[int], everything: bool, force: bool) -> None:

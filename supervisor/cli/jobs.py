@@ -11,12 +11,15 @@ import orjson
 
 from supervisor.cli.app import SuggestingGroup
 from supervisor.cli.context import (
+    COUNT,
     UserMistake,
     config_option,
     force_option,
     job_ids,
     json_option,
     load_settings,
+    name,
+    read_with,
     use_store,
 )
 from supervisor.cli.render import ago, block, clipped, heading, print_fields, print_json, print_table
@@ -30,9 +33,7 @@ TIMES = ("created_at", "due_at", "started_at", "finished_at")
 ERROR_FIELDS = ("signal", "exit_code", "peak_memory", "oom_suspected", "heartbeat_age", "host", "pid")
 ERROR_BLOCKS = ("traceback", "stack", "stderr")
 
-limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many."
-)
+limit_option = click.option("--limit", type=COUNT, default=100, show_default=True, help="At most so many.")
 
 
 @click.group(cls=SuggestingGroup)
@@ -43,8 +44,8 @@ def jobs() -> None:
 @jobs.command("list")
 @config_option
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
-@click.option("--queue", help="Only jobs of this queue.")
-@click.option("--handler", help="Only jobs for this handler.")
+@click.option("--queue", callback=read_with(name), help="Only jobs of this queue.")
+@click.option("--handler", callback=read_with(name), help="Only jobs for this handler.")
 @limit_option
 @json_option
 def list_jobs(
@@ -63,7 +64,7 @@ def list_jobs(
 
 @jobs.command()
 @config_option
-@click.argument("id", type=click.IntRange(min=1))
+@click.argument("id", type=COUNT)
 @json_option
 def show(config: Path | None, id: int, as_json: bool) -> None:
     """Show all that is known about a job."""
