@@ -69,7 +69,7 @@ def read_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Par
     return read
 
 
-def name(text: str) -> str:
+def name_of(text: str) -> str:
     """Of a queue or a handler."""
     if not text or not text.isprintable():
         raise ValueError(f"expected printable text, got {text!r}")

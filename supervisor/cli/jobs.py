@@ -18,7 +18,7 @@ from supervisor.cli.context import (
     job_ids,
     json_option,
     load_settings,
-    name,
+    name_of,
     read_with,
     use_store,
 )
@@ -44,8 +44,8 @@ def jobs() -> None:
 @jobs.command("list")
 @config_option
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
-@click.option("--queue", callback=read_with(name), help="Only jobs of this queue.")
-@click.option("--handler", callback=read_with(name), help="Only jobs for this handler.")
+@click.option("--queue", callback=read_with(name_of), help="Only jobs of this queue.")
+@click.option("--handler", callback=read_with(name_of), help="Only jobs for this handler.")
 @limit_option
 @json_option
 def list_jobs(

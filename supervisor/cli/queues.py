@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from supervisor.cli.app import SuggestingGroup
-from supervisor.cli.context import config_option, json_option, load_settings, name, read_with, use_store
+from supervisor.cli.context import config_option, json_option, load_settings, name_of, read_with, use_store
 from supervisor.cli.render import print_json
 from supervisor.cli.status import print_queues
 from supervisor.stores.base import Store
@@ -33,7 +33,7 @@ def list_queues(config: Path | None, as_json: bool) -> None:
 
 @queues.command()
 @config_option
-@click.argument("queue", callback=read_with(name))
+@click.argument("queue", callback=read_with(name_of))
 def pause(config: Path | None, queue: str) -> None:
     """Claim no more jobs from a queue; what runs goes on."""
     _set(config, queue, paused=True)
@@ -41,7 +41,7 @@ def pause(config: Path | None, queue: str) -> None:
 
 @queues.command()
 @config_option
-@click.argument("queue", callback=read_with(name))
+@click.argument("queue", callback=read_with(name_of))
 def resume(config: Path | None, queue: str) -> None:
     """Claim jobs from a paused queue again."""
     _set(config, queue, paused=False)
