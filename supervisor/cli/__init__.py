@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 EXIT_PATIENCE = 3.0  # seconds for what plugins left running
 
 
 def main() -> None:
+    # A KeyboardInterrupt while a C extension is imported can crash the interpreter. Nothing here needs one: what is
+    # durable is so at once, and `run` has its own handler.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from supervisor.logs import open_missing_streams
 
     open_missing_streams()
