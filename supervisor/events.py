@@ -208,5 +208,3 @@ class Bus:
     def emit(self, event: Event) -> None:
         for subscriber in self._subscribers:
             subscriber(event)
-
-

@@ -108,7 +108,7 @@ class Watchdog:
             self._pool.condemn(worker, timed_out(current.policy.timeout), with_stack=True)
 
     def _check_heartbeat(self, worker: Worker, now: float) -> None:
-        """Missing while its CPU time stands still, it is hung; while CPU time grows it is busy in C code."""
+        """Missing while its CPU time stands still, it is hung; while CPU time grows it is busy in C code, if with a job."""
         limit = self._heartbeat_limit(worker)
         if limit is None or now - worker.beat_at < limit / BEAT_CHECKS:
             self._cpu.pop(worker.number, None)
@@ -119,8 +119,10 @@ class Watchdog:
             return
         if known is None or used > known[0]:
             self._cpu[worker.number] = (used, now if known is not None else worker.beat_at)
-            return
-        if now - max(known[1], worker.beat_at) >= limit:
+            if now - worker.beat_at < limit or self._pool.has_begun(worker):
+                return
+        seen = worker.beat_at if known is None or used > known[0] else max(known[1], worker.beat_at)
+        if now - seen >= limit:
             self._cpu.pop(worker.number, None)
             self._pool.condemn(worker, heartbeat_lost(now - worker.beat_at), with_stack=True)
 

@@ -175,6 +175,8 @@ class NurseryLink:
                 self._ear.nursery_ready(self, [_report(told) for told in reports])
             case wire.Forked(serial, pid):
                 self._answered()
+                if not self._fds:
+                    raise wire.Broken("no descriptor came with a new worker: this process has no room for more")
                 self._ear.forked(serial, pid, self._fds.popleft())
             case wire.NotForked(serial, why):
                 self._answered()

@@ -340,6 +340,11 @@ class Pool:
         if back:
             self.listener.unstarted(back)
 
+    def has_begun(self, worker: Worker) -> bool:
+        """Whether it runs a job; what it has not started goes elsewhere, since only then this can be told."""
+        self._give_back(worker)
+        return bool(worker.sent)
+
     def release_captives(self, worker: Worker) -> None:
         """Its running job turned out long: the jobs behind it go elsewhere."""
         current = worker.current

@@ -191,12 +191,28 @@ def decode_outcomes(block: bytes) -> Iterator[Reply]:
                     continue
             else:
                 job_id, took, kind, error = row
-                if type(job_id) is int and type(took) is int and kind in KINDS and type(error) is dict:
+                if type(job_id) is int and type(took) is int and kind in KINDS and _tells(error):
                     yield new(Reply, (job_id, kind, took * 1e-6, None, error))
                     continue
         except (TypeError, ValueError):
             pass
         raise Broken(f"expected an outcome, got {orjson.dumps(row)[:80]!r}")
+
+
+_TOLD: Mapping[str, tuple[type, ...]] = {
+    "type": (str,),
+    "message": (str,),
+    "traceback": (str,),
+    "retryable": (bool,),
+    "after": (int, float, type(None)),
+    "stderr": (str, type(None)),
+    "peak_memory": (int, type(None)),
+}
+
+
+def _tells(error: Any) -> bool:
+    """Whether it is an error as a worker tells it: a job can write to its worker's channel, too."""
+    return type(error) is dict and all(type(value) in _TOLD.get(key, (type(value),)) for key, value in error.items())
 
 
 def _one_by_one(block: bytes) -> Iterator[Any]:

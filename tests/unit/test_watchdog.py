@@ -116,6 +116,17 @@ def test_no_heartbeat_while_cpu_time_grows_is_busy() -> None:
     assert here.child.killed == []
 
 
+def test_a_thread_that_spins_without_a_job_is_no_excuse() -> None:
+    here = Watched(heartbeat_timeout=2.0)
+    here.send(1, timeout=None, heartbeat_timeout=2.0)
+    here.watchdog.work_sent()
+    here.pass_time(3.0, beating=False, cpu=1.0)
+    assert len(here.children.forked[0].killed) == 1
+    assert [lease.id for lease in here.heard.returned] == [1]
+    here.children.forked[0].die(signal="SIGKILL")
+    assert here.failed() == []
+
+
 def test_a_heartbeat_keeps_it_alive_without_any_cpu_time() -> None:
     here = Watched()
     here.start(timeout=None, heartbeat_timeout=2.0)

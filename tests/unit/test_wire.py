@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 from hypothesis import given
@@ -109,3 +111,21 @@ def test_rubbish_ends_the_stream_after_what_came_before(rubbish: bytes) -> None:
     found, broken = outcomes(b"[1,0,null]\n" + rubbish + b"\n[2,0,null]")
     assert found == [(1, "ok", 0.0, None, None)]
     assert broken is not None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"after": "x"},
+        {"after": True},
+        {"type": 1},
+        {"message": None},
+        {"stderr": 5},
+        {"peak_memory": "1"},
+        {"retryable": 0},
+    ],
+)
+def test_an_error_that_a_job_forged_is_rubbish(error: dict[str, Any]) -> None:
+    line = wire.encode_failure(1, 5, "failed", error).rstrip(b"\n")
+    with pytest.raises(wire.Broken):
+        list(wire.decode_outcomes(line))
