@@ -138,7 +138,7 @@ def test_wherever_a_job_went_its_timeout_finds_it(handlers: Command, name: str) 
     assert run.wait() == 0
 
 
-def test_a_job_that_has_left_its_group_dies_with_the_supervisor_and_its_nursery(handlers: Command) -> None:
+def test_a_job_that_has_left_its_group_dies_with_the_supervisor(handlers: Command) -> None:
     run = handlers.run()
     id = handlers.enqueue("leave_group", None, "--timeout", "none")
     handlers.until(id, "in_flight")
