@@ -32,7 +32,8 @@ from supervisor.events import (
 )
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy
 from supervisor.plugin_manager import HandlerInfo, SourceReport
-from supervisor.processes.pool import LEASE_LOST, SHUTDOWN, Pool
+from supervisor.processes.dooms import LEASE_LOST, SHUTDOWN
+from supervisor.processes.pool import Pool
 from supervisor.processes.port import Children
 from supervisor.retry import Random, unknown_handler
 from supervisor.stores.base import Store

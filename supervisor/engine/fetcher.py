@@ -15,7 +15,8 @@ from supervisor.engine.tiers import Credit, Lane, plan_takes
 from supervisor.engine.writer import Abandoned, Writer
 from supervisor.events import Bus, JobsClaimed, QueuesSeen
 from supervisor.jobs import Lease, Tier
-from supervisor.processes.pool import FRAME_JOBS, Pool, Worker
+from supervisor.processes.places import Worker
+from supervisor.processes.pool import FRAME_JOBS, Pool
 from supervisor.stores.base import Resolve, Store, Take, Waiting
 
 HELD_SECONDS = 0.100

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.processes.pool import Pool, State, Worker
+from supervisor.processes.places import State, Worker
+from supervisor.processes.pool import Pool
 from supervisor.stores.base import Presence
 
 

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 
 from supervisor.events import Bus, LoopGap
-from supervisor.processes.pool import LINGERING, Pool, State, Worker, heartbeat_lost, timed_out
+from supervisor.processes.dooms import LINGERING, heartbeat_lost, timed_out
+from supervisor.processes.places import State, Worker
+from supervisor.processes.pool import Pool
 
 CAPTIVE_AFTER = 0.020
 BEAT_CHECKS = 4

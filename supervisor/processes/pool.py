@@ -7,15 +7,16 @@ job and 0 if it was not; the running job is the first one without a reply.
 from __future__ import annotations
 
 import socket
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 from typing import Any, Protocol
 
 from supervisor.events import Bus, JobStarted, NurseryDied, NurseryStarted, WorkerDied, WorkerSaid, WorkerStarted
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
 from supervisor.plugin_manager import SourceReport
+from supervisor.processes.dooms import Doom, broken_channel
+from supervisor.processes.places import State, Worker
 from supervisor.processes.port import Child, Children, Death, Reply
+from supervisor.processes.run_times import RunTimes
 
 FRAME_SECONDS = 0.010
 FRAME_JOBS = 128
@@ -24,168 +25,6 @@ REFORK_DELAYS = (0.1, 30.0)
 FILL_AFTER = 0.050
 USEFUL_AFTER = 1.0
 HOST = socket.gethostname()
-
-
-class State(Enum):
-    STARTING = "starting"
-    READY = "ready"
-    RETIRING = "retiring"
-    DYING = "dying"
-
-
-class RunTimes:
-    """What each handler has been taking, in seconds: quick to learn that one is slow, slow to forget it."""
-
-    __slots__ = ("_by_handler", "mean")
-
-    def __init__(self) -> None:
-        self._by_handler: dict[str, float] = {}
-        self.mean: float | None = None
-
-    def of(self, handler: str) -> float | None:
-        return self._by_handler.get(handler)
-
-    def learn(self, handler: str, took: float) -> None:
-        known = self._by_handler.get(handler, took)
-        self._by_handler[handler] = (known + took) / 2 if took > known else known + 0.1 * (took - known)
-        mean = self.mean
-        self.mean = took if mean is None else mean + 0.05 * (took - mean)
-
-    def at_least(self, handler: str, seconds: float) -> None:
-        """A job of it has already run so long without an end."""
-        if (self._by_handler.get(handler) or 0.0) < seconds:
-            self._by_handler[handler] = seconds
-
-
-class Worker:
-    """One place in the pool, and the child that fills it now."""
-
-    __slots__ = (
-        "_frames",
-        "beat_at",
-        "child",
-        "children",
-        "done",
-        "doomed",
-        "frame",
-        "memory_at_start",
-        "number",
-        "permits",
-        "reported",
-        "retired_at",
-        "retries",
-        "sent",
-        "started",
-        "state",
-    )  # fmt: skip
-
-    def __init__(self, number: int, child: Child, children: Children, now: float) -> None:
-        self.number = number
-        self.child = child
-        self.children = children
-        self.state = State.STARTING
-        self.sent: deque[Lease] = deque()  # in order; the first is running if its permit is taken
-        self._frames: deque[list[int]] = deque()  # [frame, jobs of it without a reply]
-        self.frame = 0
-        self.permits = 0  # put, less taken back, less replies read
-        self.retries = 0  # of the jobs sent
-        self.started = now  # since when the first job may be running
-        self.beat_at = now
-        self.retired_at = now  # or when it last answered after that
-        self.done = 0
-        self.doomed: Doom | None = None
-        self.reported: Lease | None = None
-        self.memory_at_start: int | None = None
-
-    @property
-    def current(self) -> Lease | None:
-        return self.sent[0] if self.sent else None
-
-    def deadline(self) -> float | None:
-        """Monotonic time at which the running job's timeout ends."""
-        if not self.sent or self.state is State.DYING:
-            return None
-        timeout = self.sent[0].policy.timeout
-        return None if timeout is None else self.started + timeout
-
-    def send(self, leases: Sequence[Lease], now: float) -> None:
-        self.frame = (self.frame + 1) & 255
-        if not self.sent:
-            self.started = now
-        self.sent.extend(leases)
-        self._frames.append([self.frame, len(leases)])
-        self.permits += len(leases)
-        for lease in leases:
-            if lease.retries:
-                self.retries += 1
-        self.child.send(self.frame, leases)
-
-    def settled(self, count: int) -> None:
-        """The first `count` jobs were replied to."""
-        self.permits -= count
-        self.done += count
-        frames = self._frames
-        while count and frames:
-            head = frames[0]
-            step = min(count, head[1])
-            head[1] -= step
-            count -= step
-            if not head[1]:
-                frames.popleft()
-
-    def take_back(self) -> list[Lease]:
-        """The jobs that this worker has not started and now never will, in order."""
-        taken = self.child.take_back()
-        if not taken:
-            return []
-        back: list[Lease] = []
-        kept: deque[Lease] = deque()
-        for frame, unsettled in [(frame, count) for frame, count in self._frames]:
-            count = taken.get(frame, 0)
-            jobs = [self.sent.popleft() for _ in range(unsettled)]
-            kept.extend(jobs[: unsettled - count])
-            back.extend(jobs[unsettled - count :])
-        self.sent = kept
-        self._frames = deque([f, n - taken.get(f, 0)] for f, n in self._frames if n > taken.get(f, 0))
-        self.permits -= len(back)
-        self.retries = sum(1 for lease in kept if lease.retries)
-        return back
-
-    def kill(self, doom: Doom, *, with_stack: bool = False) -> None:
-        """What it is killed for is told when it is seen dead. The first reason stands."""
-        if self.doomed is None:
-            self.doomed = doom
-        self.state = State.DYING
-        self.child.kill(with_stack=with_stack)
-
-
-class Doom:
-    """Why a worker is being killed: a cause to blame its running job with, or none if the job goes free."""
-
-    __slots__ = ("cause", "message", "name")
-
-    def __init__(self, name: str, cause: Cause | None, message: str) -> None:
-        self.name = name
-        self.cause = cause
-        self.message = message
-
-
-def timed_out(timeout: float) -> Doom:
-    return Doom("timeout", Cause.TIMEOUT, f"still running after its timeout of {timeout:g}s; killed")
-
-
-def heartbeat_lost(age: float) -> Doom:
-    return Doom("heartbeat_lost", Cause.HEARTBEAT_LOST, f"no heartbeat for {age:.1f}s and no CPU time used; killed")
-
-
-def broken_channel(why: str) -> Doom:
-    return Doom("crash", Cause.CRASH, f"broke its channel: {why}; killed")
-
-
-SHUTDOWN = Doom("shutdown", None, "the supervisor is stopping")
-CANCELLED = Doom("cancelled", None, "the job was cancelled")
-LINGERING = Doom("lingering", None, "it did not end after its last job")
-LEASE_LOST = Doom("lease_lost", None, "the lease passed to another owner")
 
 
 class PoolListener(Protocol):
@@ -376,9 +215,6 @@ class Pool:
         for worker in self.workers.values():
             if worker.sent and worker.permits:
                 yield worker, worker.sent[0]
-
-    def busy(self) -> bool:
-        return any(worker.sent for worker in self.workers.values())
 
     def stop(self) -> None:
         """No new child from now on; idle ones end in good order, the others when their job ends."""

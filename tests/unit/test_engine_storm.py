@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.jobs import JobState
-from supervisor.processes.pool import State
+from supervisor.processes.places import State
 from tests.unit.fakes import FakeChild, FakeChildren
 from tests.unit.virtual import Virtual
 

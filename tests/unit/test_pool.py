@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from supervisor.events import Bus, WorkerDied
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
-from supervisor.processes.pool import CANCELLED, FRAME_JOBS, REFORK_DELAYS, SHUTDOWN, Pool, Worker, timed_out
+from supervisor.processes.dooms import LEASE_LOST, SHUTDOWN, timed_out
+from supervisor.processes.places import Worker
+from supervisor.processes.pool import FRAME_JOBS, REFORK_DELAYS, Pool
 from supervisor.processes.port import Reply
 from tests.unit.fakes import FakeChild, FakeChildren, FakeTimer, make_lease
 
@@ -172,7 +174,7 @@ def test_a_place_is_filled_at_death_or_50_ms_after_the_kill() -> None:
 
 
 def test_a_job_killed_by_a_shutdown_or_a_cancel_is_not_blamed() -> None:
-    for doom in (SHUTDOWN, CANCELLED):
+    for doom in (SHUTDOWN, LEASE_LOST):
         here = Setup()
         here.send(1)
         here.child.start_next()
