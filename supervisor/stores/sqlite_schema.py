@@ -25,6 +25,28 @@ LETTERS = (None, "pending", "delivered")
 
 _NOW = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
 
+_EXPECTED = {
+    "handler": ("text", "typeof(new.handler) = 'text'"),
+    "queue": ("text", "typeof(new.queue) = 'text'"),
+    "priority": ("a whole number", "typeof(new.priority) = 'integer'"),
+    "state": ("a whole number from 0 to 5", "new.state in (0, 1, 2, 3, 4, 5)"),
+    "tier": ("0 or 1", "new.tier in (0, 1)"),
+    "retries": ("a whole number", "typeof(new.retries) = 'integer'"),
+    "due_at": ("microseconds since the epoch", "typeof(new.due_at) = 'integer'"),
+    "created_at": ("microseconds since the epoch", "typeof(new.created_at) = 'integer'"),
+    "options": ("a JSON array of three", "new.options is null or iif(json_valid(new.options), json_array_length(new.options) = 3, 0)"),
+}  # fmt: skip
+
+
+def _refuse(*columns: str) -> str:
+    """A row that no claim could read would stand in the way of all others, so it is refused where it is written."""
+    return "\n      ".join(
+        f"select raise(abort, 'jobs.{column}: expected {expected}') where not ({condition});"
+        for column, (expected, condition) in _EXPECTED.items()
+        if column in columns
+    )
+
+
 # Times are microseconds since the epoch. `age` orders a tier: for a fresh job its id, for a retry its due time, for a
 # redriven job the next value of the id sequence. `settled` is the token of the last settle that was accepted.
 _VERSION_1 = (
@@ -58,10 +80,15 @@ _VERSION_1 = (
     f"create index terminal on jobs(state, finished_at) where state >= {SUCCEEDED}",
     "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",
     # The store gives every row its age. A row without one was put there by hand with plain SQL, and is counted here.
-    """create trigger put_by_hand after insert on jobs when new.age is null begin
+    f"""create trigger put_by_hand after insert on jobs when new.age is null begin
+      {_refuse(*_EXPECTED)}
       update jobs set age = id where id = new.id;
       insert into counts values (new.state, new.queue, new.tier, 1)
         on conflict(state, queue, tier) do update set n = n + 1;
+    end""",
+    # Of columns that the store itself never updates.
+    f"""create trigger changed_by_hand before update of handler, queue, priority, created_at, options on jobs begin
+      {_refuse("handler", "queue", "priority", "created_at", "options")}
     end""",
     "create table policies(id integer primary key, policy text not null unique)",
     "create table attempts(id integer primary key, job_id int not null, record text not null)",

@@ -199,6 +199,34 @@ def test_plain_sql_may_enqueue(store, raw):
     assert store.get(before + 1)["created_at"].startswith("20")
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("handler", b"mail"), ("queue", b"\xff"), ("priority", "high"), ("priority", b"\xff"), ("priority", 1.5),
+        ("created_at", "2030-01-01 00:00:00"), ("options", "{"), ("options", "[1]"), ("options", b"\xff"),
+    ],
+)  # fmt: skip
+def test_what_no_claim_could_read_is_refused_where_it_is_written(store, raw, column, value):
+    (id,) = put(store)
+    row = {"handler": "mail", column: value}
+    with pytest.raises(sqlite3.Error, match=rf"jobs\.{column}: expected"):
+        raw.execute(f"insert into jobs({', '.join(row)}) values ({', '.join('?' * len(row))})", list(row.values()))
+    with pytest.raises(sqlite3.Error, match=rf"jobs\.{column}: expected"):
+        raw.execute(f"update jobs set {column} = ?", (value,))
+    assert store.waiting(None) == {"default": Waiting(1, 0)}
+    assert [lease.id for lease in take(store)] == [id]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("state", "ready"), ("state", 9), ("tier", 7), ("retries", "many"), ("due_at", "2030-01-01 00:00:00")],
+)
+def test_a_row_put_in_by_hand_must_be_one_that_its_readers_know(store, raw, column, value):
+    with pytest.raises(sqlite3.Error, match=rf"jobs\.{column}: expected"):
+        raw.execute(f"insert into jobs(handler, {column}) values ('mail', ?)", (value,))
+    assert store.list_jobs() == []
+
+
 def test_leases_without_a_known_owner_are_recovered_all_the_same(shelf, store, raw):
     """F39: recovery depends on the job's own lease, not on the list of supervisors."""
     (id,) = put(store)
