@@ -12,9 +12,9 @@ def main() -> None:
     # durable is so at once, and `run` has its own handler.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from supervisor.logs import open_missing_streams
+    from supervisor.cli.streams import install_streams
 
-    open_missing_streams()
+    install_streams()
     from supervisor.cli.app import run_command_line
     from supervisor.processes.interpreter import end_within
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from supervisor.cli.context import MISTAKE, CommandContext, add_plugin_commands, config_option
+from supervisor.cli.streams import OutputLost, output_error
 from supervisor.config import ConfigError
 from supervisor.payloads import NotJSON
 from supervisor.plugin_checks import did_you_mean
@@ -27,6 +27,7 @@ COMMANDS = {
     "plugins": "supervisor.cli.plugins",
 }
 INTERRUPTED = 130
+OUTPUT_LOST = 1
 
 
 class SuggestingGroup(click.Group):
@@ -73,13 +74,24 @@ def root(ctx: click.Context, config: Any) -> None:
 
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code."""
+    code = _run(arguments)
+    if (error := output_error()) is not None:
+        _complain([f"standard output: {error.strerror}"])
+        return OUTPUT_LOST if code is None else code
+    return code or 0
+
+
+def _run(arguments: Sequence[str] | None) -> int | None:
+    """The exit code; None of a command that has done no more than print."""
     try:
         with root.make_context("supervisor", list(sys.argv[1:] if arguments is None else arguments)) as ctx:
             code = root.invoke(ctx)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return code if isinstance(code, int) else None
+    except OutputLost:
+        return None
     except click.exceptions.Exit as end:
-        return end.exit_code
+        return end.exit_code or None
     except click.ClickException as error:
         error.show()
         return MISTAKE
@@ -87,10 +99,6 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         return _complain(error.errors)
     except (StoreError, NotJSON) as error:
         return _complain([str(error)])
-    except BrokenPipeError:
-        # The reader has seen enough. Python flushes once more at exit, which must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
 

@@ -76,12 +76,16 @@ def name_of(text: str) -> str:
     return text
 
 
+def config_in_use(config: Path | None) -> Path | None:
+    """The `-c` after the command's name, else the one before it; None: where a config is looked for."""
+    if config is not None:
+        return config
+    root = click.get_current_context().find_root().obj
+    return root.config if isinstance(root, CommandContext) else None
+
+
 def load_settings(config: Path | None) -> Settings:
-    """Of the `-c` after the command's name, else of the one before it, else where a config is looked for."""
-    if config is None:
-        root = click.get_current_context().find_root().obj
-        config = root.config if isinstance(root, CommandContext) else None
-    return configuration.load(config)
+    return configuration.load(config_in_use(config))
 
 
 def use_store(settings: Settings, use: Callable[[Store], Answer], *, create: bool = False) -> Answer:

@@ -43,12 +43,8 @@ def console() -> Console:
     """Colours only on a terminal, and never under NO_COLOR."""
     from rich.console import Console
 
-    class OurConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # the answer to it is the same for all commands
-
     tty = sys.stdout.isatty()
-    return OurConsole(file=sys.stdout, width=None if tty else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+    return Console(file=sys.stdout, width=None if tty else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:

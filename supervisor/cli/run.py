@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.context import config_option, load_settings, read_with
-from supervisor.config import Settings, load
+from supervisor.cli.context import config_in_use, config_option, read_with
+from supervisor.config import Settings
 from supervisor.durations import parse_duration
 from supervisor.events import ConfigReloaded, Event
+from supervisor.trust import load_trusted
 
 
 @click.command()
@@ -22,7 +23,7 @@ def run(config: Path | None, drain: bool, horizon: float | None) -> int:
     """Serve jobs until told to stop."""
     if horizon is not None and not drain:
         raise click.UsageError("--horizon goes with --drain")
-    settings = load_settings(config)
+    settings = load_trusted(config_in_use(config))
     return _drain(settings, horizon) if drain else _serve(settings)
 
 
@@ -71,4 +72,4 @@ def _drain(settings: Settings, horizon: float | None) -> int:
 
 def _reload(settings: Settings) -> Callable[[], Settings]:
     """The same file again, wherever the search would lead now."""
-    return lambda: load(settings.path)
+    return lambda: load_trusted(settings.path)

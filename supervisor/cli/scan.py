@@ -12,10 +12,12 @@ import click
 from supervisor.config import Settings
 from supervisor.events import HookFailed
 from supervisor.plugin_manager import PluginManager, SourceReport, discover, load_parent_side
+from supervisor.trust import insist_on_trust
 
 
 def scan(settings: Settings) -> list[SourceReport]:
-    """What the nursery finds, without starting a worker."""
+    """What the nursery finds, without starting a worker. Raises ConfigError if root must not import them."""
+    insist_on_trust(settings)
     return asyncio.run(_scan(settings))
 
 

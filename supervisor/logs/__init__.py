@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.logs.output import configure, flush, open_missing_streams, stop
+from supervisor.logs.output import configure, flush, stop
 from supervisor.logs.subscriber import LogSubscriber
 
-__all__ = ["LogSubscriber", "configure", "flush", "open_missing_streams", "stop"]
+__all__ = ["LogSubscriber", "configure", "flush", "stop"]

@@ -6,11 +6,9 @@ and counted, and the next line that gets through is preceded by one that says ho
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import select
-import sys
 import threading
 from queue import SimpleQueue
 
@@ -98,21 +96,22 @@ class LogOutput(logging.Handler):
         rest = memoryview(b"\n" + line if self._torn else line)
         try:
             while rest:
-                rest = rest[self._write_some(rest) :]
+                rest = rest[write_some(self._fd, rest) :]
                 self._torn = bool(rest)
         except OSError:
             return False
         return True
 
-    def _write_some(self, data: memoryview) -> int:
-        while True:
-            try:
-                return os.write(self._fd, data)
-            except BlockingIOError:
-                # Somebody we share the terminal or pipe with has made it non-blocking.
-                poll = select.poll()
-                poll.register(self._fd, select.POLLOUT)
-                poll.poll()
+
+def write_some(fd: int, data: bytes | memoryview) -> int:
+    """As os.write, but waits for room: somebody we share the terminal or pipe with may have made it non-blocking."""
+    while True:
+        try:
+            return os.write(fd, data)
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll()
 
 
 def configure(level: str, format: str, fd: int = STDERR) -> LogOutput:
@@ -138,28 +137,6 @@ def stop(timeout: float = 1.0) -> None:
         logging.getLogger().removeHandler(output)
         output.stop(timeout)
         output.close()
-
-
-def open_missing_streams() -> None:
-    """Put /dev/null where descriptors 0 to 2 are closed, so that no database or pipe is opened there and gets our output.
-
-    To be called before anything else is opened.
-    """
-    fd = os.open(os.devnull, os.O_RDWR)
-    while fd <= STDERR:
-        os.set_inheritable(fd, True)
-        fd = os.open(os.devnull, os.O_RDWR)
-    os.close(fd)
-    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        # Python has None where it found no descriptor.
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(fd, mode, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):  # names of files need be no text, nor need the terminal know every character
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _output() -> LogOutput | None:

@@ -54,8 +54,8 @@ def drained(command: Command, redirected: str) -> None:
     [
         pytest.param(">&- 2>&-", id="both closed"),
         pytest.param("<&- >&- 2>&-", id="all closed"),
-        pytest.param("2>/dev/full", id="full"),
-        pytest.param("2> >(head -1 >/dev/null)", id="reader gone"),
+        pytest.param(">/dev/full 2>/dev/full", id="full"),
+        pytest.param("> >(head -1 >/dev/null) 2>&1", id="reader gone"),
     ],
 )
 def test_a_broken_standard_stream_harms_no_job(command: Command, redirected: str) -> None:

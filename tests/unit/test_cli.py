@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from supervisor.cli import app, context, render, scan
+from supervisor.cli import context, render, scan
 from supervisor.cli.app import root, run_command_line
 from supervisor.plugin_manager import PluginManager, discover
 from supervisor.stores.base import StoreAway
@@ -315,18 +314,6 @@ def test_a_database_of_something_else_is_refused(call: Call) -> None:
     answer = call("status")
     assert answer.code == 2
     assert "jobs.db" in answer.err
-
-
-def test_a_reader_that_has_seen_enough_is_no_error(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: Any, **options: Any) -> Any:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-    turned: list[int] = []
-    monkeypatch.setattr(app.os, "dup2", lambda new, old: turned.append(old))
-    call("enqueue", "mail")
-    monkeypatch.setattr("supervisor.cli.jobs.print_jobs", broken)
-    assert call("jobs", "list") == (0, "", "")
-    assert len(turned) == 1
 
 
 def test_a_command_may_choose_its_exit_code(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -265,29 +264,3 @@ def test_json_takes_lone_surrogates_and_odd_values() -> None:
     odd = orjson.loads(JsonFormat().format(record("a\ud800", fields={"path": Path("x"), "name": "\udcff"})))
     assert (odd["message"], odd["name"]) == ("a\\ud800", "\\udcff")
     assert orjson.loads(JsonFormat().format(record("fine", fields={"path": Path("x")})))["path"] == "x"
-
-
-@pytest.mark.parametrize("closed", [(0, 1, 2), (2,), ()])
-def test_closed_standard_streams_are_filled_and_open_ones_left(
-    monkeypatch: pytest.MonkeyPatch, closed: tuple[int, ...]
-) -> None:
-    free = [*closed, 9]
-    inheritable: list[int] = []
-    shut: list[int] = []
-    monkeypatch.setattr(os, "open", lambda *_: free.pop(0))
-    monkeypatch.setattr(os, "set_inheritable", lambda fd, _: inheritable.append(fd))
-    monkeypatch.setattr(os, "close", shut.append)
-    logs.open_missing_streams()
-    monkeypatch.undo()
-    assert inheritable == list(closed)
-    assert shut == [9]
-
-
-def test_streams_that_python_found_closed_are_files_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    before = sys.stderr
-    logs.open_missing_streams()
-    assert sys.stdout.fileno() == 1
-    sys.stdout.close()
-    assert os.fstat(1)
-    assert sys.stderr is before
