@@ -51,11 +51,16 @@ class SqliteStore(Verbs):
 
     def leave(self) -> None:
         """An owner with leases left stays on the list, as one that has left, until they are recovered."""
-        if self.owner_id is not None:
-            with self.transaction():
-                self.run("update supervisors set state = ?, workers = '[]' where id = ?", LEFT, self.owner_id)
-                self.run(f"{_FORGET} and not exists {_ITS_LEASES}", self.owner_id)
-            self.owner_id = None
+        if self.owner_id is None:
+            self.bells.leave()
+            return
+        with self.transaction():
+            self.run("update supervisors set state = ?, workers = '[]' where id = ?", LEFT, self.owner_id)
+            self.run(f"{_FORGET} and not exists {_ITS_LEASES}", self.owner_id)
+            self.after_commit(self._left)
+
+    def _left(self) -> None:
+        self.owner_id = None
         self.bells.leave()
 
     def bell(self) -> int | None:

@@ -56,6 +56,7 @@ class Database:
         self.path = path.absolute()
         self._synchronous, self._clock, self._process = synchronous, clock, os.getpid()
         self._deltas: Counter[tuple[int, str, int]] = Counter()
+        self._after_commit: list[Callable[[], None]] = []
         self._open_transaction = self._broken = False
         self._looked_at_wal = time.monotonic()
         self._warned = float("-inf")
@@ -97,6 +98,7 @@ class Database:
                 raise
             finally:
                 self._open_transaction = self._broken = False
+        self._do_what_waited()
         self._keep_wal_bounded()
 
     @contextmanager
@@ -130,12 +132,22 @@ class Database:
 
     def _roll_back(self) -> None:
         self._deltas.clear()
+        self._after_commit.clear()
         self.forget()
         with suppress(sqlite3.Error):
             self._execute("rollback")
 
     def forget(self) -> None:
         """Drop what was remembered of rows: a rollback may have taken them back."""
+
+    def after_commit(self, act: Callable[[], None]) -> None:
+        """Do it once this transaction is durable; not at all if it is rolled back."""
+        self._after_commit.append(act)
+
+    def _do_what_waited(self) -> None:
+        acts, self._after_commit = self._after_commit, []
+        for act in acts:
+            act()
 
     # statements
 

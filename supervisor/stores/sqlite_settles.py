@@ -119,14 +119,15 @@ class Settles(Claims):
         for id, owner, state, seen_at in without:
             gone = state == LEFT or self.bells.is_gone(owner)
             if gone or seen_at < long_ago:
-                self._forget_owner(id)
-            if gone:
-                self.bells.remove(owner)
+                self._forget_owner(id, owner if gone else None)
         return found
 
-    def _forget_owner(self, id: int) -> None:
-        """What it was publishing is offered to the others at once."""
+    def _forget_owner(self, id: int, gone: str | None) -> None:
+        """What it was publishing is offered to the others at once. By the file of its lock it is known to be `gone`, so
+        that must not go before its row."""
         with self.transaction():
+            if gone is not None:
+                self.after_commit(lambda: self.bells.remove(gone))
             self.run("delete from supervisors where id = ?", id)
             self.run(f"update letters set due_at = ? where state = {PENDING} and owner = ?", self.now(), id)
 
