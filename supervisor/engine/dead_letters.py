@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from supervisor.engine.outlet import Outlet
+from supervisor.engine.pace import USUAL, Pace
 from supervisor.engine.writer import Abandoned, Writer
 from supervisor.events import Bus, LettersFailed, LettersPublished
 from supervisor.stores.base import Letter
@@ -14,15 +15,17 @@ from supervisor.stores.base import Letter
 BATCH = 100
 CLAIM_SECONDS = 60.0
 HELD_UP_SECONDS = 1.0
-LOOK_EVERY = 5.0
 
 
 class DeadLetters:
     """Letters are claimed under a token like jobs, so two supervisors never publish one at once."""
 
-    def __init__(self, writer: Writer, outlets: Sequence[Outlet], bus: Bus, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, writer: Writer, outlets: Sequence[Outlet], bus: Bus, loop: asyncio.AbstractEventLoop, pace: Pace = USUAL
+    ) -> None:
         self._writer = writer
         self._outlets = outlets
+        self._pace = pace
         self._bus = bus
         self._loop = loop
         self._wanted = frozenset(outlet.name for outlet in outlets)
@@ -99,7 +102,7 @@ class DeadLetters:
             self.quiet = True
             self.on_quiet()
         try:
-            await asyncio.wait_for(self._more.wait(), LOOK_EVERY)
+            await asyncio.wait_for(self._more.wait(), self._pace.letters)
         except TimeoutError:
             pass
 

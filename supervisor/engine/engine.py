@@ -13,9 +13,10 @@ from supervisor.engine.committer import Committer, release
 from supervisor.engine.fetcher import HEAD_START, Fetcher
 from supervisor.engine.housekeeping import Housekeeping
 from supervisor.engine.leases import Leases
+from supervisor.engine.pace import USUAL, Pace
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.status import presence
-from supervisor.engine.watchdog import Watchdog
+from supervisor.engine.watchdog import Watchdog, seconds_suspended
 from supervisor.engine.writer import Abandoned, Writer, ignore_abandoned
 from supervisor.events import (
     Bus,
@@ -47,11 +48,12 @@ class Engine:
 
     def __init__(
         self, store: Store, pool: Pool, settings: Settings, reports: Sequence[SourceReport], bus: Bus,
-        loop: asyncio.AbstractEventLoop, *, random: Random, wall: Callable[[], float] = time.time,
+        loop: asyncio.AbstractEventLoop, writer: Writer, *, random: Random, wall: Callable[[], float] = time.time,
+        suspended: Callable[[], float] = seconds_suspended, pace: Pace = USUAL,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.pool = pool
-        self.writer = Writer(store, loop, bus)
+        self.writer = writer
         self.store_url = store.url
         self.on_letter: Callable[[], None] = lambda: None
         # Ids of jobs put off because no plugin serves them, where someone asks.
@@ -63,7 +65,7 @@ class Engine:
         self._infos: Mapping[str, HandlerInfo] = {}
         self._reports = list(reports)
         self._absences = Absences()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they were begun
         self._housekeeping = Housekeeping(self, loop, wall)
         self._learn(reports)
         ttl = settings.lease.ttl
@@ -74,9 +76,12 @@ class Engine:
         self.recovery = Recovery(self.writer, ttl, bus, now=loop.time, decide=self.committer.decide)
         self.fetcher = Fetcher(
             self.writer, pool, self.leases, settings, bus, loop, known=self._known, unknown=self._unknown,
-            overtaken=self._overtaken, give_back=self.release, may_dispatch=self._may_dispatch,
+            overtaken=self._overtaken, give_back=self.release, may_dispatch=self._may_dispatch, pace=pace,
         )  # fmt: skip
-        self.watchdog = Watchdog(pool, bus, loop, settings.workers.heartbeat_timeout, woke_from_gap=self._woke_from_gap)
+        self.watchdog = Watchdog(
+            pool, bus, loop, settings.workers.heartbeat_timeout, woke_from_gap=self._woke_from_gap, suspended=suspended,
+            pace=pace,
+        )  # fmt: skip
         self._extension: asyncio.TimerHandle | None = None
         self._checking_after_gap = False
         bus.subscribe(self._on_event)
@@ -270,12 +275,12 @@ class Engine:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._finished)
         return task
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, Abandoned):
             self._loop.call_exception_handler({"message": "a part of the engine failed", "exception": error})

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from supervisor.config import RetrySettings, Settings
 from supervisor.engine.leases import Leases
+from supervisor.engine.pace import USUAL, Pace
 from supervisor.engine.tiers import Credit, Lane, plan_takes
 from supervisor.engine.writer import Abandoned, Writer
 from supervisor.events import Bus, JobsClaimed, QueuesSeen
@@ -24,7 +25,6 @@ HELD_MOST = 2000
 STRANGERS_MOST = 1000
 HEAD_START = 0.5  # seconds by which those that may have a handler look before those that don't
 PROMOTE_MOST = 1000
-POLL_SECONDS = 5.0
 CAPTIVE_SECONDS = 1.0
 LANES_MOST = 1000
 
@@ -88,7 +88,7 @@ class Fetcher:
         self, writer: Writer, pool: Pool, leases: Leases, settings: Settings, bus: Bus, loop: asyncio.AbstractEventLoop, *,
         known: Callable[[str], bool], unknown: Callable[[list[Lease]], None],
         overtaken: Callable[[Sequence[Lease]], None], give_back: Callable[[list[Lease], str], None],
-        may_dispatch: Callable[[], bool],
+        may_dispatch: Callable[[], bool], pace: Pace = USUAL,
     ) -> None:  # fmt: skip
         self._writer = writer
         self._pool = pool
@@ -100,6 +100,7 @@ class Fetcher:
         self._overtaken = overtaken
         self._give_back = give_back
         self._may_dispatch = may_dispatch
+        self._pace = pace
         self._lanes: dict[str, Lane] = {}
         self._turn = 0
         self._count = 0
@@ -165,7 +166,7 @@ class Fetcher:
 
     def _poll(self) -> None:
         """Covers a ring that was lost."""
-        self._loop.call_later(POLL_SECONDS, self._poll)
+        self._loop.call_later(self._pace.poll, self._poll)
         if not self.closed:
             self.ring()
 

@@ -75,7 +75,7 @@ class Housekeeping:
 
     async def give_back_paused(self) -> None:
         """Jobs held here of a queue that was paused meanwhile."""
-        for queue in await self._engine.writer.submit(lambda store: store.paused()):
+        for queue in sorted(await self._engine.writer.submit(lambda store: store.paused())):
             self._engine.release(self._engine.fetcher.take_queue(queue), "paused")
 
     async def _give_to_idle(self) -> None:

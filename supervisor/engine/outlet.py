@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from supervisor.hooks import Sink
 
@@ -19,6 +19,13 @@ RETRY_DELAYS = (1.0, 60.0)
 class Call(NamedTuple):
     work: Callable[[], Any]
     answer: asyncio.Future[Any]
+
+
+class Caller(Protocol):
+    """Runs a sink's calls in order, away from the loop: a thread, or a simulation of one."""
+
+    def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]: ...
+    def end(self) -> None: ...
 
 
 class SinkThread:
@@ -64,11 +71,11 @@ def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | No
 
 
 class Outlet:
-    def __init__(self, name: str, sink: Sink) -> None:
+    def __init__(self, name: str, sink: Sink, caller: Callable[[str], Caller] = SinkThread) -> None:
         self.name = name
         self.failures = 0
         self._sink = sink
-        self._thread = SinkThread(name)
+        self._calls = caller(name)
         self._under_way: asyncio.Future[frozenset[int]] | None = None
 
     async def publish(self, letters: Sequence[Mapping[str, Any]]) -> frozenset[int]:
@@ -77,7 +84,7 @@ class Outlet:
         if self._under_way is not None and not await _ends(self._under_way, TURN_SECONDS):
             raise TimeoutError("still busy with an earlier publish")
         own = deepcopy(list(letters))  # a sink may change what it is given
-        self._under_way = self._thread.call(lambda: frozenset(self._sink.publish(own)))
+        self._under_way = self._calls.call(lambda: frozenset(self._sink.publish(own)))
         if not await _ends(self._under_way, PUBLISH_SECONDS):
             raise TimeoutError(f"no answer within {PUBLISH_SECONDS:g}s")
         return self._under_way.result()
@@ -89,8 +96,8 @@ class Outlet:
 
     async def close(self, patience: float) -> None:
         """After a publish under way; a sink that hangs is left alone after `patience` seconds."""
-        closed = self._thread.call(self._sink.close)
-        self._thread.end()
+        closed = self._calls.call(self._sink.close)
+        self._calls.end()
         if await _ends(closed, patience):
             closed.exception()  # there is nobody left to tell
 

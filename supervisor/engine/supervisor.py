@@ -20,6 +20,7 @@ from supervisor.engine.outlets import open_outlets
 from supervisor.engine.reload import changed_keys, only_reloadable
 from supervisor.engine.signals import SignalInbox, StopRequest
 from supervisor.engine.systemd import Notifier
+from supervisor.engine.writer import Writer
 from supervisor.events import (
     Bus,
     ConfigRefused,
@@ -220,10 +221,13 @@ class Supervisor:
     async def _assemble(self, children: ProcessChildren, reports: Sequence[SourceReport]) -> None:
         assert self._store is not None
         outlets = open_outlets(self.settings, self.plugins)
-        self._engine = Engine(self._store, self._pool, self.settings, reports, self._bus, self._loop, random=random)
+        writer = Writer(self._store, self._loop, self._bus)
+        self._engine = Engine(
+            self._store, self._pool, self.settings, reports, self._bus, self._loop, writer, random=random
+        )
         if self._drain:
             self._engine.unknown_jobs = set()
-        self._letters = DeadLetters(self._engine.writer, outlets, self._bus, self._loop)
+        self._letters = DeadLetters(writer, outlets, self._bus, self._loop)
         self._engine.on_letter = self._letters.look
         self._letters.on_quiet = self._engine.changes.set
         await self._engine.recover()

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from supervisor.engine.pace import USUAL, Pace
 from supervisor.events import Bus, LoopGap
 from supervisor.processes.dooms import LINGERING, heartbeat_lost, timed_out
 from supervisor.processes.places import State, Worker
@@ -18,7 +19,6 @@ CAPTIVE_AFTER = 0.020
 BEAT_CHECKS = 4
 GAP = 1.0
 RETIRE_SECONDS = 30.0  # for what a worker does after its last job
-LONGEST_WAIT = 1.0
 
 
 def seconds_suspended() -> float:
@@ -30,7 +30,7 @@ def seconds_suspended() -> float:
 class Watchdog:
     def __init__(
         self, pool: Pool, bus: Bus, loop: asyncio.AbstractEventLoop, idle_heartbeat_timeout: float | None, *,
-        woke_from_gap: Callable[[], None], suspended: Callable[[], float] | None = None,
+        woke_from_gap: Callable[[], None], suspended: Callable[[], float] | None = None, pace: Pace = USUAL,
     ) -> None:  # fmt: skip
         self.idle_heartbeat_timeout = idle_heartbeat_timeout
         self._pool = pool
@@ -38,6 +38,7 @@ class Watchdog:
         self._loop = loop
         self._woke_from_gap = woke_from_gap
         self._suspended = suspended or seconds_suspended
+        self._longest_wait = pace.watch
         self._slept = self._suspended()
         self._timer: asyncio.TimerHandle | None = None
         self._armed = 0.0
@@ -133,7 +134,7 @@ class Watchdog:
         return current.policy.heartbeat_timeout if current is not None else self.idle_heartbeat_timeout
 
     def _next_due(self, now: float) -> float:
-        when = now + LONGEST_WAIT
+        when = now + self._longest_wait
         for worker in self._pool.workers.values():
             if worker.state in (State.DYING, State.STARTING):
                 continue
@@ -147,6 +148,6 @@ class Watchdog:
     def _job_due(self, worker: Worker, now: float) -> float:
         look_at = worker.started + CAPTIVE_AFTER
         if look_at <= now:
-            look_at = now + LONGEST_WAIT
+            look_at = now + self._longest_wait
         deadline = worker.deadline()
         return look_at if deadline is None else min(look_at, deadline)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from supervisor.events import Bus, StoreBack, StoreLost
 from supervisor.stores.base import Store, StoreAway
@@ -39,6 +38,13 @@ class Work(Generic[Result]):
             self.future.set_result(self.result)
 
 
+class Hand(Protocol):
+    """What does the writing: a thread, or a simulation of one."""
+
+    def start(self) -> None: ...
+    def is_alive(self) -> bool: ...
+
+
 class Writer:
     """`submit` from the loop; answers come back to the loop in the order of the submissions.
 
@@ -46,7 +52,9 @@ class Writer:
     dropped, so a call may be made more than once but takes effect once. Work that raises anything else fails alone.
     """
 
-    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, bus: Bus) -> None:
+    def __init__(
+        self, store: Store, loop: asyncio.AbstractEventLoop, bus: Bus, hand: Callable[[Writer], Hand] | None = None
+    ) -> None:
         self._store = store
         self._loop = loop
         self._bus = bus
@@ -55,8 +63,8 @@ class Writer:
         self._give_up = threading.Event()
         self._away_since: float | None = None
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
-        self._thread.start()
+        self._hand = hand(self) if hand is not None else _thread(self)
+        self._hand.start()
 
     @property
     def away(self) -> bool:
@@ -84,26 +92,35 @@ class Writer:
         self._hand_over()
         self._closed = True
         self._queue.put(None)
-        deadline = time.monotonic() + patience
-        while self._thread.is_alive() and time.monotonic() < deadline:
+        deadline = self._loop.time() + patience
+        while self._hand.is_alive() and self._loop.time() < deadline:
             await asyncio.sleep(0.002)
-        finished = not self._thread.is_alive()
+        finished = not self._hand.is_alive()
         self._give_up.set()
         return finished
 
     # on the thread
 
-    def _run(self) -> None:
-        while (works := self._next()) is not None:
-            self._commit(works)
-            self._tell(_deliver, works)
+    def run(self) -> None:
+        while (works := self.next()) is not None:
+            for seconds in self.commit(works):
+                self._give_up.wait(seconds)
+            self.deliver(works)
+
+    @property
+    def has_next(self) -> bool:
+        return not self._queue.empty()
+
+    def deliver(self, works: list[Work[Any]]) -> None:
+        self._tell(_deliver, works)
 
     def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
         """On the loop, unless that has ended: then there is nobody left to tell."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _next(self) -> list[Work[Any]] | None:
+    def next(self) -> list[Work[Any]] | None:
+        """Waits for work and gives all there is; None once it is closed and all was given."""
         first = self._queue.get()
         if first is None:
             return None
@@ -116,7 +133,8 @@ class Writer:
             pass
         return works
 
-    def _commit(self, works: list[Work[Any]]) -> None:
+    def commit(self, works: list[Work[Any]]) -> Iterator[float]:
+        """Each work has its result or its error in the end. Gives seconds to wait before it tries an absent store again."""
         delay, most = RETRY_DELAYS
         while True:
             try:
@@ -126,30 +144,36 @@ class Writer:
                 self._tell_back()
                 return
             except StoreAway as error:
-                self._tell_lost(error)
-                if self._give_up.wait(delay):
-                    for work in works:
-                        work.error = Abandoned(str(error))
-                    return
-                delay = min(most, delay * 2)
+                away = error
             except Exception as error:
                 if len(works) == 1:
                     works[0].error = error
                     return
                 for work in works:
-                    self._commit([work])
+                    yield from self.commit([work])
                 return
+            self._tell_lost(away)
+            yield delay
+            if self._give_up.is_set():
+                for work in works:
+                    work.error = Abandoned(str(away))
+                return
+            delay = min(most, delay * 2)
 
     def _tell_lost(self, error: StoreAway) -> None:
         if self._away_since is None:
-            self._away_since = time.monotonic()
+            self._away_since = self._loop.time()
             self._tell(self._bus.emit, StoreLost(str(error)))
 
     def _tell_back(self) -> None:
         since = self._away_since
         if since is not None:
             self._away_since = None
-            self._tell(self._bus.emit, StoreBack(time.monotonic() - since))
+            self._tell(self._bus.emit, StoreBack(self._loop.time() - since))
+
+
+def _thread(writer: Writer) -> threading.Thread:
+    return threading.Thread(target=writer.run, name="store-writer", daemon=True)
 
 
 def _deliver(works: list[Work[Any]]) -> None:

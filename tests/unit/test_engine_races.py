@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.engine.fetcher import POLL_SECONDS
+from supervisor.engine.pace import USUAL
 from supervisor.events import JobCancelled, LeasesRecovered, QueuesSeen
 from supervisor.jobs import Policy
 from supervisor.stores.base import EnqueueRow, Presence, Take
@@ -43,7 +43,7 @@ def test_a_letter_that_nobody_publishes_here_keeps_the_fetcher_from_no_rest() ->
         assert timers < 100, "a timer is armed again and again for now"
         return run(when, callback, *args)
 
-    here.loop.advance(POLL_SECONDS * 2)
+    here.loop.advance(USUAL.poll * 2)
     assert claims(here) - before <= 3
 
 

@@ -110,13 +110,13 @@ def test_a_store_that_answers_after_the_loop_has_ended_harms_nobody() -> None:
     faults: list[Any] = []
     hook, threading.excepthook = threading.excepthook, faults.append
     go_on = threading.Event()
-    threads: list[threading.Thread] = []
+    threads: list[Any] = []
 
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         store.away = lambda: go_on.wait() and True
         writer.submit(note("a"))
         assert not await writer.close(0.0)
-        threads.append(writer._thread)
+        threads.append(writer._hand)
 
     try:
         play(scene)

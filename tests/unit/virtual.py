@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from supervisor.config import Settings
-from supervisor.engine import engine as engine_module
 from supervisor.engine.engine import Engine
 from supervisor.engine.writer import Abandoned
 from supervisor.events import Bus, JobsSettled
@@ -155,20 +154,18 @@ class Virtual:
         self.settings = Settings.model_validate({"workers": {"count": workers}, **settings})
         infos = tuple(HandlerInfo(name, {}, "work.py", 1) for name in handlers)
         self.writer = SteppedWriter(self.store)
-        made, engine_module.Writer = engine_module.Writer, lambda *_: self.writer  # type: ignore[misc, assignment]
-        try:
-            self.engine = Engine(
-                self.store,
-                self.pool,
-                self.settings,
-                [SourceReport("work.py", infos)],
-                self.bus,
-                self.loop,  # type: ignore[arg-type]
-                random=lambda: 1.0,
-                wall=self.wall,
-            )
-        finally:
-            engine_module.Writer = made  # type: ignore[misc]
+        self.engine = Engine(
+            self.store,
+            self.pool,
+            self.settings,
+            [SourceReport("work.py", infos)],
+            self.bus,
+            self.loop,  # type: ignore[arg-type]
+            self.writer,  # type: ignore[arg-type]
+            random=lambda: 1.0,
+            wall=self.wall,
+            suspended=lambda: 0.0,
+        )
 
     def serve(self) -> None:
         self.engine.serve(self.children)
