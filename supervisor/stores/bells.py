@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -84,6 +84,24 @@ class Bells:
         with suppress(OSError):
             self._folder.rmdir()
 
+    def owners(self) -> frozenset[str]:
+        """Whoever has a lock here, dead ones too."""
+        try:
+            return frozenset(path.stem for path in self._folder.iterdir() if path.suffix == ".lock")
+        except OSError:
+            return frozenset()
+
+    def remove_dead(self, owners: Iterable[str]) -> None:
+        """Take down what those of them left behind that are gone. Held meanwhile, the lock of one who joins can't be among it."""
+        for owner in owners:
+            with suppress(OSError):
+                fd = os.open(self._path(owner, "lock"), os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self.remove(owner)
+                finally:
+                    os.close(fd)
+
     def _path(self, owner: str, kind: str) -> Path:
         return self._folder / f"{owner}.{kind}"
 
@@ -95,7 +113,9 @@ class Bells:
             except FileNotFoundError:  # the last of the others left just now and took the folder along
                 continue
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return lock
+            if os.fstat(lock).st_nlink:
+                return lock
+            os.close(lock)  # somebody took it for one that was left behind
 
     def _hang_up(self, owner: str) -> socket.socket | None:
         bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -109,6 +109,7 @@ class Settles(Claims):
     def lapsed(self, limit: int) -> list[Lapsed]:
         """On the way, owners that are gone and have no lease left are forgotten."""
         found: list[Lapsed] = []
+        beside = self.bells.owners()
         with self.snapshot():
             for id, owner, state in self.rows("id, owner, state", OWNERS):
                 if id != self.owner_id and len(found) < limit:
@@ -116,6 +117,10 @@ class Settles(Claims):
                     found += self._lapsed_of(id, owner or f"owner {id}", gone, limit - len(found))
             without = self.rows("id, owner, state, seen_at", WITHOUT_LEASES, self.owner_id)
             long_ago = self.now() - _FORGOTTEN
+            unlisted = beside.difference(self.column("owner", "supervisors"))
+        if unlisted:  # who died before its row was there, or just after it went
+            with self.transaction():
+                self.after_commit(lambda: self.bells.remove_dead(unlisted))
         for id, owner, state, seen_at in without:
             gone = state == LEFT or self.bells.is_gone(owner)
             if gone or seen_at < long_ago:

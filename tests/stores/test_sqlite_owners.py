@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 
 import pytest
 
 from supervisor.stores.base import StoreAway
+from supervisor.stores.bells import Bells
 from supervisor.stores.sqlite import SqliteStore
 from tests.stores.shelf import SqliteShelf, put, take_one
 
@@ -76,3 +78,36 @@ def test_an_owner_leaves_although_the_first_try_was_rolled_back(shelf, store, fa
     store.leave()
     assert beside(other) == ["two.lock", "two.sock"]
     assert [lapsed.owner_gone for lapsed in other.lapsed(10)] == [True]
+
+
+@pytest.fixture
+def other_bells(store):
+    bells = Bells(store.bells._folder)
+    yield bells
+    bells.leave()
+
+
+def test_what_an_owner_left_that_died_before_its_row_was_there_is_taken_down(store, other_bells):
+    child = os.fork()
+    if child == 0:
+        other_bells.join("unborn")
+        os._exit(0)
+    os.waitpid(child, 0)
+    other_bells.join("joining")
+    store.lapsed(10)
+    assert beside(store) == ["joining.lock", "joining.sock", "one.lock", "one.sock"]
+
+
+def test_a_lock_taken_down_before_it_was_held_is_made_again(store, other_bells, monkeypatch):
+    """Who looked for the dead saw the file before its maker had locked it."""
+    flock = fcntl.flock
+
+    def too_late(fd, how):
+        monkeypatch.undo()
+        store.bells.remove("joining")
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    other_bells.join("joining")
+    assert not store.bells.is_gone("joining")
+    assert beside(store) == ["joining.lock", "joining.sock", "one.lock", "one.sock"]

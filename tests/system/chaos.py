@@ -1,0 +1,114 @@
+"""The chaos as a whole: two seats, a load, a hand and a watch over one small disk, from the first act to the evidence."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from typing import Any
+
+from tests.system.chaos_checks import Evidence
+from tests.system.chaos_hand import Deed, Hand, plan
+from tests.system.chaos_load import CONFIG, PLUGIN, Load, accepted, letters_in, runs_of
+from tests.system.chaos_seats import Line, Seat
+from tests.system.chaos_watch import Watch
+from tests.system.command import Command, wait_for
+
+BATCHES_PER_SECOND = 12.0
+
+
+class Chaos:
+    """In the folder of `command`, whose `disk` is there already. `without` are acts that can't be done."""
+
+    def __init__(self, command: Command, seed: str, without: frozenset[str]) -> None:
+        self._command, self._seed, self._without = command, seed, without
+        self._disk = command.folder / "disk"
+        command.write(config=CONFIG, plugins={"load.py": PLUGIN})
+        self._seats = [Seat(command), Seat(command)]
+        self._load = Load(command, seed, BATCHES_PER_SECOND)
+        self._hand = Hand(self._seats, self._load, self._disk)
+        self.watch = Watch(command.folder)
+
+    def rage(self, seconds: float) -> None:
+        wait_for(lambda: all(seat.serves for seat in self._seats))
+        self._load.start()
+        self.watch.start()
+        self._hand.follow(plan(self._seed, seconds, self._without))
+
+    def calm_down(self, patience: float) -> None:
+        """What is left is done within `patience` seconds; whoever serves then ends well, and nothing is left."""
+        self._hand.rest()
+        self._load.end()
+        wait_for(self._all_is_done, patience, every=0.2)
+        self._hand.end_well()
+        assert [seat.run.wait() for seat in self._seats] == [0, 0]
+        assert not list(self._disk.glob("*.bells")), "bells or owner files are left"
+        wait_for(self._no_process_is_left, timeout=5.0)
+
+    def stop(self) -> None:
+        """However it stands."""
+        self._hand.let_go()
+        self._load.stop()
+        self.watch.end()
+        for seat in self._seats:
+            for _, run, _ in seat.runs:
+                run.process.kill()
+                run.process.wait()
+
+    def _all_is_done(self) -> None:
+        self._hand.rest()
+        left = self._ask("select id, handler, state, lease_until from jobs where state < 3")
+        assert not left, f"{len(left)} jobs have not ended: {left[:10]}"
+        pending = self._ask("select job_id from letters where state = 1")
+        assert not pending, f"letters are pending: {pending}"
+        owners = self._ask("select owner, state from supervisors")
+        files = sorted(path.name for path in self._disk.glob("*.bells/*"))
+        assert (len(owners), len(files)) == (2, 4), f"somebody who is gone is not forgotten: {owners} {files}"
+
+    def _no_process_is_left(self) -> None:
+        left = self._command.processes()
+        assert not left, f"processes are left: {left}"
+
+    def _ask(self, sql: str) -> list[Any]:
+        with closing(sqlite3.connect(f"file:{self._disk}/jobs.db?mode=ro", uri=True, timeout=5)) as db:
+            return db.execute(sql).fetchall()
+
+    def evidence(self) -> Evidence:
+        runs = sorted(sitting for seat in self._seats for sitting in seat.runs)
+        letters, torn = letters_in(self._command.folder)
+        return Evidence(
+            accepted=accepted(self._command.folder),
+            jobs={job["id"]: job for job in self._command.jobs()},
+            tokens=dict(self._ask("select id, token from jobs")),
+            runs=runs_of(self._command.folder),
+            lines=[line for _, _, log in runs for line in log.read()],
+            deeds=self._hand.deeds,
+            codes={number: run.code or 0 for number, run, _ in runs},
+            letters=letters,
+            torn=torn,
+        )
+
+    def summary(self, evidence: Evidence) -> str:
+        states = Counter(job["state"] for job in evidence.jobs.values())
+        causes = Counter(error["cause"] for job in evidence.jobs.values() for error in job["errors"])
+        return "; ".join(
+            [
+                f"{len(evidence.jobs)} jobs {dict(states)}",
+                f"{sum(map(len, evidence.runs.values()))} runs",
+                f"deeds {_counted(evidence.deeds)}",
+                f"{len(evidence.codes)} supervisors, exit codes {dict(Counter(evidence.codes.values()))}",
+                f"{_said(evidence.lines, 'recovered:')} recovered, {_said(evidence.lines, 'stale')} stale",
+                f"{sum(job['retries'] for job in evidence.jobs.values())} retries {dict(causes)}",
+                f"{len(evidence.letters)} dead letters, {evidence.torn} torn lines",
+                f"{_said(evidence.lines, 'store is away')} times away",
+                f"{self.watch.looks} looks",
+            ]
+        )
+
+
+def _counted(deeds: list[Deed]) -> dict[str, int]:
+    return dict(sorted(Counter(deed.what for deed in deeds).items()))
+
+
+def _said(lines: list[Line], text: str) -> int:
+    return sum(text in line.message for line in lines)

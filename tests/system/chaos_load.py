@@ -1,0 +1,263 @@
+"""The load of the chaos: its handlers, what it writes into the journal and the ledger, and the client that enqueues it.
+
+The journal has a line for each start of a handler and one for each effect, `what job attempt pid monotonic`; the ledger a
+line of ids for each enqueue that returned. Every line is one write, so it is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.system.command import Command
+
+TTL = 2.0
+RETRIES = 3
+RAISING = frozenset({"flaky", "doomed", "later"})
+
+CONFIG = f"""
+store: sqlite:///disk/jobs.db
+workers: {{count: 2, timeout: 30s, heartbeat: 100ms, heartbeat_timeout: 2s}}
+lease: {{ttl: {TTL}s}}
+retry: {{max_retries: {RETRIES}, backoff: {{base: 50ms, factor: 2, max: 400ms}}}}
+dlq: {{sinks: [{{type: file, path: disk/dead.jsonl}}]}}
+shutdown: {{grace: 2s}}
+log: {{level: debug, format: json}}
+"""
+
+PLUGIN = r"""
+import ctypes, os, random, signal, subprocess, sys, time
+from supervisor import Reject, Retry, handler, hookimpl
+
+JOURNAL = os.path.abspath("journal")
+
+
+def note(what, job):
+    at = time.monotonic()
+    fd = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, f"{what} {job.id} {job.attempt} {os.getpid()} {at!r}\n".encode())
+    os.close(fd)
+    return {"pid": os.getpid(), "at": at}
+
+
+@hookimpl(wrapper=True)
+def supervisor_run(job):
+    note("start", job)
+    yield
+    return note("effect", job)
+
+
+@handler
+def fast(job):
+    pass
+
+
+@handler
+def slow(job):
+    time.sleep(job.payload)
+
+
+@handler
+def flaky(job):
+    if random.Random(f"{job.id} {job.attempt}").random() < 0.5:
+        raise OSError("down")
+
+
+@handler
+def doomed(job):
+    raise ValueError("never")
+
+
+@handler
+def rejecting(job):
+    raise Reject("no good")
+
+
+@handler
+def later(job):
+    if job.attempt == 1:
+        raise Retry("not yet", after=job.payload)
+
+
+CRASHES = {
+    "exit": lambda: os._exit(3),
+    "segv": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+
+
+@handler
+def crashing(job):
+    if job.attempt <= job.payload["times"]:
+        CRASHES[job.payload["how"]]()
+
+
+@handler(timeout="400ms")
+def hanging(job):
+    "In C, holding the GIL, with programs of its own in its group and out of it."
+    if job.attempt <= job.payload:
+        start_programs()
+        lock, c = ctypes.create_string_buffer(256), ctypes.PyDLL(None)
+        c.pthread_mutex_lock(lock)
+        c.pthread_mutex_lock(lock)
+
+
+def start_programs():
+    for elsewhere in (False, True):
+        subprocess.Popen(["sleep", "3600"], start_new_session=elsewhere)
+
+
+@handler
+def spawning(job):
+    start_programs()
+
+
+@handler
+def shouting(job):
+    for stream in (sys.stdout, sys.stderr):
+        for _ in range(20):
+            stream.write(("x" * 999 + "\n") * 50)
+        stream.flush()
+
+
+@handler
+def growing(job):
+    bytearray(60_000_000)
+
+
+@handler
+def bulky(job):
+    return len(job.payload)
+"""
+
+CLIENT = r"""
+import os, random, signal, sys, time
+from supervisor import Client
+from supervisor.stores.base import StoreAway
+
+chance = random.Random(sys.argv[1])
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+ledger = os.open("ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+KINDS = {
+    "fast": (50, lambda: None),
+    "slow": (14, lambda: round(chance.uniform(0.03, 0.5), 3)),
+    "flaky": (10, lambda: None),
+    "doomed": (3, lambda: None),
+    "rejecting": (3, lambda: None),
+    "later": (4, lambda: round(chance.uniform(0.05, 0.5), 3)),
+    "crashing": (5, lambda: {"how": chance.choice(["exit", "segv", "abort", "kill"]), "times": chance.choice([1, 1, 9])}),
+    "hanging": (2, lambda: chance.choice([1, 1, 9])),
+    "spawning": (3, lambda: None),
+    "shouting": (2, lambda: None),
+    "growing": (3, lambda: None),
+    "bulky": (2, lambda: "b" * chance.randrange(50_000, 300_000)),
+}
+WEIGHTS = [weight for weight, _ in KINDS.values()]
+
+
+def jobs_of(batch):
+    size = chance.choice([1, 1, 1, 1, 2, 30])
+    for number in range(size):
+        kind = "fast" if size > 2 else chance.choices(list(KINDS), WEIGHTS)[0]
+        job = {"handler": kind, "payload": KINDS[kind][1](), "priority": chance.choice([0, 0, 0, 5, 100])}
+        job["headers"] = {"batch": batch, "size": size, "number": number}
+        if chance.random() < 0.2:
+            job["max_retries"] = chance.choice([0, 1, 5])
+        if chance.random() < 0.1:
+            job["delay"] = round(chance.uniform(0.1, 1.5), 3)
+        yield job
+
+
+with Client("sqlite:///disk/jobs.db", patience=5.0) as client:
+    batch = 0
+    while not asked:
+        batch += 1
+        jobs = list(jobs_of(f"{sys.argv[1]}/{batch}"))
+        try:
+            ids = client.enqueue_many(jobs) if len(jobs) > 1 else [client.enqueue(**jobs[0])]
+        except StoreAway:
+            continue
+        os.write(ledger, (" ".join(map(str, ids)) + "\n").encode())
+        time.sleep(chance.expovariate(float(sys.argv[2])))
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a handler, as the journal has it; `end` is None if it had no effect. Times are monotonic seconds."""
+
+    attempt: int
+    pid: int
+    at: float
+    end: float | None = None
+
+
+class Load:
+    """One client at a time, which enqueues until it is ended; killed, another goes on."""
+
+    def __init__(self, command: Command, seed: str, batches_per_second: float) -> None:
+        self._command, self._seed, self._pace = command, seed, batches_per_second
+        self._clients: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        seed = f"{self._seed}/{len(self._clients)}"
+        arguments = [sys.executable, "-c", CLIENT, seed, str(self._pace)]
+        self._clients.append(subprocess.Popen(arguments, cwd=self._command.folder, env=self._command.env))
+
+    def kill(self) -> None:
+        self.stop()
+        self.start()
+
+    def end(self) -> None:
+        """Raises AssertionError if the client has failed."""
+        self._clients[-1].send_signal(signal.SIGTERM)
+        code = self._clients[-1].wait(60)
+        assert code in (0, -signal.SIGTERM), f"the client ended with {code}"
+
+    def stop(self) -> None:
+        """However it stands."""
+        for client in self._clients:
+            client.kill()
+            client.wait()
+
+
+def accepted(folder: Path) -> set[int]:
+    """The ids that an enqueue has returned."""
+    return {int(id) for id in (folder / "ledger").read_text().split()}
+
+
+def runs_of(folder: Path) -> dict[int, list[Run]]:
+    """Every run of every job, in the order of their starts."""
+    runs: dict[int, list[Run]] = {}
+    journal = folder / "journal"
+    for line in journal.read_text().splitlines() if journal.exists() else ():
+        what, id, attempt, pid, at = line.split()
+        of_job = runs.setdefault(int(id), [])
+        if what == "start":
+            of_job.append(Run(int(attempt), int(pid), float(at)))
+        else:
+            index = max(index for index, run in enumerate(of_job) if run.pid == int(pid))
+            of_job[index] = Run(int(attempt), int(pid), of_job[index].at, float(at))
+    return runs
+
+
+def letters_in(folder: Path) -> tuple[set[int], int]:
+    """(ids of the whole lines in the dead-letter file, number of lines that are not whole)."""
+    file = folder / "disk" / "dead.jsonl"
+    ids, torn = set(), 0
+    for line in file.read_text().split("\n")[:-1] if file.exists() else ():
+        try:
+            ids.add(json.loads(line, parse_constant=_no_json)["id"])
+        except ValueError:
+            torn += 1
+    return ids, torn
+
+
+def _no_json(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")

@@ -1,0 +1,113 @@
+"""Looks into the store while the chaos goes on, reading only; what must hold at every moment is checked at each look."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from supervisor.stores.sqlite_schema import DELIVERED, FAILED, IN_FLIGHT, SUCCEEDED
+from tests.system.chaos_load import letters_in
+
+EVERY = 0.2
+SHARE = 0.1  # of the time, at most, is spent looking
+
+ROWS = "select id, state, token, finished_at, retries, owner, lease_until, tier, queue from jobs"
+
+
+class Row(NamedTuple):
+    id: int
+    state: int
+    token: int
+    finished_at: int | None
+    retries: int
+    owner: int | None
+    lease_until: int | None
+    tier: int
+    queue: str
+
+    @property
+    def terminal(self) -> bool:
+        return self.state >= SUCCEEDED
+
+
+class Watch:
+    """A thread from `start` to `end`. `problems` are what it has found; `looks` is how often it looked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._before: dict[int, Row] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.problems: list[str] = []
+        self.looks = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        pause = EVERY
+        while not self._ended.wait(pause):
+            begun = time.monotonic()
+            try:
+                self._look()
+            except Exception as error:  # told with the rest: a thread's own would be lost
+                self.problems.append(f"the watch failed: {error!r}")
+                return
+            pause = max(EVERY, (time.monotonic() - begun) / SHARE)
+
+    def _look(self) -> None:
+        """The store first: a letter that it calls delivered must be in the file already."""
+        try:
+            with closing(sqlite3.connect(f"file:{self._folder}/disk/jobs.db?mode=ro", uri=True, timeout=5)) as db:
+                db.execute("begin")
+                rows = [Row(*row) for row in db.execute(ROWS)]
+                counts = {(s, q, t): n for s, q, t, n in db.execute("select state, queue, tier, n from counts where n")}
+                letters = dict(db.execute("select job_id, state from letters"))
+        except sqlite3.OperationalError:
+            return  # no room on the disk, or somebody has locked it
+        self.looks += 1
+        self._tell(problem for row in rows for problem in self._row_problems(row))
+        self._tell(self._count_problems(rows, counts))
+        self._tell(self._letter_problems(rows, letters))
+        self._before = {row.id: row for row in rows}
+
+    def _tell(self, problems) -> None:  # type: ignore[no-untyped-def]
+        self.problems += [problem for problem in problems if problem not in self.problems]
+
+    def _row_problems(self, row: Row):  # type: ignore[no-untyped-def]
+        before = self._before.get(row.id)
+        if (row.state == IN_FLIGHT) != (row.owner is not None) or (row.owner is None) != (row.lease_until is None):
+            yield f"job {row.id}: a lease without a claim, or a claim without one: {row}"
+        if before is None:
+            return
+        if row.token < before.token or (row.state == IN_FLIGHT != before.state and row.token == before.token):
+            yield f"job {row.id}: claimed without a new token: {before} then {row}"
+        if row.retries < before.retries:
+            yield f"job {row.id}: retries were taken back: {before} then {row}"
+        if before.terminal and row != before:
+            yield f"job {row.id}: changed after its end: {before} then {row}"
+
+    def _count_problems(self, rows: list[Row], counts: dict[tuple[int, str, int], int]):  # type: ignore[no-untyped-def]
+        recount: dict[tuple[int, str, int], int] = {}
+        for row in rows:
+            key = row.state, row.queue, row.tier
+            recount[key] = recount.get(key, 0) + 1
+        if counts != recount:
+            yield f"the counts are {counts}, counted {recount}"
+
+    def _letter_problems(self, rows: list[Row], letters: dict[int, int]):  # type: ignore[no-untyped-def]
+        there, _ = letters_in(self._folder)
+        for id, state in letters.items():
+            if state == DELIVERED and id not in there:
+                yield f"job {id}: its letter is delivered, and not in the file"
+        for row in rows:
+            if row.state == FAILED and row.id not in letters:
+                yield f"job {row.id}: failed for good without a letter"
