@@ -16,6 +16,7 @@ from supervisor.new_jobs import InvalidJob, as_new_job, row_of
 from supervisor.plugin_manager import PluginManager, discover
 from supervisor.stores import BUILT_IN, insist, open_store
 from supervisor.stores.base import EnqueueRow, Store
+from supervisor.trust import insist_on_trust
 
 __all__ = ["Client", "InvalidJob"]
 
@@ -149,6 +150,7 @@ class Client:
 
 
 def _plugin_openers(settings: Settings) -> Mapping[str, Any]:
+    insist_on_trust(settings)
     manager = PluginManager()
     manager.load_all(discover(settings.plugins.paths, settings.base))
     return manager.merged("supervisor_stores")

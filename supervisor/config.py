@@ -89,6 +89,7 @@ class StoreSettings(Section):
 class PluginSettings(Section):
     paths: kind.PluginPaths = ("plugins",)
     import_timeout: kind.Duration = 30.0
+    allow_writable_by_others: kind.Flag = False
 
     @classmethod
     def from_yaml(cls, value: Any, context: Any) -> Any:

@@ -90,8 +90,13 @@ def discover(paths: Sequence[str], base: Path) -> list[Source]:
     return [*found.values(), *installed]
 
 
+def path_of(text: str, base: Path) -> Path:
+    """Where an entry of `plugins.paths` is looked for; it need not be there."""
+    return Path(os.path.normpath(base.absolute() / Path(text).expanduser()))
+
+
 def _find(text: str, base: Path) -> Iterable[Source]:
-    path = Path(os.path.normpath(base.absolute() / Path(text).expanduser()))
+    path = path_of(text, base)
     if path.is_dir():
         return _in_directory(path)
     if os.path.lexists(path):

@@ -32,7 +32,11 @@ def check(config: Path | None) -> int:
         if error.settings is None:
             return checks.end()
         settings = error.settings
-    reports = scan(settings)
+    try:
+        reports = scan(settings)
+    except ConfigError as error:  # root would import what others may change
+        checks.wrong(*error.errors)
+        return checks.end()
     _check_plugins(reports, checks)
     _check_handlers(settings, reports, checks)
     _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), checks)

@@ -317,7 +317,7 @@ def test_unknown_keys_at_every_level(errors: Any, text: str, key: str, hint: str
         ("store: {url: }", "store: expected either url or type"),
         ("store: {url: 'memory://', type: x}", "store: expected either url or type, not both"),
         ("store: {url: sqlite:///a.db, synchronous: off}", "store.synchronous: expected full or normal"),
-        ("plugins: plugins", "plugins: expected a mapping with paths, import_timeout, got plugins"),
+        ("plugins: plugins", "plugins: expected a mapping with paths, import_timeout, allow_writable_by_others, got plugins"),
         ("log: {format: xml}", "log.format: expected text or json, got xml"),
         ("limits: {payload: 0MB}", "limits.payload: expected a size"),
         ("workers: {heartbeat: 2s, heartbeat_timeout: 3s}", "workers.heartbeat: expected at most half of workers.heartbeat_timeout, got 2s"),

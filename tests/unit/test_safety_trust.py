@@ -1,0 +1,181 @@
+"""What root refuses to run because others may change it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from supervisor import trust
+from supervisor.config import ConfigError, PluginSettings, Settings
+
+ALICE = 65_432  # nobody's number
+
+
+class Disk:
+    """Real files in `folder`, as if all but those named otherwise were root's and closed to others."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.modes: dict[Path, int] = {}
+        self.owners: dict[Path, int] = {}
+        self.groups: dict[Path, int] = {}
+
+    def look(self, path: Path) -> os.stat_result:
+        seen = list(os.lstat(path))
+        mode = self.modes.get(path, 0o755 if path.is_dir() else 0o644)
+        seen[stat.ST_MODE] = stat.S_IFMT(seen[stat.ST_MODE]) | mode
+        seen[stat.ST_UID] = self.owners.get(path, 0)
+        seen[stat.ST_GID] = self.groups.get(path, 0)
+        return os.stat_result(seen)
+
+    def write(self, name: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        return path
+
+    def config(self, path: Path, **environ: str) -> list[str]:
+        return trust.config_faults(path, environ, self.look)
+
+    def plugins(self, *paths: str, allow: bool = False, **environ: str) -> list[str]:
+        settings = Settings(
+            plugins=PluginSettings(paths=paths or ("plugins",), allow_writable_by_others=allow), base=self.folder
+        )
+        return trust.plugin_faults(settings, environ, self.look)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    disk = Disk(tmp_path.resolve() / "app")
+    disk.write("plugins/mail.py")
+    disk.write("supervisor.yaml")
+    return disk
+
+
+def test_what_only_root_can_change_is_trusted(disk: Disk) -> None:
+    disk.modes[disk.folder / "plugins"] = 0o775  # group root: what a umask of 002 makes
+    assert disk.config(disk.folder / "supervisor.yaml") == []
+    assert disk.plugins() == []
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o646])
+def test_a_config_that_everybody_may_write(disk: Disk, mode: int) -> None:
+    path = disk.folder / "supervisor.yaml"
+    disk.modes[path] = mode
+    assert disk.config(path) == [
+        f"config: {path} (mode {mode:04o}) may be written by everybody, who can change what root runs: chmod go-w {path},"
+        " or set SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS=1 in the environment"
+    ]
+
+
+def test_a_plugin_directory_of_another_group(disk: Disk) -> None:
+    path = disk.folder / "plugins"
+    disk.modes[path], disk.groups[path] = 0o775, 50
+    assert disk.plugins() == [
+        f"plugins: {path} (mode 0775) may be written by group 50, who can change what root runs: chmod go-w {path},"
+        " or set plugins.allow_writable_by_others: true"
+    ]
+
+
+@pytest.mark.parametrize("name", ["plugins/mail.py", "plugins", "", ".."])
+def test_another_owner_on_the_way(disk: Disk, name: str) -> None:
+    path = (disk.folder / name).resolve()
+    disk.owners[path] = ALICE
+    (fault,) = disk.plugins()
+    assert f"{path} belongs to user {ALICE}" in fault
+    assert f"chown root {path}" in fault
+
+
+def test_beside_files_of_others_only_above(disk: Disk) -> None:
+    """As in /tmp: nobody can touch what is root's there, but anybody can add a file."""
+    disk.modes[disk.folder] = 0o1777
+    assert disk.config(disk.folder / "supervisor.yaml") == []
+    assert disk.plugins() == []
+    disk.modes[disk.folder / "plugins"] = 0o1777
+    assert len(disk.plugins()) == 1
+
+
+def test_a_directory_that_anybody_could_make(disk: Disk) -> None:
+    assert disk.plugins("later") == []
+    disk.modes[disk.folder] = 0o1777
+    assert f"{disk.folder} (mode 1777)" in disk.plugins("later")[0]
+
+
+@pytest.mark.parametrize("name", ["plugins/_helper.py", "plugins/pack/__init__.py", "plugins/pack/deep/data.txt"])
+def test_whatever_a_plugin_may_import_from_beside_it(disk: Disk, name: str) -> None:
+    disk.write("plugins/pack/__init__.py")
+    disk.modes[disk.write(name)] = 0o666
+    (fault,) = disk.plugins()
+    assert name in fault
+    assert disk.plugins("plugins/mail.py") == [fault]
+
+
+def test_what_no_plugin_imports_may_be_anybodys(disk: Disk) -> None:
+    disk.modes[disk.write("plugins/notes.txt")] = 0o666
+    disk.modes[disk.write("beside.py")] = 0o666
+    assert disk.plugins() == []
+
+
+def test_a_package_sees_what_is_beside_it(disk: Disk) -> None:
+    disk.write("pack/__init__.py")
+    disk.modes[disk.write("beside.py")] = 0o666
+    assert "beside.py" in disk.plugins("pack")[0]
+
+
+def test_links_count_and_what_they_lead_to(disk: Disk) -> None:
+    target = disk.write("elsewhere/real.py")
+    link = disk.folder / "plugins/linked.py"
+    link.symlink_to("../elsewhere/real.py")
+    assert disk.plugins() == []
+    disk.modes[target.parent] = 0o777
+    assert f"{target.parent} (mode 0777)" in disk.plugins()[0]
+    del disk.modes[target.parent]
+    disk.owners[link] = ALICE
+    assert f"chown -h root {link}" in disk.plugins()[0]
+
+
+@pytest.mark.parametrize("target", ["loop.yaml", "/nowhere/at/all"])
+def test_links_that_lead_nowhere(disk: Disk, target: str) -> None:
+    link = disk.folder / "loop.yaml"
+    link.symlink_to(target)
+    assert disk.config(link) == []
+
+
+def test_many_faults_are_told_in_few_lines(disk: Disk) -> None:
+    for number in range(30):
+        disk.modes[disk.write(f"plugins/p{number:02}.py")] = 0o666
+    faults = disk.plugins()
+    assert len(faults) == trust.MOST_TOLD + 1
+    assert faults[-1] == f"plugins: ... and {30 - trust.MOST_TOLD} more"
+
+
+def test_the_ways_out(disk: Disk) -> None:
+    disk.modes[disk.folder] = 0o777
+    config = disk.folder / "supervisor.yaml"
+    assert disk.config(config)
+    assert disk.plugins(allow=True) == []
+    assert disk.config(config, SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS="1") == []
+    assert disk.plugins(SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS="1") == []
+    assert disk.plugins(SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS="0") == disk.plugins() != []
+    with pytest.raises(ConfigError, match="SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS: expected 1 or 0"):
+        disk.plugins(SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS="yes")
+
+
+def test_an_ordinary_user_is_not_asked(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: ALICE)
+    disk.modes[disk.folder] = 0o777
+    assert disk.config(disk.folder / "supervisor.yaml") == []
+    assert disk.plugins() == []
+
+
+def test_a_config_is_not_read_before_it_is_trusted(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = disk.write("supervisor.yaml")
+    monkeypatch.setattr(trust, "config_faults", lambda path, environ: [f"config: {path}"])
+    monkeypatch.delattr(trust, "load")
+    with pytest.raises(ConfigError) as refused:
+        trust.load_trusted(path, {})
+    assert refused.value.errors == [f"config: {path}"]
