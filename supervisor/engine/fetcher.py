@@ -22,6 +22,7 @@ from supervisor.stores.base import Resolve, Store, Take, Waiting
 
 HELD_SECONDS = 0.100
 HELD_MOST = 2000
+HELD_WEIGHT = 64_000_000  # characters of payloads
 STRANGERS_MOST = 1000
 HEAD_START = 0.5  # seconds by which those that may have a handler look before those that don't
 PROMOTE_MOST = 1000
@@ -253,13 +254,19 @@ class Fetcher:
 
     def captives(self) -> bool:
         """Jobs have been held for a second without one being started."""
-        return self._count > 0 and self._loop.time() - self._moved_at > CAPTIVE_SECONDS
+        return self._count > 0 and self._stands_still()
+
+    def _stands_still(self) -> bool:
+        return self._loop.time() - self._moved_at > CAPTIVE_SECONDS
 
     # claims
 
     def _room(self) -> int:
-        """How many more jobs may be held: 100 ms of work per worker, or one for each idle worker."""
+        """How many more jobs may be held: 100 ms of work per worker, or one for each idle worker if they are heavy or all
+        workers are busy with long ones."""
         idle = self._pool.idle_count()
+        if self._leases.weight >= HELD_WEIGHT or (not idle and self._stands_still()):
+            return idle
         mean = self._pool.times.mean
         target = idle
         if mean is not None and mean < HELD_SECONDS:

@@ -18,6 +18,8 @@ class Leases:
         self._ttl = ttl
         self._running = running
         self._held: dict[int, Lease] = {}
+        self.weight = 0
+        """Characters of the payloads held."""
         self._extending: asyncio.Future[list[int]] | None = None
         self._checking: asyncio.Future[list[tuple[int, int]]] | None = None
 
@@ -25,12 +27,16 @@ class Leases:
         return len(self._held)
 
     def add(self, leases: Iterable[Lease]) -> None:
-        self._held.update((lease.id, lease) for lease in leases)
+        for lease in leases:
+            before = self._held.get(lease.id)
+            self._held[lease.id] = lease
+            self.weight += len(lease.payload) - (len(before.payload) if before is not None else 0)
 
     def drop(self, lease: Lease) -> None:
         held = self._held.get(lease.id)
         if held is not None and held.token == lease.token:
             del self._held[lease.id]
+            self.weight -= len(held.payload)
 
     def holds(self, lease: Lease) -> bool:
         held = self._held.get(lease.id)

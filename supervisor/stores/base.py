@@ -175,7 +175,8 @@ class Store(Protocol):
 
     def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
         """Ready jobs become in_flight for this owner: token + 1, deadline now + ttl, start mark cleared, policy resolved and
-        kept in the row. Within a take, sorted in the order of Take, and within a tier by priority, then age."""
+        kept in the row. Within a take, sorted in the order of Take, and within a tier by priority, then age. A store may
+        give fewer where payloads are heavy, but at least one."""
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         """Write decided outcomes; gives the stale ids. A settle repeated under a token that it itself settled is success.

@@ -20,6 +20,10 @@ ENQUEUE = f"""insert into jobs(id, handler, queue, payload, headers, priority, o
   from json_each(?3)"""
 
 INSERT_LENGTH = 50_000_000  # characters of payloads and headers in one statement
+CLAIM_LENGTH = 16_000_000  # and in one claim: reading them takes several times as much memory, for a moment
+_WEIGHED = 64
+
+LENGTH = "coalesce(length(payload), 0) + coalesce(length(headers), 0)"
 
 DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at, id limit ?)"""
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
@@ -112,7 +116,7 @@ class Claims(Policies):
             ids = [id for take in takes if take.queue not in paused for id in self._pick(take)]
             if not ids:
                 return []
-            batch = packed(ids)
+            batch = packed(self._as_fit(ids))
             self.resolve_by(resolve)
             self.run(CLAIM, self.owner_id, self.now() + microseconds(ttl), batch)
             rows = self.with_policies(self.rows(LEASE, BY_ID, batch), resolve)
@@ -120,6 +124,17 @@ class Claims(Policies):
                 self.count(READY, queue, tier, -n)
                 self.count(IN_FLIGHT, queue, tier, n)
             return self.leases_from(rows)
+
+    def _as_fit(self, ids: Sequence[int]) -> Sequence[int]:
+        """The first of these jobs, as many as are within CLAIM_LENGTH together; at least one."""
+        room = CLAIM_LENGTH
+        for start in range(0, len(ids), _WEIGHED):
+            lengths = self.column(LENGTH, BY_ID, packed(ids[start : start + _WEIGHED]))
+            for place, length in enumerate(lengths, start):
+                room -= length
+                if room < 0:
+                    return ids[: max(1, place)]
+        return ids
 
     def _pick(self, take: Take) -> list[int]:
         fresh = self.column("id", CANDIDATES, take.queue, 0, take.limit)

@@ -1,0 +1,40 @@
+"""Payloads so heavy that a claim of many of them at once would be more than a supervisor can hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.stores import sqlite_claims
+from supervisor.stores.base import EnqueueRow, Waiting
+from tests.stores.shelf import SqliteShelf, take
+
+
+@pytest.fixture
+def store(tmp_path):
+    shelf = SqliteShelf(tmp_path)
+    yield shelf.joined("one")
+    shelf.close()
+
+
+def enqueue_sized(store, *sizes, headers=None):
+    return store.enqueue([EnqueueRow("mail", f'"{"x" * (size - 2)}"', headers=headers) for size in sizes])
+
+
+def test_a_claim_ends_where_its_payloads_grow_too_heavy(store, monkeypatch):
+    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 10_000)
+    ids = enqueue_sized(store, *[10] * 100, *[1000] * 100)
+    assert [lease.id for lease in take(store, 1000)] == ids[:109]
+    assert store.waiting(None) == {"default": Waiting(91, 0)}
+    assert [lease.id for lease in take(store, 1000)] == ids[109:119]
+
+
+def test_a_job_heavier_than_a_whole_claim_is_claimed_alone(store, monkeypatch):
+    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 10_000)
+    ids = enqueue_sized(store, 20_000, 20_000, 10)
+    assert [[lease.id for lease in take(store)] for _ in ids] == [[ids[0]], [ids[1]], [ids[2]]]
+
+
+def test_headers_weigh_too(store, monkeypatch):
+    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 10_000)
+    enqueue_sized(store, *[10] * 10, headers='{"a": "' + "x" * 4000 + '"}')
+    assert [len(take(store)) for _ in range(5)] == [2] * 5
