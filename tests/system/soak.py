@@ -1,0 +1,169 @@
+"""A steady stream of jobs through one supervisor, and what it costs while it lasts, measured from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from tests.system.command import Command, Running
+
+CONFIG = """
+workers: {count: 2, heartbeat: 200ms}
+retry: {max_retries: 3, backoff: {base: 100ms}}
+retention: {succeeded: 3s, failed: none}
+log: {level: warning}
+"""
+
+PLUGIN = """
+import time
+from supervisor import handler
+
+LATENCIES = open("latencies", "a", buffering=1)
+
+@handler
+def work(job):
+    "One in a hundred fails once."
+    if job.attempt == 1 and job.payload["n"] % 100 == 0:
+        raise OSError("down")
+    return job.payload
+
+@handler
+def probe(job):
+    LATENCIES.write(f"{time.monotonic()} {time.monotonic() - job.payload}\\n")
+"""
+
+CLIENT = """
+import signal, sqlite3, sys, time
+from supervisor import Client
+
+rate, asked, n = int(sys.argv[1]), [], 0
+BATCHES, PROBES = 20, 5  # per second
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+counts = sqlite3.connect("file:jobs.db?mode=ro", uri=True, timeout=30)
+with Client("sqlite:///jobs.db") as jobs:
+    due = time.monotonic()
+    while not asked:
+        waiting, = counts.execute("select coalesce(sum(n), 0) from counts where state < 3").fetchone()
+        if waiting < rate:  # a machine that is slower than the stream is given time, not a backlog
+            jobs.enqueue_many([("work", {"n": n + index}) for index in range(rate // BATCHES)])
+            n += rate // BATCHES
+        if n % (BATCHES // PROBES * (rate // BATCHES)) == 0:
+            jobs.enqueue("probe", time.monotonic(), priority=100)
+        due += 1 / BATCHES
+        time.sleep(max(0.0, due - time.monotonic()))
+print(n)
+"""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """At monotonic seconds. Memory is the proportional share (PSS) in bytes; `children` are the nursery and its workers."""
+
+    at: float
+    supervisor: int
+    children: int
+    files: int
+    threads: int
+    wal: int
+    database: int
+
+
+class Meter:
+    def __init__(self, command: Command, run: Running) -> None:
+        self._database = command.folder / "jobs.db"
+        self._supervisor = psutil.Process(run.pid)
+
+    def read(self) -> Sample:
+        children = self._supervisor.children(recursive=True)
+        return Sample(
+            time.monotonic(),
+            _memory([self._supervisor]),
+            _memory(children),
+            sum(process.num_fds() for process in [self._supervisor, *children]),
+            sum(process.num_threads() for process in [self._supervisor, *children]),
+            _size(self._database.with_name("jobs.db-wal")),
+            _size(self._database),
+        )
+
+
+def _memory(processes: Iterable[psutil.Process]) -> int:
+    return sum(process.memory_full_info().pss for process in processes)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+class Stream:
+    """A client that enqueues `rate` jobs per second, and now and then one that tells how long it waited."""
+
+    def __init__(self, command: Command, rate: int) -> None:
+        self._latencies = command.folder / "latencies"
+        self._client = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, str(rate)], cwd=command.folder, env=command.env, stdout=subprocess.PIPE, text=True
+        )  # fmt: skip
+
+    def latencies(self, since: float, until: float) -> list[float]:
+        """Seconds from enqueue to start, of those started in this time."""
+        told = [line.split() for line in self._latencies.read_text().splitlines()]
+        return [float(latency) for at, latency in told if since <= float(at) < until]
+
+    def end(self) -> int:
+        """How many jobs it has enqueued."""
+        self._client.terminate()
+        out, _ = self._client.communicate(timeout=60)
+        assert self._client.returncode == 0
+        return int(out)
+
+    def kill(self) -> None:
+        self._client.kill()
+        self._client.communicate()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One thing that was measured, in the first and in the second half; it may grow by `room`."""
+
+    name: str
+    unit: str
+    first: float
+    second: float
+    room: float
+
+    @property
+    def is_flat(self) -> bool:
+        return self.second - self.first <= self.room
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.first:.1f} -> {self.second:.1f} {self.unit}"
+
+
+def figures(samples: Sequence[Sample], stream: Stream, since: float) -> list[Figure]:
+    """The two halves of what came after `since`."""
+    until = samples[-1].at
+    middle = (since + until) / 2
+    first = [sample for sample in samples if since <= sample.at < middle]
+    second = [sample for sample in samples if sample.at >= middle]
+
+    def figure(name: str, how: Callable[[list[int]], float], of: str, unit: str, scale: float, room: float) -> Figure:
+        before, after = (how([getattr(sample, of) for sample in half]) / scale for half in (first, second))
+        return Figure(name, unit, before, after, room)
+
+    latencies = [1000 * median(stream.latencies(*half)) for half in ((since, middle), (middle, until))]
+    mb = 1e6
+    return [
+        figure("memory of the supervisor", median, "supervisor", "MB", mb, 1.5),
+        figure("of its children", median, "children", "MB", mb, 3.0),
+        figure("open files", median, "files", "", 1, 0),
+        figure("threads", median, "threads", "", 1, 0),
+        figure("write-ahead log", max, "wal", "MB", mb, 8.0),
+        figure("database", max, "database", "MB", mb, 0.25 * max(sample.database for sample in first) / mb + 2.0),
+        Figure("latency", "ms", *latencies, room=latencies[0] + 100.0),
+    ]
