@@ -116,18 +116,21 @@ class Committer:
             self._bus.emit(JobsSettled(batch))
 
     def _refused(self, batch: list[Outcome], error: BaseException) -> None:
-        """The store would not take the batch: halve it until the bad row stands alone; that job fails, the rest go on."""
+        """The store would not take the batch: halve it until the bad row stands alone; that job fails, if need be without
+        a record of why, and the rest go on."""
         if len(batch) > 1:
             middle = len(batch) // 2
             self._settle(batch[:middle])
             self._settle(batch[middle:])
             return
         (outcome,) = batch
-        if outcome.failure is not None and outcome.failure.cause is Cause.REFUSED:
-            self._leases.drop(outcome.lease)  # not even that can be stored: the lease is left to recovery
+        if outcome.failure is None and outcome.state is JobState.FAILED:
+            self._leases.abandon(outcome.lease)  # not even that can be stored: the lease is left to recovery
             self._bus.emit(JobsStale([outcome.lease], f"settle refused by the store: {error}"))
-            return
-        self._settle([self.decide(refused(outcome, error))])
+        elif outcome.failure is not None and outcome.failure.cause is Cause.REFUSED:
+            self._settle([outcome._replace(failure=None)])
+        else:
+            self._settle([self.decide(refused(outcome, error))])
 
 
 def refused(outcome: Outcome, error: BaseException) -> Outcome:
