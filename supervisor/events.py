@@ -170,6 +170,12 @@ class LoopGap(NamedTuple):
     seconds: float
 
 
+class ClockStepped(NamedTuple):
+    """The wall clock was set, forward or (negative) back."""
+
+    seconds: float
+
+
 class ConfigReloaded(NamedTuple):
     changed: tuple[str, ...]
     needs_restart: tuple[str, ...]

@@ -66,7 +66,7 @@ class Engine:
         self._reports = list(reports)
         self._absences = Absences()
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they were begun
-        self._housekeeping = Housekeeping(self, loop, wall)
+        self._housekeeping = Housekeeping(self, bus, loop, wall, suspended)
         self._learn(reports)
         ttl = settings.lease.ttl
         self.leases = Leases(self.writer, ttl, self.running)

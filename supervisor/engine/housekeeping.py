@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.engine.status import presence
 from supervisor.engine.writer import ignore_abandoned
+from supervisor.events import Bus, ClockStepped
 from supervisor.stores.base import Retention, Store
 
 if TYPE_CHECKING:
@@ -22,12 +23,17 @@ CLOCK_STEP = 1.0
 class Housekeeping:
     """`news` says that workers or jobs have changed since the supervisor last told of itself."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, wall: Callable[[], float]) -> None:
+    def __init__(
+        self, engine: Engine, bus: Bus, loop: asyncio.AbstractEventLoop, wall: Callable[[], float],
+        suspended: Callable[[], float],
+    ) -> None:  # fmt: skip
         self.news = True
         self._engine = engine
         self._loop = loop
+        self._bus = bus
         self._wall = wall
-        self._wall_ahead = wall() - loop.time()
+        self._suspended = suspended
+        self._wall_ahead = self._ahead()
         self._pruning: asyncio.Task[None] | None = None
         self._ticks = 0
         self._announced_at = 0.0
@@ -41,10 +47,14 @@ class Housekeeping:
 
     def _watch_the_clock(self) -> None:
         """After a step of it our leases may seem expired to others, and theirs to us."""
-        before, self._wall_ahead = self._wall_ahead, self._wall() - self._loop.time()
-        if abs(self._wall_ahead - before) > CLOCK_STEP:
+        before, self._wall_ahead = self._wall_ahead, self._ahead()
+        if abs(step := self._wall_ahead - before) > CLOCK_STEP:
+            self._bus.emit(ClockStepped(step))
             self._engine.recovery.forget()
             self._engine.spawn(self._engine.extend_leases())
+
+    def _ahead(self) -> float:
+        return self._wall() - self._loop.time() - self._suspended()
 
     async def _look_around(self, state: str) -> None:
         if self._engine.writer.away:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from supervisor import events
+from supervisor.durations import format_duration
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.logs.repeats import Repeats
 
@@ -53,6 +54,7 @@ class LogSubscriber:
             events.StoreLost: self._store_lost,
             events.StoreBack: self._store_back,
             events.LoopGap: _loop_gap,
+            events.ClockStepped: _clock_stepped,
             events.ConfigReloaded: _config_reloaded,
             events.ConfigRefused: _config_refused,
             events.StatusDumped: _status_dumped,
@@ -239,6 +241,15 @@ def _letters_published(event: events.LettersPublished) -> None:
 def _loop_gap(event: events.LoopGap) -> None:
     _say(
         logging.WARNING, "the supervisor stood still for %.2fs: not counted for timeouts and heartbeats", event.seconds
+    )
+
+
+def _clock_stepped(event: events.ClockStepped) -> None:
+    where, when = ("forward", "earlier") if event.seconds > 0 else ("back", "later")
+    _say(
+        logging.WARNING,
+        "the clock was set %s by %s: jobs in backoff and delayed ones are due that much %s; running ones go on",
+        *(where, format_duration(abs(event.seconds)), when),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.engine.pace import USUAL
-from supervisor.events import JobCancelled, LeasesRecovered, QueuesSeen
+from supervisor.events import ClockStepped, JobCancelled, LeasesRecovered, QueuesSeen
 from supervisor.jobs import Policy
 from supervisor.stores.base import EnqueueRow, Presence, Take
 from tests.stores.shelf import dead
@@ -185,6 +185,17 @@ def test_a_step_of_the_clock_is_followed_by_an_extend_at_once() -> None:
     here.loop.advance(1.0)
     here.engine.tick("running")
     assert other.lapsed(10) == []
+    assert [event.seconds for event in here.events if isinstance(event, ClockStepped)] == [3600.0]
+
+
+def test_a_suspended_machine_has_not_set_its_clock() -> None:
+    here = Virtual()
+    here.serve()
+    here.wall.step(3600.0)
+    here.suspended += 3600.0
+    here.loop.advance(1.0)
+    here.engine.tick("running")
+    assert not any(isinstance(event, ClockStepped) for event in here.events)
 
 
 def test_what_was_seen_expired_before_a_step_of_the_clock_proves_nothing() -> None:

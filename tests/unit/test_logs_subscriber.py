@@ -129,6 +129,10 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "WARNING job=42 handler=thumb stale settle under token 7: nothing changed",
         ),
         (events.JobCancelled(lease(), 123), "INFO job=42 handler=thumb cancelled; its worker (pid 123) is killed"),
+        (
+            events.LettersStale("file", [42], "acceptance"),
+            "WARNING job=42 dead letter for sink file: stale acceptance, nothing changed",
+        ),
         (events.LettersPublished("file", [42]), "INFO job=42 dead letter accepted by sink file"),
         (
             events.LettersFailed("file", [42], "disk full", 2.0),
@@ -142,6 +146,11 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         (
             events.LoopGap(60.0),
             "WARNING the supervisor stood still for 60.00s: not counted for timeouts and heartbeats",
+        ),
+        (
+            events.ClockStepped(-3600.0),
+            "WARNING the clock was set back by 1h: jobs in backoff and delayed ones are due that much later; "
+            "running ones go on",
         ),
         (
             events.ConfigReloaded(("retry",), ("store",)),

@@ -143,6 +143,7 @@ class Virtual:
         self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",), **settings: Any
     ):
         self.loop = VirtualLoop()
+        self.suspended = 0.0
         self.wall = Wall(self.loop)
         self.store = store if store is not None else MemoryStore(clock=self.wall)
         self.store.join("us", "here", 1)
@@ -164,7 +165,7 @@ class Virtual:
             self.writer,  # type: ignore[arg-type]
             random=lambda: 1.0,
             wall=self.wall,
-            suspended=lambda: 0.0,
+            suspended=lambda: self.suspended,
         )
 
     def serve(self) -> None:
