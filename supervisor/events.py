@@ -156,6 +156,14 @@ class LettersFailed(NamedTuple):
     retry_in: float
 
 
+class LettersStale(NamedTuple):
+    """Dead letters that were claimed anew meanwhile: a `claim` that ended before `sink` was asked, or its `acceptance`."""
+
+    sink: str
+    ids: Sequence[int]
+    what: str
+
+
 class StoreLost(NamedTuple):
     error: str
 

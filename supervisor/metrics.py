@@ -60,6 +60,7 @@ class Metrics:
             events.WorkerDied: self._worker_died,
             events.LettersPublished: self._letters_published,
             events.LettersFailed: self._letters_failed,
+            events.LettersStale: self._letters_stale,
             events.HookFailed: self._hook_failed,
             events.Dropped: self._dropped,
         }
@@ -204,6 +205,9 @@ class Metrics:
 
     def _letters_failed(self, event: events.LettersFailed) -> None:
         self._publish_failures[event.sink] += len(event.ids)
+
+    def _letters_stale(self, event: events.LettersStale) -> None:
+        self._stale += len(event.ids)
 
     def _hook_failed(self, event: events.HookFailed) -> None:
         self._hook_failures[event.hook] += 1

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from supervisor.engine.outlet import Outlet
+from supervisor.engine.outlet import ClaimEnded, Outlet
 from supervisor.engine.pace import USUAL, Pace
 from supervisor.engine.writer import Abandoned, Writer
-from supervisor.events import Bus, LettersFailed, LettersPublished
-from supervisor.stores.base import Letter
+from supervisor.events import Bus, LettersFailed, LettersPublished, LettersStale
+from supervisor.stores.base import Letter, Store
 
 BATCH = 100
 CLAIM_SECONDS = 60.0
@@ -78,15 +78,20 @@ class DeadLetters:
     async def _run(self) -> None:
         while not self._ending:
             self._more.clear()
-            letters = await self._writer.submit(lambda store: store.dead_letters(BATCH, CLAIM_SECONDS))
+            letters, until = await self._writer.submit(self._claim)
             if letters:
-                await self._begin(letters)
+                await self._begin(letters, until)
             else:
                 await self._rest()
 
-    async def _begin(self, letters: Sequence[Letter]) -> None:
+    def _claim(self, store: Store) -> tuple[Sequence[Letter], float]:
+        """Letters, and until when they are ours alone."""
+        until = self._loop.time() + CLAIM_SECONDS
+        return store.dead_letters(BATCH, CLAIM_SECONDS), until
+
+    async def _begin(self, letters: Sequence[Letter], until: float) -> None:
         """Go on to the next letters when a sink is slow with these."""
-        task = self._loop.create_task(self._publish(letters))
+        task = self._loop.create_task(self._publish(letters, until))
         self._publishing[task] = letters
         task.add_done_callback(self._published)
         await asyncio.wait([task], timeout=HELD_UP_SECONDS)
@@ -111,9 +116,9 @@ class DeadLetters:
         if error is not None and not isinstance(error, Abandoned):
             self._loop.call_exception_handler({"message": "publishing dead letters failed", "exception": error})
 
-    async def _publish(self, letters: Sequence[Letter]) -> None:
+    async def _publish(self, letters: Sequence[Letter], until: float) -> None:
         await self._deliver_complete([letter for letter in letters if self._wanted <= letter.accepted])
-        refused = await asyncio.gather(*(self._offer(outlet, letters) for outlet in self._outlets))
+        refused = await asyncio.gather(*(self._offer(outlet, letters, until) for outlet in self._outlets))
         late: dict[int, float] = {}
         for outlet, ids in zip(self._outlets, refused, strict=True):
             late.update({id: max(late.get(id, 0.0), outlet.delay()) for id in ids})
@@ -128,7 +133,7 @@ class DeadLetters:
             sink = self._outlets[0].name
             await self._writer.submit(lambda store: store.accepted(letters, sink, self._wanted))
 
-    async def _offer(self, outlet: Outlet, letters: Sequence[Letter]) -> list[int]:
+    async def _offer(self, outlet: Outlet, letters: Sequence[Letter], until: float) -> list[int]:
         """Publish what this sink has not accepted yet; gives the ids it still has not."""
         missing = [letter for letter in letters if outlet.name not in letter.accepted]
         if not missing:
@@ -137,13 +142,18 @@ class DeadLetters:
         accepted: frozenset[int] = frozenset()
         try:
             jobs = [letter.job for letter in missing]
-            accepted = await outlet.publish(jobs)
+            accepted = await outlet.publish(jobs, until)
+        except ClaimEnded:
+            self._bus.emit(LettersStale(outlet.name, [letter.id for letter in missing], "claim"))
+            return []
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
         taken = [letter for letter in missing if letter.id in accepted]
         if taken:
-            await self._writer.submit(lambda store: store.accepted(taken, outlet.name, self._wanted))
+            stale = await self._writer.submit(lambda store: store.accepted(taken, outlet.name, self._wanted))
             self._bus.emit(LettersPublished(outlet.name, [letter.id for letter in taken]))
+            if stale:
+                self._bus.emit(LettersStale(outlet.name, stale, "acceptance"))
         left = [letter.id for letter in missing if letter.id not in accepted]
         self._note(outlet, left, error)
         return left

@@ -16,6 +16,10 @@ TURN_SECONDS = 1.0
 RETRY_DELAYS = (1.0, 60.0)
 
 
+class ClaimEnded(Exception):
+    """The letters were claimed too long ago: another supervisor may be publishing them."""
+
+
 class Call(NamedTuple):
     work: Callable[[], Any]
     answer: asyncio.Future[Any]
@@ -78,12 +82,14 @@ class Outlet:
         self._calls = caller(name)
         self._under_way: asyncio.Future[frozenset[int]] | None = None
 
-    async def publish(self, letters: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    async def publish(self, letters: Sequence[Mapping[str, Any]], until: float) -> frozenset[int]:
         """The ids that the sink has accepted. Raises TimeoutError after PUBLISH_SECONDS, and soon while an earlier publish
-        still hangs; whatever the sink raises."""
+        still hangs; ClaimEnded instead of beginning later than `until`, by the loop's clock; whatever the sink raises."""
         if self._under_way is not None and not await _ends(self._under_way, TURN_SECONDS):
             raise TimeoutError("still busy with an earlier publish")
         own = deepcopy(list(letters))  # a sink may change what it is given
+        if asyncio.get_running_loop().time() >= until:
+            raise ClaimEnded
         self._under_way = self._calls.call(lambda: frozenset(self._sink.publish(own)))
         if not await _ends(self._under_way, PUBLISH_SECONDS):
             raise TimeoutError(f"no answer within {PUBLISH_SECONDS:g}s")

@@ -51,6 +51,7 @@ class LogSubscriber:
             events.LeasesRecovered: _leases_recovered,
             events.LettersPublished: _letters_published,
             events.LettersFailed: self._letters_failed,
+            events.LettersStale: _letters_stale,
             events.StoreLost: self._store_lost,
             events.StoreBack: self._store_back,
             events.LoopGap: _loop_gap,
@@ -236,6 +237,12 @@ def _job_cancelled(event: events.JobCancelled) -> None:
 def _letters_published(event: events.LettersPublished) -> None:
     for id in event.ids:
         _say(logging.INFO, "job=%d dead letter accepted by sink %s", id, event.sink, job=id, sink=event.sink)
+
+
+def _letters_stale(event: events.LettersStale) -> None:
+    line = "job=%d dead letter for sink %s: stale %s, nothing changed"
+    for id in event.ids:
+        _say(logging.WARNING, line, id, event.sink, event.what, job=id, sink=event.sink)
 
 
 def _loop_gap(event: events.LoopGap) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.engine.dead_letters import CLAIM_SECONDS, DeadLetters
 from supervisor.engine.outlet import Outlet
-from supervisor.events import Bus, LettersFailed
+from supervisor.events import Bus, LettersFailed, LettersStale
 from supervisor.jobs import Policy
 from supervisor.stores.base import Store, Take
 from supervisor.stores.memory import MemoryStore
@@ -48,7 +48,7 @@ class ScriptedOutlet(Outlet):
         self.script = script
         self.offered: list[int] = []
 
-    async def publish(self, letters: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    async def publish(self, letters: Sequence[Mapping[str, Any]], until: float) -> frozenset[int]:
         self.offered += [letter["id"] for letter in letters]
         return frozenset(letter["id"] for letter in letters if self.script(letter["id"]))
 
@@ -143,6 +143,61 @@ def test_a_sink_that_has_failed_often_does_not_slow_down_the_others(play: Any) -
         here.publish(stuck, once)
         await asyncio.sleep(3.0)
         assert here.letter(second) == "delivered"
+
+    play(scene)
+
+
+class Kept:
+    """A sink that keeps what it is given; its calls are made at once."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def publish(self, letters: Any) -> Any:
+        self.ids += [letter["id"] for letter in letters]
+        return self.ids
+
+    def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(work())
+        return answer
+
+
+def test_letters_whose_claim_ended_before_they_could_be_published_are_claimed_anew_first(play: Any) -> None:
+    async def scene(here: Here) -> None:
+        (id,) = here.die()
+        sink = Kept()
+        letters = here.publish(Outlet("file", sink, lambda name: sink))  # type: ignore[arg-type, return-value]
+        await asyncio.sleep(0)
+        here.loop.selector.now += CLAIM_SECONDS  # it stood still with the claim in its hand
+        other = here.store.sibling()
+        other.join("them", "there", 2)
+        (theirs,) = other.dead_letters(10, CLAIM_SECONDS)
+        await asyncio.sleep(1.0)
+        assert sink.ids == []
+        assert [event for event in here.events if isinstance(event, LettersStale)] == [("file", [id], "claim")]
+        assert letters.failing == {}
+        other.postpone([theirs], 0.0)
+        await asyncio.sleep(10.0)
+        assert (sink.ids, here.letter(id)) == ([id], "delivered")
+
+    play(scene)
+
+
+def test_an_acceptance_after_the_claim_has_ended_changes_nothing_and_is_told(play: Any) -> None:
+    async def scene(here: Here) -> None:
+        (id,) = here.die()
+        other = here.store.sibling()
+        other.join("them", "there", 2)
+
+        def stand_still(letter: int) -> bool:
+            here.loop.selector.now += CLAIM_SECONDS
+            return bool(other.dead_letters(10, CLAIM_SECONDS))
+
+        here.publish(ScriptedOutlet("file", stand_still))
+        await asyncio.sleep(1.0)
+        assert here.letter(id) == "pending"
+        assert [event for event in here.events if isinstance(event, LettersStale)] == [("file", [id], "acceptance")]
 
     play(scene)
 

@@ -161,6 +161,7 @@ def test_recovered_leases_are_counted_with_what_became_of_them(metrics: Metrics)
 
 def test_stale_outcomes_are_counted(metrics: Metrics) -> None:
     assert told(metrics, "stale_outcomes_total", events.JobsStale([lease(), lease()], "settle")) == 2
+    assert told(metrics, "stale_outcomes_total", events.LettersStale("file", [42], "acceptance")) == 3
 
 
 def test_killed_workers_are_counted_by_cause_and_orderly_ends_are_not(metrics: Metrics) -> None:
