@@ -114,11 +114,12 @@ class Fetcher:
         self._waiting: dict[str, Waiting] = {}
         self._due: asyncio.TimerHandle | None = None
         self._moved_at = loop.time()
-        self.closed = False
+        self.closed = True  # and before it is open
         self._settings = settings
 
     def open(self, resolve: Resolve) -> None:
         self._resolve = resolve
+        self.closed = False
         self._poll()
 
     def configure(self, settings: Settings, resolve: Resolve) -> None:

@@ -168,6 +168,7 @@ class Supervisor:
         away = False
         while True:
             self._joining = self._loop.run_in_executor(None, self._join_now)
+            self._joining.add_done_callback(_note_error)  # told to end meanwhile, nobody else asks for it
             try:
                 return await asyncio.shield(self._joining)
             except StoreAway as error:
@@ -393,6 +394,12 @@ class Supervisor:
         if self._stop.forced.is_set():
             return ExitCode.FORCED
         return ExitCode.LEFT_BEHIND if remaining else ExitCode.DRAINED
+
+
+def _note_error(work: asyncio.Future[Any]) -> None:
+    """asyncio writes a traceback of an error that nobody has asked for."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _leave(store: Store) -> None:

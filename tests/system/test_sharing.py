@@ -217,6 +217,7 @@ def test_a_start_waits_for_a_store_that_is_locked(command: Command) -> None:
         told.says("store is away", timeout=30)
         told.signal(signal.SIGTERM)
         assert told.wait(30) == 0
+        assert "Traceback" not in told.log
         assert run.code is None
     command.until(id, "succeeded")
 

@@ -20,12 +20,12 @@ def resolve(handler: str, queue: str) -> Policy:
     return Policy(max_retries=0)
 
 
-def claim_elsewhere(here: Virtual, count: int = 1, owner: str = "them") -> Any:
+def claim_elsewhere(here: Virtual, count: int = 1, owner: str = "them", max_retries: int = 0) -> Any:
     """(the other owner's store, its leases)."""
     other = here.store.sibling()  # type: ignore[attr-defined]
     other.join(owner, "there", 2)
     other.enqueue([EnqueueRow("work", "null")] * count)
-    return other, other.claim([Take("default", count, count, count, 100)], 30.0, resolve)
+    return other, other.claim([Take("default", count, count, count, 100)], 30.0, lambda *_: Policy(max_retries))
 
 
 def test_a_letter_that_nobody_publishes_here_keeps_the_fetcher_from_no_rest() -> None:
@@ -55,6 +55,18 @@ def test_what_is_recovered_from_another_supervisor_starts_here_at_once() -> None
     here.engine.tick("running")
     assert here.child.permits
     assert here.state(lease.id) == "in_flight"
+
+
+def test_what_comes_due_before_the_first_worker_is_asked_for_starts_then() -> None:
+    here = Virtual()
+    other, (lease,) = claim_elsewhere(here, max_retries=1)
+    other.extend([lease], 30.0, [lease])  # marked as started, so it is put off
+    other.leave()
+    here.loop.create_task(here.engine.recover())
+    here.loop.advance(60.0)  # a start may take long: a locked store, a machine that was suspended
+    assert here.state(lease.id) == "scheduled"
+    here.serve()
+    assert here.child.permits
 
 
 def test_a_worker_that_does_not_know_a_handler_sends_no_job_to_the_dead_letters() -> None:
