@@ -16,6 +16,8 @@ from tests.system.chaos_seats import Line
 
 SLACK = 0.25  # seconds between something and its line in the log, on a busy machine
 DEADLY = frozenset({"kill supervisor", "term supervisor", "stop supervisor"})
+HOLDING = frozenset({"lock database", "fill disk"})
+FOR_EVER = float("inf")
 CAUSES = {
     "rejecting": {"rejected"},
     "crashing": {"crash"},
@@ -63,6 +65,11 @@ class Evidence:
             deed.what in what and (run is None or deed.run == run) and deed.at <= until + SLACK and deed.until >= since - SLACK
             for deed in self.deeds
         )  # fmt: skip
+
+    def owner_of(self, error: dict[str, Any]) -> int | None:
+        """The run that a failed attempt's lease belonged to."""
+        owner = re.search(r"its owner (\S+) ", error["message"])
+        return self.owners.get(owner[1]) if owner else None
 
     def history(self, id: int) -> str:
         """Everything known of one job, in order."""
@@ -168,12 +175,18 @@ def failures_are_deserved(evidence: Evidence) -> Problems:
         for error in job["errors"]:
             cause = error["cause"]
             if cause == "lease_expired":
-                owner = re.search(r"its owner (\S+) ", error["message"])
-                run = evidence.owners.get(owner[1]) if owner else None
-                if run is None or not any(deed.run == run and deed.what in DEADLY for deed in evidence.deeds):
+                run = evidence.owner_of(error)
+                if not evidence.met(DEADLY, 0.0, FOR_EVER, run) and not _was_away(evidence, id, error["attempt"]):
                     yield id, f"lost the lease of run {run}, to which nothing was done: {error}"
             elif cause not in CAUSES.get(job["handler"], ()) and error["pid"] not in by_hand.get(cause, ()):
                 yield id, f"failed without a fault: {error}"
+
+
+def _was_away(evidence: Evidence, id: int, attempt: int) -> bool:
+    """The database could not be had shortly before: with so short a lease, one supervisor may be back too late to extend."""
+    said = f"recovered: attempt {attempt} failed"
+    times = [line.at for line in evidence.by_job.get(id, ()) if said in line.message]
+    return not times or evidence.met(HOLDING, times[0] - 3 * TTL, times[0])
 
 
 def repeated_for_a_reason(evidence: Evidence) -> Problems:
@@ -218,6 +231,10 @@ def letters_are_there(evidence: Evidence) -> Problems:
 
 
 def codes_are_true(evidence: Evidence) -> Problems:
+    for id, job in evidence.jobs.items():
+        for error in job["errors"]:
+            if "is gone" in error["message"] and evidence.codes.get(evidence.owner_of(error) or 0) == 0:
+                yield id, f"left behind by a supervisor that ended with 0: {error}"
     for run, code in evidence.codes.items():
         asked = Counter(deed.what for deed in evidence.deeds if deed.run == run)
         lines = evidence.by_run[run]

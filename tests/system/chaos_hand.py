@@ -30,7 +30,7 @@ ACTS: dict[str, tuple[int, tuple[float, float]]] = {  # how often, and for how m
     "term nursery": (2, (0.0, 0.0)),
     "kill supervisor": (6, (0.0, 0.0)),
     "term supervisor": (4, (0.0, 0.0)),
-    "stop supervisor": (6, (0.3, 5.0)),
+    "stop supervisor": (6, (0.3, 8.0)),
     "delay supervisor": (8, (0.01, 0.08)),
     "hup supervisor": (3, (0.0, 0.0)),
     "ttin supervisor": (2, (0.0, 0.0)),
