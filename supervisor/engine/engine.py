@@ -76,7 +76,8 @@ class Engine:
         self.recovery = Recovery(self.writer, ttl, bus, now=loop.time, decide=self.committer.decide)
         self.fetcher = Fetcher(
             self.writer, pool, self.leases, settings, bus, loop, known=self._known, unknown=self._unknown,
-            overtaken=self._overtaken, give_back=self.release, may_dispatch=self._may_dispatch, pace=pace,
+            overtaken=self._overtaken, give_back=self.release, may_dispatch=self._may_dispatch,
+            dispatched=lambda worker: self.watchdog.work_sent(worker), pace=pace,
         )  # fmt: skip
         self.watchdog = Watchdog(
             pool, bus, loop, settings.workers.heartbeat_timeout, woke_from_gap=self._woke_from_gap, suspended=suspended,
@@ -131,7 +132,7 @@ class Engine:
     def changed(self) -> None:
         self.changes.set()
         self.fetcher.worker_changed()
-        self.watchdog.work_sent()
+        self.watchdog.work_ended()
 
     def reported(self, reports: Sequence[SourceReport]) -> None:
         """A new nursery found other plugins than the last one: a file may have been changed or mended meanwhile."""

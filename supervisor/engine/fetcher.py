@@ -89,7 +89,7 @@ class Fetcher:
         self, writer: Writer, pool: Pool, leases: Leases, settings: Settings, bus: Bus, loop: asyncio.AbstractEventLoop, *,
         known: Callable[[str], bool], unknown: Callable[[list[Lease]], None],
         overtaken: Callable[[Sequence[Lease]], None], give_back: Callable[[list[Lease], str], None],
-        may_dispatch: Callable[[], bool], pace: Pace = USUAL,
+        may_dispatch: Callable[[], bool], dispatched: Callable[[Worker], None], pace: Pace = USUAL,
     ) -> None:  # fmt: skip
         self._writer = writer
         self._pool = pool
@@ -101,6 +101,7 @@ class Fetcher:
         self._overtaken = overtaken
         self._give_back = give_back
         self._may_dispatch = may_dispatch
+        self._dispatched = dispatched
         self._pace = pace
         self._lanes: dict[str, Lane] = {}
         self._turn = 0
@@ -203,6 +204,7 @@ class Fetcher:
                 self._count -= len(frame)
                 self._moved_at = self._loop.time()
                 self._pool.send(worker, frame)
+                self._dispatched(worker)
             if not self._count:
                 return
 

@@ -53,9 +53,15 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
 
-    def work_sent(self) -> None:
-        """Jobs were handed out or ended: something may be due earlier than the timer is set to."""
-        when = self._next_due(self._loop.time())
+    def work_sent(self, worker: Worker) -> None:
+        """Something of this one may be due earlier than the timer is set to."""
+        self._arm_by(self._due(worker, self._loop.time()))
+
+    def work_ended(self) -> None:
+        """The next jobs of their frames have begun."""
+        self._arm_by(self._next_due(self._loop.time()))
+
+    def _arm_by(self, when: float) -> None:
         if when < self._armed - 0.001:
             self._arm(when)
 
@@ -136,14 +142,14 @@ class Watchdog:
     def _next_due(self, now: float) -> float:
         when = now + self._longest_wait
         for worker in self._pool.workers.values():
-            if worker.state in (State.DYING, State.STARTING):
-                continue
-            limit = self._heartbeat_limit(worker)
-            if limit is not None:
-                when = min(when, now + max(0.01, limit / BEAT_CHECKS))
-            if worker.sent:
-                when = min(when, self._job_due(worker, now))
+            if worker.state not in (State.DYING, State.STARTING):
+                when = min(when, self._due(worker, now))
         return max(when, now + 0.0005)
+
+    def _due(self, worker: Worker, now: float) -> float:
+        limit = self._heartbeat_limit(worker)
+        look_at = now + (self._longest_wait if limit is None else max(0.01, limit / BEAT_CHECKS))
+        return min(look_at, self._job_due(worker, now)) if worker.sent else look_at
 
     def _job_due(self, worker: Worker, now: float) -> float:
         look_at = worker.started + CAPTIVE_AFTER

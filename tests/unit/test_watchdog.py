@@ -27,7 +27,7 @@ class Watched(Setup):
     def start(self, id: int = 1, **policy: Any) -> None:
         self.send(id, **policy)
         self.child.start_next()
-        self.watchdog.work_sent()
+        self.watchdog.work_sent(self.worker)
 
     def pass_time(self, seconds: float, beating: bool = True, cpu: float = 0.0) -> None:
         """In steps, with a heartbeat and some CPU use in each."""
@@ -64,9 +64,9 @@ def test_the_timeout_of_the_next_job_counts_from_its_own_start() -> None:
 def test_a_shorter_timeout_behind_a_long_one_is_not_missed() -> None:
     here = Watched()
     here.pool.send(here.worker, [make_lease(1, timeout=60.0), make_lease(2, timeout=0.5)])
-    here.watchdog.work_sent()
+    here.watchdog.work_sent(here.worker)
     here.child.run_next()
-    here.watchdog.work_sent()
+    here.watchdog.work_ended()
     here.child.start_next()
     here.timer.advance(0.501)
     assert here.children.forked[0].killed == [True]
@@ -84,7 +84,7 @@ def test_jobs_behind_a_long_one_are_freed() -> None:
     here.pool.times.learn("work", 0.0001)
     here.send(1, 2, 3)
     here.child.start_next()
-    here.watchdog.work_sent()
+    here.watchdog.work_sent(here.worker)
     here.timer.advance(CAPTIVE_AFTER - 0.001)
     assert here.heard.returned == []
     here.timer.advance(0.002)
@@ -119,7 +119,7 @@ def test_no_heartbeat_while_cpu_time_grows_is_busy() -> None:
 def test_a_thread_that_spins_without_a_job_is_no_excuse() -> None:
     here = Watched(heartbeat_timeout=2.0)
     here.send(1, timeout=None, heartbeat_timeout=2.0)
-    here.watchdog.work_sent()
+    here.watchdog.work_sent(here.worker)
     here.pass_time(3.0, beating=False, cpu=1.0)
     assert len(here.children.forked[0].killed) == 1
     assert [lease.id for lease in here.heard.returned] == [1]
@@ -174,9 +174,9 @@ def test_timeouts_in_every_place_at_once() -> None:
     here = Watched(count=4)
     for number, worker in enumerate(here.pool.workers.values(), 1):
         here.pool.send(worker, [make_lease(number, timeout=1.0)])
+        here.watchdog.work_sent(worker)
     for child in list(here.children.forked):
         child.start_next()
-    here.watchdog.work_sent()
     here.timer.advance(1.001)
     for child in here.children.forked[:4]:
         assert child.killed == [True]
