@@ -50,25 +50,26 @@ class DeadLetters:
             self.quiet = False
             self._more.set()
 
-    async def settle_down(self, patience: float) -> None:
-        """Give what is pending a chance, for at most `patience` seconds, unless a sink is known to fail."""
-        deadline = self._loop.time() + patience
-        while not self.quiet and not self.failing and self._loop.time() < deadline:
+    async def settle_down(self) -> None:
+        """Give what is pending a chance, unless a sink is known to fail."""
+        while not self.quiet and not self.failing:
             await asyncio.sleep(0.005)
 
-    async def stop(self, patience: float) -> None:
-        """Let publishes under way end, for at most `patience` seconds; what is pending then stays pending."""
+    async def stop(self) -> None:
+        """Begin nothing, and let publishes under way end; when cancelled, what is pending then stays pending."""
         if self._task is None:
             return
         self._ending = True
         self._more.set()
-        deadline = self._loop.time() + patience
-        await asyncio.wait([self._task, *self._publishing], timeout=patience)
-        self._give_back([letter for letters in self._publishing.values() for letter in letters])
-        for task in (self._task, *self._publishing):
-            task.cancel()
-        left = max(0.1, deadline - self._loop.time())
-        await asyncio.gather(*(outlet.close(left) for outlet in self._outlets))
+        try:
+            await asyncio.wait([self._task, *self._publishing])
+        finally:
+            self._give_back([letter for letters in self._publishing.values() for letter in letters])
+            for task in (self._task, *self._publishing):
+                task.cancel()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(outlet.close() for outlet in self._outlets))
 
     def _give_back(self, letters: Sequence[Letter]) -> None:
         """The next supervisor need not wait for our claim to end."""

@@ -353,16 +353,9 @@ class Engine:
             await _first_of(self.changes, timeout=1.0)
 
     async def settle_all(self) -> None:
+        """Settle what has ended."""
         await self.writer.submit(lambda store: None)  # a claim under way may bring jobs, which are given back
         await self.committer.finish()
-
-    async def flush(self, patience: float) -> bool:
-        """Settle what has ended; False if the store would not take it in time."""
-        try:
-            await asyncio.wait_for(self.settle_all(), patience)
-        except TimeoutError:
-            return False
-        return True
 
     async def close(self, patience: float) -> None:
         for task in [*self._tasks]:

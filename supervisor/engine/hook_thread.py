@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -35,10 +36,12 @@ class HookThread:
         self._queue.append(lambda: self._plugins.call(hook, **arguments))
         self._wake.set()
 
-    def stop(self, patience: float) -> None:
+    async def stop(self) -> None:
+        """After what was handed over before; a hook may hang."""
         self._ended = True
         self._wake.set()
-        self._thread.join(patience)
+        while self._thread.is_alive():
+            await asyncio.sleep(0.002)
 
     def _take(self, event: Event) -> None:
         if len(self._queue) >= QUEUE_MOST:

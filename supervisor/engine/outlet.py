@@ -100,12 +100,12 @@ class Outlet:
         first, most = RETRY_DELAYS
         return min(most, first * 2.0 ** min(max(0, self.failures - 1), 30))
 
-    async def close(self, patience: float) -> None:
-        """After a publish under way; a sink that hangs is left alone after `patience` seconds."""
+    async def close(self) -> None:
+        """After a publish under way. What the sink raises is told to nobody."""
         closed = self._calls.call(self._sink.close)
+        closed.add_done_callback(lambda closed: closed.cancelled() or closed.exception())
         self._calls.end()
-        if await _ends(closed, patience):
-            closed.exception()  # there is nobody left to tell
+        await asyncio.wait([closed])
 
 
 async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:

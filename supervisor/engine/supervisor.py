@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import IntEnum
 from random import random
 from typing import Any
@@ -355,22 +355,35 @@ class Supervisor:
         flushed = True
         if self._engine is not None:
             await self._engine.drain(self.settings.shutdown.grace, self._stop.forced)
-            flushed = await self._engine.flush(self._patience)
+            flushed = await self._patiently(self._engine.settle_all())
             if self._letters is not None:
-                await self._letters.settle_down(0.0 if self._stop.forced.is_set() else LETTERS_SECONDS)
-                await self._letters.stop(self._patience)
+                await self._end_letters(self._letters, flushed)
             if self._drain and flushed:
-                try:
-                    remaining = await asyncio.wait_for(self._engine.remaining(self._horizon), self._patience)
-                except TimeoutError:
-                    flushed = False  # the store went away just now: what is left can't be said
+                asked = asyncio.ensure_future(self._engine.remaining(self._horizon))
+                flushed = await self._patiently(asked)  # the store may have gone away just now
+                remaining = asked.result() if flushed else {}
         await self._close(flushed)
         return self._exit_code(flushed, remaining), remaining
 
-    @property
-    def _patience(self) -> float:
-        """Seconds to wait for a store, a sink or a hook at the end."""
-        return FORCED_SECONDS if self._stop.forced.is_set() else FLUSH_SECONDS
+    async def _end_letters(self, letters: DeadLetters, flushed: bool) -> None:
+        if flushed and not self._stop.forced.is_set():
+            await self._patiently(letters.settle_down(), LETTERS_SECONDS)
+        stopped = await self._patiently(letters.stop(), FLUSH_SECONDS if flushed else FORCED_SECONDS)
+        await self._patiently(letters.close(), FLUSH_SECONDS if stopped else FORCED_SECONDS)
+
+    async def _patiently(self, work: Awaitable[Any], seconds: float = FLUSH_SECONDS) -> bool:
+        """Wait for a store, a sink or a hook at the end; False if it did not end in time. A second signal cuts it short."""
+        task, forced = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.forced.wait())
+        await asyncio.wait((task, forced), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if forced.done():
+            await asyncio.wait((task,), timeout=min(seconds, FORCED_SECONDS))
+        forced.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+            return False
+        task.result()
+        return True
 
     async def _close(self, flushed: bool) -> None:
         if self._retiring:
@@ -380,13 +393,13 @@ class Supervisor:
         if self._ticking is not None:
             self._ticking.cancel()
         if self._joining is not None:
-            await asyncio.wait((self._joining,), timeout=FLUSH_SECONDS)
+            await self._patiently(asyncio.wait((self._joining,)))
         if self._engine is not None:
-            await self._engine.close(FLUSH_SECONDS if flushed else 0.0)
+            await self._patiently(self._engine.close(FLUSH_SECONDS if flushed else 0.0), 2 * FLUSH_SECONDS)
         elif self._store is not None:
             await self._loop.run_in_executor(None, _leave, self._store)
         if self._hooks is not None:
-            await self._loop.run_in_executor(None, self._hooks.stop, self._patience)
+            await self._patiently(self._hooks.stop())
 
     def _exit_code(self, flushed: bool, remaining: dict[str, int]) -> int:
         if self._fatal is not None or not flushed:

@@ -93,11 +93,12 @@ class Writer:
         self._closed = True
         self._queue.put(None)
         deadline = self._loop.time() + patience
-        while self._hand.is_alive() and self._loop.time() < deadline:
-            await asyncio.sleep(0.002)
-        finished = not self._hand.is_alive()
-        self._give_up.set()
-        return finished
+        try:
+            while self._hand.is_alive() and self._loop.time() < deadline:
+                await asyncio.sleep(0.002)
+            return not self._hand.is_alive()
+        finally:
+            self._give_up.set()
 
     # on the thread
 

@@ -221,7 +221,7 @@ def test_a_sink_that_calls_exit_is_a_sink_that_failed() -> None:
         await asyncio.wait_for(failed.wait(), 30)
         assert "SystemExit" in letters.failing["file"]
         assert here.letter(id) == "pending"
-        await letters.stop(5.0)
+        await letters.stop()
 
     asyncio.run(scene())
 
@@ -237,7 +237,8 @@ def test_a_sink_that_does_not_close_is_no_fault_of_the_supervisor() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
         here = Here(asyncio.get_running_loop())  # type: ignore[arg-type]
         letters = DeadLetters(DirectWriter(here.store), [Outlet("file", Clinging())], here.bus, here.loop)  # type: ignore[arg-type]
-        await letters.stop(5.0)
+        await letters.stop()
+        await letters.close()
         gc.collect()
         assert faults == []
 

@@ -25,7 +25,7 @@ def seconds_until_drained(remaining: dict[str, int], *outlets: ScriptedOutlet, u
         writer: Any = DirectWriter(SimpleNamespace(dead_letters=lambda limit, ttl: []))  # type: ignore[arg-type]
         letters = DeadLetters(writer, outlets, Bus(), loop)
         await asyncio.wait_for(until_drained(engine, letters, None, GRACE), 3600.0)
-        await letters.stop(0.0)
+        await letters.stop()
 
     engine.remaining = answer
     start = loop.time()

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from supervisor.config import Settings
+from supervisor.engine import supervisor as supervisor_module
 from supervisor.engine.signals import StopRequest
 from supervisor.engine.supervisor import ExitCode, Supervisor
 
 
 async def fail() -> None:
     raise ZeroDivisionError
+
+
+def test_a_second_signal_cuts_short_what_the_end_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "FORCED_SECONDS", 0.01)
+
+    async def scene() -> None:
+        supervisor = Supervisor(Settings())
+        supervisor._stop = StopRequest()
+        never = asyncio.get_running_loop().create_future()
+        waiting = asyncio.ensure_future(supervisor._patiently(never, 3600.0))
+        await asyncio.sleep(0)
+        supervisor._stop.forced.set()
+        assert await waiting is False
+        assert never.cancelled()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
 
 
 def test_a_fault_in_a_task_ends_the_supervisor_with_a_failure() -> None:
