@@ -7,19 +7,28 @@ for one queue or handler holds what was written there (`model_fields_set`) and i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from supervisor import config_values as kind
-from supervisor.config_problems import ConfigError, Tree, contradicted, explain, flatten, prune, write_problem
+from supervisor.config_problems import (
+    STORE_OPTIONS,
+    ConfigError,
+    Tree,
+    contradicted,
+    explain,
+    flatten,
+    prune,
+    write_problem,
+)
 from supervisor.durations import parse_limit
 from supervisor.jobs import Backoff, Policy
+from supervisor.masking import secrets_of, without_secrets
 from supervisor.yaml_loader import Document, Problem, Refused, read_yaml
 
 if TYPE_CHECKING:
@@ -76,14 +85,10 @@ class StoreSettings(Section):
 
     @property
     def shown(self) -> str:
-        """The URL for a person to read, without its password."""
+        """The URL for a person to read, without what is secret in it."""
         if not self.url:
             return self.type or ""
-        try:
-            password = urlsplit(self.url).password
-        except ValueError:
-            return f"{self.scheme}:..."
-        return self.url.replace(f":{password}@", ":***@", 1) if password else self.url
+        return self.url if self.scheme in STORE_OPTIONS else without_secrets(self.url)
 
 
 class PluginSettings(Section):
@@ -253,12 +258,16 @@ class Schema(Section):
 
 
 class Settings(Schema):
-    """Everything configured. `path` is the file it came from, if any; relative paths are relative to `base`."""
+    """Everything configured. `path` is the file it came from, if any; relative paths are relative to `base`.
 
-    built = frozenset({"path", "base"})
+    `secrets` are texts of it that must not be written anywhere.
+    """
+
+    built = frozenset({"path", "base", "secrets"})
 
     path: Path | None = None
     base: Path = Field(default_factory=Path.cwd)
+    secrets: frozenset[str] = Field(default=frozenset(), repr=False)
 
     def retry_for(self, queue: str) -> RetrySettings:
         own = self.queues.get(queue)
@@ -331,7 +340,8 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
         raise ConfigError([write_problem(path, problem) for problem in document.problems])
     schema, problems = _validate(document, base)
     fields = {name: getattr(schema, name) for name in Schema.model_fields}
-    settings = Settings.model_construct(schema.model_fields_set, **fields, path=path, base=base)
+    secrets = frozenset(_secrets(document, schema))
+    settings = Settings.model_construct(schema.model_fields_set, **fields, path=path, base=base, secrets=secrets)
     if problems:
         raise ConfigError([write_problem(path, problem) for problem in problems], settings)
     return settings
@@ -364,6 +374,23 @@ def _validate(document: Document, base: Path) -> tuple[Schema, list[Problem]]:
             value = prune(value, detail["loc"])
     problems += contradicted(document, schema, [problem.path for problem in problems])
     return schema, sorted(problems, key=lambda problem: problem.line or 0)
+
+
+def _secrets(document: Document, schema: Schema) -> Iterator[str]:
+    """What the environment gave for the options of stores and sinks, and passwords in URLs wherever they come from."""
+    store = schema.store
+    open_book = store.scheme in STORE_OPTIONS
+    url = store.url is not None and "://" in store.url
+    for keys, values in document.variables.items():
+        of_store = keys[0] == "store" and not open_book and not (url and keys in (("store",), ("store", "url")))
+        of_sink = keys[:2] == ("dlq", "sinks") and keys[-1] not in ("type", "name", "path")
+        if of_store or of_sink:
+            yield from values
+    options = [store.options, *(sink.options for sink in schema.dlq.sinks)]
+    texts = [value for each in options for value in each.values() if isinstance(value, str)]
+    for text in texts if open_book else [*texts, store.url or ""]:
+        if "://" in text:
+            yield from secrets_of(text)
 
 
 def _tree(model: type[Section]) -> Tree:

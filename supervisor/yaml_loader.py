@@ -52,6 +52,7 @@ class Problem(NamedTuple):
 class Document:
     value: Any = None
     places: dict[Path, Place] = field(default_factory=dict)
+    variables: dict[Path, list[str]] = field(default_factory=dict)  # the values that came from the environment
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -181,7 +182,7 @@ class _Builder:
         text, tag, line = node.value, node.tag, _line(node)
         if "${" in text:
             try:
-                text = _expand(text, self._environ)
+                text = _expand(text, self._environ, self._document.variables.setdefault(path, []))
             except ValueError as error:
                 return self._refuse(path, line, str(error))
             tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) if not node.style else f"{_TAG}str"
@@ -246,7 +247,9 @@ def _shown_tag(tag: str) -> str:
     return f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
 
 
-def _expand(text: str, environ: Mapping[str, str]) -> str:
+def _expand(text: str, environ: Mapping[str, str], used: list[str]) -> str:
+    """`used` gains the values that the environment gave."""
+
     def value_of(match: re.Match[str]) -> str:
         if match[1]:
             return match[0][1:]
@@ -260,6 +263,8 @@ def _expand(text: str, environ: Mapping[str, str]) -> str:
             value.encode()
         except UnicodeEncodeError:
             raise ValueError(f"environment variable {name} is not UTF-8") from None
+        if name in environ:
+            used.append(value)
         return value
 
     return _VARIABLE.sub(value_of, text)

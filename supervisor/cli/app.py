@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -27,7 +29,7 @@ COMMANDS = {
     "plugins": "supervisor.cli.plugins",
 }
 INTERRUPTED = 130
-OUTPUT_LOST = 1
+OUTPUT_LOST = FATAL = 1
 
 
 class SuggestingGroup(click.Group):
@@ -69,7 +71,7 @@ class Root(SuggestingGroup):
 @click.pass_context
 def root(ctx: click.Context, config: Any) -> None:
     """Supervised background jobs: run a folder of plain Python functions as workers."""
-    ctx.obj = CommandContext(config)
+    ctx.ensure_object(CommandContext).config = config
 
 
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
@@ -83,8 +85,11 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int | None:
     """The exit code; None of a command that has done no more than print."""
+    context = CommandContext()
     try:
-        with root.make_context("supervisor", list(sys.argv[1:] if arguments is None else arguments)) as ctx:
+        with root.make_context(
+            "supervisor", list(sys.argv[1:] if arguments is None else arguments), obj=context
+        ) as ctx:
             code = root.invoke(ctx)
         sys.stdout.flush()
         return code if isinstance(code, int) else None
@@ -93,17 +98,21 @@ def _run(arguments: Sequence[str] | None) -> int | None:
     except click.exceptions.Exit as end:
         return end.exit_code or None
     except click.ClickException as error:
-        error.show()
+        error.show(told := io.StringIO())
+        click.echo(context.shown(told.getvalue()), err=True, nl=False)
         return MISTAKE
     except ConfigError as error:
-        return _complain(error.errors)
+        return _complain(map(context.shown, error.errors))
     except (StoreError, NotJSON) as error:
-        return _complain([str(error)])
+        return _complain([context.shown(str(error))])
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
+    except Exception:
+        click.echo(context.shown(traceback.format_exc()), err=True, nl=False)
+        return FATAL
 
 
-def _complain(errors: Sequence[str]) -> int:
+def _complain(errors: Iterable[str]) -> int:
     for error in errors:
         click.echo(f"Error: {error}", err=True)
     return MISTAKE

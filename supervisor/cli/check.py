@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import MISTAKE, config_option, load_settings, store_file, use_store
+from supervisor.cli.context import MISTAKE, config_option, load_settings, store_file, tell, use_store
 from supervisor.cli.render import block
 from supervisor.cli.scan import load_hooks, place, scan
 from supervisor.config import ConfigError, Settings
@@ -49,12 +49,12 @@ class _Findings:
         self.mistakes = 0
 
     def fine(self, text: str) -> None:
-        click.echo(text)
+        tell(text)
 
     def wrong(self, *errors: str) -> None:
         self.mistakes += len(errors)
         for error in errors:
-            click.echo(f"Error: {error}", err=True)
+            tell(f"Error: {error}", err=True)
 
     def end(self) -> int:
         if self.mistakes:
@@ -75,7 +75,7 @@ def _check_plugins(reports: list[SourceReport], checks: _Findings) -> None:
                 click.echo("", err=True)
                 block(report.traceback, err=True)
         for warning in report.warnings:
-            click.echo(f"Warning: {report.source}: {warning}", err=True)
+            tell(f"Warning: {report.source}: {warning}", err=True)
 
 
 def _check_handlers(settings: Settings, reports: list[SourceReport], checks: _Findings) -> None:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from supervisor import config as configuration
-from supervisor.config import Settings
+from supervisor.cli.render import safe
+from supervisor.config import ConfigError, Settings
 from supervisor.hooks import COMMAND_HOOKS
+from supervisor.masking import NO_SECRETS, Mask
 from supervisor.payloads import MAX_INTEGER
 from supervisor.stores.base import StoreError
 
@@ -30,11 +32,27 @@ class UserMistake(click.ClickException):
     exit_code = MISTAKE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CommandContext:
-    """What was given before the command's name."""
+    """`config` is what was given before the command's name, `mask` keeps the secrets of the settings in use."""
 
     config: Path | None = None
+    mask: Mask = NO_SECRETS
+
+    def shown(self, text: str) -> str:
+        """Text from anywhere, fit for a terminal: it keeps secrets, and neither moves the cursor nor recolours anything."""
+        return "\n".join(map(safe, self.mask(text).split("\n")))
+
+
+def tell(text: str, *, err: bool = False) -> None:
+    """Print text with parts from anywhere."""
+    click.echo(_context().shown(text), err=err)
+
+
+def _context() -> CommandContext:
+    current = click.get_current_context(silent=True)
+    context = current.find_root().obj if current else None
+    return context if isinstance(context, CommandContext) else CommandContext()
 
 
 def config_option(command: F) -> F:
@@ -76,16 +94,16 @@ def name_of(text: str) -> str:
     return text
 
 
-def config_in_use(config: Path | None) -> Path | None:
-    """The `-c` after the command's name, else the one before it; None: where a config is looked for."""
-    if config is not None:
-        return config
-    root = click.get_current_context().find_root().obj
-    return root.config if isinstance(root, CommandContext) else None
-
-
-def load_settings(config: Path | None) -> Settings:
-    return configuration.load(config_in_use(config))
+def load_settings(config: Path | None, load: Callable[[Path | None], Settings] = configuration.load) -> Settings:
+    """Of the `-c` after the command's name, else of the one before it, else where a config is looked for."""
+    context = _context()
+    try:
+        settings = load(context.config if config is None else config)
+    except ConfigError as error:
+        context.mask = Mask(error.settings.secrets if error.settings else ())
+        raise
+    context.mask = Mask(settings.secrets)
+    return settings
 
 
 def use_store(settings: Settings, use: Callable[[Store], Answer], *, create: bool = False) -> Answer:
@@ -128,7 +146,6 @@ def add_plugin_commands(ctx: click.Context, group: click.Group) -> None:
     """Let the plugins add theirs. One that fails is named in a line and adds nothing."""
     from supervisor.cli.scan import load_hooks, scan
 
-    root = ctx.find_root().obj
-    settings = configuration.load(root.config if isinstance(root, CommandContext) else ctx.params.get("config"))
+    settings = load_settings(ctx.params.get("config"))
     manager = load_hooks(settings, scan(settings), COMMAND_HOOKS)
     manager.call("supervisor_commands", group=group)

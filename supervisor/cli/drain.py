@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import click
 
+from supervisor.cli.context import tell
 from supervisor.cli.render import STYLES, clipped, console
 from supervisor.durations import format_duration
 from supervisor.events import (
@@ -79,15 +80,15 @@ class DrainReport:
             f"{'drained' if not self.code else 'not drained'} in {took}: {self.line()}", style=style, soft_wrap=True
         )
         for failure in self.failures:
-            click.echo(f"  {failure}")
+            tell(f"  {failure}")
         if self.counts["failed"] > len(self.failures):
             click.echo(f"  ... and {self.counts['failed'] - len(self.failures)} more")
         if self.failures:
             click.echo("all about one: supervisor jobs show ID")
         for plugin in self.plugins:
-            click.echo(f"plugin not loaded: {plugin}")
+            tell(f"plugin not loaded: {plugin}")
         for sink, error in self.sink_errors.items():
-            click.echo(f"dead letters not delivered to {sink}: {error}")
+            tell(f"dead letters not delivered to {sink}: {error}")
         for handler, ids in self.unknown.items():
             click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
         if self.remaining:

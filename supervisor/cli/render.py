@@ -53,7 +53,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
 
     cells = [[_cell(value) for value in row] for row in rows]
     used = [index for index in range(len(columns)) if any(row[index].plain for row in cells)]
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(
+        box=None,
+        pad_edge=False,
+        title=title and safe(title),
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+    )
     kinds = [list(row) for row in rows] if isinstance(rows, list) else []
     for index in used:
         numeric = bool(kinds) and all(isinstance(row[index], int) or row[index] is None for row in kinds)
@@ -69,11 +76,11 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     width = max(map(len, shown), default=0)
     out = console()
     for name, text in shown.items():
-        out.print(f"{name:<{width}}  ", text, sep="", soft_wrap=True)
+        out.print(f"{safe(name):<{width}}  ", text, sep="", soft_wrap=True)
 
 
 def heading(text: str) -> None:
-    console().print(text, style="bold", soft_wrap=True)
+    console().print(safe(text), style="bold", soft_wrap=True)
 
 
 def block(text: str, *, err: bool = False) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.context import config_in_use, config_option, read_with
+from supervisor.cli.context import config_option, load_settings, read_with
 from supervisor.config import Settings
 from supervisor.durations import parse_duration
 from supervisor.events import ConfigReloaded, Event
+from supervisor.masking import Mask
 from supervisor.trust import load_trusted
 
 
@@ -23,7 +24,7 @@ def run(config: Path | None, drain: bool, horizon: float | None) -> int:
     """Serve jobs until told to stop."""
     if horizon is not None and not drain:
         raise click.UsageError("--horizon goes with --drain")
-    settings = load_trusted(config_in_use(config))
+    settings = load_settings(config, load_trusted)
     return _drain(settings, horizon) if drain else _serve(settings)
 
 
@@ -31,14 +32,15 @@ def _serve(settings: Settings) -> int:
     from supervisor import logs
     from supervisor.engine.supervisor import Supervisor
 
-    logs.configure(settings.log.level, settings.log.format)
+    logs.configure(settings.log.level, settings.log.format, mask=Mask(settings.secrets))
     supervisor = Supervisor(
         settings, reload=_reload(settings), subscribers=[logs.LogSubscriber(), lambda event: follow(event)]
     )
 
     def follow(event: Event) -> None:
         if isinstance(event, ConfigReloaded):
-            logs.configure(supervisor.settings.log.level, supervisor.settings.log.format)
+            new = supervisor.settings
+            logs.configure(new.log.level, new.log.format, mask=Mask(new.secrets))
 
     try:
         return supervisor.run()
@@ -54,7 +56,7 @@ def _drain(settings: Settings, horizon: float | None) -> int:
     report = DrainReport()
     shown = sys.stderr.isatty() and settings.log.format == "text"
     with progress(report, shown) as log_fd:
-        logs.configure(settings.log.level, settings.log.format, log_fd)
+        logs.configure(settings.log.level, settings.log.format, log_fd, Mask(settings.secrets))
         supervisor = Supervisor(
             settings,
             reload=_reload(settings),

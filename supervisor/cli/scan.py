@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import click
-
+from supervisor.cli.context import tell
 from supervisor.config import Settings
 from supervisor.events import HookFailed
 from supervisor.plugin_manager import PluginManager, SourceReport, discover, load_parent_side
@@ -57,12 +56,12 @@ def load_hooks(settings: Settings, reports: Sequence[SourceReport], hooks: froze
     sources = discover(settings.plugins.paths, settings.base)
     for report in load_parent_side(manager, sources, reports, hooks):
         if report.error is not None:
-            click.echo(f"Warning: {place(report)}: {report.error}", err=True)
+            tell(f"Warning: {place(report)}: {report.error}", err=True)
     return manager
 
 
 def _warn(failed: HookFailed) -> None:
-    click.echo(f"Warning: {failed.plugin}: {failed.hook}: {failed.error}", err=True)
+    tell(f"Warning: {failed.plugin}: {failed.hook}: {failed.error}", err=True)
 
 
 def place(report: SourceReport) -> str:

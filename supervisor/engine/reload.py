@@ -11,7 +11,8 @@ FIXED = ("store", "lease", "dlq", "shutdown")
 def only_reloadable(old: Settings, new: Settings) -> tuple[Settings, tuple[str, ...]]:
     """The new settings with the fixed sections as they were, and the names of those that differ."""
     differing = tuple(name for name in FIXED if getattr(old, name) != getattr(new, name))
-    return new.model_copy(update={name: getattr(old, name) for name in differing}), differing
+    kept = {name: getattr(old, name) for name in differing}
+    return new.model_copy(update={**kept, "secrets": old.secrets | new.secrets}), differing
 
 
 def changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:

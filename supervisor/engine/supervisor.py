@@ -36,6 +36,7 @@ from supervisor.events import (
     SupervisorStopped,
     SupervisorStopping,
 )
+from supervisor.masking import Mask
 from supervisor.metrics import Metrics
 from supervisor.plugin_manager import PluginManager, SourceReport, discover, load_parent_side
 from supervisor.processes.children import ProcessChildren
@@ -240,7 +241,7 @@ class Supervisor:
     async def _serve(self) -> None:
         assert self._engine is not None and self._hooks is not None and self._letters is not None
         self.state = "running"
-        url = self._engine.store_url
+        url = Mask(self.settings.secrets)(self._engine.store_url)
         self._bus.emit(SupervisorStarted(self.owner, HOST, os.getpid(), url))
         self._hooks.call(
             "supervisor_started", info={"owner": self.owner, "host": HOST, "pid": os.getpid(), "store": url}

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from supervisor.masking import NO_SECRETS, Mask
 from supervisor.payloads import printable
 
 # A job's name or message must not forge a line, nor steer the terminal it is read on.
@@ -23,7 +24,13 @@ _ESCAPES = {
 }
 
 
-class TextFormat(logging.Formatter):
+class _Format(logging.Formatter):
+    def __init__(self, mask: Mask = NO_SECRETS) -> None:
+        super().__init__()
+        self._mask = mask
+
+
+class TextFormat(_Format):
     """`2026-11-28T08:00:00.000Z INFO message`; further lines of a record are indented by four spaces."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -31,10 +38,10 @@ class TextFormat(logging.Formatter):
         text = f"{source}{record.getMessage()}"
         if trace := _traceback(self, record):
             text += "\n" + trace.rstrip("\n")
-        return f"{_at(record)} {record.levelname} {printable(text).translate(_ESCAPES)}"
+        return f"{_at(record)} {record.levelname} {printable(self._mask(text)).translate(_ESCAPES)}"
 
 
-class JsonFormat(logging.Formatter):
+class JsonFormat(_Format):
     """One object per line: `at`, `level`, `logger`, `message`, the fields, and `traceback` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -47,10 +54,10 @@ class JsonFormat(logging.Formatter):
         }
         if trace := _traceback(self, record):
             line["traceback"] = trace
-        return _dump(line)
+        return _dump({key: self._mask(value) if isinstance(value, str) else value for key, value in line.items()})
 
 
-FORMATS: Mapping[str, type[logging.Formatter]] = {"text": TextFormat, "json": JsonFormat}
+FORMATS: Mapping[str, type[_Format]] = {"text": TextFormat, "json": JsonFormat}
 
 
 def _ours(record: logging.LogRecord) -> bool:

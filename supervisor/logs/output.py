@@ -13,6 +13,7 @@ import threading
 from queue import SimpleQueue
 
 from supervisor.logs.formats import FORMATS
+from supervisor.masking import NO_SECRETS, Mask
 
 MOST_BYTES = 4_000_000
 STDERR = 2
@@ -114,14 +115,14 @@ def write_some(fd: int, data: bytes | memoryview) -> int:
             poll.poll()
 
 
-def configure(level: str, format: str, fd: int = STDERR) -> LogOutput:
-    """Send everything logged in this process to `fd`; called again, change `level` and `format` ("text" or "json")."""
+def configure(level: str, format: str, fd: int = STDERR, mask: Mask = NO_SECRETS) -> LogOutput:
+    """Send everything logged in this process to `fd`; called again, change `level`, `format` ("text" or "json") and `mask`."""
     root = logging.getLogger()
     output = _output()
     if output is None:
         output = LogOutput(fd)
         root.addHandler(output)
-    output.setFormatter(FORMATS[format]())
+    output.setFormatter(FORMATS[format](mask))
     root.setLevel(level.upper())
     return output
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,12 +13,12 @@ from supervisor import events
 from supervisor.durations import format_duration
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.logs.repeats import Repeats
+from supervisor.masking import without_passwords
 
 logger = logging.getLogger("supervisor")
 
 _OfWorker = events.WorkerStarted | events.WorkerDied | events.WorkerSaid
 _LONGEST = 300
-_PASSWORDS = re.compile(r"(?<=://)[^\s/@]*:[^\s/@]*(?=@)|(?<=password=)\S+")
 
 
 class LogSubscriber:
@@ -73,7 +72,7 @@ class LogSubscriber:
 
     def _letters_failed(self, event: events.LettersFailed) -> None:
         if (held := self._repeats.let_through((event.sink, event.error))) is not None:
-            why = _without_password(event.error) + _times(held)
+            why = without_passwords(event.error) + _times(held)
             line = "job=%d dead letter not accepted by sink %s, offered again in %.2fs: %s"
             for id in event.ids:
                 _say(logging.WARNING, line, id, event.sink, event.retry_in, why, job=id, sink=event.sink)
@@ -96,7 +95,7 @@ class LogSubscriber:
 
     def _store_lost(self, event: events.StoreLost) -> None:
         if (held := self._store_errors.let_through(event.error)) is not None:
-            _say(logging.ERROR, "store is away: %s%s", _without_password(event.error), _times(held))
+            _say(logging.ERROR, "store is away: %s%s", without_passwords(event.error), _times(held))
 
     def _store_back(self, event: events.StoreBack) -> None:
         self._store_errors = Repeats(self._clock)
@@ -108,7 +107,7 @@ def _say(level: int, message: str, *arguments: Any, **fields: Any) -> None:
 
 
 def _supervisor_started(event: events.SupervisorStarted) -> None:
-    store = _without_password(event.store)
+    store = without_passwords(event.store)
     _say(logging.INFO, "supervisor started: owner=%s host=%s pid=%d store=%s", *event[:3], store, pid=event.pid)
 
 
@@ -315,7 +314,3 @@ def _brief(failure: Failure) -> str:
 
 def _times(held: int) -> str:
     return f" ({held} more times since it was last said)" if held else ""
-
-
-def _without_password(text: str) -> str:
-    return _PASSWORDS.sub("***", text)

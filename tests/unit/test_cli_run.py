@@ -47,7 +47,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FakeS
 def configured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The log as it was configured, call by call."""
     calls: list[tuple[str, str]] = []
-    monkeypatch.setattr("supervisor.logs.configure", lambda level, form, fd=2: calls.append((level, form)))
+    monkeypatch.setattr("supervisor.logs.configure", lambda level, form, fd=2, mask=None: calls.append((level, form)))
     return calls
 
 

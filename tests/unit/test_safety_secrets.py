@@ -1,0 +1,112 @@
+"""What the environment gave to the config is in nothing that is written for people."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from supervisor.config import load
+from supervisor.logs.formats import FORMATS
+from supervisor.masking import Mask, secrets_of, without_secrets
+
+TOKEN = "s3cr3t/\"to\\ken' é"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"refused: {TOKEN}",
+        f"bad options { ({'key': TOKEN})!r}",
+        orjson.dumps({"key": TOKEN}).decode(),
+        "GET /hook?key=s3cr3t%2F%22to%5Cken%27%20%C3%A9",
+        "GET /hook?key=s3cr3t%2F%22to%5Cken%27+%C3%A9",
+        f"first line\n{TOKEN}\nlast line",
+    ],
+)
+def test_however_it_is_quoted(said: str) -> None:
+    masked = Mask([TOKEN])(said)
+    assert "***" in masked
+    assert "s3cr3t" not in masked
+
+
+def test_of_two_secrets_in_one_the_longer_goes() -> None:
+    assert Mask(["secret", "secret-and-more"])("a secret-and-more b secret") == "a *** b ***"
+
+
+def test_short_words_stay() -> None:
+    assert Mask(["", "5432", "jobs"])("gave back 5432 jobs") == "gave back 5432 jobs"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("can't reach postgresql://me:p@ss:w@db/jobs now", "can't reach postgresql://***@db/jobs now"),
+        ("host=db password=pw user=me", "host=db password=*** user=me"),
+        ("see http://host:80/a@b and file:///x", "see http://host:80/a@b and file:///x"),
+    ],
+)
+def test_passwords_that_nobody_named(text: str, masked: str) -> None:
+    assert Mask()(text) == masked
+
+
+def test_urls_are_shown_without_what_is_secret_in_them() -> None:
+    assert without_secrets("redis://me:me@host/0?password=x&db=1") == "redis://me:***@host/0?***"
+    assert without_secrets("redis://[bad") == "redis:***"
+    assert secrets_of("redis://me:p%20w@host/0?token=t%2Fk") == {"p%20w", "p w", "t%2Fk", "t/k"}
+
+
+CONFIG = """
+store: {url: "${URL}", key: "${KEY}"}
+plugins: ["${FOLDER}"]
+dlq:
+  sinks:
+    - {type: pager, name: "${NAME_}", number: "+${NUMBER}", path: "${FOLDER}", deep: {token: "${TOKEN}"}, other: "${X:-none given}"}
+    - {type: hook, url: "https://me:literal@host/"}
+"""
+VALUES = {
+    "URL": "redis://user:passw0rd@host/0", "KEY": "a-key", "FOLDER": "/folder", "NAME_": "night", "NUMBER": "123456",
+    "TOKEN": "a-token",
+}  # fmt: skip
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> Path:
+        (tmp_path / "supervisor.yaml").write_text(text)
+        return tmp_path / "supervisor.yaml"
+
+    return write
+
+
+def test_what_counts_as_a_secret(write: Callable[[str], Path]) -> None:
+    settings = load(write(CONFIG), VALUES)
+    assert settings.secrets == {"passw0rd", "a-key", "123456", "a-token", "literal"}
+    assert "passw0rd" not in settings.store.shown
+    assert not any(secret in repr(settings.secrets) for secret in ("/folder", "night"))
+
+
+def test_the_place_of_a_file_is_no_secret(write: Callable[[str], Path]) -> None:
+    text = "store: 'sqlite:///${FOLDER}/jobs.db'\ndlq: {sinks: [{type: file, path: '${FOLDER}/dead.jsonl'}]}"
+    assert load(write(text), VALUES).secrets == set()
+
+
+def test_a_url_that_is_none_is_a_secret_as_a_whole(write: Callable[[str], Path]) -> None:
+    with pytest.raises(Exception, match="expected a URL") as refused:
+        load(write("store: ${URL}"), {"URL": "passw0rd"})
+    assert refused.value.settings.secrets == {"passw0rd"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_log_line_has_none_in_any_part(form: str) -> None:
+    fields = {"traceback": f"boom {TOKEN}", "sink": TOKEN, "job": 7}
+    record = logging.makeLogRecord({"msg": "sink said %s", "args": (TOKEN,), "fields": fields, "name": "supervisor"})
+    line = FORMATS[form](Mask([TOKEN])).format(record)
+    assert "s3cr3t" not in line
+    assert "sink said ***" in line
+    assert "boom ***" in line
