@@ -107,13 +107,21 @@ class Committer:
 
     def _taken(self, batch: list[Outcome], stale: set[int]) -> None:
         drop = self._leases.drop
+        if stale:
+            self._tell_stale([o.lease for o in batch if o.lease.id in stale])
+            batch = [o for o in batch if o.lease.id not in stale]
         for outcome in batch:
             drop(outcome.lease)
-        if stale:
-            self._bus.emit(JobsStale([o.lease for o in batch if o.lease.id in stale], "settle"))
-            batch = [o for o in batch if o.lease.id not in stale]
         if batch:
             self._bus.emit(JobsSettled(batch))
+
+    def _tell_stale(self, leases: Sequence[Lease]) -> None:
+        """Once: an extend or a check may have found it out before."""
+        news = [lease for lease in leases if self._leases.holds(lease)]
+        for lease in news:
+            self._leases.drop(lease)
+        if news:
+            self._bus.emit(JobsStale(news, "settle"))
 
     def _refused(self, batch: list[Outcome], error: BaseException) -> None:
         """The store would not take the batch: halve it until the bad row stands alone; that job fails, if need be without

@@ -1,0 +1,137 @@
+"""A supervisor that has lost its leases, or its life: whatever it or its workers still do changes nothing, and what it held
+runs elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.system.command import Command, Running, wait_for
+
+CONFIG = """
+workers: {count: 4, heartbeat: 200ms}
+lease: {ttl: 1s}
+retry: {max_retries: 3, backoff: {base: 50ms, factor: 1, jitter: none}}
+dlq: {sinks: [{type: file, path: dead.jsonl}]}
+"""
+PLUGIN = {
+    "late.py": """
+        import os, time
+        from pathlib import Path
+        from supervisor import handler
+
+        def wait_at_first(job):
+            mark = Path(f"{job.id}-started")
+            again = mark.exists()
+            mark.touch()
+            while not again and not os.path.exists("go"):
+                time.sleep(0.01)
+            return again
+
+        @handler
+        def returns(job):
+            return "second" if wait_at_first(job) else "too late"
+
+        @handler
+        def raises(job):
+            if not wait_at_first(job):
+                raise ValueError("too late")
+            return "second"
+
+        @handler(timeout="20s")
+        def hangs(job):
+            if not wait_at_first(job):
+                time.sleep(3600)
+            return "second"
+
+        @handler(max_retries=0)
+        def exhausts(job):
+            if not wait_at_first(job):
+                raise ValueError("too late")
+
+        @handler
+        def pid(job):
+            return os.getppid()
+    """
+}
+
+
+def started(command: Command, ids: list[int]) -> bool:
+    """They run, and the store knows it."""
+    return all((command.folder / f"{id}-started").exists() and command.job(id)["started_at"] for id in ids)
+
+
+def letters(command: Command) -> list[dict[str, Any]]:
+    file = command.folder / "dead.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def stale_by_job(run: Running) -> Counter[int]:
+    return Counter(int(id) for id in re.findall(r"job=(\d+) handler=\S+ stale ", run.log))
+
+
+def test_whatever_comes_too_late_is_refused_told_once_and_publishes_nothing(command: Command) -> None:
+    command.write(config=CONFIG, plugins=PLUGIN)
+    late = command.run()
+    ids = [command.enqueue(handler) for handler in ("returns", "raises", "hangs", "exhausts")]
+    wait_for(lambda: started(command, ids))
+    other = command.run()
+    other.says("supervisor started")
+    late.signal(signal.SIGSTOP)
+    jobs = [command.until(id, "succeeded") for id in ids[:3]] + [command.until(ids[3], "failed")]
+    assert [job["result"] for job in jobs] == ["second"] * 3 + [None]
+    assert [[error["cause"] for error in job["errors"]] for job in jobs] == [["lease_expired"]] * 4
+    wait_for(lambda: command.job(ids[3])["dead_letter"] == "delivered")
+    jobs[3]["dead_letter"] = "delivered"
+    (command.folder / "go").touch()
+    late.signal(signal.SIGCONT)
+    wait_for(lambda: set(stale_by_job(late)) == set(ids))
+    other.signal(signal.SIGTERM)
+    assert other.wait() == 0
+    assert command.until(command.enqueue("pid"), "succeeded")["result"] == late.nursery(), "it works on"
+    assert [command.job(id) for id in ids] == jobs
+    assert [letter["id"] for letter in letters(command)] == [ids[3]]
+    assert stale_by_job(late) == dict.fromkeys(ids, 1)
+    assert "stale" not in other.log
+
+
+def test_jobs_of_a_killed_supervisor_run_again_although_nobody_knows_of_it_any_more(command: Command) -> None:
+    command.write(config=CONFIG, plugins=PLUGIN)
+    ids = [command.enqueue("returns") for _ in range(4)]
+    run = command.run()
+    wait_for(lambda: started(command, ids))
+    run.kill()
+    with closing(sqlite3.connect(command.folder / "jobs.db", isolation_level=None)) as db:
+        db.execute("delete from supervisors")
+    for file in (command.folder / "jobs.db.bells").iterdir():
+        file.unlink()
+    command.run()
+    for id in ids:
+        job = command.until(id, "succeeded")
+        assert [error["cause"] for error in job["errors"]] == ["lease_expired"]
+
+
+def test_a_supervisor_with_the_pid_of_a_dead_one_is_another_owner(command: Command) -> None:
+    if os.geteuid() != 0:
+        assert not os.environ.get("CI"), "tests in a pid namespace need root, which CI has"
+        pytest.skip("a pid namespace needs root")
+    as_first = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    command.write(config=CONFIG.replace("1s", "10m"), plugins=PLUGIN)
+    id = command.enqueue("returns")
+    run = command.run(under=as_first)
+    wait_for(lambda: started(command, [id]))
+    run.kill()
+    again = command.run(under=as_first)
+    job = command.until(id, "succeeded")
+    assert [(error["cause"], "is gone" in error["message"]) for error in job["errors"]] == [("lease_expired", True)]
+    (supervisor,) = command.status()["supervisors"]
+    assert supervisor["pid"] == 1
+    again.kill()
