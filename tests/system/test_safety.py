@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.system.command import Command
+from tests.system.command import Command, wait_for
 
 CANARY = "c4n4ry-in-the-mine"
 
@@ -79,8 +83,6 @@ SPITEFUL = """
     [
         (["check"], "store: '${CANARY}'"),
         (["check"], "store: {url: 'spiteful://me:${CANARY}@host/x?y=${CANARY}', how: error, token: '${CANARY}'}"),
-        (["check"], "store: {type: sqlite, token: '${CANARY}'}\nlease: {ttl: '${CANARY}'}\n'${CANARY}': 1"),
-        (["check"], "dlq: {sinks: [{type: spiteful, tokens: '${CANARY}'}, {type: wrong, token: '${CANARY}'}]}"),
         (["run"], "store: {url: 'spiteful://me:${CANARY}@host/', how: error}"),
         (["run"], "store: {type: spiteful, token: '${CANARY}'}"),
         (["run"], "dlq: {sinks: [{type: spiteful, token: '${CANARY}', fails: true}]}"),
@@ -93,3 +95,156 @@ def test_errors_of_each_kind_keep_secrets(command: Command, arguments: list[str]
     assert ended.code
     assert ended.err
     assert CANARY not in ended.out + ended.err
+
+
+# --- one run: secrets, files, descriptors, forged lines
+
+CONFIG = """
+    workers: {count: 2, start: %s}
+    retry: {max_retries: 0}
+    log: {level: debug, format: %s}
+    dlq:
+      sinks:
+        - {type: file, path: dead.jsonl}
+        - {type: spiteful, token: "${CANARY}"}
+"""
+PAYLOAD = "p4yl0ad-of-somebody"
+FORGED = "no\n2020-01-01T00:00:00.000Z ERROR forged\x1b[2J[red]x[/x]"
+
+JOBS = """
+    import ctypes, os, subprocess, time
+    from supervisor import handler
+
+    SEEN = "seen=; for fd in /proc/$$/fd/*; do [ -e $fd ] && seen=$seen,${fd##*/}; done; echo $seen > "
+
+    @handler
+    def starts_programs(job):
+        os.dup(0)
+        for way in (by_subprocess, by_system, by_spawn, by_fork):
+            way(SEEN + way.__name__ + ".fds")
+
+    def by_subprocess(script):
+        subprocess.run(["sh", "-c", script], close_fds=False, check=True)
+
+    def by_system(script):
+        os.system(script)
+
+    def by_spawn(script):
+        os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", script], os.environ), 0)
+
+    def by_fork(script):
+        arguments = (ctypes.c_char_p * 4)(b"sh", b"-c", script.encode(), None)
+        libc = ctypes.CDLL(None)
+        pid = os.fork()
+        if not pid:
+            libc.execv(b"/bin/sh", arguments)
+            os._exit(1)
+        os.waitpid(pid, 0)
+
+    @handler
+    def gated(job):
+        open("begun", "w").close()
+        while not os.path.exists("gate"):
+            time.sleep(0.01)
+
+    @handler
+    def forges(job):
+        print(job.payload["say"])
+        raise ValueError(job.payload["say"])
+"""
+
+SINK = """
+    import subprocess
+    from supervisor import hookimpl
+
+    class Spiteful:
+        def __init__(self, token):
+            self.token = token
+
+        def publish(self, letters):
+            script = "seen=; for fd in /proc/$$/fd/*; do [ -e $fd ] && seen=$seen,${fd##*/}; done; echo $seen > sink.fds"
+            subprocess.run(["sh", "-c", script], close_fds=False, check=True)
+            raise ConnectionError(f"POST /?token={self.token} with {self.__dict__}")
+
+        def close(self):
+            pass
+
+    @hookimpl
+    def supervisor_sinks():
+        return {"spiteful": Spiteful}
+"""
+
+
+def files_of(command: Command) -> Iterator[Path]:
+    """What the command has made in its folder."""
+    for path in command.folder.rglob("*"):
+        if "plugins" not in path.parts and path != command.config and not path.is_socket():
+            yield path
+
+
+def on_a_terminal(command: Command, *arguments: str) -> str:
+    ours, theirs = os.openpty()
+    with open(ours, "rb", buffering=0) as screen:
+        shown = subprocess.Popen(command.arguments(*arguments), cwd=command.folder, env=command.env, stdout=theirs)
+        os.close(theirs)
+        text = b""
+        try:
+            while data := screen.read(65_536):
+                text += data
+        except OSError:  # the other end is closed
+            pass
+        assert shown.wait() == 0
+    return text.decode()
+
+
+@pytest.mark.parametrize(("form", "start"), [("text", "fork"), ("json", "spawn")])
+def test_nothing_gets_out_of_a_run(command: Command, monkeypatch: pytest.MonkeyPatch, form: str, start: str) -> None:
+    command.env["CANARY"] = CANARY
+    monkeypatch.setenv("CANARY", CANARY)
+    command.write(config=CONFIG % (start, form), plugins={"jobs.py": JOBS, "sink.py": SINK})
+    run = command.run(under=["sh", "-c", 'umask 0; exec "$@"', "sh"])
+    run.says("supervisor started")
+    command.until(command.enqueue("starts_programs"), "succeeded")
+    forger = command.enqueue("forges", {"say": FORGED})
+    gated = command.enqueue("gated", {"of": PAYLOAD}, "--max-retries", "0")
+    wait_for(lambda: (command.folder / "begun").exists() and (command.folder / "sink.fds").exists())
+    run.signal(signal.SIGUSR1)
+    run.says("status: ")
+    run.says("dead letter not accepted by sink spiteful")
+    nothing_of_the_parent_is_open_below(command, run.pid)
+    titles = list(command.processes().values())
+    environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in command.processes()]
+    shown = [command.ask("status"), command.ask("status", "--json"), command.ask("jobs", "list"), run.out]
+    terminal = on_a_terminal(command, "jobs", "show", str(forger)) + on_a_terminal(command, "jobs", "list")
+    modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in command.folder.glob("jobs.db*")}
+    modes["dead.jsonl"] = stat.S_IMODE((command.folder / "dead.jsonl").stat().st_mode)
+    (command.folder / "gate").touch()
+    command.until(gated, "succeeded")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+
+    for seen in command.folder.glob("*.fds"):
+        assert seen.read_text().strip() == ",0,1,2", seen.name
+    assert len(list(command.folder.glob("*.fds"))) == 5
+    assert not any(PAYLOAD.encode() in environment for environment in environments)
+    assert not any(secret in title for secret in (CANARY, PAYLOAD) for title in titles)
+    assert all(mode == (0o700 if name.endswith(".bells") else 0o600) for name, mode in modes.items()), modes
+    assert set(modes) >= {"jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.bells", "dead.jsonl"}
+    assert "with {'token': '***'}" in run.log
+    for path in files_of(command):
+        assert path.is_dir() or CANARY.encode() not in path.read_bytes(), path.name
+    assert PAYLOAD not in run.log
+    assert not any(CANARY in text for text in (*shown, terminal))
+    assert not [line for line in run.log.splitlines() if line.startswith("2020-") or "\x1b" in line]
+    assert "\x1b[2J" not in terminal + "".join(shown)
+    assert "[red]x[/x]" in terminal
+
+
+def nothing_of_the_parent_is_open_below(command: Command, supervisor: int) -> None:
+    """Of the files in its folder only the lock that says who lives."""
+    children = {*command.processes()} - {supervisor}
+    assert len(children) >= 3, "expected a nursery and two workers"
+    for pid in children:
+        named = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+        (ours,) = [name for name in named if name.startswith(str(command.folder))]
+        assert ours.endswith(".lock")
