@@ -28,14 +28,14 @@ def shell(job: Job) -> dict[str, Any]:
     task = job.payload if isinstance(job.payload, dict) else {}
     argv, env, codes = task.get("argv"), task.get("env", {}), task.get("reject_codes", [])
     if not isinstance(argv, list) or not argv or not _texts(argv):
-        raise Reject(f"argv: expected a list of texts, the program first, got {argv!r}")
-    if not isinstance(env, dict) or not _texts(env.values()):
+        raise Reject("argv: expected a list of texts, the program first")
+    if not isinstance(env, dict) or not _texts(env.values()) or not _names(env):
         raise Reject("env: expected texts by name")
     if not isinstance(codes, list):
-        raise Reject(f"reject_codes: expected a list of exit codes, got {codes!r}")
+        raise Reject("reject_codes: expected a list of exit codes")
     for key in ("cwd", "input"):
         if not isinstance(task.get(key, ""), str):
-            raise Reject(f"{key}: expected text, got {task[key]!r}")
+            raise Reject(f"{key}: expected text")
     code, stdout, stderr = _run(argv, {**os.environ, **env}, task.get("cwd"), task.get("input", "").encode())
     if code == 0:
         return {"exit_code": 0, "stdout": stdout}
@@ -66,6 +66,10 @@ def _tail(stream: IO[bytes]) -> str:
     while data := stream.read1(65_536):  # type: ignore[attr-defined]
         kept = (kept + data)[-TAIL:]
     return kept.decode(errors="replace")
+
+
+def _names(env: dict[str, str]) -> bool:
+    return _texts(env) and all(name and "=" not in name for name in env)
 
 
 def _texts(values: Any) -> bool:

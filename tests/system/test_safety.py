@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.command import Command, wait_for
+from supervisor import Job, Reject
+from supervisor.plugin_modules import forget, import_file
+from tests.system.command import ROOT, Command, wait_for
 
 CANARY = "c4n4ry-in-the-mine"
 
@@ -44,6 +46,30 @@ def test_a_reload_is_refused_if_others_may_change_what_root_would_read(command: 
     run.says("config refused, the old one stays" if os.geteuid() == 0 else "config read again")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
+
+
+# --- the shell plugin
+
+
+def test_a_payload_never_becomes_a_command(tmp_path: Path) -> None:
+    script = tmp_path / "no-interpreter"
+    script.write_text(f"touch {tmp_path}/ran")  # which a shell would take for its own
+    script.chmod(0o700)
+    plugin = import_file(ROOT / "plugins/shell.py")
+    try:
+        with pytest.raises(OSError, match="Exec format error"):
+            plugin.shell(Job(1, "shell", {"argv": [str(script)]}))
+        for secret in (
+            {"argv": "s3cret"},
+            {"argv": ["true"], "input": ["s3cret"]},
+            {"argv": ["true"], "env": {"A=s3cret": ""}},
+        ):
+            with pytest.raises(Reject) as rejected:
+                plugin.shell(Job(1, "shell", secret))
+            assert "s3cret" not in str(rejected.value)
+    finally:
+        forget(ROOT / "plugins")
+    assert not (tmp_path / "ran").exists()
 
 
 # --- secrets
