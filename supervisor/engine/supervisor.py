@@ -40,6 +40,7 @@ from supervisor.masking import Mask
 from supervisor.metrics import Metrics
 from supervisor.plugin_manager import PluginManager, SourceReport, discover, load_parent_side
 from supervisor.processes.children import ProcessChildren
+from supervisor.processes.orphans import end_programs_of
 from supervisor.processes.pool import HOST, Pool
 from supervisor.processes.port import ChildOptions
 from supervisor.sinks import BuiltInSinks
@@ -183,6 +184,7 @@ class Supervisor:
         if self._store is None:
             openers = {} if settings.scheme in BUILT_IN else self.plugins.merged("supervisor_stores")
             self._store = open_store(settings, create=True, base=base, openers=openers)
+            self._store.on_owner_gone = end_programs_of
         return self._store.join(self.owner, HOST, os.getpid())
 
     def _make_children(self, settings: Settings, owner_fd: int | None) -> ProcessChildren:

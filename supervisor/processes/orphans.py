@@ -46,6 +46,13 @@ class Orphans:
         _repeat(lambda: proctree.marked(self._owner))
 
 
+def end_programs_of(owner: str) -> None:
+    """Of an owner that is gone with its workers: those that nobody was there to see when it was killed with its nursery."""
+    for pid in proctree.marked(owner):
+        if pid != os.getpid():
+            _kill_with_group(pid)
+
+
 class Landed:
     """What lands on the supervisor itself: when a nursery died, or as process 1. Its other children are not its business.
 

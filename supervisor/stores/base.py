@@ -134,6 +134,8 @@ class Store(Protocol):
 
     capabilities: Capabilities
     url: str
+    on_owner_gone: Callable[[str], None]
+    """Called on the writer's thread with each owner of this machine that `lapsed` has found dead and forgotten."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """One commit around everything called inside; all or nothing. Raises StoreAway if it can't begin or commit."""

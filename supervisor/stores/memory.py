@@ -220,6 +220,7 @@ class MemoryStore:
         self._clock = clock
         self._shelf = shelf or _Shelf()
         self._owner: str | None = None
+        self.on_owner_gone: Callable[[str], None] = lambda owner: None  # never: owners die with this process
 
     def sibling(self) -> MemoryStore:
         return MemoryStore(self._clock, self._shelf)

@@ -31,6 +31,7 @@ class SqliteStore(Verbs):
         super().__init__(path, create=create, synchronous=synchronous, clock=clock)
         self.url = f"sqlite:///{self.path}"
         self.bells = Bells(beside(self.path, ".bells"))
+        self.on_owner_gone = lambda owner: None
         self._who: tuple[str, str, int] | None = None
 
     def reader(self) -> SqliteStore:

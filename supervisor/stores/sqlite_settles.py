@@ -76,6 +76,7 @@ ADD_LETTERS = f"""insert into letters(job_id, state, due_at) select value, {PEND
 
 class Settles(Claims):
     bells: Bells
+    on_owner_gone: Callable[[str], None]
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         won = [outcome for outcome in outcomes if outcome.state is _SUCCEEDED and outcome.seen is None]
@@ -132,9 +133,13 @@ class Settles(Claims):
         that must not go before its row."""
         with self.transaction():
             if gone is not None:
-                self.after_commit(lambda: self.bells.remove(gone))
+                self.after_commit(lambda: self._bury(gone))
             self.run("delete from supervisors where id = ?", id)
             self.run(f"update letters set due_at = ? where state = {PENDING} and owner = ?", self.now(), id)
+
+    def _bury(self, owner: str) -> None:
+        self.on_owner_gone(owner)
+        self.bells.remove(owner)
 
     def _lapsed_of(self, id: int, owner: str, gone: bool, limit: int) -> list[Lapsed]:
         columns = f"lease_until, started_at, lapses, {LEASE}"

@@ -67,6 +67,19 @@ def test_a_dead_owner_is_forgotten_although_the_first_try_was_rolled_back(store,
     assert beside(store) == ["one.lock", "one.sock"]
 
 
+def test_who_is_dead_and_forgotten_is_told_once_and_not_if_that_was_rolled_back(store, fail_next_commit):
+    told = []
+    store.on_owner_gone = told.append
+    die_as(store.path, "dead")
+    fail_next_commit(store)
+    with pytest.raises(StoreAway), store.transaction():
+        store.lapsed(10)
+    assert told == []
+    for _ in range(2):
+        store.lapsed(10)
+    assert told == ["dead"]
+
+
 def test_an_owner_leaves_although_the_first_try_was_rolled_back(shelf, store, fail_next_commit):
     put(store)
     take_one(store)

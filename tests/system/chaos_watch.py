@@ -50,7 +50,8 @@ class Watch:
 
     def end(self) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _watch(self) -> None:
         pause = EVERY

@@ -1,0 +1,36 @@
+"""Supervisor and nursery killed together: nobody is there to see what their workers leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from supervisor.processes import proctree
+from tests.system.command import Command, wait_for
+
+PLUGIN = {
+    "programs.py": """
+        import subprocess
+        from pathlib import Path
+        from supervisor import handler
+
+        @handler
+        def start(job):
+            "A program in a session of its own, that outlives its job."
+            program = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+            Path(job.payload).write_text(str(program.pid))
+    """
+}
+
+
+def test_the_next_supervisor_ends_what_was_left_by_one_killed_together_with_its_nursery(command: Command) -> None:
+    command.write(config="workers: {count: 1}", plugins=PLUGIN)
+    file = command.folder / "program"
+    run = command.run()
+    command.until(command.enqueue("start", str(file)), "succeeded")
+    os.kill(run.nursery(), signal.SIGKILL)
+    run.kill()
+    program = int(file.read_text())
+    assert proctree.is_living(program)
+    command.run()
+    wait_for(lambda: not proctree.is_living(program))
