@@ -14,19 +14,20 @@ from tests.system.chaos_seats import Line, Seat
 from tests.system.chaos_watch import Watch
 from tests.system.command import Command, wait_for
 
-BATCHES_PER_SECOND = 12.0
+BATCHES_PER_SECOND = 14.0
+DISKS = ("disk", "letters")
 
 
 class Chaos:
-    """In the folder of `command`, whose `disk` is there already. `without` are acts that can't be done."""
+    """In the folder of `command`, whose disks (DISKS) are there already. `without` are acts that can't be done."""
 
     def __init__(self, command: Command, seed: str, without: frozenset[str]) -> None:
         self._command, self._seed, self._without = command, seed, without
-        self._disk = command.folder / "disk"
+        self._disk = command.folder / DISKS[0]
         command.write(config=CONFIG, plugins={"load.py": PLUGIN})
         self._seats = [Seat(command), Seat(command)]
         self._load = Load(command, seed, BATCHES_PER_SECOND)
-        self._hand = Hand(self._seats, self._load, self._disk)
+        self._hand = Hand(self._seats, self._load, *(command.folder / disk for disk in DISKS))
         self.watch = Watch(command.folder)
 
     def rage(self, seconds: float) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from tests.system.chaos_hand import Deed
@@ -17,7 +18,7 @@ from tests.system.chaos_seats import Line
 SLACK = 0.25  # seconds between something and its line in the log, on a busy machine
 DEADLY = frozenset({"kill supervisor", "term supervisor", "stop supervisor"})
 HOLDING = frozenset({"lock database", "fill disk"})
-FOR_EVER = float("inf")
+RECOVERED_WITHIN = 15.0  # seconds; the other may stand still itself
 CAUSES = {
     "rejecting": {"rejected"},
     "crashing": {"crash"},
@@ -45,7 +46,7 @@ class Evidence:
         self.by_run: dict[int, list[Line]] = {number: [] for number in self.codes}
         self._homes: dict[int, list[tuple[float, int]]] = {}
         self.owners: dict[str, int] = {}
-        for line in self.lines:
+        for line in sorted(self.lines, key=attrgetter("at")):
             self.by_run[line.run].append(line)
             if line.job is not None:
                 self.by_job.setdefault(line.job, []).append(line)
@@ -88,6 +89,7 @@ def problems(evidence: Evidence) -> Iterator[tuple[int | None, str]]:
     """Everything that does not hold, with the job if it is about one."""
     for check in (
         whole, ended, ran, settled_by_the_holder, tokens_are_new, failures_are_counted, failures_are_deserved,
+        leases_are_lost_for_a_reason,
         repeated_for_a_reason, overlapping_for_a_reason, letters_are_there, codes_are_true, nothing_broke,
     ):  # fmt: skip
         for id, problem in check(evidence):
@@ -175,18 +177,29 @@ def failures_are_deserved(evidence: Evidence) -> Problems:
         for error in job["errors"]:
             cause = error["cause"]
             if cause == "lease_expired":
-                run = evidence.owner_of(error)
-                if not evidence.met(DEADLY, 0.0, FOR_EVER, run) and not _was_away(evidence, id, error["attempt"]):
-                    yield id, f"lost the lease of run {run}, to which nothing was done: {error}"
-            elif cause not in CAUSES.get(job["handler"], ()) and error["pid"] not in by_hand.get(cause, ()):
+                continue
+            if cause not in CAUSES.get(job["handler"], ()) and error["pid"] not in by_hand.get(cause, ()):
                 yield id, f"failed without a fault: {error}"
 
 
-def _was_away(evidence: Evidence, id: int, attempt: int) -> bool:
-    """The database could not be had shortly before: with so short a lease, one supervisor may be back too late to extend."""
-    said = f"recovered: attempt {attempt} failed"
-    times = [line.at for line in evidence.by_job.get(id, ()) if said in line.message]
-    return not times or evidence.met(HOLDING, times[0] - 3 * TTL, times[0])
+def leases_are_lost_for_a_reason(evidence: Evidence) -> Problems:
+    """Taken over from a supervisor that was killed, stopped or told to end; or one that had the store back too late."""
+    for id, lines in evidence.by_job.items():
+        holder = None
+        for line in lines:
+            if "claimed under token" in line.message:
+                holder = line
+            elif "recovered:" in line.message and holder is not None:
+                done = evidence.met(DEADLY, line.at - RECOVERED_WITHIN, line.at, holder.run)
+                if not done and not _was_away(evidence, line.at):
+                    yield id, f"lost by run {holder.run}, to which nothing was done: {line.message}"
+
+
+def _was_away(evidence: Evidence, at: float) -> bool:
+    """With so short a lease, one of two supervisors may find the store too late to extend."""
+    return any(
+        deed.what in HOLDING and deed.until - deed.at >= TTL / 3 and deed.at <= at <= deed.until + TTL for deed in evidence.deeds
+    )  # fmt: skip
 
 
 def repeated_for_a_reason(evidence: Evidence) -> Problems:

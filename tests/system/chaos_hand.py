@@ -28,15 +28,15 @@ ACTS: dict[str, tuple[int, tuple[float, float]]] = {  # how often, and for how m
     "kill nursery": (5, (0.0, 0.0)),
     "stop nursery": (4, (0.1, 3.0)),
     "term nursery": (2, (0.0, 0.0)),
-    "kill supervisor": (6, (0.0, 0.0)),
+    "kill supervisor": (5, (0.0, 0.0)),
     "term supervisor": (4, (0.0, 0.0)),
-    "stop supervisor": (6, (0.3, 8.0)),
+    "stop supervisor": (7, (0.3, 9.0)),
     "delay supervisor": (8, (0.01, 0.08)),
     "hup supervisor": (3, (0.0, 0.0)),
     "ttin supervisor": (2, (0.0, 0.0)),
     "ttou supervisor": (2, (0.0, 0.0)),
-    "lock database": (6, (0.1, 3.0)),
-    "fill disk": (4, (0.3, 2.5)),
+    "lock database": (4, (0.1, 2.5)),
+    "fill disk": (4, (0.3, 2.0)),
     "kill client": (2, (0.0, 0.0)),
 }
 
@@ -76,10 +76,11 @@ def plan(seed: str, seconds: float, without: frozenset[str] = frozenset()) -> li
 
 
 class Hand:
-    """`disk` is the small disk, with `jobs.db` on it. Every deed is undone in time, and by `rest` at the latest."""
+    """`disks` are small ones: the first has the database, the other the dead letters. Every deed is undone in time, and by
+    `rest` at the latest."""
 
-    def __init__(self, seats: list[Seat], load: Load, disk: Path) -> None:
-        self._seats, self._load, self._disk = seats, load, disk
+    def __init__(self, seats: list[Seat], load: Load, *disks: Path) -> None:
+        self._seats, self._load, self._disks = seats, load, disks
         self._undo: list[tuple[Deed, Callable[[], object]]] = []
         self.deeds: list[Deed] = []
 
@@ -152,7 +153,13 @@ class Hand:
         with suppress(psutil.Error):
             process.send_signal(number)
             if number is signal.SIGSTOP:
-                self._undo.append((deed, lambda: _go_on(process)))
+                self._undo.append((deed, lambda: self._let_go_on(process)))
+
+    def _let_go_on(self, process: psutil.Process) -> None:
+        """Unless another deed still holds it."""
+        if not any(deed.pid == process.pid for deed, _ in self._undo):
+            with suppress(psutil.Error):
+                process.resume()
 
     def _find(self, seat: Seat, object: str, which: float) -> psutil.Process | None:
         if object == "supervisor":
@@ -163,7 +170,7 @@ class Hand:
         return workers[int(which * len(workers))] if workers else None
 
     def _lock(self, act: Act) -> None:
-        db = sqlite3.connect(self._disk / "jobs.db", timeout=0.3, isolation_level=None)
+        db = sqlite3.connect(self._disks[0] / "jobs.db", timeout=0.3, isolation_level=None)
         try:
             db.execute("begin immediate")
         except sqlite3.OperationalError:
@@ -172,7 +179,7 @@ class Hand:
         self._undo.append((self._note(act, 0, 0), db.close))
 
     def _fill(self, act: Act) -> None:
-        filler = self._disk / "filler"
+        filler = self._disks[int(act.which * len(self._disks))] / "filler"
         if not filler.exists():
             self._undo.append((self._note(act, 0, 0), filler.unlink))
             fill(filler)
@@ -185,8 +192,3 @@ def fill(filler: Path) -> None:
             with suppress(OSError):
                 while True:
                     os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), size)
-
-
-def _go_on(process: psutil.Process) -> None:
-    with suppress(psutil.Error):
-        process.resume()

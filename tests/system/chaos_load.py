@@ -24,7 +24,7 @@ store: sqlite:///disk/jobs.db
 workers: {{count: 2, timeout: 30s, heartbeat: 100ms, heartbeat_timeout: 2s}}
 lease: {{ttl: {TTL}s}}
 retry: {{max_retries: {RETRIES}, backoff: {{base: 50ms, factor: 2, max: 400ms}}}}
-dlq: {{sinks: [{{type: file, path: disk/dead.jsonl}}]}}
+dlq: {{sinks: [{{type: file, path: letters/dead.jsonl}}]}}
 shutdown: {{grace: 2s}}
 log: {{level: debug, format: json}}
 """
@@ -58,6 +58,11 @@ def fast(job):
 
 @handler
 def slow(job):
+    time.sleep(job.payload)
+
+
+@handler
+def longer_than_a_lease(job):
     time.sleep(job.payload)
 
 
@@ -147,6 +152,7 @@ ledger = os.open("ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 KINDS = {
     "fast": (50, lambda: None),
     "slow": (14, lambda: round(chance.uniform(0.03, 0.5), 3)),
+    "longer_than_a_lease": (2, lambda: round(chance.uniform(2.5, 4.0), 3)),
     "flaky": (10, lambda: None),
     "doomed": (3, lambda: None),
     "rejecting": (3, lambda: None),
@@ -162,7 +168,7 @@ WEIGHTS = [weight for weight, _ in KINDS.values()]
 
 
 def jobs_of(batch):
-    size = chance.choice([1, 1, 1, 1, 2, 30])
+    size = chance.choice([1, 1, 1, 1, 2, 40])
     for number in range(size):
         kind = "fast" if size > 2 else chance.choices(list(KINDS), WEIGHTS)[0]
         job = {"handler": kind, "payload": KINDS[kind][1](), "priority": chance.choice([0, 0, 0, 5, 100])}
@@ -249,7 +255,7 @@ def runs_of(folder: Path) -> dict[int, list[Run]]:
 
 def letters_in(folder: Path) -> tuple[set[int], int]:
     """(ids of the whole lines in the dead-letter file, number of lines that are not whole)."""
-    file = folder / "disk" / "dead.jsonl"
+    file = folder / "letters" / "dead.jsonl"
     ids, torn = set(), 0
     for line in file.read_text().split("\n")[:-1] if file.exists() else ():
         try:

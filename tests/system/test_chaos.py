@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.system.chaos import Chaos
+from tests.system.chaos import DISKS, Chaos
 from tests.system.chaos_checks import problems
 from tests.system.chaos_hand import plan
 from tests.system.command import Command
@@ -31,15 +31,18 @@ def test_what_the_hand_does_and_when_is_a_function_of_the_seed() -> None:
 
 
 @contextmanager
-def disk(folder: Path) -> Iterator[frozenset[str]]:
-    """A small disk at `folder`; gives the acts that can't be done here."""
+def disks(folder: Path) -> Iterator[frozenset[str]]:
+    """Small disks in `folder`; gives the acts that can't be done here."""
     if os.geteuid() == 0:
-        with small_disk(folder, f"{48 + int(SECONDS)}m"):
+        with ExitStack() as mounted:
+            for disk in DISKS:
+                mounted.enter_context(small_disk(folder / disk, f"{48 + int(SECONDS)}m"))
             yield frozenset()
     else:
         assert not os.environ.get("CI"), "a full disk needs root, which CI has"
         print("chaos: no full disk, since mounting one needs root")
-        folder.mkdir()
+        for disk in DISKS:
+            (folder / disk).mkdir()
         yield frozenset({"fill disk"})
 
 
@@ -49,7 +52,7 @@ def test_whatever_is_killed_stopped_locked_or_full_every_promise_holds(
 ) -> None:
     seed = os.environ.get("SUPERVISOR_CHAOS_SEED") or str(secrets.randbelow(10**9))
     replay = f"SUPERVISOR_CHAOS_SEED={seed} SUPERVISOR_CHAOS_SECONDS={SECONDS:g}"
-    with capsys.disabled(), disk(command.folder / "disk") as without:
+    with capsys.disabled(), disks(command.folder) as without:
         print(f"\nchaos: {replay}")
         chaos = Chaos(command, seed, without)
         told = []
