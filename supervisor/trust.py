@@ -11,7 +11,7 @@ import os
 import pwd
 import shlex
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,6 +63,17 @@ def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, l
         for part in (path, *_importable(path)):
             found.update(_faults(part, look))
     return _told("plugins", found, f"set {KEY}: true")
+
+
+def open_to_others(files: Iterable[Path]) -> list[str]:
+    """A line for each file that is there and that others may read or write: made so on purpose, perhaps, so it stays so."""
+    found = []
+    for path in files:
+        with suppress(OSError):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & 0o077:
+                found.append(f"{path} (mode {mode:04o}) is open to others: chmod go-rwx {shlex.quote(str(path))}")
+    return found
 
 
 def _told(what: str, faults: Mapping[Path, str], way_out: str) -> list[str]:

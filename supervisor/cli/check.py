@@ -10,13 +10,14 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import MISTAKE, config_option, load_settings, store_file, tell, use_store
+from supervisor.cli.context import MISTAKE, config_option, load_settings, private_files, store_file, tell, use_store
 from supervisor.cli.render import block
 from supervisor.cli.scan import load_hooks, place, scan
 from supervisor.config import ConfigError, Settings
 from supervisor.plugin_checks import did_you_mean
 from supervisor.plugin_manager import PluginManager, SourceReport
 from supervisor.stores.base import StoreError
+from supervisor.trust import open_to_others
 
 
 @click.command()
@@ -41,6 +42,8 @@ def check(config: Path | None) -> int:
     _check_handlers(settings, reports, checks)
     _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), checks)
     _check_store(settings, checks)
+    for warning in open_to_others(private_files(settings)):
+        tell(f"Warning: {warning}", err=True)
     return checks.end()
 
 

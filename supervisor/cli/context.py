@@ -127,6 +127,12 @@ def store_file(settings: Settings) -> Path | None:
     return settings.base / (settings.store.url or "").removeprefix("sqlite:///")
 
 
+def private_files(settings: Settings) -> list[Path]:
+    """Where payloads are written to."""
+    letters = [sink.options.get("path") for sink in settings.dlq.sinks if sink.type == "file"]
+    return [path for path in (store_file(settings), *(Path(text) for text in letters if isinstance(text, str))) if path]
+
+
 def _check_visible(settings: Settings, create: bool) -> None:
     if settings.store.scheme == "memory":
         raise StoreError("store: memory:// lives inside one process, so no other command can see its jobs")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from supervisor.cli.context import config_option, load_settings, read_with
+from supervisor.cli.context import config_option, load_settings, private_files, read_with
 from supervisor.config import Settings
 from supervisor.durations import parse_duration
 from supervisor.events import ConfigReloaded, Event
 from supervisor.masking import Mask
-from supervisor.trust import load_trusted
+from supervisor.trust import load_trusted, open_to_others
 
 
 @click.command()
@@ -42,6 +43,7 @@ def _serve(settings: Settings) -> int:
             new = supervisor.settings
             logs.configure(new.log.level, new.log.format, mask=Mask(new.secrets))
 
+    _warn(settings)
     try:
         return supervisor.run()
     finally:
@@ -64,12 +66,18 @@ def _drain(settings: Settings, horizon: float | None) -> int:
             horizon=horizon,
             subscribers=[logs.LogSubscriber(), report],
         )
+        _warn(settings)
         try:
             code = supervisor.run()
         finally:
             logs.stop()
     report.print()
     return code
+
+
+def _warn(settings: Settings) -> None:
+    for warning in open_to_others(private_files(settings)):
+        logging.getLogger("supervisor").warning("%s", warning)
 
 
 def _reload(settings: Settings) -> Callable[[], Settings]:

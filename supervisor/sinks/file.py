@@ -74,6 +74,7 @@ class FileSink:
             self.close()
 
     def _open(self) -> int:
+        self._refuse_foreign_link()
         fd = os.open(self.path, _OPEN, 0o600)
         self._fd = fd
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -82,6 +83,17 @@ class FileSink:
         # Whoever created the file may have died before this, so it is done at every opening.
         _sync_folder(self.path.resolve().parent)
         return fd
+
+    def _refuse_foreign_link(self) -> None:
+        """A link that another user has put there could lead letters, or root's pen, anywhere."""
+        try:
+            there = os.lstat(self.path)
+        except FileNotFoundError:
+            return
+        if stat.S_ISLNK(there.st_mode) and there.st_uid not in (os.geteuid(), 0):
+            raise OSError(
+                f"{self.path} is a symbolic link of user {there.st_uid}; expected a file, or a link of this user's"
+            )
 
     def _is_at_path(self, fd: int) -> bool:
         try:

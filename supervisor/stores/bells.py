@@ -10,11 +10,15 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from supervisor.stores.base import StoreError
+
 _LONGEST_ADDRESS = 107
+_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _DEAD = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
 
 
@@ -64,7 +68,7 @@ class Bells:
     def is_gone(self, owner: str) -> bool:
         """Whether every process that held this owner's lock is provably dead. No file, or one we may not open, proves nothing."""
         try:
-            fd = os.open(self._path(owner, "lock"), os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(self._path(owner, "lock"), _OPEN)
         except OSError:
             return False
         try:
@@ -95,7 +99,7 @@ class Bells:
         """Take down what those of them left behind that are gone. Held meanwhile, the lock of one who joins can't be among it."""
         for owner in owners:
             with suppress(OSError):
-                fd = os.open(self._path(owner, "lock"), os.O_RDWR | os.O_CLOEXEC)
+                fd = os.open(self._path(owner, "lock"), _OPEN)
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self.remove(owner)
@@ -107,15 +111,29 @@ class Bells:
 
     def _locked(self, owner: str) -> int:
         while True:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._make_folder()
             try:
-                lock = os.open(self._path(owner, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                lock = os.open(self._path(owner, "lock"), _OPEN | os.O_CREAT, 0o600)
             except FileNotFoundError:  # the last of the others left just now and took the folder along
                 continue
             fcntl.flock(lock, fcntl.LOCK_EX)
             if os.fstat(lock).st_nlink:
                 return lock
             os.close(lock)  # somebody took it for one that was left behind
+
+    def _make_folder(self) -> None:
+        """Raises StoreError if somebody else has put theirs in its place."""
+        with suppress(FileExistsError):
+            self._folder.mkdir(mode=0o700)
+        try:
+            there = os.lstat(self._folder)
+        except FileNotFoundError:  # gone again already: the caller comes back
+            return
+        owners = {os.geteuid(), 0, self._folder.parent.stat().st_uid}
+        if not stat.S_ISDIR(there.st_mode) or there.st_uid not in owners:
+            raise StoreError(
+                f"{self._folder}: expected a folder of this user's, not one of user {there.st_uid}; remove it"
+            )
 
     def _hang_up(self, owner: str) -> socket.socket | None:
         bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -90,5 +90,5 @@ class _FileLock:
         if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
             self.close()
         if self._fd is None:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         return self._fd
