@@ -18,22 +18,25 @@ from supervisor.processes.stdio import install_streams
 
 def spawn(birth: worker.Birth, ends: WorkerEnds, hello: wire.Hello, owner: Sequence[int]) -> int:
     """Start it in its own group; gives its pid. Raises OSError."""
-    told = orjson.dumps([asdict(birth), list(ends), list(hello), owner]).decode()
-    process = subprocess.Popen(
-        interpreter.command(__name__, told),
-        stdin=subprocess.DEVNULL,
-        stdout=ends.stdout,
-        stderr=ends.stderr,
-        pass_fds=(*ends, *owner),
-        process_group=0,
-    )
+    with open(os.memfd_create("birth"), "w+b") as letter:  # not the command line, which everybody can read
+        letter.write(orjson.dumps([asdict(birth), list(ends), list(hello), owner]))
+        letter.seek(0)
+        process = subprocess.Popen(
+            interpreter.command(__name__, str(letter.fileno())),
+            stdin=subprocess.DEVNULL,
+            stdout=ends.stdout,
+            stderr=ends.stderr,
+            pass_fds=(*ends, *owner, letter.fileno()),
+            process_group=0,
+        )
     # It is waited for by number, when its group has been signalled: subprocess must never do that before.
     process.returncode = 0
     return process.pid
 
 
-def main(told: str) -> None:
-    birth, ends, hello, owner = orjson.loads(told)
+def main(letter: str) -> None:
+    with open(int(letter), "rb") as told:
+        birth, ends, hello, owner = orjson.loads(told.read())
     channels, orders = WorkerEnds(*ends), wire.Hello(*hello)
     for fd in (*channels, *owner):
         os.set_inheritable(fd, False)

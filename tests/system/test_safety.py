@@ -30,11 +30,15 @@ def test_root_runs_nothing_that_others_may_change(command: Command) -> None:
     for arguments in (("check",), ("run", "--drain"), ("plugins",)):
         ended = command.call(*arguments)
         assert (ended.code, refused in ended.err) == ((2, True) if root else (0, False)), arguments
+    command.enqueue("mail")
+    (command.folder / "jobs.db").chmod(0o644)
     command.config.chmod(0o666)
     ended = command.call("check")
     assert (f"{command.config} (mode 0666) may be written by everybody" in ended.err) == root
     command.env["SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS"] = "1"
-    assert command.call("check").code == 0
+    ended = command.call("check")
+    assert ended.code == 0
+    assert f"{command.folder / 'jobs.db'} (mode 0644) is open to others" in ended.err
 
 
 def test_a_reload_is_refused_if_others_may_change_what_root_would_read(command: Command) -> None:
@@ -253,7 +257,7 @@ def test_nothing_gets_out_of_a_run(command: Command, monkeypatch: pytest.MonkeyP
         assert seen.read_text().strip() == ",0,1,2", seen.name
     assert len(list(command.folder.glob("*.fds"))) == 5
     assert not any(PAYLOAD.encode() in environment for environment in environments)
-    assert not any(secret in title for secret in (CANARY, PAYLOAD) for title in titles)
+    assert not any(secret in title for secret in (CANARY, PAYLOAD, '"token"') for title in titles)
     assert all(mode == (0o700 if name.endswith(".bells") else 0o600) for name, mode in modes.items()), modes
     assert set(modes) >= {"jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.bells", "dead.jsonl"}
     assert "with {'token': '***'}" in run.log
