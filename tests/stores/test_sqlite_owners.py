@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 
 import pytest
 
-from supervisor.stores.base import StoreAway
+from supervisor.stores.base import StoreAway, Waiting
 from supervisor.stores.bells import Bells
 from supervisor.stores.sqlite import SqliteStore
-from tests.stores.shelf import SqliteShelf, put, take_one
+from tests.stores.shelf import SqliteShelf, put, release, take, take_one
 
 
 @pytest.fixture
@@ -39,12 +40,16 @@ def fail_next_commit(monkeypatch):
     return make
 
 
-def die_as(path, owner):
-    """A process that joins as `owner`, and dies."""
+def die_as(path, owner, claim=0):
+    """A process that joins as `owner`, claims so many jobs, and dies."""
     child = os.fork()
     if child == 0:
-        SqliteStore(path).join(owner, "host", os.getpid())
-        os._exit(0)
+        try:
+            store = SqliteStore(path)
+            store.join(owner, "host", os.getpid())
+            take(store, claim)
+        finally:
+            os._exit(0)
     os.waitpid(child, 0)
 
 
@@ -124,3 +129,39 @@ def test_a_lock_taken_down_before_it_was_held_is_made_again(store, other_bells, 
     other_bells.join("joining")
     assert not store.bells.is_gone("joining")
     assert beside(store) == ["joining.lock", "joining.sock", "one.lock", "one.sock"]
+
+
+def recover_until_killed(path, owner, clock, told):
+    """A process that recovers what it can in small batches, each in several steps, and tells of each."""
+    child = os.fork()
+    if child == 0:
+        try:
+            store = SqliteStore(path, clock=clock)
+            store.join(owner, "host", os.getpid())
+            while lapsed := store.lapsed(50):
+                store.recover([release(one.lease)._replace(seen=one.deadline) for one in lapsed])
+                os.write(told, b".")
+            signal.pause()
+        finally:
+            os._exit(1)
+    return child
+
+
+def test_recovery_killed_in_the_middle_again_and_again_gives_each_job_back_once(shelf, store):
+    jobs = 2000
+    put(store, *["mail"] * jobs)
+    die_as(store.path, "dead", claim=jobs)
+    told, tell = os.pipe()
+    for killed in range(8):
+        child = recover_until_killed(store.path, f"killed-{killed}", shelf.clock, tell)
+        for _ in range(killed % 4 + 1):
+            os.read(told, 1)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    os.close(told), os.close(tell)
+    while lapsed := store.lapsed(500):
+        assert store.recover([release(one.lease)._replace(seen=one.deadline) for one in lapsed]) == []
+    assert store.column("distinct lapses", "jobs") == [1]
+    assert store.waiting(None) == {"default": Waiting(jobs, 0)}
+    store.lapsed(1)
+    assert on_the_list(store) == ["one"]
