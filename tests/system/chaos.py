@@ -27,7 +27,7 @@ class Chaos:
         command.write(config=CONFIG, plugins={"load.py": PLUGIN})
         self._seats = [Seat(command), Seat(command)]
         self._load = Load(command, seed, BATCHES_PER_SECOND)
-        self._hand = Hand(self._seats, self._load, *(command.folder / disk for disk in DISKS))
+        self._hand = Hand(self._seats, self._load, command.folder)
         self.watch = Watch(command.folder)
 
     def rage(self, seconds: float) -> None:

@@ -37,6 +37,7 @@ ACTS: dict[str, tuple[int, tuple[float, float]]] = {  # how often, and for how m
     "ttou supervisor": (2, (0.0, 0.0)),
     "lock database": (4, (0.1, 2.5)),
     "fill disk": (4, (0.3, 2.0)),
+    "fill letters": (4, (1.0, 5.0)),
     "kill client": (2, (0.0, 0.0)),
 }
 
@@ -76,11 +77,11 @@ def plan(seed: str, seconds: float, without: frozenset[str] = frozenset()) -> li
 
 
 class Hand:
-    """`disks` are small ones: the first has the database, the other the dead letters. Every deed is undone in time, and by
-    `rest` at the latest."""
+    """In `folder` are the small disks `disk`, with the database, and `letters`. Every deed is undone in time, and by `rest` at
+    the latest."""
 
-    def __init__(self, seats: list[Seat], load: Load, *disks: Path) -> None:
-        self._seats, self._load, self._disks = seats, load, disks
+    def __init__(self, seats: list[Seat], load: Load, folder: Path) -> None:
+        self._seats, self._load, self._folder = seats, load, folder
         self._undo: list[tuple[Deed, Callable[[], object]]] = []
         self.deeds: list[Deed] = []
 
@@ -126,8 +127,8 @@ class Hand:
             self._note(act, 0, 0)
         elif object == "database":
             self._lock(act)
-        elif object == "disk":
-            self._fill(act)
+        elif verb == "fill":
+            self._fill(act, self._folder / object / "filler")
         else:
             self._signal(act, verb, object)
 
@@ -170,7 +171,7 @@ class Hand:
         return workers[int(which * len(workers))] if workers else None
 
     def _lock(self, act: Act) -> None:
-        db = sqlite3.connect(self._disks[0] / "jobs.db", timeout=0.3, isolation_level=None)
+        db = sqlite3.connect(self._folder / "disk" / "jobs.db", timeout=0.3, isolation_level=None)
         try:
             db.execute("begin immediate")
         except sqlite3.OperationalError:
@@ -178,8 +179,7 @@ class Hand:
             return
         self._undo.append((self._note(act, 0, 0), db.close))
 
-    def _fill(self, act: Act) -> None:
-        filler = self._disks[int(act.which * len(self._disks))] / "filler"
+    def _fill(self, act: Act, filler: Path) -> None:
         if not filler.exists():
             self._undo.append((self._note(act, 0, 0), filler.unlink))
             fill(filler)

@@ -43,7 +43,7 @@ def disks(folder: Path) -> Iterator[frozenset[str]]:
         print("chaos: no full disk, since mounting one needs root")
         for disk in DISKS:
             (folder / disk).mkdir()
-        yield frozenset({"fill disk"})
+        yield frozenset(f"fill {disk}" for disk in DISKS)
 
 
 @pytest.mark.timeout(180 + 4 * SECONDS)
