@@ -131,20 +131,28 @@ def test_a_lock_taken_down_before_it_was_held_is_made_again(store, other_bells, 
     assert beside(store) == ["joining.lock", "joining.sock", "one.lock", "one.sock"]
 
 
-def recover_until_killed(path, owner, clock, told):
-    """A process that recovers what it can in small batches, each in several steps, and tells of each."""
+def recover_and_hang(path, owner, clock, told, batches):
+    """A process that recovers so many small batches, and hangs in the middle of another."""
     child = os.fork()
     if child == 0:
         try:
             store = SqliteStore(path, clock=clock)
             store.join(owner, "host", os.getpid())
-            while lapsed := store.lapsed(50):
-                store.recover([release(one.lease)._replace(seen=one.deadline) for one in lapsed])
+            for _ in range(batches):
+                assert give_back(store, 50)
+            with store.transaction():
+                assert give_back(store, 50)
                 os.write(told, b".")
-            signal.pause()
+                signal.pause()
         finally:
             os._exit(1)
     return child
+
+
+def give_back(store, limit):
+    lapsed = store.lapsed(limit)
+    assert store.recover([release(one.lease)._replace(seen=one.deadline) for one in lapsed]) == []
+    return len(lapsed)
 
 
 def test_recovery_killed_in_the_middle_again_and_again_gives_each_job_back_once(shelf, store):
@@ -153,15 +161,14 @@ def test_recovery_killed_in_the_middle_again_and_again_gives_each_job_back_once(
     die_as(store.path, "dead", claim=jobs)
     told, tell = os.pipe()
     for killed in range(8):
-        child = recover_until_killed(store.path, f"killed-{killed}", shelf.clock, tell)
-        for _ in range(killed % 4 + 1):
-            os.read(told, 1)
+        child = recover_and_hang(store.path, f"killed-{killed}", shelf.clock, tell, killed % 4)
+        assert os.read(told, 1) == b"."
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     os.close(told), os.close(tell)
-    while lapsed := store.lapsed(500):
-        assert store.recover([release(one.lease)._replace(seen=one.deadline) for one in lapsed]) == []
+    assert len(store.lapsed(jobs)) == jobs - 2 * (1 + 2 + 3) * 50
+    while give_back(store, 500):
+        pass
     assert store.column("distinct lapses", "jobs") == [1]
     assert store.waiting(None) == {"default": Waiting(jobs, 0)}
-    store.lapsed(1)
     assert on_the_list(store) == ["one"]
