@@ -127,6 +127,41 @@ def test_errors_of_each_kind_keep_secrets(command: Command, arguments: list[str]
     assert CANARY not in ended.out + ended.err
 
 
+OUTSIDE = """
+    from supervisor import hookimpl
+    from supervisor.stores.memory import MemoryStore
+
+    def open_store(settings, *, create, base):
+        store = MemoryStore()
+        store.url = settings.url
+        return store
+
+    @hookimpl
+    def supervisor_stores():
+        return {"outside": open_store}
+
+    @hookimpl
+    def supervisor_started(info):
+        print("told of", info["store"], file=open("told", "a"))
+
+    @hookimpl
+    def supervisor_events(events):
+        print(events, file=open("told", "a"))
+"""
+
+
+def test_where_the_store_is_is_told_without_what_opens_it(command: Command) -> None:
+    command.env["CANARY"] = CANARY
+    command.write(config="store: 'outside://me:${CANARY}@host/x?token=${CANARY}'", plugins={"outside.py": OUTSIDE})
+    ended = command.call("run", "--drain")
+    assert ended.code == 0
+    assert "store=outside://***@host/x?token=***" in ended.err
+    told = (command.folder / "told").read_text()
+    assert "told of outside://***@host/x?token=***" in told
+    assert "SupervisorStarted" in told
+    assert CANARY not in told + ended.out + ended.err
+
+
 # --- one run: secrets, files, descriptors, forged lines
 
 CONFIG = """

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import trust
-from supervisor.config import ConfigError, PluginSettings, Settings
+from supervisor import Client, trust
+from supervisor.config import ConfigError, PluginSettings, Settings, StoreSettings
 
 ALICE = 65_432  # nobody's number
 
@@ -179,3 +179,10 @@ def test_a_config_is_not_read_before_it_is_trusted(disk: Disk, monkeypatch: pyte
     with pytest.raises(ConfigError) as refused:
         trust.load_trusted(path, {})
     assert refused.value.errors == [f"config: {path}"]
+
+
+def test_a_client_whose_store_a_plugin_brings_imports_none_either(disk: Disk) -> None:
+    (disk.folder / "plugins").chmod(0o777)
+    client = Client(Settings(store=StoreSettings(url="redis://host"), base=disk.folder))
+    with pytest.raises(ConfigError, match=r"plugins: .*who can change what root runs"):
+        client.enqueue("mail")
