@@ -8,7 +8,7 @@ import socket
 from tests.system.command import ROOT, Command, wait_for
 
 CONFIG = f"""
-    plugins: [{ROOT / "plugins"}]
+    plugins: {{paths: [{ROOT / "plugins"}], allow_writable_by_others: true}}
     workers: {{count: 2}}
     retry: {{max_retries: 0}}
     dlq:
