@@ -15,6 +15,7 @@ from supervisor.retry import Random, RetryBudget, decide
 from supervisor.stores.base import Store
 
 BATCH = 1000
+BATCH_WEIGHT = 16_000_000  # characters of results
 
 
 class Committer:
@@ -76,7 +77,8 @@ class Committer:
         return lambda: budget.spend(self._now())
 
     def _settle_next(self) -> None:
-        batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+        count = _as_fit(self._waiting)
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
         if batch:
             self._settle(batch)
         else:
@@ -139,6 +141,16 @@ class Committer:
             self._settle([outcome._replace(failure=None)])
         else:
             self._settle([self.decide(refused(outcome, error))])
+
+
+def _as_fit(outcomes: Sequence[Outcome]) -> int:
+    """How many of the first make a batch."""
+    weight = 0
+    for count, outcome in enumerate(outcomes[:BATCH], 1):
+        weight += len(outcome.result or "")
+        if weight > BATCH_WEIGHT:
+            return count
+    return BATCH
 
 
 def refused(outcome: Outcome, error: BaseException) -> Outcome:

@@ -203,7 +203,8 @@ class Store(Protocol):
 
     # dead letters
     def dead_letters(self, limit: int, ttl: float) -> list[Letter]:
-        """Pending letters that are due and not claimed by a live claim, oldest first, claimed for `ttl` seconds."""
+        """Pending letters that are due and not claimed by a live claim, oldest first, claimed for `ttl` seconds. A store may
+        give fewer where payloads are heavy, but at least one."""
 
     def accepted(self, letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
         """`sink` has them; delivered once all `wanted` have. Gives the stale ids."""

@@ -116,7 +116,7 @@ class Claims(Policies):
             ids = [id for take in takes if take.queue not in paused for id in self._pick(take)]
             if not ids:
                 return []
-            batch = packed(self._as_fit(ids))
+            batch = packed(self.as_fit(ids))
             self.resolve_by(resolve)
             self.run(CLAIM, self.owner_id, self.now() + microseconds(ttl), batch)
             rows = self.with_policies(self.rows(LEASE, BY_ID, batch), resolve)
@@ -125,7 +125,7 @@ class Claims(Policies):
                 self.count(IN_FLIGHT, queue, tier, n)
             return self.leases_from(rows)
 
-    def _as_fit(self, ids: Sequence[int]) -> Sequence[int]:
+    def as_fit(self, ids: list[int]) -> list[int]:
         """The first of these jobs, as many as are within CLAIM_LENGTH together; at least one."""
         room = CLAIM_LENGTH
         for start in range(0, len(ids), _WEIGHED):

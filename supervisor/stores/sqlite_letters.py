@@ -31,6 +31,7 @@ class Letters(Asking):
             ids = self.column("job_id", DUE_LETTERS, now, limit)
             if not ids:
                 return []
+            ids = self.as_fit(ids)
             batch = packed(ids)
             self.run(CLAIM_LETTERS, self.owner_id, now + microseconds(ttl), batch)
             rows = self.rows("job_id, token, tries, json(accepted)", _LETTERS, batch)

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.stores import sqlite_claims
 from supervisor.stores.base import EnqueueRow, Waiting
-from tests.stores.shelf import SqliteShelf, take
+from tests.stores.shelf import SqliteShelf, dead, letters, take
 
 
 @pytest.fixture
@@ -38,3 +38,11 @@ def test_headers_weigh_too(store, monkeypatch):
     monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 10_000)
     enqueue_sized(store, *[10] * 10, headers='{"a": "' + "x" * 4000 + '"}')
     assert [len(take(store)) for _ in range(5)] == [2] * 5
+
+
+def test_dead_letters_come_as_many_at_once_as_can_be_held(store, monkeypatch):
+    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 10_000)
+    ids = enqueue_sized(store, *[3000] * 5)
+    while leases := take(store):
+        assert store.settle([dead(lease) for lease in leases]) == []
+    assert [[letter.id for letter in letters(store)] for _ in range(3)] == [ids[:3], ids[3:], []]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.engine import fetcher
-from supervisor.events import JobsReleased
+from supervisor.engine import committer, fetcher
+from supervisor.events import JobsReleased, JobsSettled
 from supervisor.stores.base import EnqueueRow, Presence
 from tests.unit.virtual import Virtual
 
@@ -52,3 +52,19 @@ def test_few_jobs_are_held_while_their_payloads_are_heavy(monkeypatch: pytest.Mo
         here.child.run_next(took=0.001)
     assert {here.state(id) for id in ids} == {"succeeded"}
     assert here.engine.leases.weight == 0
+
+
+def test_few_outcomes_are_settled_at_once_while_their_results_are_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "BATCH_WEIGHT", 1000)
+    here = Virtual(workers=10)
+    ids = here.enqueue(*["work"] * 10)
+    here.serve()
+    here.writer.eager = False
+    for child in here.children.forked:
+        child.start_next()
+        child.finish()
+        child.unread = [reply._replace(result="x" * 400) for reply in child.unread]
+        child.drain()
+    here.writer.step()
+    assert {here.state(id) for id in ids} == {"succeeded"}
+    assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 3, 3, 3]
