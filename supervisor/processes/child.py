@@ -13,13 +13,14 @@ from typing import Protocol
 
 from supervisor.jobs import Lease
 from supervisor.processes import linux, proctree, stacks, wire
+from supervisor.processes.beats import PAUSE, Beats
 from supervisor.processes.channels import SupervisorEnds
 from supervisor.processes.output import Stream
 from supervisor.processes.port import Death, Listener, Reply
 
 CHUNK = 1 << 16
 CLOSED_FOR = 1.0  # seconds that a closed channel may come before the death that closed it
-STACK_WAIT = 0.020  # seconds from asking for a stack to SIGKILL
+STACK_WAIT = 0.040  # seconds from asking for a stack to SIGKILL
 STACK_QUIET = 0.002  # seconds of silence after which a stack is whole
 LONGEST_ERROR = 1 << 20  # bytes of an outcome besides its result: texts are cut by the worker, then escaped
 
@@ -54,7 +55,6 @@ class ProcessChild:
         self._pidfd: int | None = None
         self._lines = wire.Lines()
         self._received = self._hear_ready
-        self._early: list[bytes] = []
         self._reading = False
         self._unsent: deque[memoryview] = deque()
         self._retiring = False
@@ -62,14 +62,16 @@ class ProcessChild:
         self._condemned = False
         self._frames: deque[tuple[int, Sequence[Lease]]] = deque()
         self._replied = 0  # of the first of these frames
+        self._never_put: dict[int, int] = {}  # permits that its channel did not take, by frame
+        self._beats = Beats()
         self._dump = b""
         self._kill_timer: asyncio.TimerHandle | None = None
         if ends is not None:
             self._watch(ends)
 
     def _watch(self, ends: SupervisorEnds) -> None:
-        self._loop.add_reader(ends.jobs, self._readable)
         self._loop.add_reader(ends.beat, self._beating)
+        self._loop.add_reader(ends.permits_put, self._permits_spoiled)
         self._loop.add_reader(ends.stack, self._dumping)
         token = self.token.encode()
         self._stdout = Stream(self._loop, ends.stdout, token, self._running, self._runs_on, self._tell_stdout)
@@ -85,7 +87,9 @@ class ProcessChild:
             put = ends.permits_put.send(bytes((frame,)) * len(leases), socket.MSG_DONTWAIT)
         except BlockingIOError:
             put = 0
-        except OSError:  # dead: its end will be told
+        except OSError:  # it has shut the channel, as a death alone does not
+            self._never_put[frame] = len(leases)
+            self._expect_end("it shut its permit channel")
             return
         if put < len(leases):
             raise RuntimeError(f"worker {self.number}: no room for {len(leases)} permits: too many frames outstanding")
@@ -119,7 +123,7 @@ class ProcessChild:
             self._shut_down(ends)
 
     def take_back(self) -> Mapping[int, int]:
-        taken: dict[int, int] = {}
+        taken, self._never_put = self._never_put, {}
         while self._ends is not None:
             try:
                 permits = self._ends.permits.recv(CHUNK, socket.MSG_DONTWAIT)
@@ -137,8 +141,14 @@ class ProcessChild:
         kept = [(frame, leases[: len(leases) - taken.get(frame, 0)]) for frame, leases in self._frames]
         self._frames = deque(pair for pair in kept if pair[1])
 
+    def _permits_spoiled(self) -> None:
+        """Nothing ever comes back through this channel."""
+        if self._ends is not None:
+            self._loop.remove_reader(self._ends.permits_put)
+            self._break("it wrote into its permit channel, or shut it")
+
     def drain(self) -> None:
-        while self._ends is not None and self._read_jobs():
+        while self._ends is not None and self.pid is not None and self._read_jobs():
             pass
 
     def _readable(self) -> None:
@@ -156,32 +166,30 @@ class ProcessChild:
             data = b""
         if not data:
             self._loop.remove_reader(ends.jobs)
-            if not self._retiring and not self.dying:
-                self._loop.call_later(CLOSED_FOR, self._hung_up)
+            if not self._retiring:
+                self._expect_end("it closed its channel")
             return False
         block = self._lines.block(data)
-        if block:
+        if block is not None:
             self._received(block)
         elif self._lines.pending > self._limit:
             self._break(f"a line of more than {self._limit} bytes")
         return True
 
-    def _hung_up(self) -> None:
+    def _expect_end(self, why: str) -> None:
+        """What only a death should have done must be followed by it."""
         if not self.dying:
-            self._break("it closed its channel")
+            self._loop.call_later(CLOSED_FOR, self._break, why)
 
     def _hear_ready(self, block: bytes) -> None:
-        if self.pid is None:  # it was quicker than the nursery's word of it
-            self._early.append(block)
-            return
-        first, _, rest = block.partition(b"\n")
+        first, more, rest = block.partition(b"\n")
         if first != wire.READY:
             self._break(f"expected {wire.READY!r}, got {first[:80]!r}")
             return
         self._received = self._hear_outcomes
         self._home.is_ready(self)
         self._listener.ready(self)
-        if rest:
+        if more:
             self._hear_outcomes(rest)
 
     def _hear_outcomes(self, block: bytes) -> None:
@@ -249,24 +257,40 @@ class ProcessChild:
     # beats, stacks, output
 
     def _beating(self) -> None:
-        if self._read_pipe(self._ends.beat if self._ends else None):
-            self._listener.beat(self)
+        if self._ends is None:
+            return
+        beat = self._ends.beat
+        data = self._read_pipe(beat)
+        if data is None:
+            return
+        self._loop.remove_reader(beat)
+        if not data:
+            self._expect_end("it closed its heartbeat pipe")
+            return
+        if fault := self._beats.fault(data):
+            self._break(fault)
+            return
+        self._listener.beat(self)
+        self._loop.call_later(PAUSE, self._listen_for_beats)
+
+    def _listen_for_beats(self) -> None:
+        if self._ends is not None:
+            self._loop.add_reader(self._ends.beat, self._beating)
 
     def _dumping(self) -> None:
-        data = self._read_pipe(self._ends.stack if self._ends else None)
+        data = (self._read_pipe(self._ends.stack) if self._ends else None) or b""
         self._dump = (self._dump + data)[-CHUNK:]
         if self._kill_timer is not None and data:
             deadline = min(self._kill_timer.when(), self._loop.time() + STACK_QUIET)
             self._kill_timer.cancel()
             self._kill_timer = self._loop.call_at(deadline, self._kill_now)
 
-    def _read_pipe(self, fd: int | None) -> bytes:
-        if fd is None:
-            return b""
+    def _read_pipe(self, fd: int) -> bytes | None:
+        """One read: None if there is nothing to read now, empty at the end."""
         try:
             data = os.read(fd, CHUNK)
         except BlockingIOError:
-            return b""
+            return None
         if not data:
             self._loop.remove_reader(fd)
         return data
@@ -328,11 +352,10 @@ class ProcessChild:
         self.pid = pid
         self._pidfd = pidfd
         self._loop.add_reader(pidfd, self._exited)
+        if self._ends is not None:  # it may have been quicker than the nursery's word of it
+            self._loop.add_reader(self._ends.jobs, self._readable)
         if self._killed:
             self._kill_now()
-        if self._early:
-            early, self._early = b"\n".join(self._early), []
-            self._received(early)
 
     def never_ready(self, patience: float) -> None:
         self._break(f"not ready after {patience:g}s")
@@ -379,7 +402,7 @@ class ProcessChild:
     def _close(self) -> None:
         ends, self._ends = self._ends, None
         if ends is not None:
-            for fd in (ends.jobs, ends.beat, ends.stack):
+            for fd in (ends.jobs, ends.permits_put, ends.beat, ends.stack):
                 self._loop.remove_reader(fd)
             self._loop.remove_writer(ends.jobs)
             ends.close()

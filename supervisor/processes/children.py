@@ -175,18 +175,24 @@ class ProcessChildren:
         self._send_orders()
 
     def forked(self, serial: int, pid: int, pidfd: int) -> None:
-        child = self._ordered.pop(serial)
+        child = self._answered(self._ordered, serial)
         patience = self.options.import_timeout + UNREADY_FOR
         self._unready[serial] = self.loop.call_later(patience, child.never_ready, patience)
         child.was_forked(pid, pidfd)
 
     def not_forked(self, serial: int, why: str) -> None:
-        child = self._ordered[serial]
+        child = self._answered(self._ordered, serial)
         child.why_unborn = why
         self._bury(child, None, None)
 
     def reaped(self, serial: int, status: int | None, peak: int | None) -> None:
-        self._bury(self._reaping.pop(serial), status, peak)
+        self._bury(self._answered(self._reaping, serial), status, peak)
+
+    def _answered(self, asked: dict[int, ProcessChild], serial: int) -> ProcessChild:
+        child = asked.get(serial)
+        if child is None or child.nursery is not self._nursery:
+            raise wire.Broken(f"an answer about worker {serial}, which was not asked for")
+        return asked.pop(serial)
 
     def nursery_said(self, link: NurseryLink, stream: str, lines: Sequence[str]) -> None:
         self.listener.said(None, stream, None, lines)

@@ -13,14 +13,23 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from supervisor.plugin_manager import HandlerInfo, SourceReport
+from pydantic import TypeAdapter, ValidationError
+
+from supervisor.plugin_manager import SourceReport
 from supervisor.processes import interpreter, linux, proctree, wire
 from supervisor.processes.channels import WorkerEnds, close_ends
 from supervisor.processes.output import Stream
 from supervisor.processes.port import ChildOptions
 
 CHUNK = 1 << 16
+LONGEST_LINE = 1 << 26  # bytes: all that went wrong in all plugins, with their tracebacks
+MOST_STATUS = 0xFFFF  # as waitpid gives it
+MOST_FDS = 64  # that came before the lines which they belong to
+REAPED = -1
 PATIENCE = 10.0  # seconds for an answer; a nursery that gives none in so long is stuck, and is replaced
+
+
+_REPORTS = TypeAdapter(list[SourceReport])
 
 
 class Ear(Protocol):
@@ -45,6 +54,7 @@ class NurseryLink:
         self._import_timeout = options.import_timeout
         self._importing: str | None = None
         self._late: str | None = None
+        self._fault: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._orders: deque[tuple[bytes, WorkerEnds | None]] = deque()
         self._unanswered = 0
@@ -160,7 +170,11 @@ class NurseryLink:
         try:
             for line in self._lines.split(data):
                 self._hear(wire.decode(line))
-        except wire.Broken:  # an import found the channel and wrote into it
+            if self._lines.pending > LONGEST_LINE or len(self._fds) > MOST_FDS:
+                raise wire.Broken("a line without end, or descriptors without lines")
+        except wire.Broken as error:  # an import found the channel and wrote into it
+            self._loop.remove_reader(self._channel)
+            self._fault = f"broke its channel ({error}) and was killed"
             self.kill()
 
     def _hear(self, message: wire.Message) -> None:
@@ -172,20 +186,26 @@ class NurseryLink:
                 self._importing = None
                 self.ready = True
                 self._settle()
-                self._ear.nursery_ready(self, [_report(told) for told in reports])
+                self._ear.nursery_ready(self, _reports(reports))
             case wire.Forked(serial, pid):
                 self._answered()
-                if not self._fds:
-                    raise wire.Broken("no descriptor came with a new worker: this process has no room for more")
-                self._ear.forked(serial, pid, self._fds.popleft())
+                self._ear.forked(serial, pid, self._pidfd_of(pid))
+                self._fds.popleft()
             case wire.NotForked(serial, why):
                 self._answered()
                 self._ear.not_forked(serial, why)
-            case wire.Reaped(serial, status, peak):
+            case wire.Reaped(serial, status, peak) if status is None or 0 <= status <= MOST_STATUS:
                 self._answered()
                 self._ear.reaped(serial, status, peak)
             case _:
                 raise wire.Broken("expected a message of the nursery")
+
+    def _pidfd_of(self, pid: int) -> int:
+        if not self._fds:
+            raise wire.Broken("no descriptor came with a new worker: this process has no room for more")
+        if pid <= 1 or linux.pid_of(self._fds[0]) not in (pid, REAPED):
+            raise wire.Broken(f"the descriptor that came with process {pid} is not its own")
+        return self._fds[0]
 
     def _said(self, stream: str, _job_id: int | None, lines: Sequence[str]) -> None:
         self._ear.nursery_said(self, stream, lines)
@@ -214,7 +234,11 @@ class NurseryLink:
     def _ended(self) -> None:
         self._loop.remove_reader(self._pidfd)
         code = self._process.wait()
-        how = self._late or (f"killed by {linux.name_of_signal(-code)}" if code < 0 else f"exited with status {code}")
+        how = (
+            self._late
+            or self._fault
+            or (f"killed by {linux.name_of_signal(-code)}" if code < 0 else f"exited with status {code}")
+        )
         self.close()
         self._ear.nursery_ended(self, how, self._blamed(how))
 
@@ -262,7 +286,8 @@ def _hello(options: ChildOptions, skip: Sequence[str]) -> wire.Hello:
     )
 
 
-def _report(told: Mapping[str, Any]) -> SourceReport:
-    lists = {key: tuple(told[key]) for key in ("hooks", "sinks", "warnings")}
-    handlers = tuple(HandlerInfo(**info) for info in told["handlers"])
-    return SourceReport(**{**told, **lists, "handlers": handlers})
+def _reports(told: Sequence[Mapping[str, Any]]) -> list[SourceReport]:
+    try:
+        return _REPORTS.validate_python(told)
+    except ValidationError as error:
+        raise wire.Broken(f"no reports of plugins: {error.errors()[0]['msg']}") from None

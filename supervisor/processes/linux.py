@@ -57,6 +57,12 @@ def exists(pidfd: int) -> bool:
     return True
 
 
+def pid_of(pidfd: int) -> int | None:
+    """Of the process that a descriptor names: -1 if that has been reaped; None if it is no such descriptor."""
+    with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(b"Pid:")), None)
+
+
 def has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)

@@ -123,7 +123,7 @@ class Splitter:
             self._tail_size -= len(self._tail.popleft()[1])
 
     def _claim(self, number: bytes) -> list[Told]:
-        job_id = int(number) if number.isdigit() else NO_JOB
+        job_id = int(number) if number.isdigit() and len(number) < 20 else NO_JOB
         self._last = job_id or None
         self._held = [held if held.surely else Held(self._last, True, held.line) for held in self._held]
         if job_id and (mine := self._tail_of(job_id)):

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from supervisor.durations import MAX_SECONDS
 from supervisor.jobs import Lease
-from supervisor.payloads import printable
+from supervisor.payloads import MAX_INTEGER, printable
 from supervisor.processes.port import Reply
 
 READY = b'["ready"]'
@@ -89,9 +90,19 @@ class Reaped(NamedTuple):
 
 Message = Hello | Fork | Reap | Stop | Importing | Ready | Forked | NotForked | Reaped
 
-_MESSAGES: dict[str, type[Any]] = {
-    message.__name__: message for message in (Hello, Fork, Reap, Stop, Importing, Ready, Forked, NotForked, Reaped)
+_INTEGER, _NUMBER, _TEXT, _LIST, _MAPPING = (int,), (int, float), (str,), (list,), (dict,)
+_FIELDS: Mapping[type[Any], tuple[tuple[type, ...], ...]] = {
+    Hello: (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT),
+    Fork: (_INTEGER, _INTEGER, _TEXT),
+    Reap: (_INTEGER,),
+    Stop: (),
+    Importing: (_TEXT,),
+    Ready: (_LIST,),
+    Forked: (_INTEGER, _INTEGER),
+    NotForked: (_INTEGER, _TEXT),
+    Reaped: (_INTEGER, (int, type(None)), (int, type(None))),
 }
+_MESSAGES: Mapping[str, type[Any]] = {message.__name__: message for message in _FIELDS}
 
 
 def encode(message: Message) -> bytes:
@@ -106,10 +117,17 @@ def decode(line: bytes) -> Message:
     """Raises Broken."""
     try:
         name, *fields = _loads(line)
-        message: Message = _MESSAGES[name](*fields)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Broken(f"expected a message, got {line[:80]!r}") from error
-    return message
+        kind = _MESSAGES[name]
+        if all(map(_fits, fields, _FIELDS[kind])):
+            message: Message = kind(*fields)
+            return message
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise Broken(f"expected a message, got {line[:80]!r}")
+
+
+def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
+    return type(value) in kinds and (type(value) is not int or -MAX_INTEGER <= value <= MAX_INTEGER)
 
 
 def _loads(line: bytes) -> Any:
@@ -133,13 +151,13 @@ class Lines:
         """Bytes held of a line that has not ended."""
         return self._size
 
-    def block(self, chunk: bytes) -> bytes:
-        """All lines that end in this chunk, in one piece without its last newline; empty if none does."""
+    def block(self, chunk: bytes) -> bytes | None:
+        """All lines that end in this chunk, in one piece without its last newline; None if none does."""
         end = chunk.rfind(b"\n")
         if end < 0:
             self._chunks.append(chunk)
             self._size += len(chunk)
-            return b""
+            return None
         whole = chunk[:end]
         if self._chunks:
             whole = b"".join((*self._chunks, whole))
@@ -152,7 +170,7 @@ class Lines:
 
     def split(self, chunk: bytes) -> list[bytes]:
         block = self.block(chunk)
-        return block.split(b"\n") if block else []
+        return [] if block is None else block.split(b"\n")
 
 
 # --- jobs and outcomes: the hot path, plain on purpose
@@ -178,7 +196,7 @@ def _printable(lease: Lease) -> Lease:
 def decode_outcomes(block: bytes) -> Iterator[Reply]:
     """Outcomes of whole lines, in order; raises Broken at the first line that is none, after those before it."""
     try:
-        rows = orjson.loads(b"[%b]" % block.replace(b"\n", b","))
+        rows = orjson.loads(b"[%b]" % block.replace(b"\n", b",")) or _one_by_one(block)
     except ValueError:
         rows = _one_by_one(block)
     new = tuple.__new__
@@ -196,7 +214,7 @@ def decode_outcomes(block: bytes) -> Iterator[Reply]:
                     continue
         except (TypeError, ValueError):
             pass
-        raise Broken(f"expected an outcome, got {orjson.dumps(row)[:80]!r}")
+        raise Broken(f"expected an outcome, got {_beginning(row)}")
 
 
 _TOLD: Mapping[str, tuple[type, ...]] = {
@@ -204,7 +222,6 @@ _TOLD: Mapping[str, tuple[type, ...]] = {
     "message": (str,),
     "traceback": (str,),
     "retryable": (bool,),
-    "after": (int, float, type(None)),
     "stderr": (str, type(None)),
     "peak_memory": (int, type(None)),
 }
@@ -212,7 +229,19 @@ _TOLD: Mapping[str, tuple[type, ...]] = {
 
 def _tells(error: Any) -> bool:
     """Whether it is an error as a worker tells it: a job can write to its worker's channel, too."""
-    return type(error) is dict and all(type(value) in _TOLD.get(key, (type(value),)) for key, value in error.items())
+    if type(error) is not dict or any(
+        type(value) not in _TOLD.get(key, (type(value),)) for key, value in error.items()
+    ):
+        return False
+    after = error.get("after")
+    return after is None or (type(after) in _NUMBER and 0 <= after <= MAX_SECONDS)
+
+
+def _beginning(row: Any) -> str:
+    try:
+        return repr(row)[:80]
+    except RecursionError:
+        return "something nested deep"
 
 
 def _one_by_one(block: bytes) -> Iterator[Any]:
