@@ -59,6 +59,8 @@ class NurseryStarted(NamedTuple):
 
 
 class NurseryDied(NamedTuple):
+    """`pid` is 0 if it could not even be started."""
+
     pid: int
     how: str
 
@@ -72,7 +74,8 @@ ORDERLY_ENDS = frozenset({"stopped", "max_jobs", "max_memory"})
 
 
 class WorkerDied(NamedTuple):
-    """`cause` is why the supervisor killed it, or "crash", or, for an orderly end, one of ORDERLY_ENDS.
+    """`cause` is why the supervisor killed it, or "crash", or, for an orderly end, one of ORDERLY_ENDS. `pid` is 0 if it
+    could not even be started.
 
     `handler` and `after` (seconds it had been running) are those of the job it died at, if it died at one.
     """

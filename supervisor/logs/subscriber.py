@@ -139,7 +139,10 @@ def _nursery_started(event: events.NurseryStarted) -> None:
 
 
 def _nursery_died(event: events.NurseryDied) -> None:
-    _say(logging.WARNING, "nursery (pid %d) died: %s; its workers live on", event.pid, event.how, pid=event.pid)
+    if event.pid:
+        _say(logging.WARNING, "nursery (pid %d) died: %s; its workers live on", event.pid, event.how, pid=event.pid)
+    else:
+        _say(logging.WARNING, "nursery %s", event.how)
 
 
 def _worker_started(event: events.WorkerStarted) -> None:
@@ -149,6 +152,9 @@ def _worker_started(event: events.WorkerStarted) -> None:
 def _worker_died(event: events.WorkerDied) -> None:
     if event.cause in events.ORDERLY_ENDS:
         _say_of_worker(event, "ended: %s", event.cause, cause=event.cause)
+        return
+    if not event.pid:
+        _say(logging.WARNING, "worker %d %s", event.number, event.how, worker=event.number, cause=event.cause)
         return
     how = "crashed" if event.cause == "crash" else "killed"
     why = f": {event.how}" if event.cause == "crash" else ""

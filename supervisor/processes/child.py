@@ -390,6 +390,11 @@ class ProcessChild:
         self._listener.died(self, death)
         self._close()
 
+    def abandon(self) -> None:
+        """It is not waited for any longer, and nothing more is heard of it."""
+        self._finish_output()
+        self._close()
+
     def _finish_output(self) -> str | None:
         if self._ends is None:
             return None

@@ -22,6 +22,7 @@ RESTART_DELAYS = (0.1, 10.0)
 SETTLED_AFTER = 10.0  # seconds; a nursery that lived so long died of something new
 START_ATTEMPTS = 3
 STOP_PATIENCE = 5.0
+KILL_PATIENCE = 5.0  # seconds; a process that waits for a disk or a network file system is deaf even to SIGKILL
 
 
 class ProcessChildren:
@@ -85,7 +86,10 @@ class ProcessChildren:
         self._drop_waiting()
         for child in list(self._living.values()):
             child.kill()
-        await self._until(lambda: not self._living)
+        try:
+            await asyncio.wait_for(self._until(lambda: not self._living), KILL_PATIENCE)
+        except TimeoutError:
+            self._leave_behind()
         if self._nursery is not None:
             self._nursery.stop()
             try:
@@ -95,6 +99,13 @@ class ProcessChildren:
                 await self._until(lambda: self._nursery is None)
         if self._adopted:
             self._landed.finish()
+
+    def _leave_behind(self) -> None:
+        for child in self._living.values():
+            self.listener.said(child, "stderr", None, [f"not dead {KILL_PATIENCE:g}s after SIGKILL: left behind"])
+            child.abandon()
+        for timer in self._unready.values():
+            timer.cancel()
 
     async def _until(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -165,7 +176,9 @@ class ProcessChildren:
         try:
             self._nursery = NurseryLink(self.loop, self.options, self, tuple(self._blamed))
         except OSError as error:
-            self._start_again(f"can't be started: {error.strerror}")
+            how = f"could not be started: {error.strerror}"
+            self.listener.nursery_died(0, how)
+            self._start_again(how)
 
     def nursery_ready(self, link: NurseryLink, reports: list[SourceReport]) -> None:
         every = [*reports, *self._blamed.values()]

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from supervisor.plugin_manager import SourceReport
 from supervisor.processes import interpreter, linux, proctree, wire
-from supervisor.processes.channels import WorkerEnds, close_ends
+from supervisor.processes.channels import Opened, WorkerEnds, close_ends
 from supervisor.processes.output import Stream
 from supervisor.processes.port import ChildOptions
 
@@ -26,6 +26,7 @@ LONGEST_LINE = 1 << 26  # bytes: all that went wrong in all plugins, with their 
 MOST_STATUS = 0xFFFF  # as waitpid gives it
 MOST_FDS = 64  # that came before the lines which they belong to
 REAPED = -1
+STOPPED = 0.05  # seconds without an answer after which it may have been stopped by a signal
 PATIENCE = 10.0  # seconds for an answer; a nursery that gives none in so long is stuck, and is replaced
 
 
@@ -65,25 +66,21 @@ class NurseryLink:
         self._start(options, skip)
 
     def _start(self, options: ChildOptions, skip: Sequence[str]) -> None:
-        self._channel, theirs = socket.socketpair()
-        life, self._life = os.pipe2(os.O_CLOEXEC)
-        (stdout, their_stdout), (stderr, their_stderr) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
-        passed = [theirs.fileno(), life, *([] if options.owner_fd is None else [options.owner_fd])]
+        """Raises OSError, with nothing left open or running."""
+        opened = Opened()
         try:
-            self._process = subprocess.Popen(
-                interpreter.command("supervisor.processes.nursery", ",".join(map(str, passed))),
-                stdin=subprocess.DEVNULL,
-                stdout=their_stdout,
-                stderr=their_stderr,
-                pass_fds=passed,
-                process_group=0,
-            )
-        finally:
-            theirs.close()
-            for fd in (life, their_stdout, their_stderr):
-                os.close(fd)
+            channel, theirs = opened.pair()
+            life, self._life = opened.pipe()
+            (stdout, their_stdout), (stderr, their_stderr) = opened.pipe(), opened.pipe()
+            passed = [theirs, life, *([] if options.owner_fd is None else [options.owner_fd])]
+            self._process, self._pidfd = _start_process(passed, their_stdout, their_stderr)
+        except OSError:
+            opened.close()
+            raise
+        for fd in (theirs, life, their_stdout, their_stderr):
+            os.close(fd)
         self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
+        self._channel = socket.socket(fileno=channel)
         self._channel.setblocking(False)
         for fd in (stdout, stderr):
             os.set_blocking(fd, False)
@@ -218,7 +215,12 @@ class NurseryLink:
 
     def _expect(self, seconds: float) -> None:
         self._settle()
-        self._timer = self._loop.call_later(seconds, self._too_late, seconds)
+        self._timer = self._loop.call_later(STOPPED, self._let_go_on, seconds)
+
+    def _let_go_on(self, seconds: float) -> None:
+        """While it is stopped, no place is filled; one that is not hears nothing of this."""
+        linux.send_signal(self._pidfd, signal.SIGCONT)
+        self._timer = self._loop.call_later(max(0.0, seconds - STOPPED), self._too_late, seconds)
 
     def _settle(self) -> None:
         if self._timer is not None:
@@ -263,6 +265,24 @@ class NurseryLink:
             if ends is not None:
                 close_ends(ends)
         self._orders.clear()
+
+
+def _start_process(passed: Sequence[int], stdout: int, stderr: int) -> tuple[subprocess.Popen[bytes], int]:
+    """It and a descriptor of it. Raises OSError, with nothing running."""
+    process = subprocess.Popen(
+        interpreter.command("supervisor.processes.nursery", ",".join(map(str, passed))),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=passed,
+        process_group=0,
+    )
+    try:
+        return process, os.pidfd_open(process.pid)
+    except OSError:
+        process.kill()
+        process.wait()
+        raise
 
 
 def _nothing_runs() -> None:

@@ -5,6 +5,7 @@ It also takes in what dead workers leave behind, and kills it. When the supervis
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -61,7 +62,7 @@ class Control:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._lines = wire.Lines()
-        self._fds: deque[int] = deque()
+        self._ends: deque[list[int]] = deque()  # as they came; fewer than `FDS` if there was no room for all
 
     def fileno(self) -> int:
         return self._channel.fileno()
@@ -76,22 +77,30 @@ class Control:
     def receive(self) -> list[wire.Message] | None:
         """The messages of one read; None when the supervisor has gone."""
         try:
-            data, fds, _flags, _address = socket.recv_fds(self._channel, CHUNK, FDS)
+            data, fds, flags, _address = socket.recv_fds(self._channel, CHUNK, FDS)
         except ConnectionError:
             return None
         for fd in fds:
             os.set_inheritable(fd, False)
-        self._fds.extend(fds)
+        if fds or flags & socket.MSG_CTRUNC:
+            self._ends.append(fds)
         return [wire.decode(line) for line in self._lines.split(data)] if data else None
 
     def take_ends(self) -> WorkerEnds:
-        return WorkerEnds(*[self._fds.popleft() for _ in range(FDS)])
+        """Those that came with the next order. Raises OSError, with nothing left open, if there was no room for all."""
+        fds = self._ends.popleft()
+        if len(fds) < FDS:
+            for fd in fds:
+                os.close(fd)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return WorkerEnds(*fds)
 
     def close(self) -> None:
         """In a forked child: what belongs to the nursery or to a sibling."""
         self._channel.close()
-        for fd in self._fds:
-            os.close(fd)
+        for fds in self._ends:
+            for fd in fds:
+                os.close(fd)
 
 
 class Nursery:
@@ -177,24 +186,26 @@ class Nursery:
                 self._reap(serial)
 
     def _start(self, order: wire.Fork) -> None:
-        ends = self._control.take_ends()
         try:
-            pid = (
-                spawn(self._birth(order), ends, self._hello, self._owner)
-                if self._hello.start == "spawn"
-                else self._fork(order, ends)
-            )
+            pid = self._give_birth(order)
+            pidfd = _hold(pid)
         except OSError as error:
             self._control.send(wire.NotForked(order.serial, f"{error.strerror}"))
             return
-        finally:
-            close_ends(ends)
         self._living[order.serial] = pid
-        pidfd = os.pidfd_open(pid)
         try:
             self._control.send(wire.Forked(order.serial, pid), pidfd)
         finally:
             os.close(pidfd)
+
+    def _give_birth(self, order: wire.Fork) -> int:
+        ends = self._control.take_ends()
+        try:
+            if self._hello.start == "spawn":
+                return spawn(self._birth(order), ends, self._hello, self._owner)
+            return self._fork(order, ends)
+        finally:
+            close_ends(ends)
 
     def _birth(self, order: wire.Fork) -> worker.Birth:
         hello = self._hello
@@ -233,6 +244,16 @@ class Nursery:
             self._control.send(wire.Reaped(serial, None, None))
         else:
             self._control.send(wire.Reaped(serial, status, usage.ru_maxrss * 1024))
+
+
+def _hold(pid: int) -> int:
+    """A descriptor of this new worker. Raises OSError, with the worker ended: nobody could watch it."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def _told(report: SourceReport, warning: str | None) -> dict[str, Any]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Collection, Iterable
 
 from supervisor.processes import linux, proctree
+
+FINISH_SECONDS = 2.0  # a process that waits for a disk or a network file system is deaf even to SIGKILL
+FINISH_EVERY = 0.002
 
 
 class Orphans:
@@ -76,10 +80,12 @@ class Landed:
 
     def finish(self) -> None:
         """Once every worker is dead: kill and reap what is there, and what it leaves in its turn."""
-        while masterless := self._masterless():
+        give_up = time.monotonic() + FINISH_SECONDS
+        while (masterless := self._masterless()) and time.monotonic() < give_up:
             for pid in masterless:
                 _kill(pid)
-                reap(pid, wait=True)
+                reap(pid)
+            time.sleep(FINISH_EVERY)
         for pid in _foreign_zombies(()):
             reap(pid)
 
@@ -88,9 +94,9 @@ class Landed:
         return [pid for pid, mark in found if mark and mark.owner == self._owner and not proctree.is_living(mark.pid)]
 
 
-def reap(pid: int, *, wait: bool = False) -> None:
+def reap(pid: int) -> None:
     try:
-        os.waitpid(pid, 0 if wait else os.WNOHANG)
+        os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         pass
 

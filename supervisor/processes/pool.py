@@ -66,7 +66,8 @@ class Pool:
         self._bus = bus
         self._timer = timer
         self._last_number = 0
-        self._failed_starts = 0
+        self._refork_delay = 0.0
+        self._delay_stands_until = 0.0
         self._forgiven = False
         self._reforks_waiting = 0
         self._by_child: dict[int, Worker] = {}
@@ -97,14 +98,17 @@ class Pool:
         self.workers[worker.number] = self._by_child[id(child)] = worker
 
     def _fork_after_delay(self) -> None:
-        """Children that die before they have been of any use are replaced with growing delays."""
+        """Children that die before they have been of any use are replaced with growing delays; the delay grows once for
+        all that die in the course of it, or many places would soon wait for the longest."""
         if self.stopping:
             return
-        first, most = REFORK_DELAYS
-        delay = min(most, first * 2 ** min(self._failed_starts, 20))
-        self._failed_starts += 1
+        now = self._timer.time()
+        if now >= self._delay_stands_until:
+            first, most = REFORK_DELAYS
+            self._refork_delay = min(most, max(first, 2 * self._refork_delay))
+            self._delay_stands_until = now + self._refork_delay
         self._reforks_waiting += 1
-        self._timer.call_later(delay, self._refork_now)
+        self._timer.call_later(self._refork_delay, self._refork_now)
 
     def _refork_now(self) -> None:
         self._reforks_waiting -= 1
@@ -247,7 +251,7 @@ class Pool:
 
     def _was_useful(self, worker: Worker) -> None:
         if worker.number in self.workers:
-            self._failed_starts, self._forgiven = 0, False
+            self._refork_delay, self._delay_stands_until, self._forgiven = 0.0, 0.0, False
 
     def replied(self, child: Child, replies: Sequence[Reply]) -> None:
         """Hot path: plain on purpose."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -592,14 +593,60 @@ def test_a_nursery_that_does_not_answer_is_replaced_and_its_workers_live_on(
 ) -> None:
     monkeypatch.setattr("supervisor.processes.link.PATIENCE", 0.2)
 
+    stuck = tmp_path / "stuck"
+
     async def scene(here: World) -> None:
         child = await here.worker(1)
-        os.kill(here.nurseries[0], signal.SIGSTOP)
+        stuck.touch()
         late = here.children.fork(2)
         assert "0.2s" in (await here.death(late)).how
+        stuck.unlink()
         await here.until(lambda: len(here.nurseries) == 2)
         assert len(await here.run(child, lease(1, "noop"))) == 1
         assert len(await here.run(await here.worker(3), lease(2, "noop"))) == 1
+
+    plugin = f"""
+import os, time
+really = os.fork
+def fork():
+    if os.path.exists({str(stuck)!r}):
+        time.sleep(3600)
+    return really()
+os.fork = fork
+"""
+    play(tmp_path, scene, other={"forks.py": plugin})
+
+
+def test_a_nursery_that_was_stopped_goes_on_when_it_is_needed(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker(1)
+        os.kill(here.nurseries[0], signal.SIGSTOP)
+        child.kill()
+        assert (await here.death(child)).signal == "SIGKILL"
+        os.kill(here.nurseries[0], signal.SIGSTOP)
+        assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
+        assert here.nursery_deaths == []
+
+    play(tmp_path, scene)
+
+
+def test_a_worker_that_survives_sigkill_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that waits for a network file system."""
+    monkeypatch.setattr("supervisor.processes.children.KILL_PATIENCE", 0.2)
+    monkeypatch.setattr("supervisor.processes.children.STOP_PATIENCE", 0.2)
+
+    async def scene(here: World) -> None:
+        child = await here.worker(1)
+        pid = await here.begin(child, "hang")
+        monkeypatch.setattr(child, "_kill_now", lambda: None)
+        os.kill(here.nurseries[0], signal.SIGSTOP)  # it would have its own way to kill
+        await here.children.stop()
+        assert here.said_by(None, "stderr") == ["not dead 0.2s after SIGKILL: left behind"]
+        await here.until(lambda: gone(pid))  # not from SIGKILL, but as nobody holds its life pipe any more
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
 
     play(tmp_path, scene)
 

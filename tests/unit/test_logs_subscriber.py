@@ -76,6 +76,11 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             events.NurseryDied(5, "killed by SIGKILL"),
             "WARNING nursery (pid 5) died: killed by SIGKILL; its workers live on",
         ),
+        (events.NurseryDied(0, "could not be started: why"), "WARNING nursery could not be started: why"),
+        (
+            events.WorkerDied(2, 0, "crash", "could not be started: why", None),
+            "WARNING worker 2 could not be started: why",
+        ),
         (events.WorkerStarted(2, 123), "INFO worker 2 (pid 123) started"),
         (events.WorkerDied(2, 123, "max_jobs", "exited", None), "INFO worker 2 (pid 123) ended: max_jobs"),
         (

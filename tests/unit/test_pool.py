@@ -226,6 +226,20 @@ def test_workers_that_die_before_they_are_ready_are_replaced_with_growing_delays
     assert len(here.children.forked) == forked + 20
 
 
+def test_many_places_that_cannot_be_filled_are_tried_again_as_often_as_one() -> None:
+    here = Setup(count=8)
+    for child in here.children.forked[:8]:
+        child.die(exit_code=1)
+    for expected in (0.1, 0.2, 0.4, 0.8):
+        forked = len(here.children.forked)
+        for child in here.children.forked[-8:]:
+            child.die()
+        here.timer.advance(expected * 0.9)
+        assert len(here.children.forked) == forked
+        here.timer.advance(expected * 0.2)
+        assert len(here.children.forked) == forked + 8
+
+
 def test_workers_that_die_as_soon_as_they_are_ready_are_replaced_with_growing_delays() -> None:
     here = Setup()
     for _ in range(200):
