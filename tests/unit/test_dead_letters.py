@@ -14,7 +14,7 @@ from supervisor.engine.dead_letters import CLAIM_SECONDS, DeadLetters
 from supervisor.engine.outlet import Outlet
 from supervisor.events import Bus, LettersFailed, LettersStale
 from supervisor.jobs import Policy
-from supervisor.stores.base import Store, Take
+from supervisor.stores.base import Retention, Store, Take
 from supervisor.stores.memory import MemoryStore
 from tests.stores.shelf import dead, put
 
@@ -143,6 +143,21 @@ def test_a_sink_that_has_failed_often_does_not_slow_down_the_others(play: Any) -
         here.publish(stuck, once)
         await asyncio.sleep(3.0)
         assert here.letter(second) == "delivered"
+
+    play(scene)
+
+
+def test_a_letter_refused_for_a_while_is_accepted_once_and_its_job_stays_failed(play: Any) -> None:
+    async def scene(here: Here) -> None:
+        (id,) = here.die()
+        file = ScriptedOutlet("file", lambda letter: file.offered.count(letter) == 4)
+        here.publish(file)
+        for _ in range(360):
+            await asyncio.sleep(10.0)
+            assert (here.store.promote(1000), here.store.lapsed(1000)) == (0, [])
+            assert here.store.prune(Retention(), 1000) == 0
+        job = here.store.get(id)
+        assert job is not None and (job["state"], job["dead_letter"], file.offered) == ("failed", "delivered", [id] * 4)
 
     play(scene)
 
