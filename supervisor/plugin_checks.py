@@ -95,8 +95,8 @@ def _named(option: str, check: Callable[[Any], object], value: Any) -> None:
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 200:
-        raise ValueError("its name: expected printable text of 1 to 200 characters")
+    if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable() or len(name) > 200:
+        raise ValueError("its name: expected printable text of 1 to 200 characters, without spaces around it")
 
 
 def _check_function(function: object) -> None:

@@ -217,7 +217,7 @@ def test_wrong_options_are_named_with_the_handler_and_its_line(put: Put, load: A
     assert list(manager.handlers) == ["good"]
 
 
-@pytest.mark.parametrize("name", ["a\nb", "x" * 201])
+@pytest.mark.parametrize("name", ["a\nb", "x" * 201, " mail", "mail\u2003", " "])
 def test_names_of_handlers(put: Put, load: Any, name: str) -> None:
     put("plugins/a.py", f"from supervisor import handler\n@handler({name!r})\ndef h(job): ...\n")
     _, reports = load()
