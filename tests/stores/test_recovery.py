@@ -196,7 +196,7 @@ def test_two_that_recover_one_lease_do_it_once(shelf, store):
 
 
 def test_late_outcomes_of_a_recovered_lease_are_stale(shelf, store):
-    """F12: everything that a supervisor says after it lost the lease is refused, before and after the next claim."""
+    """Everything that a supervisor says after it lost the lease is refused, before and after the next claim."""
     (id,) = put(store)
     lease = take_one(store)
     shelf.clock.step(TTL)

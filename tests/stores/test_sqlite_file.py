@@ -228,7 +228,7 @@ def test_a_row_put_in_by_hand_must_be_one_that_its_readers_know(store, raw, colu
 
 
 def test_leases_without_a_known_owner_are_recovered_all_the_same(shelf, store, raw):
-    """F39: recovery depends on the job's own lease, not on the list of supervisors."""
+    """Recovery depends on the job's own lease, not on the list of supervisors."""
     (id,) = put(store)
     take_one(store)
     raw.execute("delete from supervisors")
@@ -298,7 +298,6 @@ def test_a_locked_database_is_away_and_nothing_is_done(store, raw):
 
 
 def test_a_full_disk_is_away_and_nothing_is_done(store):
-    """F109."""
     put(store)
     store._execute(f"pragma max_page_count = {store.value('pragma page_count')}")
     with pytest.raises(StoreAway, match="full"):
@@ -342,7 +341,6 @@ class Broken:
 
 @pytest.mark.parametrize("done", [True, False])
 def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, done):
-    """F111, F112."""
     put(store)
     store._connection = Broken(store._connection, done)
     rows = [EnqueueRow("mail", "1"), EnqueueRow("mail", "2")]
@@ -371,7 +369,6 @@ def test_a_settle_whose_commit_is_in_doubt_is_repeated_without_harm(store, done)
 
 
 def test_the_log_is_shortened_once_nobody_reads_an_old_state(store, raw, monkeypatch, caplog):
-    """F110."""
     monkeypatch.setattr(sqlite_db, "WAL_LIMIT", 200_000)
     monkeypatch.setattr(sqlite_db, "_LOOK_AT_WAL", 0.0)
     wal = store.path.with_name("jobs.db-wal")

@@ -82,7 +82,6 @@ def start():
 
 
 def test_supervisors_and_clients_share_a_file_and_no_job_is_claimed_twice(path, start):
-    """F113."""
     store = SqliteStore(path, create=True)
     ids = store.enqueue([EnqueueRow("mail", "{}") for _ in range(2000)])
     owners = [start(claim_all, path, owner)[1] for owner in ("one", "two")]
@@ -152,7 +151,6 @@ def test_an_owner_lives_as_long_as_anything_that_inherited_its_lock(path):
     "use", [SqliteStore.list_jobs, SqliteStore.close, lambda store: put(store)], ids=["ask", "close", "write"]
 )
 def test_a_store_carried_over_a_fork_refuses_to_touch_the_connection(path, use):
-    """F91."""
     store = SqliteStore(path, create=True)
     child = os.fork()
     if child == 0:
