@@ -200,7 +200,11 @@ class NurseryLink:
     def _pidfd_of(self, pid: int) -> int:
         if not self._fds:
             raise wire.Broken("no descriptor came with a new worker: this process has no room for more")
-        if pid <= 1 or linux.pid_of(self._fds[0]) not in (pid, REAPED):
+        try:
+            named = linux.pid_of(self._fds[0])
+        except OSError as error:
+            raise wire.Broken(f"can't tell whose descriptor came with process {pid}: {error.strerror}") from error
+        if pid <= 1 or named not in (pid, REAPED):
             raise wire.Broken(f"the descriptor that came with process {pid} is not its own")
         return self._fds[0]
 

@@ -57,19 +57,25 @@ def _input() -> io.TextIOWrapper:
 class Input:
     """The worker's standard input, from which there is nothing to read."""
 
-    __slots__ = ("_stream",)
+    __slots__ = ("_null", "_stream")
 
     def __init__(self) -> None:
+        self._null = os.fstat(0)
         self._stream = sys.stdin = _input()
 
-    def settle(self) -> None:
+    def settle(self, *, look: bool) -> None:
+        """`look`: the job had the time to put another file there."""
         stream = self._stream
         try:
-            fcntl.fcntl(0, fcntl.F_GETFD)
+            held = os.path.samestat(os.fstat(0), self._null) if look else fcntl.fcntl(0, fcntl.F_GETFD) >= 0
         except OSError:
+            held = False
+        if not held:
             os.dup2(null := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
             if null:
                 os.close(null)
+            self._stream = sys.stdin = _input()
+            return
         if getattr(sys, "stdin", None) is not stream or _is_closed(stream):
             self._stream = sys.stdin = _input()
 
@@ -77,12 +83,13 @@ class Input:
 class Output:
     """One of the worker's two output streams: fd 1 or 2, and `pipe`, a second hold on what must be behind it."""
 
-    __slots__ = ("_buffered", "_fd", "_name", "_pipe", "_seen", "_token", "stream")
+    __slots__ = ("_buffered", "_fd", "_name", "_pipe", "_seen", "_status", "_token", "stream")
 
     def __init__(self, name: str, fd: int, pipe: int, token: bytes) -> None:
         self._name = name
         self._fd = fd
         self._pipe = pipe
+        self._status = os.fstat(pipe)
         self._token = token
         self._buffered = bytearray(4)  # FIONREAD: what the supervisor has not read
         self._seen = bytes(4)  # the same as it was after the last mark
@@ -90,12 +97,13 @@ class Output:
         current = getattr(sys, name)
         self.stream: Any = current if isinstance(current, Stream) and not current.closed else self._renewed()
 
-    def settle(self, job_id: int, *, mark: bool) -> None:
+    def settle(self, job_id: int, *, look: bool, mark: bool) -> None:
         """After a job: flush what it wrote, mark it as this job's, and put the stream back if the job has moved it.
 
         With `mark` in any case: the supervisor may have read already what the job, or a program of it, wrote.
+        `look`: the job had the time to put another file there.
         """
-        if mark and not os.get_blocking(self._pipe):  # a program has made it so for all that write into it
+        if not os.get_blocking(self._pipe):  # a job or a program has made it so for all that write into it
             os.set_blocking(self._pipe, True)
         stream = self.stream
         current = getattr(sys, self._name, None)
@@ -106,6 +114,8 @@ class Output:
         if stream.wrote:
             self._flush(stream)
         try:
+            if look and not os.path.samestat(os.fstat(self._fd), self._status):
+                self._point()
             fcntl.ioctl(self._fd, termios.FIONREAD, self._buffered)
         except OSError:
             self._point()

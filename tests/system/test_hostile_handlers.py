@@ -66,7 +66,6 @@ HANDLERS = r"""
     def no_block(job):
         os.set_blocking(1, False)
         os.set_blocking(2, False)
-        time.sleep(0.005)
 
     @handler(max_retries=0)
     def loud(job):

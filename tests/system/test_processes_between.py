@@ -133,6 +133,7 @@ def test_ten_megabytes_at_once_block_no_job(tmp_path: Path) -> None:
         "sys.stdout.close(); sys.stderr.close(); sys.stdin.close()",
         "os.close(0); os.close(1); os.close(2)",
         "os.dup2(os.open('/dev/full', os.O_WRONLY), 1); os.dup2(os.open('/dev/null', os.O_WRONLY), 2)",
+        "for fd in (0, 1, 2): os.close(fd); os.open(__file__, os.O_RDONLY)",
         "sys.stdout = sys.stderr = None; sys.stdin = 3",
         "import io; sys.stdout = io.StringIO(); sys.stderr = sys.stdout; print('x')",
         "del sys.stdout; del sys.stderr",
