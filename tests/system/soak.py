@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ retry: {max_retries: 3, backoff: {base: 100ms}}
 retention: {succeeded: 3s, failed: none}
 log: {level: warning}
 """
+
+BYTES_PER_JOB = 4
 
 PLUGIN = """
 import time
@@ -64,7 +67,8 @@ print(n)
 
 @dataclass(frozen=True)
 class Sample:
-    """At monotonic seconds. Memory is the proportional share (PSS) in bytes; `children` are the nursery and its workers."""
+    """At monotonic seconds. Memory is bytes of what is no file's, shared pages by their share: other programs that come and
+    go don't change it. `children` are the nursery and its workers."""
 
     at: float
     supervisor: int
@@ -94,7 +98,8 @@ class Meter:
 
 
 def _memory(processes: Iterable[psutil.Process]) -> int:
-    return sum(process.memory_full_info().pss for process in processes)
+    rollups = [Path(f"/proc/{process.pid}/smaps_rollup").read_text() for process in processes]
+    return sum(1024 * int(re.findall(r"^Pss_Anon: +(\d+) kB", rollup, re.MULTILINE)[0]) for rollup in rollups)
 
 
 def _size(file: Path) -> int:
@@ -105,6 +110,7 @@ class Stream:
     """A client that enqueues `rate` jobs per second, and now and then one that tells how long it waited."""
 
     def __init__(self, command: Command, rate: int) -> None:
+        self.rate = rate
         self._latencies = command.folder / "latencies"
         self._client = subprocess.Popen(
             [sys.executable, "-c", CLIENT, str(rate)], cwd=command.folder, env=command.env, stdout=subprocess.PIPE, text=True
@@ -146,7 +152,8 @@ class Figure:
 
 
 def figures(samples: Sequence[Sample], stream: Stream, since: float) -> list[Figure]:
-    """The two halves of what came after `since`."""
+    """The two halves of what came after `since`. A heap settles for long, by less than a few bytes a job; any object kept
+    for each job is more."""
     until = samples[-1].at
     middle = (since + until) / 2
     first = [sample for sample in samples if since <= sample.at < middle]
@@ -158,9 +165,10 @@ def figures(samples: Sequence[Sample], stream: Stream, since: float) -> list[Fig
 
     latencies = [1000 * median(stream.latencies(*half)) for half in ((since, middle), (middle, until))]
     mb = 1e6
+    settling = BYTES_PER_JOB * stream.rate * (until - middle) / mb
     return [
-        figure("memory of the supervisor", median, "supervisor", "MB", mb, 1.5),
-        figure("of its children", median, "children", "MB", mb, 3.0),
+        figure("memory of the supervisor", median, "supervisor", "MB", mb, 0.8 + settling),
+        figure("of its children", median, "children", "MB", mb, 2.0 + settling),
         figure("open files", median, "files", "", 1, 0),
         figure("threads", median, "threads", "", 1, 0),
         figure("write-ahead log", max, "wal", "MB", mb, 8.0),
