@@ -180,10 +180,11 @@ class NurseryLink:
                 self._importing = source
                 self._expect(self._import_timeout)
             case wire.Ready(reports):
+                found = _reports(reports)  # before anything else: whose import wrote rubbish must stay known
                 self._importing = None
                 self.ready = True
                 self._settle()
-                self._ear.nursery_ready(self, _reports(reports))
+                self._ear.nursery_ready(self, found)
             case wire.Forked(serial, pid):
                 self._answered()
                 self._ear.forked(serial, pid, self._pidfd_of(pid))

@@ -1,0 +1,109 @@
+"""A job that spoils one of its worker's channels is a crash of its own; an import that spoils the nursery's is left out."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.system.command import Command
+
+HANDLERS = r"""
+    import gc, os, socket, time
+    from supervisor import handler
+
+    def channels():
+        (worker,) = [found for found in gc.get_objects() if type(found).__name__ == "Worker"]
+        return {
+            "jobs": worker._jobs.fileno(), "beats": worker._heart._pipe, "permits": worker._take_permit.__self__.fileno()
+        }
+
+    def write_without_end(fd, data):
+        while True:
+            try:
+                os.write(fd, data)
+            except BlockingIOError:
+                time.sleep(0.001)
+
+    WAYS = {
+        "rubbish": lambda fd: os.write(fd, b"rubbish\n"),
+        "an empty line": lambda fd: os.write(fd, b"\n"),
+        "a deep line": lambda fd: os.write(fd, b"[" * 500 + b"]" * 500 + b"\n"),
+        "beats without end": lambda fd: write_without_end(fd, b"." * 65536),
+        "a line without end": lambda fd: write_without_end(fd, b"x" * 65536),
+        "an end": os.close,
+        "a shut door": lambda fd: socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RDWR),
+    }
+
+    @handler(max_retries=0, timeout="none")
+    def spoil(job):
+        channel, way = job.payload
+        WAYS[way](channels()[channel])
+        time.sleep(3600)
+
+    @handler(max_retries=0)
+    def spoil_reading_and_return(job):
+        socket.socket(fileno=os.dup(channels()["permits"])).shutdown(socket.SHUT_RD)
+
+    @handler(max_retries=0)
+    def good(job):
+        return job.payload
+
+    @handler(max_retries=0, timeout="none")
+    def sibling(job):
+        while not os.path.exists(job.payload):
+            time.sleep(0.05)
+"""
+SPOILT = [
+    ("jobs", "rubbish"), ("jobs", "an empty line"), ("jobs", "a deep line"), ("jobs", "a line without end"), ("jobs", "an end"),
+    ("jobs", "a shut door"), ("beats", "rubbish"), ("beats", "beats without end"), ("beats", "an end"), ("permits", "rubbish"),
+    ("permits", "a shut door"),
+]  # fmt: skip
+
+
+def test_a_job_that_spoils_a_channel_is_a_crash_and_its_siblings_are_unharmed(command: Command) -> None:
+    command.write(
+        config="workers: {count: 2}\nlimits: {result: 10KB}\nretry: {max_retries: 0}\n",
+        plugins={"handlers.py": HANDLERS},
+    )
+    run = command.run()
+    sibling = command.enqueue("sibling", str(command.folder / "over"))
+    command.until(sibling, "in_flight")
+    for spoilt in SPOILT:
+        spoiling, *behind = command.enqueue("spoil", spoilt), *(command.enqueue("good", number) for number in range(5))
+        job = command.until(spoiling, "failed")
+        assert job["errors"][-1]["cause"] == "crash", (spoilt, job["errors"])
+        for id in behind:
+            assert command.until(id, "succeeded")["errors"] == [], spoilt
+    command.until(command.enqueue("spoil_reading_and_return"), "succeeded")
+    for number in range(5):
+        assert command.until(command.enqueue("good", number), "succeeded")["errors"] == []
+    (command.folder / "over").touch()
+    assert command.until(sibling, "succeeded")["errors"] == []
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert "Traceback" not in run.log
+
+
+FORGED = {
+    "rubbish": "b'rubbish\\n'",
+    "an_answer": """b'["Forked",99,5]\\n["Reaped",1,0,0]\\n'""",
+    "reports": """b'["Ready",[{"source":5}]]\\n'""",
+    "an_empty_line": "b'\\n'",
+    "without_end": "b'x' * 100_000_000",
+}
+
+
+def test_an_import_that_spoils_the_nurserys_channel_is_left_out_and_the_others_serve(command: Command) -> None:
+    text = """
+        import gc, time
+        (control,) = [found for found in gc.get_objects() if type(found).__name__ == "Control"]
+        control._channel.sendall({})
+        time.sleep(3600)
+    """
+    bad = {f"{name}.py": text.format(data) for name, data in FORGED.items()}
+    command.write(plugins={**bad, "handlers.py": HANDLERS})
+    run = command.run()
+    assert command.until(command.enqueue("good", 7), "succeeded", 60)["result"] == 7
+    for name in bad:
+        assert "broke its channel" in run.says(f"{name} did not load: its import ended the process")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
