@@ -141,9 +141,11 @@ def bulky(job):
 """
 
 CLIENT = r"""
-import os, random, signal, sys, time
+import os, random, signal, sqlite3, sys, time
 from supervisor import Client
 from supervisor.stores.base import StoreAway
+
+MANY = 150  # jobs waiting, beyond which only a few come in: what is left when the hand rests takes time
 
 chance = random.Random(sys.argv[1])
 asked = []
@@ -152,7 +154,7 @@ ledger = os.open("ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 KINDS = {
     "fast": (50, lambda: None),
     "slow": (14, lambda: round(chance.uniform(0.03, 0.5), 3)),
-    "longer_than_a_lease": (2, lambda: round(chance.uniform(2.5, 4.0), 3)),
+    "longer_than_a_lease": (1, lambda: round(chance.uniform(2.5, 4.0), 3)),
     "flaky": (10, lambda: None),
     "doomed": (4, lambda: None),
     "rejecting": (4, lambda: None),
@@ -167,8 +169,18 @@ KINDS = {
 WEIGHTS = [weight for weight, _ in KINDS.values()]
 
 
+counts = sqlite3.connect("file:disk/jobs.db?mode=ro", uri=True, timeout=1)
+
+
+def crowded():
+    try:
+        return counts.execute("select coalesce(sum(n), 0) from counts where state < 3").fetchone()[0] > MANY
+    except sqlite3.OperationalError:
+        return True
+
+
 def jobs_of(batch):
-    size = chance.choice([1, 1, 1, 1, 2, 40])
+    size = 1 if crowded() else chance.choice([1, 1, 1, 1, 2, 40])
     for number in range(size):
         kind = "fast" if size > 2 else chance.choices(list(KINDS), WEIGHTS)[0]
         job = {"handler": kind, "payload": KINDS[kind][1](), "priority": chance.choice([0, 0, 0, 5, 100])}
@@ -190,7 +202,7 @@ with Client("sqlite:///disk/jobs.db", patience=5.0) as client:
         except StoreAway:
             continue
         os.write(ledger, (" ".join(map(str, ids)) + "\n").encode())
-        time.sleep(chance.expovariate(float(sys.argv[2])))
+        time.sleep(chance.expovariate(float(sys.argv[2]) / (10 if crowded() else 1)))
 """
 
 
