@@ -108,13 +108,31 @@ def prefer_as_oom_victim() -> None:
         os.close(file)
 
 
-def oom_kills() -> int | None:
-    """How many processes the kernel has killed for memory since boot; None if it does not say."""
-    try:
-        with open("/proc/vmstat", "rb") as file:
-            for line in file:
-                if line.startswith(b"oom_kill "):
-                    return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
+def oom_kills(root: str = "") -> int | None:
+    """How many processes the kernel has killed for memory: in our control group if that is told, else since boot on the
+    whole machine; None if neither is.
+    """
+    for path in (*_memory_groups(root), f"{root}/proc/vmstat"):
+        try:
+            with open(path, "rb") as file:
+                for line in file:
+                    if line.startswith(b"oom_kill "):
+                        return int(line.split()[1])
+        except (OSError, ValueError):
+            continue
     return None
+
+
+def _memory_groups(root: str) -> list[str]:
+    """Files that count for our control group, of either version of these."""
+    try:
+        with open(f"{root}/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
+    except OSError:
+        return []
+    mounts = f"{root}/sys/fs/cgroup"
+    return [
+        f"{mounts}/memory{path}/memory.oom_control" if of else f"{mounts}{path}/memory.events"
+        for of, path in groups
+        if of in ("", "memory")
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -137,11 +138,17 @@ def test_wherever_a_job_went_its_timeout_finds_it(handlers: Command, name: str) 
     assert run.wait() == 0
 
 
-def test_a_job_that_has_left_its_group_dies_with_the_supervisor(handlers: Command) -> None:
+@pytest.mark.parametrize("with_nursery", [True, False])
+def test_a_job_that_has_left_its_group_dies_with_the_supervisor(handlers: Command, with_nursery: bool) -> None:
     run = handlers.run()
     id = handlers.enqueue("leave_group", None, "--timeout", "none")
     handlers.until(id, "in_flight")
     wait_for(lambda: len(handlers.processes()) == 3)
+    (worker,) = set(handlers.processes()) - {run.pid, run.nursery()}
+    wait_for(lambda: os.getpgid(worker) != worker)
+    run.signal(signal.SIGSTOP)  # it starts no other
+    if not with_nursery:
+        os.kill(run.nursery(), signal.SIGKILL)
     run.kill()
     wait_for(lambda: handlers.processes() == {})
 
