@@ -146,6 +146,7 @@ class _Shelf:
         self.owners: dict[str, _Owner] = {}
         self.paused: set[str] = set()
         self.before: dict[int, _Job | None] | None = None
+        self.broken = False
         self.index()
 
     def index(self) -> None:
@@ -170,6 +171,15 @@ class _Shelf:
     def take_out(self, job: _Job) -> None:
         self.counts[job.row.queue, job.tier, job.state] -= 1
         self.in_flight.discard(job.id)
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """All or nothing: what failed half way must not be kept with the rest, even if the caller goes on."""
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            raise
 
     def remember(self, id: int) -> None:
         """What the open transaction must put back if it fails."""
@@ -236,17 +246,20 @@ class MemoryStore:
         shelf = self._shelf
         with shelf.lock:
             if shelf.before is not None:
-                yield
+                with shelf.joined():
+                    yield
                 return
-            shelf.before, sequence = {}, shelf.sequence
+            shelf.before, sequence, paused = {}, shelf.sequence, set(shelf.paused)
             try:
                 yield
+                if shelf.broken:
+                    raise StoreError("a write inside this transaction failed, so none of it is kept")
             except BaseException:
                 shelf.put_back(shelf.before)
-                shelf.sequence = sequence
+                shelf.sequence, shelf.paused = sequence, paused
                 raise
             finally:
-                shelf.before = None
+                shelf.before, shelf.broken = None, False
 
     def _now(self) -> int:
         return microseconds(self._clock())
@@ -608,7 +621,7 @@ class MemoryStore:
         return self._do(None, lambda state, letter: refuse_delete(state, letter, force), self._delete)
 
     def pause(self, queue: str, paused: bool) -> None:
-        with self._shelf.lock:
+        with self.transaction():
             (self._shelf.paused.add if paused else self._shelf.paused.discard)(queue)
         self.ring()
 

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.shelf import MemoryShelf, Shelf, SqliteShelf
-
-SHELVES = {"memory": MemoryShelf, "sqlite": SqliteShelf}
+from tests.stores.shelf import SHELVES, Shelf
 
 
 @pytest.fixture(params=SHELVES)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
@@ -34,6 +38,8 @@ class Clock:
 class Shelf:
     bell_holds = 1000
     """More rings than that a bell doesn't take."""
+    durable = True
+    """Whether its jobs outlive the processes that use them: see `kill` and `crash`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,6 +59,22 @@ class Shelf:
         for store in self._opened:
             store.leave()
             store.close()
+        self._opened = []
+
+    def kill(self, store: Store) -> None:
+        """The process of this store dies as by kill -9; the others live on."""
+        raise NotImplementedError
+
+    def crash(self) -> None:
+        """All processes die at this moment. What is open goes on, and counts for nothing, until `restart`."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """From here on everything that is opened finds what the crash left."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Fails if what is kept beside the jobs for speed doesn't agree with them."""
 
     def _open(self) -> Store:
         raise NotImplementedError
@@ -60,6 +82,7 @@ class Shelf:
 
 class MemoryShelf(Shelf):
     bell_holds = 65_536
+    durable = False
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -70,12 +93,71 @@ class MemoryShelf(Shelf):
 
 
 class SqliteShelf(Shelf):
+    """A crash copies the files as they are, without what SQLite tidies up when it is closed, and goes on with the copy."""
+
+    _crashes = 0
+
     @property
     def path(self) -> Path:
         return self.folder / "jobs.db"
 
+    @property
+    def log(self) -> Path:
+        return self.folder / "jobs.db-wal"
+
+    def kill(self, store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        self._opened.remove(store)
+        drop_as_killed(store)
+
+    def crash(self, log_length: int | None = None) -> None:
+        """Of the log, only so many bytes have reached the file."""
+        self._crashes += 1
+        after = self._after_crash
+        after.mkdir()
+        shutil.copyfile(self.path, after / self.path.name)
+        if self.log.exists():
+            (after / self.log.name).write_bytes(self.log.read_bytes()[:log_length])
+        (after / "jobs.db.bells").mkdir(mode=0o700)
+        for lock in self.folder.glob("jobs.db.bells/*.lock"):
+            (after / "jobs.db.bells" / lock.name).touch()
+
+    def restart(self) -> None:
+        self.close()
+        self.folder = self._after_crash
+
+    def check(self) -> None:
+        database = sqlite3.connect(self.path)
+        with closing(database):
+            assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
+            kept, counted = (database.execute(f"{query} order by 1, 2, 3").fetchall() for query in COUNTS)
+            assert kept == counted
+
+    @property
+    def _after_crash(self) -> Path:
+        return self.folder.with_name(f"after-crash-{self._crashes}")
+
     def _open(self) -> SqliteStore:
         return SqliteStore(self.path, create=True, synchronous="normal", clock=self.clock)
+
+
+COUNTS = (
+    "select state, queue, tier, n from counts where n != 0",
+    "select state, queue, tier, count(*) from jobs group by state, queue, tier",
+)
+
+
+def drop_as_killed(store: SqliteStore) -> None:
+    """What the kernel does when a process dies: it closes the database, the lock and the bell, and removes nothing."""
+    store._connection.close()
+    store._turnstile._gate.close()
+    store._turnstile._turn.close()
+    store.bells._socket.close()
+    os.close(store.bells._lock)
+
+
+SHELVES: dict[str, type[Shelf]] = {"memory": MemoryShelf, "sqlite": SqliteShelf}
+"""Every test of the suite, and the model, runs over each."""
 
 
 def resolve(handler: str, queue: str) -> Policy:

@@ -1,0 +1,365 @@
+"""What every store promises, in plain Python over a dictionary of jobs: slow, short, and meant to be read.
+
+Written from the Store protocol, not from a store. Times are microseconds, durations seconds. Where the protocol leaves a
+choice to the store, the model is told what it chose and says whether it might (`may_offer`, `may_prune`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy, Tier
+from supervisor.stores.base import EnqueueRow, Lapsed, Letter, Retention, Take, Waiting
+
+SCHEDULED, READY, IN_FLIGHT = JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT
+Verdict = tuple[list[int], list[int]]
+"""The ids that were changed, and those that were refused."""
+
+
+@dataclass
+class ModelLetter:
+    due_at: int
+    token: int = 0
+    tries: int = 0
+    accepted: frozenset[str] = frozenset()
+    state: str | None = "pending"
+    owner: str | None = None
+
+
+@dataclass
+class ModelJob:
+    id: int
+    row: EnqueueRow
+    state: JobState
+    due_at: int
+    created_at: int
+    age: int
+    tier: Tier = Tier.FRESH
+    token: int = 0
+    settled: int | None = None
+    owner: str | None = None
+    deadline: int = 0
+    policy: Policy | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    retries: int = 0
+    lapses: int = 0
+    result: str | None = None
+    errors: list[tuple[int, str]] = field(default_factory=list)
+    letter: ModelLetter | None = None
+
+    @property
+    def letter_state(self) -> str | None:
+        return self.letter.state if self.letter else None
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """In the line of its tier."""
+        return -self.row.priority, self.age, self.id
+
+    def lease(self) -> Lease:
+        row, policy = self.row, self.policy
+        assert policy is not None
+        return Lease(
+            self.id, self.token, row.handler, row.queue, row.payload, row.headers, self.retries, row.priority, self.tier,
+            self.due_at, self.created_at, policy,
+        )  # fmt: skip
+
+    def shown(self) -> dict[str, Any]:
+        """As `jobs show --json` prints it, of each error its attempt and cause."""
+        max_retries = self.policy.max_retries if self.policy else self.row.max_retries
+        return {
+            "id": self.id, "handler": self.row.handler, "payload": orjson.loads(self.row.payload),
+            "queue": self.row.queue, "priority": self.row.priority, "state": self.state.value,
+            "attempt": self.retries + 1, "retries": self.retries, "max_retries": max_retries,
+            "due_at": iso(self.due_at), "created_at": iso(self.created_at), "started_at": iso(self.started_at),
+            "finished_at": iso(self.finished_at), "result": self.result and orjson.loads(self.result), "headers": {},
+            "errors": self.errors, "dead_letter": self.letter_state,
+        }  # fmt: skip
+
+
+class Model:
+    """Every method is one of the store's; `owner` is who calls."""
+
+    def __init__(self, clock: Callable[[], float], resolve: Callable[[str, str], Policy]) -> None:
+        self.clock, self.resolve = clock, resolve
+        self.jobs: dict[int, ModelJob] = {}
+        self.paused: set[str] = set()
+        self.gone: set[str] = set()
+        self.last_id = self.last_age = 0
+
+    @property
+    def now(self) -> int:
+        return round(self.clock() * 1e6)
+
+    def after(self, seconds: float) -> int:
+        return self.now + round(seconds * 1e6)
+
+    def those(self, *states: JobState, queue: str | None = None) -> list[ModelJob]:
+        return [job for job in self.jobs.values() if job.state in states and queue in (None, job.row.queue)]
+
+    # from enqueue to claim
+
+    def enqueue(self, ids: Sequence[int], rows: Sequence[EnqueueRow]) -> None:
+        for id, row in zip(ids, rows, strict=True):
+            assert id > self.last_id, "an id is never given twice"
+            self.last_id = id
+            due = self.after(row.delay or 0.0) if row.at is None else row.at
+            state = SCHEDULED if due > self.now else READY
+            self.jobs[id] = ModelJob(id, row, state, due, self.now, self.next_age())
+
+    def next_age(self) -> int:
+        self.last_age += 1
+        return self.last_age
+
+    def promote(self, limit: int) -> int:
+        due = sorted((job.due_at, job.id) for job in self.those(SCHEDULED) if job.due_at <= self.now)[:limit]
+        for _, id in due:
+            self.jobs[id].state = READY
+        return len(due)
+
+    def claim(self, owner: str, takes: Sequence[Take], ttl: float) -> list[Lease]:
+        return [self._claimed(job, owner, ttl) for take in takes for job in self._chosen(take)]
+
+    def _chosen(self, take: Take) -> list[ModelJob]:
+        if take.queue in self.paused:
+            return []
+        line = sorted(self.those(READY, queue=take.queue), key=lambda job: job.place)
+        fresh = [job for job in line if job.tier is Tier.FRESH]
+        urgent = [job for job in fresh if job.row.priority >= take.urgent]
+        others = [job for job in fresh if job.row.priority < take.urgent]
+        retries = [job for job in line if job.tier is Tier.RETRY][: take.retries_most]
+        chosen = urgent[: take.limit]
+        first = retries[: min(take.retries_first, take.limit - len(chosen))]
+        return [*chosen, *first, *others, *retries[len(first) :]][: take.limit]
+
+    def _claimed(self, job: ModelJob, owner: str, ttl: float) -> Lease:
+        job.state, job.owner, job.deadline, job.started_at = IN_FLIGHT, owner, self.after(ttl), None
+        job.token += 1
+        job.policy = self.resolve(job.row.handler, job.row.queue)
+        if job.row.max_retries is not None:
+            job.policy = job.policy._replace(max_retries=job.row.max_retries)
+        return job.lease()
+
+    # what becomes of a lease
+
+    def leased(self, lease: Lease) -> ModelJob | None:
+        """The job, if this is its lease: the fence that everything said about a lease must pass."""
+        job = self.jobs.get(lease.id)
+        return job if job and job.state is IN_FLIGHT and job.token == lease.token else None
+
+    def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
+        return [it.lease.id for it in outcomes if not self._settle(it) and not self._settled_before(it.lease)]
+
+    def _settled_before(self, lease: Lease) -> bool:
+        return lease.id in self.jobs and self.jobs[lease.id].settled == lease.token
+
+    def _settle(self, outcome: Outcome) -> bool:
+        job = self.leased(outcome.lease)
+        if job is None or outcome.seen not in (None, job.deadline):
+            return False
+        assert outcome.state is not None
+        recovered, failure = outcome.seen is not None, outcome.failure
+        job.state, job.owner, job.result = outcome.state, None, outcome.result
+        if recovered and outcome.kind is Kind.RELEASED:
+            job.lapses += 1
+        elif failure is None or failure.cause is not Cause.LEASE_EXPIRED:
+            job.lapses = 0
+        if not recovered:
+            job.settled = job.token
+        if failure is not None:
+            job.errors.append((outcome.lease.attempt, failure.cause.value))
+        if outcome.took is not None:
+            job.started_at = self.after(-outcome.took)
+        if outcome.state.terminal:
+            job.finished_at = self.now
+        if outcome.state is SCHEDULED:
+            job.due_at = self.after(outcome.delay)
+        if outcome.counted:
+            job.retries, job.tier, job.age = job.retries + 1, Tier.RETRY, job.due_at
+        if outcome.letter:
+            job.letter = ModelLetter(self.now, token=job.letter.token + 1 if job.letter else 0)
+        return True
+
+    def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
+        for lease in leases:
+            if job := self.leased(lease):
+                job.deadline = self.after(ttl)
+        for lease in started:
+            if (job := self.leased(lease)) and job.started_at is None:
+                job.started_at = self.now
+        return sorted({lease.id for lease in (*leases, *started) if not self.leased(lease)})
+
+    def held(self, owner: str) -> list[tuple[int, int]]:
+        return [(job.id, job.token) for job in self.those(IN_FLIGHT) if job.owner == owner]
+
+    def lapsed(self, owner: str) -> list[Lapsed]:
+        return [
+            Lapsed(job.lease(), job.deadline, job.started_at is not None, job.lapses, job.owner, job.owner in self.gone)
+            for job in self.those(IN_FLIGHT)
+            if job.owner and job.owner != owner and (job.owner in self.gone or job.deadline <= self.now)
+        ]
+
+    def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
+        return [outcome.lease.id for outcome in outcomes if not self._settle(outcome)]
+
+    # dead letters
+
+    def may_offer(self, letters: Sequence[Letter], limit: int) -> bool:
+        """Pending ones that nobody publishes now, oldest first. One whose claimer is gone may be offered before its time."""
+        given = [letter.id for letter in letters]
+        pending = {job.id: job.letter for job in self.jobs.values() if job.letter and job.letter.state == "pending"}
+        due = [id for _, id in sorted((it.due_at, id) for id, it in pending.items() if it.due_at <= self.now)]
+        early = {id for id in given if id in pending and id not in due and pending[id].owner in self.gone}
+        return [id for id in given if id not in early] == due[: limit - len(early)]
+
+    def claim_letters(self, owner: str, letters: Sequence[Letter], ttl: float) -> list[tuple[Any, ...]]:
+        """(id, token, tries, accepted) of each."""
+        claimed = []
+        for id in [letter.id for letter in letters]:
+            letter = self.jobs[id].letter
+            assert letter is not None
+            letter.token, letter.tries = letter.token + 1, letter.tries + 1
+            letter.owner, letter.due_at = owner, self.after(ttl)
+            claimed.append((id, letter.token, letter.tries, letter.accepted))
+        return claimed
+
+    def accepted(self, letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
+        for letter in self._claimed_letters(letters):
+            letter.accepted |= {sink}
+            if wanted <= letter.accepted:
+                letter.state = "delivered"
+        return self._stale_letters(letters)
+
+    def postpone(self, letters: Sequence[Letter], delay: float) -> list[int]:
+        for letter in self._claimed_letters(letters):
+            letter.due_at = self.after(delay)
+        return self._stale_letters(letters)
+
+    def _claimed_letters(self, letters: Sequence[Letter]) -> list[ModelLetter]:
+        return [mine for it in letters if (mine := self._claimed_letter(it))]
+
+    def _stale_letters(self, letters: Sequence[Letter]) -> list[int]:
+        return [it.id for it in letters if not self._claimed_letter(it)]
+
+    def _claimed_letter(self, letter: Letter) -> ModelLetter | None:
+        job = self.jobs.get(letter.id)
+        mine = job.letter if job else None
+        return mine if mine and mine.state and mine.token == letter.token else None
+
+    # the operator's verbs
+
+    def cancel(self, ids: Iterable[int]) -> Verdict:
+        def cancel(job: ModelJob) -> None:
+            job.state, job.owner, job.finished_at, job.token = JobState.CANCELLED, None, self.now, job.token + 1
+
+        return self._do(ids, lambda job: not job.state.terminal, cancel)
+
+    def retry(self, ids: Iterable[int]) -> Verdict:
+        def retry(job: ModelJob) -> None:
+            if job.state.terminal:
+                self._redrive(job)
+                return
+            job.state, job.due_at = READY, self.now
+            if job.tier is Tier.RETRY:
+                job.age = job.due_at
+
+        return self._do(ids, lambda job: job.state is SCHEDULED or self._may_redrive(job, False), retry)
+
+    def redrive(self, ids: Iterable[int] | None, force: bool = False) -> Verdict:
+        return self._do(self._dead() if ids is None else ids, lambda job: self._may_redrive(job, force), self._redrive)
+
+    def delete(self, ids: Iterable[int], force: bool = False) -> Verdict:
+        def may_delete(job: ModelJob) -> bool:
+            return job.state is not IN_FLIGHT and (force or job.letter_state != "pending")
+
+        return self._do(ids, may_delete, lambda job: self.forget([job.id]))
+
+    def purge(self, force: bool = False) -> Verdict:
+        return self.delete(self._dead(), force)
+
+    def pause(self, queue: str, paused: bool) -> None:
+        (self.paused.add if paused else self.paused.discard)(queue)
+
+    def _do(self, ids: Iterable[int], may: Callable[[ModelJob], bool], change: Callable[[ModelJob], None]) -> Verdict:
+        asked = list(dict.fromkeys(ids))
+        done = [id for id in asked if id in self.jobs and may(self.jobs[id])]
+        for id in done:
+            change(self.jobs[id])
+        return done, [id for id in asked if id not in done]
+
+    def _dead(self) -> list[int]:
+        return [job.id for job in self.jobs.values() if job.letter_state]
+
+    def _may_redrive(self, job: ModelJob, force: bool) -> bool:
+        return job.state.terminal and (force or job.letter_state != "pending")
+
+    def _redrive(self, job: ModelJob) -> None:
+        job.state, job.tier, job.due_at, job.age = READY, Tier.FRESH, self.now, self.next_age()
+        job.retries = job.lapses = 0
+        job.started_at = job.finished_at = job.result = None
+        if job.letter:
+            job.letter.state = None
+
+    # pruning
+
+    def may_prune(self, ids: Sequence[int], retention: Retention, limit: int) -> bool:
+        """As many as may be, of those past their time; never one with a pending letter."""
+        past = {
+            job.id
+            for state in JobState
+            if state.terminal and (kept := getattr(retention, state.value)) is not None
+            for job in self.those(state)
+            if job.finished_at is not None and job.finished_at <= self.after(-kept) and job.letter_state != "pending"
+        }
+        return set(ids) <= past and len(ids) == min(limit, len(past))
+
+    def forget(self, ids: Sequence[int]) -> None:
+        for id in ids:
+            del self.jobs[id]
+
+    # asking
+
+    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
+        found = {}
+        for queue in {job.row.queue for job in self.those(READY)}:
+            if queue not in self.paused and (served is None or queue in served):
+                tiers = [job.tier for job in self.those(READY, queue=queue)]
+                found[queue] = Waiting(tiers.count(Tier.FRESH), tiers.count(Tier.RETRY))
+        return found
+
+    def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
+        left = {"dead_letters": sum(job.letter_state == "pending" for job in self.jobs.values())}
+        for job in self.those(SCHEDULED, READY, IN_FLIGHT):
+            later = job.state is SCHEDULED and horizon is not None and job.due_at > self.after(horizon)
+            if job.row.queue not in self.paused and (served is None or job.row.queue in served) and not later:
+                left[job.state.value] = left.get(job.state.value, 0) + 1
+        return {what: n for what, n in left.items() if n}
+
+    def next_due(self) -> float | None:
+        return min((max(0.0, (job.due_at - self.now) / 1e6) for job in self.those(SCHEDULED)), default=None)
+
+    def queues(self) -> list[dict[str, Any]]:
+        """The counts of `status --json`, by counting."""
+        rows = []
+        for queue in sorted({job.row.queue for job in self.jobs.values()} | self.paused):
+            ready = [job.tier for job in self.those(READY, queue=queue)]
+            rows.append({
+                "queue": queue, "queue_size": ready.count(Tier.FRESH), "retry_queue_size": ready.count(Tier.RETRY),
+                "scheduled": len(self.those(SCHEDULED, queue=queue)),
+                "in_flight": len(self.those(IN_FLIGHT, queue=queue)),
+                "failed": len(self.those(JobState.FAILED, queue=queue)),
+                "paused": queue in self.paused, "processing": 0,
+            })  # fmt: skip
+        return rows
+
+
+def iso(time: int | None) -> str | None:
+    if time is None:
+        return None
+    return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time):%Y-%m-%dT%H:%M:%S.%fZ}"
