@@ -382,7 +382,7 @@ def _secrets(document: Document, schema: Schema) -> Iterator[str]:
     open_book = store.scheme in STORE_OPTIONS
     url = store.url is not None and "://" in store.url
     for keys, values in document.variables.items():
-        of_store = keys[0] == "store" and not open_book and not (url and keys in (("store",), ("store", "url")))
+        of_store = keys[:1] == ("store",) and not open_book and not (url and keys in (("store",), ("store", "url")))
         of_sink = keys[:2] == ("dlq", "sinks") and keys[-1] not in ("type", "name", "path")
         if of_store or of_sink:
             yield from values

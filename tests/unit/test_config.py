@@ -275,6 +275,7 @@ def test_unknown_keys_at_every_level(errors: Any, text: str, key: str, hint: str
     [
         ("[1, 2]", "expected a mapping with store, plugins"),
         ("just text", "expected a mapping with store, plugins"),
+        ("${HOME:-just text}", "expected a mapping with store, plugins"),
         ("workers: [1]", "workers: expected a mapping with count"),
         ("workers: {count: 0}", "workers.count: expected a whole number from 1 to 1000, got 0"),
         ("workers: {count: two}", "workers.count: expected a whole number from 1 to 1000, got two"),
