@@ -1,0 +1,119 @@
+"""The clock on the wall is set while jobs run, wait and retry."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.system.command import Command, wait_for
+
+HOUR = 3600.0
+END_OF_SUMMER_TIME = datetime(2026, 11, 1, 6, tzinfo=UTC)  # in New York
+JOBS = {
+    "jobs.py": """
+        import os, time
+        from supervisor import handler
+
+        @handler
+        def gated(job):
+            open(f"begun-{job.id}", "w").close()
+            while not os.path.exists("gate"):
+                time.sleep(0.01)
+
+        @handler
+        def flaky(job):
+            if job.attempt == 1:
+                raise ValueError("not yet")
+
+        @handler
+        def noop(job):
+            pass
+    """
+}
+CONFIG = """
+workers: {count: 2, heartbeat: 100ms, heartbeat_timeout: 1s, timeout: 1m}
+lease: {ttl: 1s}
+retry: {max_retries: 1, backoff: {base: 1500ms, jitter: none}}
+"""
+AHEAD = """
+import time
+real = time.time
+
+def ahead():
+    with open({path!r}) as file:
+        return float(file.read())
+
+time.time = lambda: real() + ahead()
+"""
+
+
+class Clock:
+    """The wall clock of every process of a command; it can be set."""
+
+    def __init__(self, command: Command) -> None:
+        folder = command.folder / "clock"
+        folder.mkdir()
+        self._path = folder / "ahead"
+        self._ahead = 0.0
+        self.set(0.0)
+        (folder / "sitecustomize.py").write_text(AHEAD.format(path=str(self._path)))
+        command.env["PYTHONPATH"] = f"{folder}{os.pathsep}{command.env['PYTHONPATH']}"
+
+    def set(self, by: float) -> None:
+        self._ahead += by
+        new = self._path.with_suffix(".new")
+        new.write_text(str(self._ahead))
+        new.replace(self._path)
+
+    def set_to(self, when: datetime) -> None:
+        self.set(when.timestamp() - time.time() - self._ahead)
+
+
+@pytest.fixture
+def clock(command: Command) -> Clock:
+    return Clock(command)
+
+
+def enqueue(command: Command, *arguments: str) -> int:
+    """In a process of its own, which has the clock."""
+    return int(command.call("enqueue", *arguments).out)
+
+
+def seconds(since: str, until: str) -> float:
+    return (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds()
+
+
+def test_a_clock_that_is_set_kills_no_worker_and_loses_no_lease(command: Command, clock: Clock) -> None:
+    command.env["TZ"] = "America/New_York"
+    clock.set_to(END_OF_SUMMER_TIME)
+    clock.set(-1.0)
+    command.write(config=CONFIG, plugins=JOBS)
+    gated = [command.enqueue("gated"), command.enqueue("gated")]
+    runs = command.run(), command.run()
+    wait_for(lambda: all(Path(command.folder / f"begun-{id}").exists() for id in gated))
+    late = enqueue(command, "noop", "--delay", "30m")
+    clock.set(HOUR)
+    for run in runs:
+        run.says("the clock was set forward by 1h")
+    command.enqueue("noop")  # rings
+    command.until(late, "succeeded")
+    clock.set(-2 * HOUR)
+    for run in runs:
+        run.says("the clock was set back by 2h")
+    flaky = command.enqueue("flaky")
+    job = command.until(flaky, "succeeded")  # by now every lease has been due for an extension
+    assert 1.5 <= seconds(job["errors"][0]["at"], job["finished_at"]) < 10.0
+    (command.folder / "gate").touch()
+    for id in gated:
+        job = command.until(id, "succeeded")
+        assert (job["attempt"], job["errors"]) == (1, [])
+    for run in runs:
+        run.signal(signal.SIGTERM)
+    for run in runs:
+        assert run.wait() == 0
+        assert not any(word in run.log for word in ("crashed", "killed", "stale", "recovered", "stood still"))
