@@ -1,0 +1,293 @@
+"""What must hold after every commit and every start of a job, whatever has happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
+from supervisor.stores.base import Letter
+
+if TYPE_CHECKING:
+    from tests.simulation.owner import Owner
+    from tests.simulation.world import World
+
+WAITING, IN_FLIGHT, GONE = "waiting", "in_flight", "gone"
+TERMINAL = ("succeeded", "failed", "cancelled")
+CUT_SHORT = (Cause.CRASH, Cause.TIMEOUT, Cause.HEARTBEAT_LOST)
+ENDS = {Cause.EXCEPTION: ("failed", "retry"), Cause.REJECTED: ("rejected",)}
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(eq=False)
+class Run:
+    """One start of a job by a child. `end` is how its script ended ("ok", "failed", ...), "cut" if the child died of a kill
+    or by itself, "vanished" if it went with its owner; None while it runs."""
+
+    id: int
+    token: int
+    owner: int
+    child: int
+    since: float
+    timeout: float | None
+    stood: float  # seconds its owner had stood still by then
+    end: str | None = None
+    settled: bool = False
+
+
+@dataclass(eq=False)
+class Record:
+    """What the store must say of a job."""
+
+    id: int
+    handler: str
+    queue: str
+    max_retries: int
+    since: float
+    delayed: bool
+    state: str = WAITING
+    token: int = 0
+    bumped: bool = False
+    retries: int = 0
+    owner: int = 0
+    unheard: int = 0  # the token of a claim whose answer was lost
+    settled: int = 0  # the token under which it was settled last
+    lost: set[int] = field(default_factory=set)  # tokens that ended without their owner
+    runs: list[Run] = field(default_factory=list)
+
+
+def holds(fact: object, message: str, *about: object) -> None:
+    if not fact:
+        raise Broken(" ".join([message, *map(str, about)]))
+
+
+class Checks:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.records: dict[int, Record] = {}
+        self.runs: dict[tuple[int, int], Run] = {}
+        self.count: Counter[str] = Counter()
+        self._stuck: dict[tuple[int, int], tuple[int, int, int]] = {}
+
+    # what happens
+
+    def accepted_job(self, record: Record) -> None:
+        self.records[record.id] = record
+        self.count["jobs"] += 1
+
+    def started(self, owner: Owner, child: int, lease: Lease) -> Run:
+        record = self.records[lease.id]
+        key = (lease.id, lease.token)
+        holds(key not in self.runs, "started twice under one lease:", lease)
+        holds(lease.token == record.token or lease.token in record.lost, "started without a lease:", lease, record)
+        for other in record.runs:
+            running = other.end is None
+            holds(not running or other.token in record.lost, "runs twice at once:", lease, other, record)
+        run = Run(*key, owner.number, child, self._world.clock.now, lease.policy.timeout, owner.stood)
+        self.runs[key] = run
+        record.runs.append(run)
+        self.count["runs"] += 1
+        return run
+
+    def committed(self, owner: Owner, done: Sequence[tuple[str, Any, Any]]) -> None:
+        self.count["commits"] += 1
+        for name, arguments, result in done:
+            getattr(self, f"_{name}")(owner, arguments, result)
+
+    def unanswered(self, done: Sequence[tuple[str, Any, Any]]) -> None:
+        """Its owner does not know what it has claimed, until it asks."""
+        for name, _, result in done:
+            if name == "claim":
+                for lease in result:
+                    self.records[lease.id].unheard = lease.token
+
+    def _claim(self, owner: Owner, _: Any, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            record = self.records[lease.id]
+            holds(record.state == WAITING, "claimed although it is", record.state, lease)
+            grown = lease.token - record.token
+            holds(grown == 1 or (record.bumped and grown > 1), "the token did not grow by one:", lease, record)
+            holds(lease.retries == record.retries, "claimed with other retries:", lease, record)
+            holds(record.queue not in self._world.paused, "claimed from a paused queue:", lease)
+            record.state, record.token, record.bumped, record.owner = IN_FLIGHT, lease.token, False, owner.number
+
+    def _settle(self, owner: Owner, arguments: Any, stale: Sequence[int]) -> None:
+        for outcome in arguments[0]:
+            if outcome.lease.id in set(stale):
+                self.count["stale"] += 1
+            else:
+                self._settled(owner, outcome)
+
+    def _settled(self, owner: Owner, outcome: Outcome) -> None:
+        lease = outcome.lease
+        record = self.records[lease.id]
+        if record.state != IN_FLIGHT or record.token != lease.token:
+            holds(record.settled == lease.token, "a stale outcome was taken:", outcome, record)
+            return
+        holds(record.owner == owner.number, "settled by another than its owner:", outcome, record)
+        self._agrees_with_its_run(owner, outcome)
+        self._moves(record, outcome)
+
+    def _agrees_with_its_run(self, owner: Owner, outcome: Outcome) -> None:
+        run = self.runs.get((outcome.lease.id, outcome.lease.token))
+        cause = outcome.failure.cause if outcome.failure else None
+        if outcome.kind is Kind.SUCCEEDED:
+            holds(run and run.end == "ok", "succeeded without having done its work:", outcome, run)
+        elif outcome.kind is Kind.RELEASED:
+            holds(run is None or owner.ending, "given back although it was started:", outcome, run)
+        elif cause in CUT_SHORT:
+            holds(run and run.end == "cut", "blamed for an end that was not its own:", outcome, run)
+        elif cause in ENDS:
+            holds(run and run.end in ENDS[cause], "failed otherwise than it did:", outcome, run)
+        elif cause is Cause.UNKNOWN_HANDLER:
+            holds(run is None, "unknown although it was started:", outcome, run)
+
+    def _recover(self, owner: Owner, arguments: Any, stale: Sequence[int]) -> None:
+        for outcome in arguments[0]:
+            if outcome.lease.id in set(stale):
+                self.count["stale recoveries"] += 1
+                continue
+            record = self.records[outcome.lease.id]
+            if record.settled == outcome.lease.token and record.state != IN_FLIGHT:
+                continue  # said twice, for the first answer was lost
+            holds(record.state == IN_FLIGHT and record.token == outcome.lease.token, "recovered wrongly:", outcome, record)
+            unheard = record.unheard == record.token
+            holds(unheard or self._world.may_lose_leases(record.owner), "a live lease was taken over:", outcome, record)
+            run = self.runs.get((record.id, record.token))
+            if outcome.counted or outcome.state is JobState.FAILED:
+                lapsed_often = self._world.lapses[record.id] >= 2
+                holds(run or lapsed_often, "counted although it was never started:", outcome, record)
+            self._world.lapses[record.id] = 0 if outcome.failure else self._world.lapses[record.id] + 1
+            record.lost.add(record.token)
+            self._moves(record, outcome)
+            self.count["recovered"] += 1
+
+    def _moves(self, record: Record, outcome: Outcome) -> None:
+        run = self.runs.get((record.id, record.token))
+        if run is not None:
+            run.settled = True
+        record.settled = record.token
+        record.retries += outcome.counted
+        holds(record.retries <= record.max_retries, "retried beyond its limit:", outcome, record)
+        if outcome.counted:
+            holds(outcome.state is JobState.SCHEDULED, "counted but not scheduled:", outcome)
+            self.count["retries"] += 1
+        state = str(outcome.state)
+        record.state = state if state in TERMINAL else WAITING
+        record.since, record.delayed = self._world.clock.now, outcome.delay > 0
+        self.count[record.state] += record.state in TERMINAL
+
+    def _dead_letters(self, owner: Owner, arguments: Any, letters: Sequence[Letter]) -> None:
+        for letter in letters:
+            holds(self.records[letter.id].state == "failed", "a letter of a job that has not failed:", letter.id)
+
+    def _accepted(self, owner: Owner, arguments: Any, stale: Sequence[int]) -> None:
+        letters, sink, _ = arguments
+        for letter in letters:
+            known = letter.id in self._world.taken[sink] or sink in letter.accepted
+            holds(known or letter.id in stale, "accepted by a sink that has it not:", letter.id, sink)
+
+    def operated(self, verb: str, changed: Sequence[int]) -> None:
+        for id in changed:
+            record = self.records[id]
+            record.bumped = True
+            if record.state == IN_FLIGHT:
+                record.lost.add(record.token)
+                record.token += 1
+            if verb == "cancel":
+                holds(record.state not in TERMINAL, "cancelled after its end:", record)
+                record.state = "cancelled"
+            elif verb == "delete":
+                holds(record.state != IN_FLIGHT, "deleted in flight:", record)
+                record.state = GONE
+            elif record.state in TERMINAL:
+                record.state, record.retries = WAITING, 0
+                for sink in self._world.taken.values():
+                    sink.discard(id)
+            record.since, record.delayed = self._world.clock.now, False
+
+    # looked at now and then
+
+    def store_agrees(self, store: Any) -> None:
+        """The whole store says what the records say, and its counts are what a recount gives."""
+        jobs = {job["id"]: job for job in store.list_jobs(limit=1_000_000)}
+        counted: Counter[tuple[str, str]] = Counter()
+        for id, job in jobs.items():
+            record = self.records[id]
+            state = job["state"] if job["state"] not in ("ready", "scheduled") else WAITING
+            holds(state == record.state, "the store says", job["state"], record)
+            holds(job["retries"] == record.retries, "the store says retries", job["retries"], record)
+            kind = "retry_queue_size" if job["state"] == "ready" and job["retries"] else job["state"]
+            counted[job["queue"], {"ready": "queue_size"}.get(kind, kind)] += 1
+        for id, record in [*self.records.items()]:
+            if id not in jobs:
+                holds(record.state in (*TERMINAL, GONE), "gone from the store:", record)
+                self._forget(record)
+        for row in store.stats()["queues"]:
+            for what in ("queue_size", "retry_queue_size", "scheduled", "in_flight", "failed"):
+                counts = counted[row["queue"], what]
+                holds(row[what] == counts, "the store counts", row[what], what, "a recount gives", counts)
+
+    def _forget(self, record: Record) -> None:
+        del self.records[record.id]
+        for run in record.runs:
+            self._resolved(run, record)
+            del self.runs[run.id, run.token]
+
+    def no_job_runs_too_long(self) -> None:
+        for owner in self._world.owners:
+            for child in owner.children:
+                run = child.run
+                if run is None or run.timeout is None or owner.frozen or not owner.alive:
+                    continue
+                ran = self._world.clock.now - run.since - (owner.stood - run.stood)
+                holds(ran <= run.timeout + 15.0, f"runs for {ran:g}s:", run)
+
+    def no_worker_idles(self) -> None:
+        """A fresh job has waited since the look before last, and all the while the same worker had nothing to do."""
+        for owner in self._world.owners:
+            fresh = self._oldest_fresh() if owner.well else None
+            for worker in owner.pool.workers.values() if owner.started else ():
+                key = (owner.number, worker.number)
+                idle = worker.state.name == "READY" and not worker.sent
+                if fresh is None or not idle or not worker.child.up:
+                    self._stuck.pop(key, None)
+                    continue
+                done, job, looks = self._stuck.get(key, (worker.done, fresh, 0))
+                same = (done, job) == (worker.done, fresh)
+                self._stuck[key] = (worker.done, fresh, looks + 1 if same else 0)
+                holds(not same or looks < 3, "idles although a job waits:", owner, worker.number, self.records[fresh])
+
+    def _oldest_fresh(self) -> int | None:
+        world = self._world
+        for record in self.records.values():
+            waits = record.state == WAITING and not record.delayed and not record.retries and record.queue != "strange"
+            if waits and record.queue not in world.paused and world.clock.now - record.since > 1.0:
+                return record.id
+        return None
+
+    # at the end
+
+    def all_ended(self) -> None:
+        open_jobs = [record for record in self.records.values() if record.state not in (*TERMINAL, GONE)]
+        holds(not open_jobs, f"{len(open_jobs)} jobs never ended:", open_jobs[:3])
+
+    def nothing_was_lost(self) -> None:
+        for record in self.records.values():
+            for run in record.runs:
+                self._resolved(run, record)
+            if record.state == "succeeded":
+                done = any(run.end == "ok" and run.settled for run in record.runs)
+                holds(done, "succeeded without its effect:", record)
+            if record.state == "failed":
+                for name, ids in self._world.taken.items():
+                    holds(record.id in ids, f"the sink {name} never had the letter of", record)
+
+    def _resolved(self, run: Run, record: Record) -> None:
+        excused = run.settled or run.end == "vanished" or run.token in record.lost or run.owner in self._world.ended
+        holds(excused, "what became of a run was never settled:", run, record)

@@ -1,0 +1,315 @@
+"""One supervisor in the simulation: the real engine, its life as in `supervisor run`, its death as by a kill."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from supervisor.config import Settings
+from supervisor.engine.dead_letters import DeadLetters
+from supervisor.engine.engine import Engine
+from supervisor.engine.outlet import Outlet
+from supervisor.engine.writer import Work, Writer
+from supervisor.events import Bus
+from supervisor.plugin_manager import HandlerInfo, SourceReport
+from supervisor.processes.pool import Pool
+from tests.simulation.checks import holds
+from tests.simulation.children import SimulatedChild, SimulatedChildren
+from tests.simulation.clock import TurnedLoop
+from tests.simulation.store import BELL, FaultyStore
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Owner:
+    """`number` names it; never used again, as an owner's id is not. Frozen, its callbacks wait; its children may go on."""
+
+    def __init__(self, world: World, number: int, inner: Any, settings: Settings) -> None:
+        self.world = world
+        self.number = number
+        self.settings = settings
+        self.loop = TurnedLoop(world.clock)
+        self.store = FaultyStore(inner, self)
+        self.alive = True
+        self.started = False
+        self.ending = False
+        self.frozen = False
+        self.tree_frozen = False
+        self.stood = 0.0
+        self._frozen_at = 0.0
+        self.excused_until = 0.0
+        self.children: list[SimulatedChild] = []
+        self.listened: set[SimulatedChild] = set()
+        self._late: list[Callable[[], None]] = []
+        self._late_children: list[Callable[[], None]] = []
+        inner.join(f"owner-{number}", "here", number)
+        self.loop.call_soon(self._begin)
+
+    def __repr__(self) -> str:
+        return f"owner-{self.number}"
+
+    @property
+    def well(self) -> bool:
+        """Nothing keeps it from working."""
+        away = self.world.clock.now < self.store.away_until + 5.0
+        return self.alive and self.started and not (self.frozen or self.ending or away or self.writer.away)
+
+    # time
+
+    def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
+        if self.alive:
+            self.loop.call_soon(call, *arguments)
+
+    def after(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
+        """In the supervisor: not while it is frozen, never once it is dead."""
+
+        def run() -> None:
+            if self.frozen:
+                self._late.append(run)
+            elif self.alive:
+                self.loop.call_soon(call, *arguments)
+
+        self.world.after(seconds, run)
+
+    def among_children(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
+        """In a child: goes on while its supervisor is frozen, unless it is frozen too."""
+
+        def run() -> None:
+            if self.tree_frozen:
+                self._late_children.append(run)
+            else:
+                call(*arguments)
+
+        self.world.after(seconds, run)
+
+    def freeze(self, tree: bool) -> None:
+        self.frozen, self.tree_frozen, self._frozen_at = True, tree, self.world.clock.now
+
+    def thaw(self) -> None:
+        if not self.frozen:
+            return
+        self.frozen = self.tree_frozen = False
+        self.stood += self.world.clock.now - self._frozen_at
+        self.excuse()
+        late, self._late = self._late + self._late_children, []
+        self._late_children = []
+        for run in late:
+            run()
+
+    def excuse(self) -> None:
+        """What happened may cost it its leases; for so long."""
+        self.excused_until = max(self.excused_until, self.world.clock.now + 2.5 * self.settings.lease.ttl)
+
+    # life
+
+    def _begin(self) -> None:
+        self.stop, self.forced = asyncio.Event(), asyncio.Event()
+        self._living = self.loop.create_task(self._live())
+        self._living.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.loop.faults.append(task.exception())  # type: ignore[arg-type]
+
+    async def _live(self) -> None:
+        world = self.world
+        self.bus = Bus()
+        workers = self.settings.workers
+        self.pool = Pool(workers.count, self.bus, self.loop, max_jobs=workers.max_jobs)
+        self.writer = Writer(self.store, self.loop, self.bus, lambda writer: Hand(writer, self))  # type: ignore[arg-type]
+        self.engine = Engine(
+            self.store, self.pool, self.settings, self._reports(), self.bus, self.loop, self.writer,  # type: ignore[arg-type]
+            random=world.random.random, wall=world.clock.wall, suspended=lambda: 0.0, pace=world.pace,
+        )  # fmt: skip
+        outlets = [Outlet(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
+        self.letters = DeadLetters(self.writer, outlets, self.bus, self.loop, world.pace)
+        self.engine.on_letter = self.letters.look
+        self.letters.on_quiet = self.engine.changes.set
+        await self.engine.recover()
+        self.engine.serve(SimulatedChildren(self))
+        self.letters.look()
+        self.started = True
+        ticking, beating = self.loop.create_task(self._tick()), self.loop.create_task(self._beat())
+        await self.stop.wait()
+        await self._end()
+        ticking.cancel()
+        beating.cancel()
+        await self.engine.close(5.0)
+        self.world.left(self)
+
+    def _reports(self) -> list[SourceReport]:
+        return [SourceReport("work.py", tuple(HandlerInfo(name, {}, "work.py", 1) for name in self.world.handlers))]
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self.world.next_tick())
+            self.engine.tick("draining" if self.ending else "running")
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.workers.heartbeat)
+            for child in self.children:
+                if child.alive and child.up and not child.silent and child in self.listened:
+                    self.pool.beat(child)
+            self.children = [child for child in self.children if child in self.listened or child.run]
+
+    async def _end(self) -> None:
+        self.ending = True
+        await self.engine.drain(self.settings.shutdown.grace, self.forced)
+        flushed = await _patiently(self.engine.settle_all(), 5.0)
+        if flushed and not self.forced.is_set():
+            await _patiently(self.letters.settle_down(), 2.0)
+        await _patiently(self.letters.stop(), 5.0)
+        await _patiently(self.letters.close(), 5.0)
+
+    def ask_to_end(self) -> None:
+        self.soon((self.forced if self.ending else self.stop).set)
+
+    def rung(self) -> None:
+        callback = self.loop.readers.get(BELL)
+        if callback is not None:
+            callback()
+
+    def reload(self, settings: Settings) -> None:
+        if self.started and not self.ending:
+            self.engine.renew(settings, SimulatedChildren(self), self._reports())
+
+    def resize(self, workers: int) -> None:
+        if self.started and not self.ending:
+            self.engine.resize(workers)
+
+    def vanish(self) -> None:
+        """kill -9: nothing of it goes on, and its children die with it."""
+        self.alive = self.frozen = False
+        for child in self.children:
+            child.vanish()
+        self.loop.forget()
+
+    def check(self) -> None:
+        if self.loop.faults:
+            raise self.loop.faults[0]
+
+    def books_agree(self) -> None:
+        """What is held here is either waiting in a lane, at a worker, or on its way into the store."""
+        held = [lease for lane in self.engine.fetcher._lanes.values() for lease in lane.everything()]
+        holds(len(held) == len(self.engine.fetcher), "the fetcher counts", len(self.engine.fetcher), "holds", len(held))
+        sent = [lease for worker in self.pool.workers.values() for lease in worker.sent]
+        keys = [(lease.id, lease.token) for lease in [*held, *sent]]
+        holds(len(keys) == len(set(keys)), "a lease is in two places:", keys)
+
+    def at_rest(self) -> None:
+        engine = self.engine
+        holds(len(engine.leases) == 0 and len(engine.fetcher) == 0, "leases are left:", self)
+        holds(engine.committer.idle, "outcomes are left:", self)
+        holds(not any(worker.sent for worker in self.pool.workers.values()), "jobs are left at workers:", self)
+        holds(len(engine.recovery._seen) == 0, "sightings are left:", self)
+        holds(len(engine._tasks) < 10, "tasks are left:", self, len(engine._tasks))
+
+
+class Hand:
+    """The writer's thread: it takes time, and stops with its owner."""
+
+    def __init__(self, writer: Writer, owner: Owner) -> None:
+        self._writer = writer
+        self._owner = owner
+        self._alive = True
+        self._busy = False
+
+    def start(self) -> None:
+        self._owner.hand = self  # type: ignore[attr-defined]
+
+    def is_alive(self) -> bool:
+        return self._alive
+
+    def look(self) -> None:
+        """The owner's loop has turned: there may be work."""
+        if not self._busy and self._alive and self._writer.has_next:
+            self._busy = True
+            self._owner.after(self._owner.world.latency(), self._take)
+
+    def _take(self) -> None:
+        works = self._writer.next()
+        if works is None:
+            self._alive = False
+        else:
+            self._go_on(works, self._writer.commit(works))
+
+    def _go_on(self, works: list[Work[Any]], steps: Iterator[float]) -> None:
+        for seconds in steps:
+            self._owner.after(seconds, self._go_on, works, steps)
+            return
+        self._owner.after(self._owner.world.latency(), self._deliver, works)
+
+    def _deliver(self, works: list[Work[Any]]) -> None:
+        self._writer.deliver(works)
+        self._busy = False
+
+
+class Sink:
+    """Accepts, refuses, accepts some, or accepts and fails."""
+
+    def __init__(self, owner: Owner, name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def publish(self, letters: Any) -> set[int]:
+        world = self._owner.world
+        ids = [letter["id"] for letter in letters]
+        for id in ids:
+            holds(world.checks.records[id].state == "failed", "published although it has not failed:", id)
+        lot = world.random.random() if world.stormy else 1.0
+        if lot < 0.1:
+            raise RuntimeError("simulated: refused")
+        if lot < 0.2:
+            ids = ids[::2]
+        world.taken[self._name].update(ids)
+        if lot > 0.9 and world.stormy:
+            raise RuntimeError("simulated: the answer was lost")
+        return set(ids)
+
+    def close(self) -> None:
+        pass
+
+
+class Caller:
+    """A sink's thread: slow at times, and hanging for longer than is waited for."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._free_at = 0.0
+
+    def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        world = self._owner.world
+        answer = self._owner.loop.create_future()
+        hangs = world.stormy and world.random.random() < 0.03
+        begins = max(self._free_at, world.clock.now)
+        self._free_at = begins + (world.random.uniform(20.0, 90.0) if hangs else 0.01)
+        self._owner.after(self._free_at - world.clock.now, self._run, work, answer)
+        return answer
+
+    def end(self) -> None:
+        pass
+
+    def _run(self, work: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
+        try:
+            result = work()
+        except RuntimeError as error:
+            if not answer.cancelled():
+                answer.set_exception(error)
+                answer.exception()
+            return
+        if not answer.cancelled():
+            answer.set_result(result)
+
+
+async def _patiently(work: Any, seconds: float) -> bool:
+    task = asyncio.ensure_future(work)
+    await asyncio.wait((task,), timeout=seconds)
+    if task.done():
+        task.result()
+        return True
+    task.cancel()
+    await asyncio.wait((task,))
+    return False

@@ -1,0 +1,47 @@
+"""Where the simulated supervisors keep their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from supervisor.stores.memory import MemoryStore
+from supervisor.stores.sqlite import SqliteStore
+
+
+class InMemory:
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self._first = MemoryStore(wall)
+
+    def open(self) -> Any:
+        return self._first.sibling()
+
+    def dies(self, store: Any, provably: bool) -> None:
+        """Its owner was killed; whether that can be seen."""
+        if provably:
+            store.leave()
+
+    def close(self) -> None:
+        pass
+
+
+class InFile:
+    def __init__(self, wall: Callable[[], float], path: Path) -> None:
+        self._wall = wall
+        self._path = path
+        self._opened: list[Any] = []
+
+    def open(self) -> Any:
+        self._opened.append(store := SqliteStore(self._path, create=True, synchronous="normal", clock=self._wall))
+        return store
+
+    def dies(self, store: Any, provably: bool) -> None:
+        """Its lock goes with it; while nursery or workers hold it still, it does not."""
+        if provably:
+            self._opened.remove(store)
+            store.close()
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()

@@ -1,0 +1,89 @@
+"""A store as its owner finds it: away, slow to answer, failing half way, or losing the answer after the commit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from supervisor.jobs import Cause, Outcome
+from supervisor.stores.base import RowRefused, StoreAway
+
+if TYPE_CHECKING:
+    from tests.simulation.owner import Owner
+
+BELL = 1
+WATCHED = ("claim", "settle", "recover", "dead_letters", "accepted")
+
+
+class FaultyStore:
+    """Everything else is the real store's. What was done is told to the checks once it is committed."""
+
+    def __init__(self, inner: Any, owner: Owner) -> None:
+        self._inner = inner
+        self._owner = owner
+        self._done: list[tuple[str, Any, Any]] = []
+        self._fails_in: int | None = None
+        self.away_until = 0.0
+        for name in WATCHED:
+            setattr(self, name, self._watched(name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _watched(self, name: str) -> Any:
+        call = getattr(self._inner, name)
+
+        def watched(*arguments: Any) -> Any:
+            self._step()
+            if name == "settle":
+                self._refuse(arguments[0])
+            result = call(*arguments)
+            self._done.append((name, arguments, result))
+            return result
+
+        return watched
+
+    def _step(self) -> None:
+        if self._fails_in is not None:
+            self._fails_in -= 1
+            if self._fails_in < 0:
+                raise StoreAway("simulated: failed half way")
+
+    def _refuse(self, outcomes: Sequence[Outcome]) -> None:
+        cursed = self._owner.world.cursed
+        for outcome in outcomes:
+            if outcome.lease.id in cursed and not (outcome.failure and outcome.failure.cause is Cause.REFUSED):
+                raise RowRefused("simulated: this row can't be stored")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        world = self._owner.world
+        lot = world.random.random() if world.stormy else 1.0
+        odds = world.odds
+        self._done.clear()
+        if world.clock.now < self.away_until or lot < odds.refused:
+            raise StoreAway("simulated: away")
+        self._fails_in = world.random.randint(0, 2) if lot < odds.half_way else None
+        try:
+            with self._inner.transaction():
+                yield
+                if self._fails_in is not None:
+                    raise StoreAway("simulated: failed at its end")
+        finally:
+            self._fails_in = None
+        world.checks.committed(self._owner, self._done)
+        if odds.half_way <= lot < odds.lost:
+            world.checks.unanswered(self._done)
+            raise StoreAway("simulated: the answer was lost")
+
+    # bells ring through the world
+
+    def bell(self) -> int:
+        return BELL
+
+    def hush(self) -> None:
+        pass
+
+    def ring(self) -> None:
+        self._owner.world.ring(but=self._owner)
