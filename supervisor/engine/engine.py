@@ -152,7 +152,7 @@ class Engine:
         if 0 < len(self.leases) <= CHECK_AT_MOST:
             self.spawn(self.check_leases())
         if len(self.fetcher):
-            self.spawn(self._housekeeping.give_back_paused())
+            self._housekeeping.look_for_paused()
 
     def _unknown(self, leases: list[Lease]) -> None:
         now, grace = self._loop.time(), self.settings.unknown_handler.grace

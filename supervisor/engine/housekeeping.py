@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from supervisor.engine.status import presence
@@ -34,16 +34,26 @@ class Housekeeping:
         self._wall = wall
         self._suspended = suspended
         self._wall_ahead = self._ahead()
-        self._pruning: asyncio.Task[None] | None = None
+        self._under_way: dict[str, asyncio.Task[None]] = {}
         self._ticks = 0
         self._announced_at = 0.0
 
     def tick(self, state: str) -> None:
         self._ticks += 1
         self._watch_the_clock()
-        self._engine.spawn(self._look_around(state))
-        if self._ticks % PRUNE_TICKS == 0 and (self._pruning is None or self._pruning.done()):
-            self._pruning = self._engine.spawn(self._prune())
+        self._begin(self._look_around, state)
+        if self._ticks % PRUNE_TICKS == 0:
+            self._begin(self._prune)
+
+    def look_for_paused(self) -> None:
+        """Somebody rang: it may have been for a queue that was paused."""
+        self._begin(self._give_back_paused)
+
+    def _begin(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        """Each at most once at a time: while the store is slow to answer, what is asked of it must not heap up."""
+        task = self._under_way.get(work.__name__)
+        if task is None or task.done():
+            self._under_way[work.__name__] = self._engine.spawn(work(*arguments))
 
     def _watch_the_clock(self) -> None:
         """After a step of it our leases may seem expired to others, and theirs to us."""
@@ -64,7 +74,7 @@ class Housekeeping:
             await self._engine.check_leases()
         await self._engine.recovery.sweep()
         if len(self._engine.fetcher):
-            await self.give_back_paused()
+            await self._give_back_paused()
         if self._engine.fetcher.captives():
             await self._give_to_idle()
 
@@ -83,7 +93,7 @@ class Housekeeping:
 
             self._engine.writer.submit(announce).add_done_callback(ignore_abandoned)
 
-    async def give_back_paused(self) -> None:
+    async def _give_back_paused(self) -> None:
         """Jobs held here of a queue that was paused meanwhile."""
         for queue in sorted(await self._engine.writer.submit(lambda store: store.paused())):
             self._engine.release(self._engine.fetcher.take_queue(queue), "paused")

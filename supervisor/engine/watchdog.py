@@ -82,6 +82,8 @@ class Watchdog:
             gap = max(0.0, now - self._armed)
             self._arm(now)  # what is heard now must not find it late again
             self._bridge(gap, now)
+        for number in self._cpu.keys() - self._pool.workers.keys():
+            del self._cpu[number]
         for worker in list(self._pool.workers.values()):
             self._look_at(worker, now)
         self._arm(self._next_due(now))

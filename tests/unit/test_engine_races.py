@@ -301,3 +301,19 @@ def test_what_went_back_for_others_who_did_not_take_it_is_claimed_when_a_worker_
     here.child.finish(took=2.4)
     here.child.drain()
     assert here.pool.idle_count() == 0
+
+
+def test_while_the_store_is_slow_to_answer_questions_do_not_heap_up() -> None:
+    here = Virtual()
+    here.serve()
+    claim_elsewhere(here)
+    here.enqueue("work", "work", "work")
+    here.ring()
+    assert len(here.engine.fetcher) or here.child.permits
+    here.writer.eager = False
+    for _ in range(100):
+        here.engine.tick("running")
+        here.engine._rung()
+        here.loop.advance(1.0)
+    assert len(here.writer.waiting) < 10
+    assert len(here.engine._tasks) < 10

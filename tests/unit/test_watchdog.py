@@ -216,3 +216,13 @@ def test_a_worker_that_never_ends_after_its_last_job_is_killed() -> None:
     here.pass_time(2)
     assert retiring.killed
     assert here.failed() == []
+
+
+def test_of_workers_that_died_in_silence_nothing_is_kept() -> None:
+    here = Watched()
+    here.start(timeout=None)
+    here.pass_time(10.0, beating=False)
+    assert list(here.watchdog._cpu) == [1]
+    here.child.die(signal="SIGKILL")
+    here.timer.advance(2.0)
+    assert here.watchdog._cpu == {}
