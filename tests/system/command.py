@@ -153,10 +153,10 @@ class Command:
         self.runs.append(run)
         return run
 
-    def call(self, *arguments: str, input: str = "", timeout: float = 60.0) -> Ended:
-        """Run any command to its end, as a process."""
+    def call(self, *arguments: str, input: str = "", timeout: float = 60.0, under: Sequence[str] = ()) -> Ended:
+        """Run any command to its end, as a process; `under` is a command that runs it."""
         ended = subprocess.run(
-            self.arguments(*arguments), cwd=self.folder, env=self.env, input=input, capture_output=True, text=True,
+            [*under, *self.arguments(*arguments)], cwd=self.folder, env=self.env, input=input, capture_output=True, text=True,
             timeout=timeout, start_new_session=True,
         )  # fmt: skip
         return Ended(ended.returncode, ended.stdout, ended.stderr)

@@ -1,0 +1,135 @@
+"""A supervisor killed between any two of its durable steps, and started again: every promise holds."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import sys
+from collections import Counter
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.system import crash_points
+from tests.system.command import Command, Running
+
+CONFIG = """
+workers: {count: 2}
+retry: {max_retries: 1, backoff: {base: 10ms, jitter: none}}
+dlq: {sinks: [{type: file, name: a, path: a.jsonl}, {type: file, name: b, path: b.jsonl}]}
+"""
+PLUGIN = {
+    "marked.py": """
+        import os
+        from supervisor import handler
+
+        def mark(job):
+            fd = os.open(f"{job.payload}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.write(fd, f"{job.id}\\n".encode())
+            os.close(fd)
+
+        @handler
+        def works(job):
+            mark(job)
+
+        @handler
+        def fails(job):
+            mark(job)
+            raise ValueError("never")
+    """
+}
+RECOVERIES = [point for point in crash_points.POINTS if "recovery" in point]
+RINGS = "a bell is about to ring"
+SERVING = [point for point in crash_points.POINTS if point not in (*RECOVERIES, RINGS)]
+
+
+def dying_when(point: str) -> list[str]:
+    return [sys.executable, "-m", "tests.system.crash_points", point]
+
+
+def run_until(command: Command, point: str, *arguments: str) -> Running:
+    """`supervisor run --drain`, dead by its own hand at this point."""
+    run = command.run("--drain", under=dying_when(point))
+    assert run.wait(60) == -signal.SIGKILL, run.log
+    assert f"{crash_points.MARK}: {point}" in run.log
+    return run
+
+
+def enqueue_both(command: Command) -> None:
+    command.write(config=CONFIG, plugins=PLUGIN)
+    marks = str(command.folder / "marks")
+    command.enqueue_many([{"handler": handler, "payload": marks} for handler in ("works", "fails", "works", "fails")])
+
+
+def starts(command: Command) -> Counter[int]:
+    marks = command.folder / "marks"
+    return Counter(map(int, marks.read_text().split())) if marks.exists() else Counter()
+
+
+def whole_lines(command: Command, sink: str) -> list[tuple[int, int]]:
+    """(id, attempt) of each letter; at most one line, that a death in the middle of it left, is none."""
+    whole, torn = [], 0
+    for line in (command.folder / f"{sink}.jsonl").read_text().splitlines():
+        try:
+            letter = json.loads(line)
+        except ValueError:
+            torn += 1
+        else:
+            whole.append((letter["id"], letter["attempt"]))
+    assert torn <= 1
+    return whole
+
+
+def assert_every_promise_was_kept(command: Command) -> None:
+    jobs, started = command.jobs(), starts(command)
+    assert [(job["id"], job["handler"], job["state"]) for job in reversed(jobs)] == [
+        (1, "works", "succeeded"), (2, "fails", "failed"), (3, "works", "succeeded"), (4, "fails", "failed")
+    ]  # fmt: skip
+    for job in jobs:
+        assert 1 <= job["attempt"] <= started[job["id"]], "an attempt was counted that never started"
+    failed = {(job["id"], job["attempt"]) for job in jobs if job["state"] == "failed"}
+    assert {job["dead_letter"] for job in jobs if job["state"] == "failed"} == {"delivered"}
+    assert set(whole_lines(command, "a")) == set(whole_lines(command, "b")) == failed
+    assert_database_is_whole(command)
+
+
+def assert_database_is_whole(command: Command) -> None:
+    with closing(sqlite3.connect(command.folder / "jobs.db")) as database:
+
+        def rows(query: str) -> list[Any]:
+            return database.execute(query).fetchall()
+
+        assert rows("pragma integrity_check") == [("ok",)]
+        assert rows("select state, queue, tier, n from counts where n != 0 order by 1, 2, 3") == rows(
+            "select state, queue, tier, count(*) from jobs group by 1, 2, 3 order by 1, 2, 3"
+        )
+        assert rows("select * from supervisors") == []
+    assert command.left_behind() == {}
+
+
+@pytest.mark.parametrize("point", SERVING)
+def test_killed_when(command: Command, point: str) -> None:
+    enqueue_both(command)
+    run_until(command, point)
+    assert command.run("--drain").wait(60) == 0
+    assert_every_promise_was_kept(command)
+
+
+@pytest.mark.parametrize("point", RECOVERIES)
+def test_killed_while_it_recovers_what_one_killed_before_it_held_when(command: Command, point: str) -> None:
+    enqueue_both(command)
+    run_until(command, "leases are held and not dispatched")
+    run_until(command, point)
+    assert command.run("--drain").wait(60) == 0
+    assert_every_promise_was_kept(command)
+
+
+def test_a_client_killed_before_it_could_ring_has_enqueued(command: Command) -> None:
+    command.write(config=CONFIG, plugins=PLUGIN)
+    ended = command.call("enqueue", "works", json.dumps(str(command.folder / "marks")), under=dying_when(RINGS))
+    assert (ended.code, ended.out) == (-signal.SIGKILL, "")
+    assert command.run("--drain").wait(60) == 0
+    assert [(job["state"], job["attempt"]) for job in command.jobs()] == [("succeeded", 1)]
+    assert_database_is_whole(command)
