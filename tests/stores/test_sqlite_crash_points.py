@@ -1,0 +1,149 @@
+"""A process killed before any one of the statements that it makes has done all of what it was doing, or nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.stores.base import Retention
+from supervisor.stores.sqlite import SqliteStore
+from tests.stores.shelf import SqliteShelf, again, dead, letters, make_dead, put, success, take, take_one
+
+TABLES = ("jobs", "counts", "attempts", "letters", "queues", "supervisors", "policies", "sqlite_sequence")
+EVERYTHING = Retention(0.0, 0.0, 0.0)
+Act = Callable[[SqliteStore], Any]
+
+
+def settle(store: SqliteStore) -> None:
+    won, lost, buried = store.leases([id for id, _ in store.held()])
+    store.settle([success(won), again(lost), dead(buried)])
+
+
+def recover(store: SqliteStore) -> None:
+    store.recover([again(lapsed.lease)._replace(seen=lapsed.deadline) for lapsed in store.lapsed(10)])
+
+
+def accept(store: SqliteStore) -> None:
+    store.accepted(letters(store), "a", frozenset("a"))
+
+
+ACTS: dict[str, Act] = {
+    "enqueue": lambda store: put(store, "a", "b"),
+    "promote": lambda store: store.promote(10),
+    "claim": take,
+    "settle": settle,
+    "recover": recover,
+    "accept": accept,
+    "cancel": lambda store: store.cancel([1, 4, 7]),
+    "redrive": lambda store: store.redrive(None, force=True),
+    "purge": lambda store: store.purge(force=True),
+    "prune": lambda store: store.prune(EVERYTHING, 10),
+    "pause": lambda store: store.pause("default", True),
+    "leave": SqliteStore.leave,
+}
+COMMITS = {"accept": 2}
+"""One each, but of these."""
+
+
+def killed_before(statement: int, act: Callable[[Callable[[], None]], None]) -> bool:
+    """Whether a process that does this dies before its so manyeth statement; False if it makes fewer. Statements count
+    from when `act` calls what it is given."""
+    child = os.fork()
+    if child == 0:
+        act(lambda: die_before(statement))
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def die_before(statement: int) -> None:
+    execute, made = SqliteStore._execute, iter(range(statement))
+
+    def dying(*arguments: Any) -> Any:
+        if next(made, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return execute(*arguments)
+
+    SqliteStore._execute = dying  # type: ignore[method-assign]
+
+
+def contents(shelf: SqliteShelf) -> dict[str, Any]:
+    shelf.check()
+    store = shelf.open()
+    return {table: store._execute(f"select * from {table}").fetchall() for table in TABLES}
+
+
+def fill(shelf: SqliteShelf) -> None:
+    """Jobs in every state; three are in flight for the doomed owner, one for an owner that is gone."""
+    doomed, gone = shelf.joined("doomed"), shelf.joined("gone")
+    put(doomed, "a", "b", "c", delay=1.0)
+    make_dead(doomed, "dead", "dead")
+    put(doomed, "won")
+    doomed.settle([success(take_one(doomed))])
+    put(doomed, "d", "e", "f")
+    take(doomed)
+    put(gone, "g")
+    take(gone)
+    put(doomed, "h", "i")
+    shelf.clock.step(60)
+    shelf.kill(doomed)
+    shelf.kill(gone)
+
+
+def copied(shelf: SqliteShelf, folder: Path) -> SqliteShelf:
+    copy = SqliteShelf(folder)
+    copy.clock = shelf.clock
+    shutil.copytree(shelf.folder, folder, ignore=shutil.ignore_patterns("*.sock"))
+    return copy
+
+
+def act_as_the_doomed(shelf: SqliteShelf, name: str, count_from_here: Callable[[], None]) -> None:
+    store = shelf.joined("doomed")
+    count_from_here()
+    ACTS[name](store)
+
+
+def make(shelf: SqliteShelf, count_from_here: Callable[[], None]) -> None:
+    count_from_here()
+    shelf.open()
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_killed_between_any_two_statements_of(tmp_path: Path, name: str) -> None:
+    (tmp_path / "filled").mkdir()
+    filled = SqliteShelf(tmp_path / "filled")
+    fill(filled)
+    found: list[dict[str, Any]] = []
+    statement, died = 0, True
+    while died:
+        shelf = copied(filled, tmp_path / f"killed-{statement}")
+        died = killed_before(statement, lambda count, shelf=shelf: act_as_the_doomed(shelf, name, count))  # type: ignore[misc]
+        left = contents(shelf)
+        if not found or left != found[-1]:
+            found.append(left)
+        shelf.close()
+        statement += 1
+    assert statement > 3
+    assert len(found) == 1 + COMMITS.get(name, 1), "nothing was done, or all of it"
+
+
+def test_killed_between_any_two_statements_that_make_a_store(tmp_path: Path) -> None:
+    statement, died = 0, True
+    while died:
+        (folder := tmp_path / f"killed-{statement}").mkdir()
+        shelf = SqliteShelf(folder)
+        died = killed_before(statement, lambda count, shelf=shelf: make(shelf, count))  # type: ignore[misc]
+        store = shelf.joined("next")
+        assert put(store, "a") == [1]
+        assert [lease.id for lease in take(store)] == [1]
+        shelf.check()
+        shelf.close()
+        statement += 1
+    assert statement > 20
