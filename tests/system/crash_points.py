@@ -64,8 +64,8 @@ AFTER: dict[str, tuple[Any, str, Test]] = {
 }
 """Dies when this method has returned, the first time that the test of what it returns holds."""
 
-HALF_A_LINE = "half a letter is in the file"
-POINTS = (*BEFORE, *AFTER, HALF_A_LINE)
+PART_OF_A_LINE = "a part of a letter is in the file"
+POINTS = (*BEFORE, *AFTER, PART_OF_A_LINE)
 
 
 def die(point: str) -> None:
@@ -79,7 +79,7 @@ def install(point: str) -> None:
     elif point in AFTER:
         die_after(point, *AFTER[point])
     else:
-        die_half_way(point)
+        die_in_a_line(point)
 
 
 def die_before(point: str, owner: Any, name: str, holds: Test) -> None:
@@ -105,9 +105,9 @@ def die_after(point: str, owner: Any, name: str, holds: Test) -> None:
     setattr(owner, name, dying)
 
 
-def die_half_way(point: str) -> None:
+def die_in_a_line(point: str) -> None:
     def write(fd: int, data: bytes) -> None:
-        os.write(fd, data[: len(data) // 2])
+        os.write(fd, data[: len(data) // 3])  # not at the end of one of two lines
         die(point)
 
     file._write = write
