@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from supervisor.engine.watchdog import GAP
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
+from supervisor.processes.dooms import Doom
 from supervisor.stores.base import Letter
+from tests.simulation.promises import holds
+from tests.simulation.turns import Turns
 
 if TYPE_CHECKING:
     from tests.simulation.owner import Owner
@@ -17,11 +21,9 @@ if TYPE_CHECKING:
 WAITING, IN_FLIGHT, GONE = "waiting", "in_flight", "gone"
 TERMINAL = ("succeeded", "failed", "cancelled")
 CUT_SHORT = (Cause.CRASH, Cause.TIMEOUT, Cause.HEARTBEAT_LOST)
+
+LATE = 0.5  # seconds, for an outcome before it that was read late
 ENDS = {Cause.EXCEPTION: ("failed", "retry"), Cause.REJECTED: ("rejected",)}
-
-
-class Broken(AssertionError):
-    """A promise was broken."""
 
 
 @dataclass(eq=False)
@@ -61,17 +63,13 @@ class Record:
     runs: list[Run] = field(default_factory=list)
 
 
-def holds(fact: object, message: str, *about: object) -> None:
-    if not fact:
-        raise Broken(" ".join([message, *map(str, about)]))
-
-
 class Checks:
     def __init__(self, world: World) -> None:
         self._world = world
         self.records: dict[int, Record] = {}
         self.runs: dict[tuple[int, int], Run] = {}
         self.count: Counter[str] = Counter()
+        self.turns = Turns()
         self._stuck: dict[tuple[int, int], tuple[int, int, int]] = {}
 
     # what happens
@@ -93,6 +91,18 @@ class Checks:
         record.runs.append(run)
         self.count["runs"] += 1
         return run
+
+    def killed(self, owner: Owner, run: Run, doom: Doom, silent: bool) -> None:
+        ran = self._world.clock.now - run.since - (owner.stood - run.stood)
+        undisturbed = owner.excused_until < run.since
+        if doom.cause is Cause.TIMEOUT:
+            assert run.timeout is not None
+            least = run.timeout - (0.001 if undisturbed else GAP + self._world.pace.watch)
+            holds(ran > least, f"killed after {ran:g}s:", run)
+            holds(ran < run.timeout + LATE or not undisturbed, f"killed {ran - run.timeout:g}s too late:", run)
+        elif doom.cause is Cause.HEARTBEAT_LOST:
+            holds(silent or not undisturbed, "killed although its heart beat:", run)
+        self.count[f"killed: {doom.name}"] += 1
 
     def committed(self, owner: Owner, done: Sequence[tuple[str, Any, Any]]) -> None:
         self.count["commits"] += 1
@@ -155,7 +165,9 @@ class Checks:
             record = self.records[outcome.lease.id]
             if record.settled == outcome.lease.token and record.state != IN_FLIGHT:
                 continue  # said twice, for the first answer was lost
-            holds(record.state == IN_FLIGHT and record.token == outcome.lease.token, "recovered wrongly:", outcome, record)
+            holds(
+                record.state == IN_FLIGHT and record.token == outcome.lease.token, "recovered wrongly:", outcome, record
+            )
             unheard = record.unheard == record.token
             holds(unheard or self._world.may_lose_leases(record.owner), "a live lease was taken over:", outcome, record)
             run = self.runs.get((record.id, record.token))

@@ -51,6 +51,7 @@ class SimulatedChild(FakeChild):
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         super().send(frame, leases)
+        self.world.checks.turns.dispatched(self.owner, leases)
         self.owner.among_children(0.0002, self.look)
 
     def take_back(self) -> Mapping[int, int]:
@@ -61,6 +62,8 @@ class SimulatedChild(FakeChild):
 
     def kill(self, *, with_stack: bool = False) -> None:
         super().kill(with_stack=with_stack)
+        if self.run is not None:
+            self.world.checks.killed(self.owner, self.run, self.listener._by_child[id(self)].doomed, self.silent)  # type: ignore[attr-defined]
         self.stop_running("cut")
         late = self.world.random.random() < 0.02
         self.owner.after(self.world.random.uniform(0.5, 3.0) if late else 0.003, self.perish, "signal", "SIGKILL")

@@ -14,9 +14,9 @@ from supervisor.engine.writer import Work, Writer
 from supervisor.events import Bus
 from supervisor.plugin_manager import HandlerInfo, SourceReport
 from supervisor.processes.pool import Pool
-from tests.simulation.checks import holds
 from tests.simulation.children import SimulatedChild, SimulatedChildren
 from tests.simulation.clock import TurnedLoop
+from tests.simulation.promises import holds
 from tests.simulation.store import BELL, FaultyStore
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,19 @@ class InFile:
         """Its lock goes with it; while nursery or workers hold it still, it does not."""
         if provably:
             self._opened.remove(store)
-            store.close()
+            _vanish(store)
 
     def close(self) -> None:
         for store in self._opened:
-            store.close()
+            _vanish(store)
+
+
+def _vanish(store: Any) -> None:
+    """What the kernel does to a process that is killed: its descriptors are closed, and nothing is said."""
+    bells = store.bells
+    if bells._socket is not None:
+        bells._socket.close()
+    if bells._lock is not None:
+        os.close(bells._lock)
+    bells._socket = bells._lock = bells._owner = None
+    store.close()

@@ -18,15 +18,16 @@ from supervisor.config import Settings
 from supervisor.engine.pace import USUAL, Pace
 from supervisor.jobs import Lease
 from supervisor.stores.base import EnqueueRow
-from tests.simulation.checks import TERMINAL, Broken, Checks, Record
+from tests.simulation.checks import TERMINAL, Checks, Record
 from tests.simulation.children import HANG
 from tests.simulation.clock import Clock
 from tests.simulation.owner import Owner
+from tests.simulation.promises import Broken
 
 HANDLERS = ("fast", "slow", "flaky", "crash", "hang", "spin", "doomed", "picky")
 STRANGE = "nobody"
 QUEUES = ("a", "b")
-SPARSE = Pace(poll=60.0, letters=60.0, watch=30.0)
+SPARSE = Pace(poll=120.0, letters=120.0, watch=60.0)
 CALM = 12 * 3600.0
 REMEMBERED = 80
 
@@ -68,6 +69,7 @@ class World:
         self._pid = 10_000
         self._number = 0
         self._calm = False
+        self._over = False
         self._clock_ahead = 0.0
         self.settings = self._settings()
 
@@ -77,9 +79,9 @@ class World:
         return Settings.model_validate({
             "workers": {
                 "count": self.random.randint(1, 3), "max_jobs": pick([None, None, 3]), "timeout": "5m",
-                "heartbeat": "1s" if self.dense else "20s", "heartbeat_timeout": "30s" if self.dense else "2m",
+                "heartbeat": "1s" if self.dense else "30s", "heartbeat_timeout": "30s" if self.dense else "3m",
             },
-            "lease": {"ttl": "30s" if self.dense else pick(["60s", "2m", "5m"])},
+            "lease": {"ttl": "30s" if self.dense else pick(["2m", "5m"])},
             "retry": {
                 "max_retries": self.random.randint(0, 4), "burst": pick([1, 4, 16]), "fetch_ratio": pick([0.2, 0.5, 1.0]),
                 "max_in_flight": pick(["half", "none", 1]),
@@ -98,7 +100,7 @@ class World:
         return self._pid
 
     def next_tick(self) -> float:
-        return 1.0 if self.dense else self.random.uniform(5.0, 60.0)
+        return 1.0 if self.dense else self.random.uniform(20.0, 100.0)
 
     def latency(self) -> float:
         """Of the writer's thread, one way."""
@@ -133,7 +135,7 @@ class World:
     def left(self, owner: Owner) -> None:
         """It has ended in good order."""
         self.ended.add(owner.number)
-        owner.vanish()
+        self.after(0.0, owner.vanish)
 
     def ring(self, but: Owner | None = None) -> None:
         """Some rings are lost."""
@@ -167,10 +169,13 @@ class World:
             error.add_note("\n".join(self.steps))
             raise
         finally:
-            for owner in self.owners:
-                owner.vanish()
-                owner.loop.close()
-            self.shelf.close()
+            self._close()
+
+    def _close(self) -> None:
+        for owner in self.owners:
+            owner.vanish()
+            owner.loop.close()
+        self.shelf.close()
 
     def _step(self) -> None:
         """One turn of a loop that has something to do, whichever; or time goes on to what comes next."""
@@ -211,10 +216,12 @@ class World:
             return
         self.enqueue()
         quiet = self.random.random() < 0.02
-        self.after(self.random.uniform(60, 1200) if quiet else self.random.expovariate(1 / self._gap()), self._enqueue_again)
+        self.after(
+            self.random.uniform(60, 1200) if quiet else self.random.expovariate(1 / self._gap()), self._enqueue_again
+        )
 
     def _gap(self) -> float:
-        return 1.5 if self.dense else 150.0
+        return 1.5 if self.dense else 240.0
 
     def enqueue(self) -> None:
         names = self.random.choices(HANDLERS, (12, 4, 4, 2, 1, 1, 1, 2), k=self.random.choice([1, 1, 2, 8]))
@@ -256,9 +263,11 @@ class World:
                 owner.books_agree()
         if self.random.random() < (0.1 if self.dense else 0.3):
             self.checks.store_agrees(self.client)
-        self.after(7.0 if self.dense else 120.0, self._look_again)
+        self.after(7.0 if self.dense else 150.0, self._look_again)
 
     def start_owner(self) -> None:
+        if self._over:
+            return
         self._number += 1
         self.owners.append(Owner(self, self._number, self.shelf.open(), self.settings))
 
@@ -394,6 +403,7 @@ class World:
             self._step()
 
     def _at_rest(self) -> None:
+        self._over = True
         for owner in self.owners:
             if owner.alive and not owner.ending:
                 owner.at_rest()

@@ -1,0 +1,57 @@
+"""Supervisors through thousands of hours of virtual time. `SUPERVISOR_SIMULATION_SEED` replays one history to the step (with
+`SUPERVISOR_SIMULATION_KIND`: sparse, dense or file); `SUPERVISOR_SIMULATION_HOURS` says how many hours of the sparse kind are made.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from math import ceil
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.shelves import InFile, InMemory
+from tests.simulation.world import World
+
+HOURS = float(os.environ.get("SUPERVISOR_SIMULATION_HOURS", "1000"))
+SEED = os.environ.get("SUPERVISOR_SIMULATION_SEED")
+KIND = os.environ.get("SUPERVISOR_SIMULATION_KIND", "sparse")
+SPARSE, DENSE, FILE = 25.0, 0.25, 4.0  # hours of one history
+ROOT = Path(__file__).parents[2]
+
+
+def seeds(kind: str, count: int) -> list[int]:
+    return list(range(count)) if SEED is None else [int(SEED)] if kind == KIND else []
+
+
+@pytest.mark.parametrize("seed", seeds("sparse", ceil(HOURS / SPARSE)))
+def test_a_day_of_faults(seed: int) -> None:
+    World(seed, SPARSE, InMemory).run()
+
+
+@pytest.mark.parametrize("seed", seeds("dense", 6))
+def test_a_quarter_of_an_hour_of_faults_at_the_usual_pace(seed: int) -> None:
+    World(seed, DENSE, InMemory).run()
+
+
+@pytest.mark.parametrize("seed", seeds("file", 2))
+def test_hours_of_faults_on_a_file(seed: int, tmp_path: Path) -> None:
+    World(seed, FILE, partial(InFile, path=tmp_path / "jobs.db")).run()
+
+
+def test_one_seed_is_one_history() -> None:
+    program = (
+        "from tests.simulation.world import World; from tests.simulation.shelves import InMemory;"
+        "world = World(7, 0.1, InMemory); world.run(); print(world.clock.now, world.random.random(), world.checks.count)"
+    )
+    histories = {
+        subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed}, check=True,
+            capture_output=True, text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }  # fmt: skip
+    assert len(histories) == 1, histories

@@ -1,0 +1,51 @@
+"""Whose turn it is, told from outside: by what is dispatched while others wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from supervisor.jobs import Lease, Tier
+from tests.simulation.promises import holds
+
+if TYPE_CHECKING:
+    from tests.simulation.owner import Owner
+
+
+class Turns:
+    """Of the jobs of a queue that a supervisor holds: retries take no more than their share while fresh ones wait, and the
+    first of the retries is not passed over for longer than it takes to earn its turn."""
+
+    def __init__(self) -> None:
+        self._credit: dict[tuple[int, str], tuple[Any, Fraction]] = {}
+        self._passed: Counter[tuple[int, int]] = Counter()
+
+    def dispatched(self, owner: Owner, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            lane = owner.engine.fetcher._lanes.get(lease.queue)
+            if lane is not None:
+                self._dispatched(owner, lease, lane)
+
+    def _dispatched(self, owner: Owner, lease: Lease, lane: Any) -> None:
+        retry = owner.settings.retry_for(lease.queue)
+        of, credit = self._credit.get((owner.number, lease.queue), (lane, Fraction(retry.burst)))
+        if of is not lane:  # the settings were read again
+            credit = Fraction(retry.burst)
+        if lease.tier == Tier.RETRY:
+            self._passed.pop((lease.id, lease.token), None)
+            if lane.fresh or lane.fresh_in_store > 0:
+                credit -= 1
+                holds(credit >= 0, "retries took more than their share:", owner, lease)
+        elif lane.retries and lease.priority < retry.urgent and not self._limited(owner):
+            first = lane.retries[0]
+            self._passed[first.id, first.token] += 1
+            most = ceil(1 / retry.fetch_ratio) + 1
+            holds(self._passed[first.id, first.token] <= most, "a retry was passed over again and again:", owner, first)
+        self._credit[owner.number, lease.queue] = lane, min(Fraction(retry.burst), credit + retry.fetch_ratio)
+
+    def _limited(self, owner: Owner) -> bool:
+        """By `retry.max_in_flight`."""
+        return any(worker.retries for worker in owner.pool.workers.values())
