@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.stores.base import EnqueueRow, Letter, Store, Take
@@ -92,6 +93,13 @@ class MemoryShelf(Shelf):
         return self._first.sibling()
 
 
+class Moment(NamedTuple):
+    """How long the log is, and whose locks there are."""
+
+    log_length: int
+    locks: list[str]
+
+
 class SqliteShelf(Shelf):
     """A crash copies the files as they are, without what SQLite tidies up when it is closed, and goes on with the copy."""
 
@@ -110,17 +118,29 @@ class SqliteShelf(Shelf):
         self._opened.remove(store)
         drop_as_killed(store)
 
-    def crash(self, log_length: int | None = None) -> None:
-        """Of the log, only so many bytes have reached the file."""
+    def moment(self) -> Moment:
+        return Moment(self.log.stat().st_size, [lock.name for lock in self.folder.glob("jobs.db.bells/*.lock")])
+
+    def crash(self) -> None:
+        self._copy(self.moment())
+
+    def crash_in_the_commit_after(self, before: Moment, share: float) -> bool:
+        """Of what the log has grown by since, only this share has reached the file, and what follows a commit has not been
+        done. Gives whether the commit is whole all the same."""
+        after = self.moment().log_length
+        reached = before.log_length + int(share * max(0, after - before.log_length))
+        self._copy(Moment(reached if after > before.log_length else after, before.locks))
+        return after <= before.log_length or reached == after
+
+    def _copy(self, moment: Moment) -> None:
         self._crashes += 1
         after = self._after_crash
         after.mkdir()
         shutil.copyfile(self.path, after / self.path.name)
-        if self.log.exists():
-            (after / self.log.name).write_bytes(self.log.read_bytes()[:log_length])
+        (after / self.log.name).write_bytes(self.log.read_bytes()[: moment.log_length])
         (after / "jobs.db.bells").mkdir(mode=0o700)
-        for lock in self.folder.glob("jobs.db.bells/*.lock"):
-            (after / "jobs.db.bells" / lock.name).touch()
+        for lock in moment.locks:
+            (after / "jobs.db.bells" / lock).touch()
 
     def restart(self) -> None:
         self.close()

@@ -175,15 +175,12 @@ class Machine(RuleBasedStateMachine):
         self.start_again()
 
     def crash_in_a_commit(self, shelf: SqliteShelf, at: int, ops: Sequence[Op], written: float) -> None:
-        before = shelf.log.stat().st_size
+        before = shelf.moment()
         with self.undone() as put_back:
             with self.stores[at].transaction():
                 self.do_all(at, ops)
-            commit = shelf.log.stat().st_size - before
-            torn = before + int(written * commit) if commit > 0 else None
-            if torn is None or torn == before + commit:
+            if shelf.crash_in_the_commit_after(before, written):
                 put_back.clear()
-            shelf.crash(torn)
 
     def start_again(self) -> None:
         self.shelf.restart()
