@@ -140,6 +140,7 @@ class ProcessChild:
     def _forget_frames(self, taken: Mapping[int, int]) -> None:
         kept = [(frame, leases[: len(leases) - taken.get(frame, 0)]) for frame, leases in self._frames]
         self._frames = deque(pair for pair in kept if pair[1])
+        self._note_replied(0)  # of the first frame all that is left may have been replied to
 
     def _permits_spoiled(self) -> None:
         """Nothing ever comes back through this channel."""

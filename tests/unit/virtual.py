@@ -113,6 +113,12 @@ class VirtualLoop(FakeTimer):
     def remove_reader(self, fd: int) -> None:
         pass
 
+    def add_writer(self, fd: int, callback: Callable[[], None]) -> None:
+        pass
+
+    def remove_writer(self, fd: int) -> None:
+        pass
+
     def run_in_executor(self, executor: None, call: Callable[..., Any], *args: Any) -> Any:
         answer = Answer()
         answer.value, answer.finished = call(*args), True

@@ -1,0 +1,74 @@
+"""What the supervisor's side of a child knows of its jobs, with the test in the worker's place."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from supervisor.processes import wire
+from supervisor.processes.channels import close_ends, open_channels
+from supervisor.processes.child import ProcessChild
+from tests.unit.fakes import make_lease
+from tests.unit.virtual import VirtualLoop
+
+
+class Played:
+    """A child that has come up."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, int | None, list[str]]] = []
+        self.replied: list[int] = []
+        listener = SimpleNamespace(
+            ready=lambda child: None,
+            replied=lambda child, replies: self.replied.extend(reply.job_id for reply in replies),
+            said=lambda child, stream, job_id, lines: self.said.append((stream, job_id, list(lines))),
+        )
+        home: Any = SimpleNamespace(loop=VirtualLoop(), listener=listener, is_ready=lambda child: None)
+        ours, self.ends = open_channels()
+        self.ours = ours
+        self.child = ProcessChild(home, 1, 1, ours, 1000)
+        self.child.pid = 4711
+        self.write(wire.READY + b"\n")
+
+    def write(self, text: bytes) -> None:
+        os.write(self.ends.jobs, text)
+        self.child.drain()
+
+    def take_permit(self) -> None:
+        os.read(self.ends.permits, 1)
+
+    def close(self) -> None:
+        self.ours.close()
+        close_ends(self.ends)
+
+
+@pytest.fixture
+def played():
+    here = Played()
+    yield here
+    here.close()
+
+
+def test_output_after_the_rest_of_a_frame_was_taken_back_belongs_to_no_job_of_it(played: Played) -> None:
+    played.child.send(1, [make_lease(1), make_lease(2)])
+    played.take_permit()
+    played.write(b"[1,5,null]\n")
+    assert played.replied == [1]
+    assert played.child.take_back() == {1: 1}
+    os.write(played.ends.stdout, b"late\n")
+    while played.child._stdout.read_now():
+        pass
+    played.child._stdout.finish(played.child._first_unsettled())
+    assert played.said == [("stdout", None, ["late"])]
+
+
+def test_the_next_frame_begins_with_its_first_job(played: Played) -> None:
+    played.child.send(1, [make_lease(1), make_lease(2)])
+    played.take_permit()
+    played.write(b"[1,5,null]\n")
+    played.child.take_back()
+    played.child.send(2, [make_lease(3), make_lease(4)])
+    assert played.child._first_unsettled() == 3
