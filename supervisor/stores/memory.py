@@ -249,7 +249,7 @@ class MemoryStore:
                 with shelf.joined():
                     yield
                 return
-            shelf.before, sequence, paused = {}, shelf.sequence, set(shelf.paused)
+            shelf.before, sequence, paused, owners = {}, shelf.sequence, set(shelf.paused), dict(shelf.owners)
             try:
                 yield
                 if shelf.broken:
@@ -257,6 +257,7 @@ class MemoryStore:
             except BaseException:
                 shelf.put_back(shelf.before)
                 shelf.sequence, shelf.paused = sequence, paused
+                shelf.owners = owners | shelf.owners  # those that were forgotten on the way
                 raise
             finally:
                 shelf.before, shelf.broken = None, False
