@@ -362,6 +362,7 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
     return {**job, "errors": [(error["attempt"], error["cause"]) for error in job["errors"]]}
 
 
+@pytest.mark.timeout(900)  # a history that fails is made short before it is told
 @pytest.mark.parametrize("name", SHELVES)
 def test_the_store_keeps_the_models_promises(name: str) -> None:
     machine = type(f"{name.capitalize()}Machine", (Machine,), {"shelf_type": SHELVES[name]})
