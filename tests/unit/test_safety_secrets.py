@@ -53,6 +53,14 @@ def test_passwords_that_nobody_named(text: str, masked: str) -> None:
     assert Mask()(text) == masked
 
 
+@pytest.mark.parametrize(
+    "line", ["://" + ":" * 500_000, "://" + "a:" * 250_000, "password=" * 50_000], ids=["colons", "words", "names"]
+)
+def test_no_line_that_a_job_prints_takes_long(line: str) -> None:
+    """Tried with what took minutes when time grew with the square of the length."""
+    assert Mask()(f"{line} and on").endswith(" and on")
+
+
 def test_urls_are_shown_without_what_is_secret_in_them() -> None:
     assert without_secrets("redis://me:me@host/0?password=x&db=1") == "redis://me:***@host/0?***"
     assert without_secrets("redis://[bad") == "redis:***"
