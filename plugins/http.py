@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, InvalidURL
 from typing import Any
@@ -97,7 +98,12 @@ def _expect(right: bool, otherwise: str) -> None:
 def _retry_after(header: str) -> float | None:
     """Seconds from now, of a header with seconds or an HTTP date; None, so the job's own backoff, if it has neither."""
     try:
-        wait = float(header) if header.isdecimal() else parsedate_to_datetime(header).timestamp() - time.time()
+        wait = float(header) if header.isdecimal() else _in_utc(parsedate_to_datetime(header)).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):
         return None
     return min(max(wait, 1.0), WAIT_MOST)
+
+
+def _in_utc(date: datetime) -> datetime:
+    """HTTP dates are in UTC, also where they leave the zone out."""
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -147,6 +147,28 @@ def test_retry_after_as_a_date_is_honoured_within_reason(
     assert raised.value.after == after
 
 
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "EST5EDT,M3.2.0,M11.1.0")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+@pytest.mark.parametrize("zone", ["", " GMT", " -0000"])
+def test_retry_after_as_a_date_without_a_zone_is_in_utc(
+    request_: Any, server: Server, plugin: ModuleType, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    now = float(int(time.time()))
+    server.always(429, {"Retry-After": formatdate(now + 120).removesuffix(" -0000") + zone})
+    monkeypatch.setattr(plugin.time, "time", lambda: now)
+    with pytest.raises(Retry) as raised:
+        request_(url=server.url)
+    assert raised.value.after == 120.0
+
+
 def test_a_server_that_is_not_there_is_tried_again(request_: Any) -> None:
     gone = Server()
     gone.stop()
