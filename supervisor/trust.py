@@ -98,11 +98,22 @@ def _importable(path: Path) -> Iterator[Path]:
     with suppress(OSError):
         for entry in sorted(folder.iterdir()):
             if (entry / "__init__.py").is_file():
-                for inside, _, files in os.walk(entry):
-                    yield Path(inside)
-                    yield from (Path(inside, file) for file in files)
+                yield from _all_in(entry)
             elif entry.suffix == ".py":
                 yield entry
+
+
+def _all_in(package: Path) -> Iterator[Path]:
+    """Through links, too, as an import goes; each folder once."""
+    seen: set[str] = set()
+    for inside, folders, files in os.walk(package, followlinks=True):
+        real = os.path.realpath(inside)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        yield Path(inside)
+        yield from (Path(inside, file) for file in files)
 
 
 def _faults(path: Path, look: Look) -> Iterator[tuple[Path, str]]:
@@ -157,7 +168,8 @@ def _fault(path: Path, status: os.stat_result, *, shared: bool) -> str | None:
         who = f"group {status.st_gid}"
     else:
         return None
-    return f"{path} (mode {mode:04o}) may be written by {who}, who can change what root runs: chmod go-w {quoted}"
+    way_out = "keep what root runs in a folder of its own" if mode & stat.S_ISVTX else f"chmod go-w {quoted}"
+    return f"{path} (mode {mode:04o}) may be written by {who}, who can change what root runs: {way_out}"
 
 
 def _user(uid: int) -> str:

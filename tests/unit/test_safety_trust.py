@@ -102,7 +102,16 @@ def test_beside_files_of_others_only_above(disk: Disk) -> None:
 def test_a_directory_that_anybody_could_make(disk: Disk) -> None:
     assert disk.plugins("later") == []
     disk.modes[disk.folder] = 0o1777
-    assert f"{disk.folder} (mode 1777)" in disk.plugins("later")[0]
+    (fault,) = disk.plugins("later")
+    assert f"{disk.folder} (mode 1777)" in fault
+
+
+def test_a_folder_that_is_shared_on_purpose_is_left_so(disk: Disk) -> None:
+    """Nobody is told to close /tmp."""
+    disk.modes[disk.folder] = 0o1777
+    (fault,) = disk.plugins("later")
+    assert "chmod" not in fault
+    assert "keep what root runs in a folder of its own" in fault
 
 
 @pytest.mark.parametrize("name", ["plugins/_helper.py", "plugins/pack/__init__.py", "plugins/pack/deep/data.txt"])
@@ -136,6 +145,18 @@ def test_links_count_and_what_they_lead_to(disk: Disk) -> None:
     del disk.modes[target.parent]
     disk.owners[link] = ALICE
     assert f"chown -h root {link}" in disk.plugins()[0]
+
+
+@pytest.mark.parametrize("name", ["elsewhere/pack", "elsewhere/pack/__init__.py", "elsewhere/pack/deep/code.py"])
+def test_links_inside_a_package_are_followed(disk: Disk, name: str) -> None:
+    disk.write("plugins/pack/__init__.py")
+    disk.write("elsewhere/pack/__init__.py")
+    disk.write("elsewhere/pack/deep/code.py")
+    (disk.folder / "plugins/pack/inner").symlink_to("../../elsewhere/pack")
+    (disk.folder / "elsewhere/pack/deep/round").symlink_to("..")
+    assert disk.plugins() == []
+    disk.owners[disk.folder / name] = ALICE
+    assert f"{disk.folder / name} belongs to user {ALICE}" in disk.plugins()[0]
 
 
 @pytest.mark.parametrize("target", ["loop.yaml", "/nowhere/at/all"])
