@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
 
 from supervisor.engine.dead_letters import DeadLetters
 from supervisor.engine.engine import Engine
+from supervisor.jobs import JobState
+from supervisor.stores.base import Store
 
 LOOK_EVERY = 0.5
+ASKED_AT_ONCE = 500
 
 
-async def until_drained(engine: Engine, letters: DeadLetters, horizon: float | None, grace: float) -> None:
+async def until_drained(
+    engine: Engine, letters: DeadLetters, horizon: float | None, grace: float, *, wall: Callable[[], float] = time.time
+) -> None:
     """Until the served, unpaused queues have nothing left, or only what this run can't do: jobs whose handler no plugin
     serves, or letters that no sink has taken for `grace` seconds with nothing else to do."""
     loop = asyncio.get_running_loop()
@@ -18,7 +27,10 @@ async def until_drained(engine: Engine, letters: DeadLetters, horizon: float | N
     while True:
         if engine.quiet:
             remaining = await engine.remaining(horizon)
-            can_be_done = set(remaining) - _only_unknown(remaining, len(engine.unknown_jobs or ()))
+            can_be_done = set(remaining)
+            latest = None if horizon is None else wall() + horizon
+            if await _only_unknown(engine, remaining.get("scheduled", 0), latest):
+                can_be_done.discard("scheduled")
             if not can_be_done:
                 return
             if can_be_done == {"dead_letters"} and letters.stuck:
@@ -31,9 +43,30 @@ async def until_drained(engine: Engine, letters: DeadLetters, horizon: float | N
         await _wait(engine.changes, LOOK_EVERY)
 
 
-def _only_unknown(remaining: dict[str, int], unknown: int) -> set[str]:
-    """What is left of nothing but jobs that no plugin serves."""
-    return {"scheduled"} if remaining.get("scheduled", 0) <= unknown else set()
+async def _only_unknown(engine: Engine, scheduled: int, latest: float | None) -> bool:
+    """Whether what is scheduled, and due by `latest`, is nothing but jobs that no plugin serves. What has left the schedule
+    since it was put off for that, cancelled say, is forgotten: if it comes back, the engine finds out again."""
+    put_off = engine.unknown_jobs or set()
+    if not 0 < scheduled <= len(put_off):
+        return False
+    ids, served, counted = sorted(put_off), engine.settings.workers.queues, 0
+    for start in range(0, len(ids), ASKED_AT_ONCE):
+        batch = ids[start : start + ASKED_AT_ONCE]
+        due = await engine.writer.submit(partial(_due_times, ids=batch, served=served))
+        put_off.difference_update(set(batch) - due.keys())
+        counted += sum(at is not None and (latest is None or at <= latest) for at in due.values())
+    return scheduled <= counted
+
+
+def _due_times(store: Store, ids: Sequence[int], served: frozenset[str] | None) -> dict[int, float | None]:
+    """Those of the jobs that are scheduled; None where the queue is paused or not served here."""
+    paused, due = store.paused(), {}
+    for id in ids:
+        job = store.get(id)
+        if job is not None and job["state"] == JobState.SCHEDULED.value:
+            here = job["queue"] not in paused and (served is None or job["queue"] in served)
+            due[id] = datetime.fromisoformat(job["due_at"]).timestamp() if here else None
+    return due
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -7,27 +7,34 @@ from types import SimpleNamespace
 from typing import Any
 
 from supervisor.engine.dead_letters import DeadLetters
-from supervisor.engine.drained import until_drained
+from supervisor.engine.drained import ASKED_AT_ONCE, until_drained
 from supervisor.events import Bus
+from supervisor.stores.base import EnqueueRow
+from supervisor.stores.memory import MemoryStore
 from tests.unit.test_dead_letters import DirectWriter, JumpingLoop, ScriptedOutlet
 
 GRACE = 30.0
 
 
-def seconds_until_drained(remaining: dict[str, int], *outlets: ScriptedOutlet, unknown: int = 0) -> float:
-    loop = JumpingLoop()
-    engine: Any = SimpleNamespace(quiet=True, changes=asyncio.Event(), unknown_jobs=set(range(unknown)))
-
+def seconds_until_drained(remaining: dict[str, int], *outlets: ScriptedOutlet) -> float:
     async def answer(horizon: float | None) -> dict[str, int]:
         return remaining
 
+    loop = JumpingLoop()
+    engine: Any = SimpleNamespace(quiet=True, changes=asyncio.Event(), unknown_jobs=None, remaining=answer)
+    store: Any = SimpleNamespace(dead_letters=lambda limit, ttl: [])
+    return seconds_until(loop, engine, store, *outlets)
+
+
+def seconds_until(
+    loop: JumpingLoop, engine: Any, store: Any, *outlets: ScriptedOutlet, horizon: float | None = None
+) -> float:
     async def drain() -> None:
-        writer: Any = DirectWriter(SimpleNamespace(dead_letters=lambda limit, ttl: []))  # type: ignore[arg-type]
-        letters = DeadLetters(writer, outlets, Bus(), loop)
-        await asyncio.wait_for(until_drained(engine, letters, None, GRACE), 3600.0)
+        engine.writer = writer = DirectWriter(store)
+        letters = DeadLetters(writer, outlets, Bus(), loop)  # type: ignore[arg-type]
+        await asyncio.wait_for(until_drained(engine, letters, horizon, GRACE, wall=loop.time), 3600.0)
         await letters.stop()
 
-    engine.remaining = answer
     start = loop.time()
     try:
         loop.run_until_complete(drain())
@@ -45,3 +52,61 @@ def test_it_ends_when_nothing_is_left() -> None:
 
 def test_it_ends_with_letters_that_no_sink_is_configured_for() -> None:
     assert GRACE <= seconds_until_drained({"dead_letters": 1}) < GRACE + 5.0
+
+
+class Backoff:
+    """One job that goes to its handler `RETRY_IN` seconds from the start, beside jobs that no plugin serves."""
+
+    RETRY_IN = 40.0
+    WEEK = 604_800.0
+
+    def __init__(self, served: frozenset[str] | None = None) -> None:
+        self.loop = JumpingLoop()
+        self.store = MemoryStore(clock=self.loop.time)
+        self.retry = self.add("default", self.RETRY_IN)
+        self.loop.call_later(self.RETRY_IN, self.store.delete, [self.retry])
+        self.unknown: set[int] = set()
+        self.served = served
+
+    def add(self, queue: str, delay: float) -> int:
+        return self.store.enqueue([EnqueueRow("work", "null", queue, delay=delay)])[0]
+
+    def put_off(self, queue: str = "default", delay: float = WEEK) -> int:
+        """The id of a new job that no plugin serves."""
+        self.unknown.add(id := self.add(queue, delay))
+        return id
+
+    def seconds(self, horizon: float | None = None) -> float:
+        async def remaining(horizon: float | None) -> dict[str, int]:
+            return self.store.remaining(self.served, horizon)
+
+        engine = SimpleNamespace(
+            quiet=True, changes=asyncio.Event(), unknown_jobs=self.unknown, remaining=remaining,
+            settings=SimpleNamespace(workers=SimpleNamespace(queues=self.served)),
+        )  # fmt: skip
+        return seconds_until(self.loop, engine, self.store, horizon=horizon)
+
+
+def test_jobs_that_no_plugin_serves_are_left() -> None:
+    backoff = Backoff()
+    for _ in range(2 * ASKED_AT_ONCE):
+        backoff.put_off()
+    assert Backoff.RETRY_IN <= backoff.seconds() < Backoff.RETRY_IN + 5.0
+
+
+def test_a_retry_is_waited_for_whatever_became_of_jobs_that_no_plugin_serves() -> None:
+    backoff = Backoff(served=frozenset({"default", "paused"}))
+    backoff.store.cancel([backoff.put_off()])
+    backoff.store.delete([backoff.put_off()])
+    backoff.put_off("unserved")
+    backoff.put_off("paused")
+    backoff.store.pause("paused", True)
+    backoff.put_off()
+    assert Backoff.RETRY_IN <= backoff.seconds() < Backoff.RETRY_IN + 5.0
+
+
+def test_a_retry_is_waited_for_beside_jobs_that_no_plugin_serves_after_the_horizon() -> None:
+    backoff = Backoff()
+    backoff.put_off(delay=Backoff.WEEK)
+    backoff.put_off(delay=5.0)
+    assert Backoff.RETRY_IN <= backoff.seconds(horizon=60.0) < Backoff.RETRY_IN + 5.0
