@@ -15,6 +15,7 @@ RATE = 1_000_000  # bytes a second told of one stream; the rest is dropped and c
 LINE_COST = 64  # bytes that a line is counted for besides its own
 LONGEST_LINE = 16_384
 MOST_LAST_READS = 64
+LONGEST_ID = 20  # digits
 NO_JOB = 0  # in a mark: what was written before the first job
 TAIL = 16_384
 HOLD = 0.020  # seconds that lines wait for the mark which says whose they are
@@ -86,10 +87,15 @@ class Splitter:
             if at:
                 self._hold(line[:at])
             told += self._claim(line[at + len(self._token) :])
-        while len(self._partial) > LONGEST_LINE and self._token not in self._partial:
+        while len(self._partial) > LONGEST_LINE and not self._ends_in_half_a_mark():
             self._hold(self._partial[:LONGEST_LINE])
             self._partial = self._partial[LONGEST_LINE:]
         return told
+
+    def _ends_in_half_a_mark(self) -> bool:
+        """By the first token in it: a job that knows its own may write it again and again."""
+        at = self._partial.find(self._token)
+        return at >= 0 and len(self._partial) - at < len(self._token) + LONGEST_ID
 
     def own(self, job_id: int, *, surely: bool) -> None:
         """This job ran before a read and, if `surely`, after it: then what that brought after its last mark is its own.
@@ -123,7 +129,7 @@ class Splitter:
             self._tail_size -= len(self._tail.popleft()[1])
 
     def _claim(self, number: bytes) -> list[Told]:
-        job_id = int(number) if number.isdigit() and len(number) < 20 else NO_JOB
+        job_id = int(number) if number.isdigit() and len(number) < LONGEST_ID else NO_JOB
         self._last = job_id or None
         self._held = [held if held.surely else Held(self._last, True, held.line) for held in self._held]
         if job_id and (mine := self._tail_of(job_id)):

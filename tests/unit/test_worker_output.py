@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.processes.output import LONGEST_LINE, RATE, TAIL, Splitter
 
 TOKEN = b"0123456789abcdef"
@@ -81,6 +83,25 @@ def test_a_line_without_end_is_told_in_pieces() -> None:
     splitter = Splitter(TOKEN)
     assert splitter.feed(b"z" * (2 * LONGEST_LINE + 5)) == []
     assert [len(line) for _job, lines in splitter.flush() for line in lines] == [LONGEST_LINE, LONGEST_LINE]
+
+
+@pytest.mark.parametrize("token", [TOKEN + b" ", TOKEN + b" 1", TOKEN + b" 1" * 40])
+def test_a_line_with_a_mark_that_never_ends_is_told_in_pieces_too(token: bytes) -> None:
+    splitter = Splitter(TOKEN)
+    for _ in range(40):
+        splitter.feed(token + b"x" * LONGEST_LINE)
+        splitter.renew_allowance()
+    told = sum(len(line) for _, lines in splitter.flush() for line in lines)
+    assert told > 38 * LONGEST_LINE
+
+
+def test_a_mark_behind_a_long_line_may_be_cut_anywhere() -> None:
+    splitter = Splitter(TOKEN)
+    stream = b"x" * LONGEST_LINE + mark(12)
+    for cut in range(LONGEST_LINE + len(TOKEN) + 1, len(stream)):
+        assert splitter.feed(stream[:cut]) == []
+        assert splitter.feed(stream[cut:]) == [(12, ["x" * LONGEST_LINE])]
+        splitter.renew_allowance()
 
 
 def test_past_the_rate_lines_are_dropped_and_counted_but_marks_are_seen() -> None:
