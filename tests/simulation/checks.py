@@ -23,6 +23,7 @@ TERMINAL = ("succeeded", "failed", "cancelled")
 CUT_SHORT = (Cause.CRASH, Cause.TIMEOUT, Cause.HEARTBEAT_LOST)
 
 LATE = 0.5  # seconds, for an outcome before it that was read late
+SLOW = 0.5  # seconds, at most, between two jobs of a child, which count for the second
 ENDS = {Cause.EXCEPTION: ("failed", "retry"), Cause.REJECTED: ("rejected",)}
 
 
@@ -39,6 +40,7 @@ class Run:
     timeout: float | None
     stood: float  # seconds its owner had stood still by then
     end: str | None = None
+    doom: Doom | None = None  # what its child was killed for
     settled: bool = False
 
 
@@ -70,6 +72,7 @@ class Checks:
         self.runs: dict[tuple[int, int], Run] = {}
         self.count: Counter[str] = Counter()
         self.turns = Turns()
+        self._without_lease: dict[tuple[int, int], float] = {}
         self._stuck: dict[tuple[int, int], tuple[int, int, int]] = {}
 
     # what happens
@@ -93,11 +96,12 @@ class Checks:
         return run
 
     def killed(self, owner: Owner, run: Run, doom: Doom, silent: bool) -> None:
+        run.doom = doom
         ran = self._world.clock.now - run.since - (owner.stood - run.stood)
         undisturbed = owner.excused_until < run.since
         if doom.cause is Cause.TIMEOUT:
             assert run.timeout is not None
-            least = run.timeout - (0.001 if undisturbed else GAP + self._world.pace.watch)
+            least = run.timeout - (SLOW if undisturbed else GAP + self._world.pace.watch)
             holds(ran > least, f"killed after {ran:g}s:", run)
             holds(ran < run.timeout + LATE or not undisturbed, f"killed {ran - run.timeout:g}s too late:", run)
         elif doom.cause is Cause.HEARTBEAT_LOST:
@@ -152,6 +156,8 @@ class Checks:
             holds(run is None or owner.ending, "given back although it was started:", outcome, run)
         elif cause in CUT_SHORT:
             holds(run and run.end == "cut", "blamed for an end that was not its own:", outcome, run)
+            expected = run.doom.cause if run and run.doom else Cause.CRASH
+            holds(cause is expected, "blamed for another reason:", outcome, run)
         elif cause in ENDS:
             holds(run and run.end in ENDS[cause], "failed otherwise than it did:", outcome, run)
         elif cause is Cause.UNKNOWN_HANDLER:
@@ -223,6 +229,12 @@ class Checks:
                     sink.discard(id)
             record.since, record.delayed = self._world.clock.now, False
 
+    def left_in_good_order(self, owner: Owner) -> None:
+        """Nothing forced it: whatever it ran is settled."""
+        for (id, token), run in self.runs.items():
+            if run.owner == owner.number and token not in self.records[id].lost:
+                holds(run.settled, "it ended and left unsettled:", owner, run)
+
     # looked at now and then
 
     def store_agrees(self, store: Any) -> None:
@@ -250,15 +262,22 @@ class Checks:
         for run in record.runs:
             self._resolved(run, record)
             del self.runs[run.id, run.token]
+            self._without_lease.pop((run.id, run.token), None)
 
     def no_job_runs_too_long(self) -> None:
+        """Neither past its timeout, nor without its lease."""
         for owner in self._world.owners:
             for child in owner.children:
-                run = child.run
-                if run is None or run.timeout is None or owner.frozen or not owner.alive:
-                    continue
-                ran = self._world.clock.now - run.since - (owner.stood - run.stood)
-                holds(ran <= run.timeout + 15.0, f"runs for {ran:g}s:", run)
+                if child.run is not None and owner.alive and not owner.frozen:
+                    self._may_run(owner, child.run)
+
+    def _may_run(self, owner: Owner, run: Run) -> None:
+        now = self._world.clock.now
+        ran = now - run.since - (owner.stood - run.stood)
+        holds(run.timeout is None or ran <= run.timeout + 15.0, f"runs for {ran:g}s:", run)
+        if self.records[run.id].token != run.token and owner.well and now > owner.excused_until:
+            since = self._without_lease.setdefault((run.id, run.token), now)
+            holds(now - since <= self._world.longest_tick * 2 + 3.0, "runs on without its lease:", run)
 
     def no_worker_idles(self) -> None:
         """A fresh job has waited since the look before last, and all the while the same worker had nothing to do."""

@@ -52,7 +52,7 @@ class SimulatedChild(FakeChild):
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         super().send(frame, leases)
         self.world.checks.turns.dispatched(self.owner, leases)
-        self.owner.among_children(0.0002, self.look)
+        self.owner.among_children(self.world.hesitation(), self.look)
 
     def take_back(self) -> Mapping[int, int]:
         taken = super().take_back()
@@ -108,7 +108,7 @@ class SimulatedChild(FakeChild):
             self.owner.soon(self.hear)
         else:
             self.owner.after(self.world.random.uniform(0.0, 0.2), self.hear)
-        self.look()
+        self.owner.among_children(self.world.hesitation(), self.look)
 
     def hear(self) -> None:
         if self.owner.alive and self in self.owner.listened:

@@ -198,6 +198,10 @@ class Owner:
         sent = [lease for worker in self.pool.workers.values() for lease in worker.sent]
         keys = [(lease.id, lease.token) for lease in [*held, *sent]]
         holds(len(keys) == len(set(keys)), "a lease is in two places:", keys)
+        if self.engine.committer.idle:
+            ours = {id for id, _ in keys}
+            lost = [id for id in self.engine.leases._held if id not in ours]
+            holds(not lost, "a lease is nowhere:", self, lost)
 
     def at_rest(self) -> None:
         engine = self.engine

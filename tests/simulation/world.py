@@ -49,6 +49,7 @@ class World:
         self.clock = Clock()
         self.end = self.clock.now + hours * 3600.0
         self.dense = hours <= 1.0
+        self.longest_tick = 1.0 if self.dense else 100.0
         self.pace = USUAL if self.dense else SPARSE
         self.odds = Odds()
         self.stormy = True
@@ -100,7 +101,7 @@ class World:
         return self._pid
 
     def next_tick(self) -> float:
-        return 1.0 if self.dense else self.random.uniform(20.0, 100.0)
+        return 1.0 if self.dense else self.random.uniform(20.0, self.longest_tick)
 
     def latency(self) -> float:
         """Of the writer's thread, one way."""
@@ -108,6 +109,10 @@ class World:
         if self.stormy and lot < 0.01:
             return self.random.uniform(0.1, 2.0)
         return 0.0005 + lot * 0.002
+
+    def hesitation(self) -> float:
+        """Seconds that a child takes before it starts its next job."""
+        return self.random.uniform(0.0, 0.4) if self.stormy and self.random.random() < 0.1 else 0.0002
 
     def script(self, lease: Lease) -> tuple[str, float]:
         """What a handler does this time, and for how many seconds."""
@@ -135,6 +140,8 @@ class World:
     def left(self, owner: Owner) -> None:
         """It has ended in good order."""
         self.ended.add(owner.number)
+        if not owner.forced.is_set() and self.clock.now > owner.excused_until:
+            self.checks.left_in_good_order(owner)
         self.after(0.0, owner.vanish)
 
     def ring(self, but: Owner | None = None) -> None:
