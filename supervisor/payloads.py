@@ -52,6 +52,14 @@ def decode(text: str | bytes, what: str = "payload") -> Any:
     return value
 
 
+def decode_object(text: str, what: str) -> dict[str, Any]:
+    """As `decode`; raises NotJSON also of what is no object."""
+    value = decode(text, what)
+    if not isinstance(value, dict):
+        raise NotJSON(f"{what}: expected an object, not {type(value).__name__}")
+    return value
+
+
 def _exact(digits: str, what: str) -> int:
     if len(digits) > 20 or not -MAX_INTEGER - 1 <= int(digits) <= MAX_INTEGER:
         raise NotJSON(f"{what}: {digits:.40} is not a 64-bit integer")

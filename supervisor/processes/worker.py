@@ -191,7 +191,7 @@ class Worker:
             return wire.encode_failure(job_id, 0, "unknown", failure.unknown_handler(name))
         try:
             value = payloads.decode(payload)
-            told_headers = None if headers is None else payloads.decode(headers, "headers")
+            told_headers = None if headers is None else payloads.decode_object(headers, "headers")
         except payloads.NotJSON as error:
             return wire.encode_failure(job_id, 0, "rejected", failure.bad_payload(error))
         if self._beats:

@@ -148,6 +148,16 @@ def test_a_job_is_given_all_that_its_row_holds(tmp_path: Path) -> None:
     )
 
 
+def test_headers_that_are_no_object_are_rejected_as_a_bad_payload_is(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        wrong = enumerate(["[1]", '"text"', "7", "null", "{", ""], 1)
+        replies = await here.run(await here.worker(), *[lease(n, "echo", headers=text) for n, text in wrong])
+        assert [(reply.kind, (reply.error or {}).get("type")) for reply in replies] == [("rejected", "BadPayload")] * 6
+        assert (replies[0].error or {})["message"] == "headers: expected an object, not list"
+
+    play(tmp_path, scene)
+
+
 def test_middleware_wraps_each_job_and_hooks_frame_the_life(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         child = await here.worker()
