@@ -20,6 +20,7 @@ from supervisor.engine.outlets import open_outlets
 from supervisor.engine.reload import changed_keys, only_reloadable
 from supervisor.engine.signals import SignalInbox, StopRequest
 from supervisor.engine.systemd import Notifier
+from supervisor.engine.ticks import tick_every
 from supervisor.engine.writer import Writer
 from supervisor.events import (
     Bus,
@@ -249,7 +250,7 @@ class Supervisor:
             "supervisor_started", info={"owner": self.owner, "host": HOST, "pid": os.getpid(), "store": url}
         )
         self._notifier.tell("READY=1")
-        self._ticking = self._keep(self._tick())  # goes on until the leases are settled
+        self._ticking = self._keep(tick_every(TICK, self._tick))  # goes on until the leases are settled
         if self._reload is not None:
             self._reloading = self._keep(self._reload_when_asked(self._reload))
         if self._drain:
@@ -269,15 +270,10 @@ class Supervisor:
         if error is not None:
             self._loop.call_exception_handler({"message": "a task of the supervisor failed", "exception": error})
 
-    async def _tick(self) -> None:
-        """Next tick from the schedule, not from now."""
+    def _tick(self) -> None:
         assert self._engine is not None
-        due = self._loop.time()
-        while True:
-            due = max(due + TICK, self._loop.time())
-            await asyncio.sleep(due - self._loop.time())
-            self._notifier.tell("WATCHDOG=1")
-            self._engine.tick(self.state)
+        self._notifier.tell("WATCHDOG=1")
+        self._engine.tick(self.state)
 
     # what signals ask for
 
