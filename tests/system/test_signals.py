@@ -111,6 +111,21 @@ def test_when_grace_runs_out_the_job_is_released_and_no_retry_is_spent(command: 
     assert command.left_behind() == {}
 
 
+def test_a_job_that_every_deploy_interrupts_has_all_its_retries_when_it_is_let_run(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nretry: {max_retries: 1}\nshutdown: {grace: 100ms}\n", plugins=JOBS)
+    id = command.enqueue("gated")
+    for interrupted in range(1, 4):
+        run = command.run()
+        wait_begun(command, interrupted)
+        run.signal(signal.SIGTERM)
+        assert run.wait() == 0
+    (command.folder / "gate").touch()
+    command.run()
+    job = command.until(id, "succeeded")
+    assert (job["attempt"], job["retries"], job["errors"]) == (1, 0, [])
+    assert begun(command) == [id] * 4
+
+
 @pytest.mark.parametrize("first, second", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])
 def test_a_second_signal_forces(command: Command, first: signal.Signals, second: signal.Signals) -> None:
     run = serve(command, "workers: {count: 2}\nretry: {max_retries: 0}\nshutdown: {grace: 1h}\n", "deaf", "hang")
