@@ -86,8 +86,12 @@ def mark(pid: int) -> Mark | None:
 
 
 def marked(owner: str) -> Iterator[int]:
-    """Programs that any worker of this owner has started, wherever they have landed."""
-    for entry in os.listdir("/proc"):  # noqa: PTH208
+    """Programs that any worker of this owner has started, wherever they have landed; none if there is no room to look."""
+    try:
+        entries = os.listdir("/proc")  # noqa: PTH208
+    except OSError:
+        return
+    for entry in entries:
         if entry.isdecimal():
             found = mark(int(entry))
             if found is not None and found.owner == owner:

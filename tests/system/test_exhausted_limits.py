@@ -19,6 +19,7 @@ import pytest
 
 from supervisor.processes import proctree
 from supervisor.processes.link import NurseryLink
+from supervisor.processes.orphans import end_programs_of
 from tests.system.command import Command, wait_for
 from tests.system.real_children import World, fds_of, lease, open_fds, world
 
@@ -62,6 +63,15 @@ def test_a_nursery_without_room_for_the_channels_of_a_worker_lives_on(tmp_path: 
         assert here.nursery_deaths == []
 
     play(tmp_path, scene, start=start)
+
+
+def test_that_another_owner_is_gone_is_borne_without_room_to_look_for_its_programs() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        end_programs_of("somebody")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_worker_that_nobody_could_watch_is_ended_at_once(tmp_path: Path) -> None:
