@@ -52,6 +52,8 @@ class SimulatedChild(FakeChild):
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         super().send(frame, leases)
         self.world.checks.turns.dispatched(self.owner, leases)
+        if self.world.stormy and self.world.random.random() < self.world.odds.idle_death:
+            self.owner.among_children(0.0001, self.perish, "signal", "SIGKILL")
         self.owner.among_children(self.world.hesitation(), self.look)
 
     def take_back(self) -> Mapping[int, int]:

@@ -72,10 +72,18 @@ class FaultyStore:
                     raise StoreAway("simulated: failed at its end")
         finally:
             self._fails_in = None
-        world.checks.committed(self._owner, self._done)
+        self._tell_checks()
         if odds.half_way <= lot < odds.lost:
             world.checks.unanswered(self._done)
             raise StoreAway("simulated: the answer was lost")
+
+    def _tell_checks(self) -> None:
+        """What they find must not pass for a refusal of the store."""
+        try:
+            self._owner.world.checks.committed(self._owner, self._done)
+        except Exception as error:
+            self._owner.loop.faults.insert(0, error)
+            raise
 
     # bells ring through the world
 

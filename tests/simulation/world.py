@@ -34,12 +34,14 @@ REMEMBERED = 80
 
 @dataclass
 class Odds:
-    """Of a transaction, cumulative: refused, failing half way, losing its answer; and of a child to die at its birth."""
+    """Of a transaction, cumulative: refused, failing half way, losing its answer. Of a child: to die at its birth, and just
+    before it starts what it was sent."""
 
     refused: float = 0.01
     half_way: float = 0.02
     lost: float = 0.05
     stillborn: float = 0.02
+    idle_death: float = 0.003
 
 
 class World:
