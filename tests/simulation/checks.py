@@ -156,7 +156,9 @@ class Checks:
             holds(run is None or owner.ending, "given back although it was started:", outcome, run)
         elif cause in CUT_SHORT:
             holds(run and run.end == "cut", "blamed for an end that was not its own:", outcome, run)
-            expected = run.doom.cause if run and run.doom else cause  # it died of itself, perhaps while it was to be killed
+            expected = (
+                run.doom.cause if run and run.doom else cause
+            )  # it died of itself, perhaps while it was to be killed
             holds(cause is expected, "blamed for another reason:", outcome, run)
         elif cause in ENDS:
             holds(run and run.end in ENDS[cause], "failed otherwise than it did:", outcome, run)
