@@ -1,6 +1,6 @@
 """Whatever is done to a store, and wherever it is interrupted, it says what the model says.
 
-`MODEL_EXAMPLES` is how many histories are tried of each store; their length is fixed.
+`SUPERVISOR_MODEL_EXAMPLES` is how many histories are tried of each store; their length is fixed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from supervisor.stores.base import EnqueueRow, Lapsed, Retention, Store, StoreEr
 from tests.stores.model import Model
 from tests.stores.shelf import SHELVES, Shelf, SqliteShelf, put
 
-EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("SUPERVISOR_MODEL_EXAMPLES", "40"))
 STEPS = 30
 TTL = 30.0
 SINKS = frozenset({"x", "y"})
