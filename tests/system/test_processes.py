@@ -492,7 +492,7 @@ def test_a_closed_channel_ends_the_worker(tmp_path: Path) -> None:
         await here.begin(child, "close_all")
         death = await here.death(child)
         assert death.signal == "SIGKILL"
-        assert here.broken == ["it closed its channel"]
+        assert len(here.broken) == 1 and here.broken[0].startswith("it closed its ")  # whichever was heard of first
 
     play(
         tmp_path,
