@@ -301,16 +301,12 @@ def test_recovery_starts_anew_after_an_outage() -> None:
 
 
 def test_what_waits_here_goes_back_while_another_supervisor_idles() -> None:
-    from supervisor.stores.base import Presence
-
     here = Virtual()
     ids = here.enqueue(*["work"] * 10)
     here.serve()
     here.child.run_next(took=0.001)
     here.child.start_next()
-    other = here.store.sibling()  # type: ignore[attr-defined]
-    other.join("them", "there", 2)
-    other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))
+    here.neighbour_idles()
     here.loop.advance(0.1)
     assert len(here.engine.fetcher) == 8
     pass_time(here, 3)

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.engine import committer, fetcher
 from supervisor.events import JobsReleased, JobsSettled
-from supervisor.stores.base import EnqueueRow, Presence
+from supervisor.stores.base import EnqueueRow
 from tests.unit.virtual import Virtual
 
 
@@ -20,9 +20,7 @@ def test_jobs_that_no_idle_supervisor_takes_are_given_back_once_and_wait_in_the_
     here.serve()
     here.child.run_next(took=0.001)
     here.child.start_next()
-    other = here.store.sibling()  # type: ignore[attr-defined]
-    other.join("them, serving another queue", "there", 2)
-    other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))
+    here.neighbour_idles("them, serving another queue")
     for _ in range(60):
         here.loop.advance(0.5)
         here.pool.beat(here.child)

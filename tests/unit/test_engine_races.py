@@ -7,7 +7,7 @@ from typing import Any
 from supervisor.engine.pace import USUAL
 from supervisor.events import ClockStepped, JobCancelled, LeasesRecovered, QueuesSeen
 from supervisor.jobs import Policy
-from supervisor.stores.base import EnqueueRow, Presence, Take
+from supervisor.stores.base import EnqueueRow, Take
 from tests.stores.shelf import dead
 from tests.unit.virtual import Virtual
 
@@ -290,9 +290,7 @@ def test_what_went_back_for_others_who_did_not_take_it_is_claimed_when_a_worker_
     here.serve()
     here.child.run_next(took=0.001)
     here.child.start_next()
-    other = here.store.sibling()  # type: ignore[attr-defined]
-    other.join("them", "there", 2)
-    other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))
+    here.neighbour_idles()
     for _ in range(4):
         here.loop.advance(0.6)
         here.pool.beat(here.child)

@@ -12,7 +12,7 @@ from supervisor.events import Bus, JobsSettled
 from supervisor.jobs import JobState
 from supervisor.plugin_manager import HandlerInfo, SourceReport
 from supervisor.processes.pool import Pool
-from supervisor.stores.base import EnqueueRow, Store
+from supervisor.stores.base import EnqueueRow, Presence, Store
 from supervisor.stores.memory import MemoryStore
 from tests.unit.fakes import FakeChild, FakeChildren, FakeTimer
 
@@ -184,6 +184,12 @@ class Virtual:
 
     def ring(self) -> None:
         self.engine.fetcher.ring()
+
+    def neighbour_idles(self, owner: str = "them") -> None:
+        """Another supervisor on the same store says that a worker of its own has nothing to do."""
+        other = self.store.sibling()  # type: ignore[attr-defined]
+        other.join(owner, "there", 2)
+        other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))
 
     @property
     def child(self) -> FakeChild:
