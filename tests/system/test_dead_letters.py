@@ -195,6 +195,8 @@ def test_killed_between_publishing_and_noting_it_the_same_letter_is_published_ag
     ids = fail(command, 3)
     run = command.run()
     wait_offered(command, "a", ids[:1])
+    for id in ids:
+        command.until(id, "failed")
     run.kill()
     offered = offers(command, "a")
     (command.folder / "a.hangs").unlink()
