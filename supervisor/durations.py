@@ -27,7 +27,7 @@ def parse_duration(value: str | float, *, zero: bool = False) -> float:
 
 def parse_limit(value: str | float) -> float | None:
     """`parse_duration`, or None for "none": no limit."""
-    return None if value == "none" else parse_duration(value)
+    return None if isinstance(value, str) and value == "none" else parse_duration(value)
 
 
 def parse_size(value: str | int) -> int:

@@ -109,7 +109,7 @@ def _seconds(key: str, value: Any) -> float:
 
 def _timeout(value: Any) -> float:
     """0 is no limit."""
-    return 0.0 if value == "none" else _seconds("timeout", value)
+    return 0.0 if isinstance(value, str) and value == "none" else _seconds("timeout", value)
 
 
 def _moment(value: Any) -> int:

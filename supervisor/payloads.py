@@ -45,10 +45,10 @@ def decode(text: str | bytes, what: str = "payload") -> Any:
         raise NotJSON(f"{what}: not JSON: {error}") from None
     # Hot path. What orjson has loaded can be wrong in two ways only, and most texts are too short for either.
     plain = text if isinstance(text, str) else text.decode()
-    if _LONG_NUMBER.search(plain):
-        json.loads(plain, parse_int=lambda digits: _exact(digits, what))
     if plain.count("[") + plain.count("{") > MAX_DEPTH:
         _check(value, what)
+    if _LONG_NUMBER.search(plain):  # after the depth, which json would meet with a RecursionError
+        json.loads(plain, parse_int=lambda digits: _exact(digits, what))
     return value
 
 
@@ -102,6 +102,14 @@ def _check(value: Any, what: str, *, most: int | None = None) -> None:
             else:
                 raise NotJSON(f"{what}: {type(item).__name__} is not JSON")
         level, depth = below, depth + 1
+
+
+def shortened(text: str, most: int) -> str:
+    """Beginning and end of a text that is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from types import CodeType, ModuleType
+from types import BuiltinFunctionType, CodeType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 from supervisor.durations import parse_duration, parse_limit
@@ -45,11 +45,18 @@ def marked_handlers(module: object) -> list[Handler]:
     """Handlers of the functions found in the module, defined or imported there, each once."""
     found: dict[int, Handler] = {}
     for value in list(vars(module).values()):
-        if not inspect.isroutine(value):
+        if not is_routine(value):
             continue
         for described in getattr(value, "__dict__", {}).get(MARK, ()):
             found.setdefault(id(described), _outermost(described, value))
     return list(found.values())
+
+
+def is_routine(value: object) -> bool:
+    """As inspect.isroutine, but without asking the value for its class: a framework's lazy object may connect, or fail."""
+    kind = type(value)
+    descriptor = hasattr(kind, "__get__") and not hasattr(kind, "__set__") and not issubclass(kind, type)
+    return descriptor or issubclass(kind, BuiltinFunctionType | MethodType | MethodWrapperType)
 
 
 def _outermost(described: Handler, function: Callable[[Job], Any]) -> Handler:
@@ -138,7 +145,7 @@ def _check_factor(value: object) -> None:
 
 
 def _check_jitter(value: Any) -> None:
-    if value not in ("full", "none"):
+    if not isinstance(value, str) or value not in ("full", "none"):
         parse_duration(value)
 
 
@@ -212,7 +219,7 @@ def _functions(plugin: object) -> list[tuple[str, Any]]:
     return [
         (name, value)
         for name, value in pairs
-        if inspect.isroutine(value) and (name.startswith(_PREFIX) or _MARK_OF_HOOK in getattr(value, "__dict__", {}))
+        if is_routine(value) and (name.startswith(_PREFIX) or _MARK_OF_HOOK in getattr(value, "__dict__", {}))
     ]
 
 

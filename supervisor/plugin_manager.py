@@ -20,11 +20,12 @@ from supervisor import plugin_modules
 from supervisor.events import HookFailed
 from supervisor.handlers import Handler
 from supervisor.hooks import PARENT_HOOKS, PROJECT, Specs
-from supervisor.payloads import printable
+from supervisor.payloads import printable, shortened
 from supervisor.plugin_checks import (
     PluginMistake,
     check_handler,
     implemented_hooks,
+    is_routine,
     location,
     marked_handlers,
     suspicious_names,
@@ -32,6 +33,7 @@ from supervisor.plugin_checks import (
 )
 
 ENTRY_POINTS = "supervisor"
+MOST_TEXT = 64 * 1024  # characters of an error, and of a traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,11 @@ def _in_directory(folder: Path) -> list[Source]:
 # --- loading
 
 
+class _Hooks(pluggy.PluginManager):
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        return super().parse_hookimpl_opts(plugin, name) if is_routine(getattr(plugin, name, None)) else None
+
+
 class PluginManager:
     """Plugins loaded one by one, none of which can hurt the next.
 
@@ -132,7 +139,7 @@ class PluginManager:
     """
 
     def __init__(self, on_error: Callable[[HookFailed], None] = lambda failed: None) -> None:
-        self._plugins = pluggy.PluginManager(PROJECT)
+        self._plugins = _Hooks(PROJECT)
         self._plugins.add_hookspecs(Specs)
         self._on_error = on_error
         self._reports: dict[str, SourceReport] = {}
@@ -305,10 +312,18 @@ def _file_of(source: Source, plugin: object) -> str | None:
 
 def _failure(source: Source, error: BaseException) -> SourceReport:
     if isinstance(error, PluginMistake):
-        return SourceReport(source.name, error=printable(str(error)), line=error.line)
-    file = str(source.path) if source.path else _file_of_module(source)
-    line, trace = _blame(error, file)
-    return SourceReport(source.name, error=printable(_describe(error)), line=line, traceback=printable(trace))
+        return SourceReport(source.name, error=_bounded(str(error)), line=error.line)
+    try:
+        file = str(source.path) if source.path else _file_of_module(source)
+        line, trace = _blame(error, file)
+        return SourceReport(source.name, error=_bounded(_describe(error)), line=line, traceback=_bounded(trace))
+    except Exception as second:  # an exception's own attributes may be anything
+        what = f"{type(error).__name__}: <no message: asking for it raised {type(second).__name__}>"
+        return SourceReport(source.name, error=printable(what))
+
+
+def _bounded(text: str) -> str:
+    return shortened(printable(text), MOST_TEXT)
 
 
 def _file_of_module(source: Source) -> str | None:
@@ -322,7 +337,7 @@ def _file_of_module(source: Source) -> str | None:
 def _blame(error: BaseException, file: str | None) -> tuple[int | None, str]:
     """The line of the plugin file where the error came up, and the traceback."""
     if isinstance(error, SyntaxError) and error.filename == file:
-        return error.lineno, _format(error)
+        return (error.lineno if type(error.lineno) is int else None), _format(error)
     steps = traceback.extract_tb(error.__traceback__)
     return next((step.lineno for step in reversed(steps) if step.filename == file), None), _format(error)
 
@@ -342,9 +357,12 @@ def _format(error: BaseException) -> str:
 
 
 def _hide_machinery(told: traceback.TracebackException) -> None:
-    told.stack[:] = [
-        frame for frame in told.stack if frame.filename != __file__ and not plugin_modules.is_machinery(frame.filename)
-    ]
-    for cause in (told.__cause__, told.__context__):
-        if cause is not None:
-            _hide_machinery(cause)
+    waiting = [told]  # a chain may be longer than the interpreter recurses
+    while waiting:
+        one = waiting.pop()
+        one.stack[:] = [
+            frame
+            for frame in one.stack
+            if frame.filename != __file__ and not plugin_modules.is_machinery(frame.filename)
+        ]
+        waiting += [cause for cause in (one.__cause__, one.__context__) if cause is not None]

@@ -24,6 +24,8 @@ _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"(\$)?\$\{([^}]*)(\})?")
 _TRUE = frozenset({"yes", "true", "on"})
+_FALSE = frozenset({"no", "false", "off"})
+_NULL = frozenset({"", "~", "null"})
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER: Any = yaml.SafeLoader("")
 
@@ -125,11 +127,12 @@ class _Builder:
         self._document = document
         self._environ = environ
         self._nodes = 0
+        self._merging = 0
 
     def build(self, node: yaml.Node, path: Path) -> Any:
         self._nodes += 1
         line = _line(node)
-        if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
+        if self._nodes > MAX_NODES or len(path) + self._merging > MAX_DEPTH:
             raise _Unreadable(f"its aliases make more than {MAX_NODES} values of it, or one contains itself", line)
         self._document.places[path] = Place(line, node.value if isinstance(node, yaml.ScalarNode) else None)
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
@@ -165,7 +168,9 @@ class _Builder:
             if not isinstance(part, yaml.MappingNode):
                 self._refuse(path, _line(node), "<<: expected a mapping, or a list of them")
                 return {}
+            self._merging += 1  # as deep as a level of the path, which stays as it is
             merged = {**self.build(part, path), **merged}
+            self._merging -= 1
         return merged
 
     def _key(self, node: yaml.Node, path: Path) -> str:
@@ -211,9 +216,9 @@ def _typed(text: str, tag: str) -> Any:
     if kind == "str":
         return text
     if kind == "bool":
-        return text.lower() in _TRUE
+        return _boolean(text)
     if kind == "null":
-        return None
+        return _nothing(text)
     if kind == "int":
         return _integer(text)
     if kind == "float":
@@ -221,6 +226,17 @@ def _typed(text: str, tag: str) -> Any:
     if kind == "timestamp":
         raise ValueError("YAML reads this as a date: quote it")
     raise ValueError(f"the tag {_shown_tag(tag)} is not supported")
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in _TRUE | _FALSE:
+        raise ValueError("its tag says a boolean: expected true or false")
+    return text.lower() in _TRUE
+
+
+def _nothing(text: str) -> None:
+    if text.lower() not in _NULL:
+        raise ValueError("its tag says nothing, but something is there")
 
 
 def _integer(text: str) -> int:
@@ -240,7 +256,10 @@ def _real(text: str) -> float:
         raise ValueError("YAML reads this as a number to the base of 60: quote it, or write a duration such as 90s")
     named = {".inf": "inf", ".nan": "nan"}
     bare = text.lower().lstrip("+-")
-    return float(text if bare not in named else text[: -len(bare)] + named[bare])
+    try:
+        return float(text if bare not in named else text[: -len(bare)] + named[bare])
+    except ValueError:
+        raise ValueError("YAML reads this as a number, but it is none: write one such as 1.5, or quote it") from None
 
 
 def _shown_tag(tag: str) -> str:

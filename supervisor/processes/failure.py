@@ -9,7 +9,7 @@ from typing import Any
 
 from supervisor.durations import parse_duration
 from supervisor.handlers import Handler, Reject, Retry
-from supervisor.payloads import NotJSON, printable
+from supervisor.payloads import NotJSON, printable, shortened
 from supervisor.plugin_modules import readable
 
 MOST_MESSAGE = 64 * 1024
@@ -38,7 +38,7 @@ def _told(error: BaseException, handler: Handler) -> tuple[str, dict[str, Any]]:
 
 def plain(type_: str, message: str) -> dict[str, Any]:
     """An error that no exception stands for."""
-    return {"type": type_, "message": _cut(printable(message), MOST_MESSAGE), "traceback": ""}
+    return {"type": type_, "message": shortened(printable(message), MOST_MESSAGE), "traceback": ""}
 
 
 def bad_payload(error: NotJSON) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def unknown_handler(name: str) -> dict[str, Any]:
 def describe(error: BaseException) -> dict[str, Any]:
     return {
         "type": readable(_type_name(type(error))),
-        "message": _cut(printable(_message(error)), MOST_MESSAGE),
-        "traceback": _cut(printable(readable(_traceback(error))), MOST_TRACEBACK),
+        "message": shortened(printable(_message(error)), MOST_MESSAGE),
+        "traceback": shortened(printable(readable(_traceback(error))), MOST_TRACEBACK),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
@@ -99,11 +99,3 @@ def _after(error: Retry) -> dict[str, Any]:
         return {"after": parse_duration(error.after, zero=True)}
     except (ValueError, TypeError) as mistake:
         return {"message": f"{error} (Retry(after={error.after!r}) is ignored: {mistake})"}
-
-
-def _cut(text: str, most: int) -> str:
-    """Beginning and end of a text that is too long."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

@@ -32,6 +32,18 @@ def test_not_a_duration(value: object) -> None:
         parse_duration(value)  # type: ignore[arg-type]
 
 
+class Anything:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_what_is_equal_to_none_is_not_none() -> None:
+    with pytest.raises(ValueError, match="expected a duration"):
+        parse_limit(Anything())  # type: ignore[arg-type]
+
+
 def test_zero_where_it_means_at_once() -> None:
     assert parse_duration("0s", zero=True) == 0
     assert parse_duration(0, zero=True) == 0

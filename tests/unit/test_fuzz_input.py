@@ -31,7 +31,7 @@ odd = st.sampled_from(
         "", " ", "none", "half", "all", "full", "yes", "on", "~", "null", "0755", "0x1F", "1:30", "1_000", "1e400", ".nan", "-.inf",
         "9" * 400, "1" + "0" * 19 + "d", "5m", "0s", "-1s", "1e3s", "2024-01-01", "${SET}", "${TEXT}", "${", "${EMPTY}", "${NO}",
         "$${x}", "!!int x", "!!binary x", "!t x", "&a b", "*a", "<<", "? x", "- x", "'", '"\\ud800"', "%YAML 9.9", "---", "...",
-        "\t", "\ufeff", "\u2028", "a\x00b", "{a: &x [*x]}", "[" * 60, "{" * 60, "sqlite://", "http://[::1", "memory://", "x:y@z:w",
+        "\t", "\ufeff", "\u2028", "a\x00b", "{a: &x [*x]}", "&x {<<: *x}", "[" * 60, "{" * 60, "sqlite://", "http://[::1", "memory://", "x:y@z:w",
     ]
 )  # fmt: skip
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | odd
@@ -84,6 +84,7 @@ documents = (
     | trees.map(lambda tree: yaml.safe_dump(tree, allow_unicode=True).encode("utf-8", "surrogatepass"))
     | st.builds(bomb, st.integers(1, 30), st.integers(1, 30))
     | st.integers(1, 5000).map(lambda depth: b"a: " + b"[" * depth + b"]" * depth)
+    | st.integers(1, 300).map(lambda depth: b"a: &a " + b"{<<: " * depth + b"*a" + b"}" * depth)
 )
 
 
@@ -155,7 +156,7 @@ lines = (
     st.binary(max_size=60)
     | options.map(lambda job: _json(job))
     | mutated(st.sampled_from([b'{"handler":"mail","payload":{"n":1}}', b'{"handler":"mail","max-retries":0,"at":"2030-01-31T08:00:00Z"}']))
-    | st.integers(1, 3000).map(lambda depth: b'{"handler":"a","payload":' + b"[" * depth + b"]" * depth + b"}")
+    | st.integers(1, 3000).map(lambda depth: b'{"handler":"a","payload":' + b"[" * depth + b"1" * 19 + b"]" * depth + b"}")
 )  # fmt: skip
 
 

@@ -201,6 +201,14 @@ def test_a_decorator_above_the_mark_is_run(put: Put, load: Any) -> None:
         ("@handler(backoff={'jitter': 'some'})\ndef h(job): ...", "backoff: jitter: expected a duration"),
         ("@handler(backoff={'base': '2s', 'max': '1s'})\ndef h(job): ...", "backoff: base 2s is above max 1s"),
         ("@handler(never_retry=('x',))\ndef h(job): ...", "never_retry: expected exception classes"),
+        (
+            "@handler(timeout=type('Any', (), {'__eq__': lambda *_: True})())\ndef h(job): ...",
+            "timeout: expected a duration",
+        ),
+        (
+            "@handler(backoff={'jitter': type('Any', (), {'__eq__': lambda *_: True})()})\ndef h(job): ...",
+            "backoff: jitter: ",
+        ),
         ("@handler\ndef h(): ...", "expected a function of one argument, the job, got ()"),
         ("@handler\ndef h(job, extra): ...", "expected a function of one argument, the job, got (job, extra)"),
         ("@handler\nasync def h(job): ...", "async functions are not supported"),
@@ -343,6 +351,12 @@ def test_a_file_name_need_not_be_an_identifier(put: Put, load: Any) -> None:
         (b"x = '\xff'\n", "SyntaxError: (unicode error)", 1),
         (b"x = 1\x00\n", "SyntaxError: source code string cannot contain null bytes", None),
         ("import broken\n", "SyntaxError: invalid syntax (broken.txt, line 9)", 1),
+        ("raise SyntaxError('no', (__file__, 3, 'x', 5))\n", "SyntaxError: ", None),
+        (
+            "e = ValueError('first')\nfor n in range(2000):\n    last, e = e, ValueError(n)\n    e.__cause__ = last\nraise e\n",
+            "ValueError: 1999",
+            5,
+        ),
     ],
 )
 def test_a_file_that_does_not_import_is_named_and_the_rest_serve(
@@ -358,6 +372,37 @@ def test_a_file_that_does_not_import_is_named_and_the_rest_serve(
     assert "plugin_modules" not in bad.traceback
     bad.traceback.encode()
     assert list(manager.handlers) == ["good"]
+
+
+@pytest.mark.parametrize("raised", ["ValueError('x' * 1_000_000)", "SyntaxError('x', (__file__, [], 1, 'x'))"])
+def test_what_is_told_of_an_import_is_bounded_and_plain(put: Put, load: Any, raised: str) -> None:
+    put("plugins/bad.py", f"raise {raised}\n")
+    bad = load()[1]["plugins/bad.py"]
+    assert bad.error is not None
+    assert len(bad.error) + len(bad.traceback) < 140_000
+    assert bad.line in (1, None)
+
+
+def test_an_object_that_is_not_ready_to_be_asked_is_left_alone(put: Put, load: Any) -> None:
+    put(
+        "plugins/a.py",
+        """
+        from supervisor import handler
+
+        class Lazy:
+            @property
+            def __class__(self):
+                raise RuntimeError("no request yet")
+
+        current = Lazy()
+
+        @handler
+        def mail(job): ...
+        """,
+    )
+    manager, reports = load()
+    assert reports["plugins/a.py"].error is None
+    assert list(manager.handlers) == ["mail"]
 
 
 def test_files_that_cannot_be_read(put: Put, load: Any, tmp_path: Path) -> None:
