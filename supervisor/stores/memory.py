@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from typing import Any
 
-from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy, Tier
+from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Tier
 from supervisor.stores.base import (
     Capabilities,
     EnqueueRow,
@@ -26,18 +23,14 @@ from supervisor.stores.base import (
     Take,
     Waiting,
 )
+from supervisor.stores.memory_shelf import KeptJob, KeptLetter, KeptOwner, Shelf
 from supervisor.stores.shapes import (
     KEPT_ATTEMPTS,
     NO_SUCH_JOB,
-    Shown,
     Verdict,
     failure_record,
     iso,
-    job_dict,
     microseconds,
-    options_text,
-    overlaid,
-    own_max_retries,
     refuse_cancel,
     refuse_delete,
     refuse_redrive,
@@ -48,187 +41,15 @@ from supervisor.stores.shapes import (
 LEFT = "left"
 
 
-@dataclass(slots=True)
-class _Letter:
-    due_at: int
-    token: int = 0
-    tries: int = 0
-    accepted: frozenset[str] = frozenset()
-    state: str | None = "pending"
-
-
-@dataclass(slots=True)
-class _Job:
-    id: int
-    row: EnqueueRow
-    due_at: int
-    created_at: int
-    state: JobState
-    age: int
-    tier: int = Tier.FRESH
-    token: int = 0
-    settled: int = 0
-    owner: str | None = None
-    lease_until: int = 0
-    started_at: int | None = None
-    finished_at: int | None = None
-    retries: int = 0
-    lapses: int = 0
-    policy: Policy | None = None
-    result: str | None = None
-    errors: tuple[Mapping[str, Any], ...] = ()
-    letter: _Letter | None = None
-
-    @property
-    def letter_state(self) -> str | None:
-        return None if self.letter is None else self.letter.state
-
-    def lease(self) -> Lease:
-        row, options = self.row, options_text(self.row)
-        policy = self.policy or Policy()
-        return Lease(
-            id=self.id,
-            token=self.token,
-            handler=row.handler,
-            queue=row.queue,
-            payload=row.payload,
-            headers=row.headers,
-            retries=self.retries,
-            priority=row.priority,
-            tier=self.tier,
-            due_at=self.due_at,
-            created_at=self.created_at,
-            policy=policy if options is None else overlaid(policy, options),
-        )
-
-    def shown(self) -> dict[str, Any]:
-        return job_dict(
-            Shown(
-                id=self.id,
-                handler=self.row.handler,
-                payload=self.row.payload,
-                queue=self.row.queue,
-                priority=self.row.priority,
-                state=self.state.value,
-                retries=self.retries,
-                max_retries=own_max_retries(options_text(self.row), self.policy),
-                due_at=self.due_at,
-                created_at=self.created_at,
-                started_at=self.started_at,
-                finished_at=self.finished_at,
-                result=self.result,
-                headers=self.row.headers,
-                errors=self.errors,
-                dead_letter=self.letter_state,
-            )
-        )
-
-
-@dataclass(slots=True)
-class _Owner:
-    host: str
-    pid: int
-    seen_at: int
-    bell: tuple[int, int]
-    presence: Presence = field(default_factory=lambda: Presence("starting"))
-
-
-class _Shelf:
-    """The jobs, which every sibling shares, and the queues they wait in.
-
-    The heaps may hold entries that are no longer true; whoever takes one out compares it with the job.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.jobs: dict[int, _Job] = {}
-        self.sequence = 0
-        self.owners: dict[str, _Owner] = {}
-        self.paused: set[str] = set()
-        self.before: dict[int, _Job | None] | None = None
-        self.broken = False
-        self.index()
-
-    def index(self) -> None:
-        self.counts: Counter[tuple[str, int, JobState]] = Counter()
-        self.ready: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-        self.scheduled: list[tuple[int, int]] = []
-        self.in_flight: set[int] = set()
-        for job in self.jobs.values():
-            self.file(job)
-
-    def file(self, job: _Job) -> None:
-        """Put the job where its state belongs."""
-        self.counts[job.row.queue, job.tier, job.state] += 1
-        if job.state is JobState.READY:
-            heap = self.ready.setdefault((job.row.queue, job.tier), [])
-            heappush(heap, (-job.row.priority, job.age, job.id))
-        elif job.state is JobState.SCHEDULED:
-            heappush(self.scheduled, (job.due_at, job.id))
-        elif job.state is JobState.IN_FLIGHT:
-            self.in_flight.add(job.id)
-
-    def take_out(self, job: _Job) -> None:
-        self.counts[job.row.queue, job.tier, job.state] -= 1
-        self.in_flight.discard(job.id)
-
-    @contextmanager
-    def joined(self) -> Iterator[None]:
-        """All or nothing: what failed half way must not be kept with the rest, even if the caller goes on."""
-        try:
-            yield
-        except BaseException:
-            self.broken = True
-            raise
-
-    def remember(self, id: int) -> None:
-        """What the open transaction must put back if it fails."""
-        if self.before is not None and id not in self.before:
-            self.before[id] = copy(self.jobs[id]) if id in self.jobs else None
-
-    def put_back(self, before: Mapping[int, _Job | None]) -> None:
-        for id, job in before.items():
-            if job is None:
-                self.jobs.pop(id, None)
-            else:
-                self.jobs[id] = job
-        self.jobs = dict(sorted(self.jobs.items()))
-        self.index()
-
-    def candidates(self, queue: str, tier: int, limit: int) -> list[_Job]:
-        """The first ready jobs of a tier; they stay in it."""
-        heap = self.ready.get((queue, tier), [])
-        found: list[_Job] = []
-        entries: dict[int, tuple[int, int, int]] = {}
-        while heap and len(found) < limit:
-            entry = heappop(heap)
-            job = self.jobs.get(entry[2])
-            if job and job.id not in entries and (job.state, job.tier, job.age) == (JobState.READY, tier, entry[1]):
-                entries[job.id] = entry
-                found.append(job)
-        for entry in entries.values():
-            heappush(heap, entry)
-        return found
-
-    def next_scheduled(self) -> _Job | None:
-        while self.scheduled:
-            due_at, id = self.scheduled[0]
-            job = self.jobs.get(id)
-            if job is not None and job.state is JobState.SCHEDULED and job.due_at == due_at:
-                return job
-            heappop(self.scheduled)
-        return None
-
-
 class MemoryStore:
     """Implements `supervisor.stores.base.Store`. `sibling` gives another owner's or client's view of the same jobs."""
 
     capabilities = Capabilities()
     url = "memory://"
 
-    def __init__(self, clock: Callable[[], float] = time.time, shelf: _Shelf | None = None) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, shelf: Shelf | None = None) -> None:
         self._clock = clock
-        self._shelf = shelf or _Shelf()
+        self._shelf = shelf or Shelf()
         self._owner: str | None = None
         self.on_owner_gone: Callable[[str], None] = lambda owner: None  # never: owners die with this process
 
@@ -265,7 +86,7 @@ class MemoryStore:
     def _now(self) -> int:
         return microseconds(self._clock())
 
-    def _change(self, job: _Job, **changes: Any) -> None:
+    def _change(self, job: KeptJob, **changes: Any) -> None:
         shelf = self._shelf
         shelf.remember(job.id)
         shelf.take_out(job)
@@ -284,7 +105,7 @@ class MemoryStore:
         due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
         id = self._next_age()
         self._shelf.remember(id)
-        job = _Job(id, row, due, now, JobState.SCHEDULED if due > now else JobState.READY, age=id)
+        job = KeptJob(id, row, due, now, JobState.SCHEDULED if due > now else JobState.READY, age=id)
         self._shelf.jobs[id] = job
         self._shelf.file(job)
         return id
@@ -309,7 +130,7 @@ class MemoryStore:
                 bell = os.pipe()
                 for end in bell:
                     os.set_blocking(end, False)
-                self._shelf.owners[owner] = _Owner(host, pid, self._now(), bell)
+                self._shelf.owners[owner] = KeptOwner(host, pid, self._now(), bell)
         return None
 
     def leave(self) -> None:
@@ -374,7 +195,7 @@ class MemoryStore:
             deadline = self._now() + microseconds(ttl)
             return [self._claim(job, deadline, resolve) for take in takes for job in self._pick(take)]
 
-    def _pick(self, take: Take) -> list[_Job]:
+    def _pick(self, take: Take) -> list[KeptJob]:
         if take.queue in self._shelf.paused:
             return []
         fresh = self._shelf.candidates(take.queue, Tier.FRESH, take.limit)
@@ -382,7 +203,7 @@ class MemoryStore:
         urgent = sum(job.row.priority >= take.urgent for job in fresh)
         return [self._shelf.jobs[id] for id in take.pick([j.id for j in fresh], urgent, [j.id for j in retries])]
 
-    def _claim(self, job: _Job, deadline: int, resolve: Resolve) -> Lease:
+    def _claim(self, job: KeptJob, deadline: int, resolve: Resolve) -> Lease:
         self._change(
             job,
             state=JobState.IN_FLIGHT,
@@ -429,11 +250,11 @@ class MemoryStore:
         if outcome.failure is not None:
             changes["errors"] = _thinned((*job.errors, failure_record(outcome.failure, outcome.lease, now)))
         if outcome.letter:
-            changes["letter"] = _Letter(now, token=job.letter.token + 1 if job.letter else 0)
+            changes["letter"] = KeptLetter(now, token=job.letter.token + 1 if job.letter else 0)
         self._change(job, **changes)
         return True
 
-    def _leased(self, lease: Lease) -> _Job | None:
+    def _leased(self, lease: Lease) -> KeptJob | None:
         job = self._shelf.jobs.get(lease.id)
         held = job is not None and job.state is JobState.IN_FLIGHT and job.token == lease.token
         return job if held else None
@@ -462,7 +283,7 @@ class MemoryStore:
         with self._shelf.lock:
             return [job.lease() for job in self._in_flight() if job.owner == self._owner and job.id in set(ids)]
 
-    def _in_flight(self) -> Iterable[_Job]:
+    def _in_flight(self) -> Iterable[KeptJob]:
         return [self._shelf.jobs[id] for id in sorted(self._shelf.in_flight)]
 
     # recovery
@@ -488,10 +309,10 @@ class MemoryStore:
             due.sort(key=lambda job: job.letter.due_at if job.letter else 0)
             return [self._claim_letter(job, now + microseconds(ttl)) for job in due[:limit]]
 
-    def _pending(self) -> list[_Job]:
+    def _pending(self) -> list[KeptJob]:
         return [job for job in self._shelf.jobs.values() if job.letter_state == "pending"]
 
-    def _claim_letter(self, job: _Job, until: int) -> Letter:
+    def _claim_letter(self, job: KeptJob, until: int) -> Letter:
         letter = copy(job.letter)
         assert letter is not None
         letter.token, letter.tries, letter.due_at = letter.token + 1, letter.tries + 1, until
@@ -499,7 +320,7 @@ class MemoryStore:
         return Letter(job.id, letter.token, letter.tries, letter.accepted, job.shown())
 
     def accepted(self, letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
-        def accept(letter: _Letter) -> None:
+        def accept(letter: KeptLetter) -> None:
             letter.accepted |= {sink}
             if wanted <= letter.accepted:
                 letter.state = "delivered"
@@ -507,12 +328,12 @@ class MemoryStore:
         return self._change_letters(letters, accept)
 
     def postpone(self, letters: Sequence[Letter], delay: float) -> list[int]:
-        def put_off(letter: _Letter) -> None:
+        def put_off(letter: KeptLetter) -> None:
             letter.due_at = self._now() + microseconds(delay)
 
         return self._change_letters(letters, put_off)
 
-    def _change_letters(self, letters: Sequence[Letter], change: Callable[[_Letter], None]) -> list[int]:
+    def _change_letters(self, letters: Sequence[Letter], change: Callable[[KeptLetter], None]) -> list[int]:
         stale = []
         with self.transaction():
             for claimed in letters:
@@ -653,7 +474,7 @@ class MemoryStore:
         self,
         ids: Sequence[int] | None,
         refuse: Callable[[JobState, str | None], str | None],
-        change: Callable[[_Job], None],
+        change: Callable[[KeptJob], None],
     ) -> Verdict:
         done: list[int] = []
         refused: dict[int, str] = {}
@@ -671,17 +492,17 @@ class MemoryStore:
         self.ring()
         return done, refused
 
-    def _cancel(self, job: _Job) -> None:
+    def _cancel(self, job: KeptJob) -> None:
         self._change(job, state=JobState.CANCELLED, token=job.token + 1, finished_at=self._now(), owner=None)
 
-    def _retry(self, job: _Job) -> None:
+    def _retry(self, job: KeptJob) -> None:
         if job.state is JobState.SCHEDULED:
             now = self._now()
             self._change(job, state=JobState.READY, due_at=now, age=now if job.tier == Tier.RETRY else job.age)
         else:
             self._redrive(job)
 
-    def _redrive(self, job: _Job) -> None:
+    def _redrive(self, job: KeptJob) -> None:
         letter = copy(job.letter)
         if letter is not None:
             letter.state = None
@@ -699,13 +520,13 @@ class MemoryStore:
             letter=letter,
         )
 
-    def _delete(self, job: _Job) -> None:
+    def _delete(self, job: KeptJob) -> None:
         self._shelf.remember(job.id)
         self._shelf.take_out(job)
         del self._shelf.jobs[job.id]
 
 
-def _lapses(job: _Job, outcome: Outcome) -> int:
+def _lapses(job: KeptJob, outcome: Outcome) -> int:
     if outcome.seen is not None and outcome.kind is Kind.RELEASED:
         return job.lapses + 1
     expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
@@ -716,7 +537,7 @@ def _thinned(errors: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], 
     return errors if len(errors) <= KEPT_ATTEMPTS else (errors[0], *errors[1 - KEPT_ATTEMPTS :])
 
 
-def _owner_dict(name: str, owner: _Owner) -> dict[str, Any]:
+def _owner_dict(name: str, owner: KeptOwner) -> dict[str, Any]:
     gone = owner.presence.state == LEFT
     return {
         "owner": name,
