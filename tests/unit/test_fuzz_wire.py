@@ -13,6 +13,7 @@ from supervisor.durations import MAX_SECONDS
 from supervisor.processes import stacks, wire
 from supervisor.processes.output import Splitter
 from supervisor.processes.port import Reply
+from tests.unit.test_wire import MESSAGES
 
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
@@ -30,19 +31,7 @@ trees = st.recursive(
     max_leaves=25,
 )
 deep = st.integers(1, 3000).map(lambda depth: b"[" * depth + b"]" * depth)
-messages = st.sampled_from(
-    [
-        wire.Hello(["plugins"], "/base", [], "fork", 1.0, {"slow": 0.5}, 1000, "owner"),
-        wire.Fork(1, 2, "token"),
-        wire.Reap(3),
-        wire.Stop(),
-        wire.Importing("a.py"),
-        wire.Ready([{"source": "a.py"}]),
-        wire.Forked(1, 4242),
-        wire.NotForked(1, "no more processes"),
-        wire.Reaped(1, 9, 1024),
-    ]
-).map(lambda message: wire.encode(message)[:-1])
+messages = st.sampled_from(MESSAGES).map(lambda message: wire.encode(message)[:-1])
 outcomes = st.sampled_from(
     [
         b"[1,20,null]",

@@ -17,21 +17,22 @@ def lease(job_id: int, **fields: object) -> Lease:
     return Lease(job_id, 7, "mail", "default", '{"a": 1}', None, 2, 5, 0, 0, 0, Policy())._replace(**fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        wire.Hello(["plugins"], "/base", [], "fork", 1.0, {"slow": 0.5}, 1000, "owner"),
-        wire.Fork(1, 2, "token"),
-        wire.Reap(3),
-        wire.Stop(),
-        wire.Importing("a.py"),
-        wire.Ready([{"source": "a.py"}]),
-        wire.Forked(1, 4242),
-        wire.NotForked(1, "no more processes"),
-        wire.Reaped(1, 9, 1024),
-        wire.Reaped(1, None, None),
-    ],
-)
+MESSAGES = [
+    wire.Hello(["plugins"], "/base", [], "fork", 1.0, {"slow": 0.5}, 1000, "owner"),
+    wire.Fork(1, 2, "token"),
+    wire.Reap(3),
+    wire.Stop(),
+    wire.Importing("a.py"),
+    wire.Ready([{"source": "a.py"}]),
+    wire.Forked(1, 4242),
+    wire.NotForked(1, "no more processes"),
+    wire.Reaped(1, 9, 1024),
+    wire.Reaped(1, None, None),
+]
+"""Every kind, with and without what may be missing."""
+
+
+@pytest.mark.parametrize("message", MESSAGES)
 def test_every_message_comes_back_as_it_went(message: wire.Message) -> None:
     line = wire.encode(message)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
