@@ -6,7 +6,6 @@ It shares nothing with its siblings, and it touches nothing of the store.
 from __future__ import annotations
 
 import _thread
-import contextlib
 import gc
 import os
 import resource
@@ -109,9 +108,12 @@ class Heart:
     def _beat(self) -> None:
         last = float("-inf")
         while True:
-            now = monotonic()
-            if now - last >= self.interval:  # by the job that runs now
-                last = now
+            try:
+                now = monotonic()
+                if now - last >= self.interval:  # by the job that runs now
+                    last = now
+                    self._write()
+            except MemoryError:  # a job may have left no room for even a number: no reason not to beat
                 self._write()
             sleep(self._tick)
             self._arm()
@@ -125,9 +127,11 @@ class Heart:
             pass
 
     def _arm(self) -> None:
-        with contextlib.suppress(Exception):  # a job may have left too little memory for it: no reason not to beat
+        try:
             self._stack.arm()
             self._stack.dump_after(max(SILENT_TICKS * self._tick, TICK))
+        except Exception:
+            pass
 
 
 class Worker:

@@ -17,6 +17,7 @@ from tests.system.chaos_seats import Line
 
 SLACK = 0.25  # seconds between something and its line in the log, on a busy machine
 DEADLY = frozenset({"kill supervisor", "term supervisor", "stop supervisor"})
+FATAL = frozenset({"kill supervisor"})
 HOLDING = frozenset({"lock database", "fill disk"})
 RECOVERED_WITHIN = 15.0  # seconds; the other may stand still itself
 CAUSES = {
@@ -191,6 +192,7 @@ def leases_are_lost_for_a_reason(evidence: Evidence) -> Problems:
                 holder = line
             elif "recovered:" in line.message and holder is not None:
                 done = evidence.met(DEADLY, line.at - RECOVERED_WITHIN, line.at, holder.run)
+                done = done or evidence.met(FATAL, holder.at, line.at, holder.run)  # until somebody was free to look
                 if not done and not _was_away(evidence, line.at):
                     yield id, f"lost by run {holder.run}, to which nothing was done: {line.message}"
 
