@@ -130,7 +130,7 @@ class Heart:
         try:
             self._stack.arm()
             self._stack.dump_after(max(SILENT_TICKS * self._tick, TICK))
-        except Exception:
+        except Exception:  # and nothing that takes memory to suppress it, of which a job may have left too little
             pass
 
 
