@@ -1,0 +1,72 @@
+"""The program that enqueues for a contender: `python -m tests.benchmarks.client MODULE`, asked line by line in JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+import traceback
+from typing import Any
+
+from tests.benchmarks.peers.base import Code, Enqueuer, Payload, Task
+
+
+class Verbs:
+    def __init__(self, jobs: Enqueuer) -> None:
+        self.jobs = jobs
+
+    def enqueue(self, task: Task, payload: Payload) -> int:
+        before = time.time_ns()
+        self.jobs.enqueue(task, payload)
+        return before
+
+    def enqueue_each(self, task: Task, payloads: list[Payload]) -> float:
+        began = time.monotonic()
+        for payload in payloads:
+            self.jobs.enqueue(task, payload)
+        return time.monotonic() - began
+
+    def enqueue_many(self, task: Task, payloads: list[Payload]) -> float:
+        began = time.monotonic()
+        self.jobs.enqueue_many(task, payloads)
+        return time.monotonic() - began
+
+    def steadily(self, task: Task, payloads: list[Payload], rate: float) -> list[int]:
+        """Keeps to the schedule: when it falls behind, it catches up."""
+        began = time.monotonic()
+        times = []
+        for number, payload in enumerate(payloads):
+            early = began + number / rate - time.monotonic()
+            if early > 0:
+                time.sleep(early)
+            times.append(self.enqueue(task, payload))
+        return times
+
+
+def main(module: str) -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr  # a peer that prints must not answer
+    try:
+        code: Code = importlib.import_module(f"tests.benchmarks.peers.{module}")  # type: ignore[assignment]
+        verbs = Verbs(code.connect())
+    except Exception as problem:
+        traceback.print_exc()
+        _answer(answers, {"problem": f"{type(problem).__name__}: {problem}"})
+        return
+    _answer(answers, {"value": "connected"})
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            _answer(answers, {"value": getattr(verbs, question.pop("verb"))(**question)})
+        except Exception as problem:
+            traceback.print_exc()
+            _answer(answers, {"problem": f"{type(problem).__name__}: {problem}"})
+
+
+def _answer(out: Any, answer: dict[str, Any]) -> None:
+    out.write(json.dumps(answer) + "\n")
+    out.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

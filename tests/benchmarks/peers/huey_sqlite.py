@@ -1,0 +1,17 @@
+"""Huey on SQLite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huey import SqliteHuey
+
+from tests.benchmarks.peers.base import here
+from tests.benchmarks.peers.huey_code import Jobs
+
+huey = SqliteHuey("bench", filename=str(Path(here().folder, "huey.db")))
+jobs = Jobs(huey)
+
+
+def connect() -> Jobs:
+    return jobs

@@ -1,0 +1,103 @@
+"""This project, on SQLite."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from supervisor import Client, NewJob
+from tests.benchmarks.peers.base import Payload, Place, Task, here
+
+PLUGIN = """
+from supervisor import Retry, handler, hookimpl
+from tests.benchmarks import tasks
+
+
+@handler
+def noop(job):
+    tasks.noop(job.payload)
+
+
+@handler
+def stamp(job):
+    tasks.stamp(job.payload)
+
+
+@handler
+def sleep(job):
+    tasks.sleep(job.payload)
+
+
+@handler
+def hang(job):
+    tasks.hang(job.payload)
+
+
+@handler
+def die(job):
+    tasks.die(job.payload)
+
+
+@handler
+def flaky(job):
+    try:
+        tasks.flaky(job.payload, job.attempt)
+    except tasks.Again as again:
+        raise Retry(str(again), after=again.delay) from again
+
+
+@hookimpl
+def supervisor_worker_started(worker):
+    pass
+
+
+@hookimpl(wrapper=True)
+def supervisor_run(job):
+    return (yield)
+
+
+@hookimpl
+def supervisor_events(events):
+    pass
+"""
+
+
+def write(place: Place) -> None:
+    """The config and the plugin of this place."""
+    settings = place.settings
+    timeout = "" if settings.timeout is None else f", timeout: {settings.timeout:g}s"
+    folder = Path(place.folder)
+    (folder / "plugins").mkdir(exist_ok=True)
+    (folder / "plugins" / "bench.py").write_text(PLUGIN)
+    (folder / "supervisor.yaml").write_text(
+        f"store: {{url: 'sqlite:///jobs.db', synchronous: {settings.synchronous}}}\n"
+        f"workers: {{count: {settings.workers}{timeout}}}\n"
+        f"retry: {{max_retries: {settings.retries}}}\n"
+        "log: {level: warning}\n"
+    )
+
+
+def database(place: Place) -> Path:
+    return Path(place.folder, "jobs.db")
+
+
+def commands(place: Place) -> Sequence[Sequence[str]]:
+    write(place)
+    return [[sys.executable, "-m", "supervisor", "run", "-c", str(Path(place.folder, "supervisor.yaml"))]]
+
+
+class Jobs:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def enqueue(self, task: Task, payload: Payload) -> None:
+        self._client.enqueue(task, payload)
+
+    def enqueue_many(self, task: Task, payloads: Sequence[Payload]) -> None:
+        self._client.enqueue_many([NewJob(task, payload) for payload in payloads])
+
+
+def connect() -> Jobs:
+    place = here()
+    return Jobs(Client(f"sqlite:///{database(place)}", create=True))
