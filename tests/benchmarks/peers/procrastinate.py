@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from procrastinate import App, PsycopgConnector, RetryStrategy, SyncPsycopgConnector
+from procrastinate import App, PsycopgConnector, RetryStrategy
 
 from tests.benchmarks import tasks
 from tests.benchmarks.peers.base import Payload, Task, here
@@ -17,19 +17,15 @@ for each in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die):
 
 
 class Jobs:
-    def __init__(self, app: App) -> None:
-        self._app = app
-
     def enqueue(self, task: Task, payload: Payload) -> None:
-        self._app.tasks[task].defer(payload=dict(payload))
+        app.tasks[task].defer(payload=dict(payload))
 
     def enqueue_many(self, task: Task, payloads: Sequence[Payload]) -> None:
-        self._app.tasks[task].batch_defer(*({"payload": dict(payload)} for payload in payloads))
+        app.tasks[task].batch_defer(*({"payload": dict(payload)} for payload in payloads))
 
 
 def connect() -> Jobs:
-    enqueuing = app.with_connector(SyncPsycopgConnector(conninfo=place.url))
-    enqueuing.open()
-    if not enqueuing.check_connection():
-        enqueuing.schema_manager.apply_schema()
-    return Jobs(enqueuing)
+    app.open()
+    if not app.check_connection():
+        app.schema_manager.apply_schema()
+    return Jobs()
