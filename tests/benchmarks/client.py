@@ -43,11 +43,23 @@ class Verbs:
             times.append(self.enqueue(task, payload))
         return times
 
+    def load(self, rate: float, batches: float, seconds: float) -> float:
+        """No-op jobs at so many a second, in so many batches a second; gives the rate that was reached."""
+        began, sent, total = time.monotonic(), 0, int(rate * seconds)
+        while sent < total:
+            passed = time.monotonic() - began
+            due = min(total, int(rate * passed))
+            if due > sent:
+                self.jobs.enqueue_many("noop", [{"n": number} for number in range(sent, due)])
+                sent = due
+            time.sleep(max(0.0, 1 / batches - (time.monotonic() - began - passed)))
+        return sent / (time.monotonic() - began)
+
 
 def main(module: str) -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # a peer that prints must not answer
     try:
-        code: Code = importlib.import_module(f"tests.benchmarks.peers.{module}")  # type: ignore[assignment]
+        code: Code = importlib.import_module(f"tests.benchmarks.peers.{module}")
         verbs = Verbs(code.connect())
     except Exception as problem:
         traceback.print_exc()

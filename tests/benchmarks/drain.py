@@ -1,51 +1,79 @@
-"""No-op jobs waiting in SQLite, drained by two workers with `synchronous=FULL`; beside the bare hot path in the same run."""
+"""No-op jobs that wait, drained by two worker processes; beside the bare hot path in the same run."""
 
 from __future__ import annotations
 
 import re
-import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
+from functools import partial
 
-from supervisor import NewJob
-from tests.benchmarks.field import field
+from tests.benchmarks.peers import ours
+from tests.benchmarks.peers.base import Peer
+from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
+from tests.benchmarks.places import Site, site
+from tests.benchmarks.runs import Run
+from tests.benchmarks.table import Measure
+from tests.benchmarks.waiting import until
 
+NAME = "drain"
+TITLE = "no-op jobs that wait, drained by 2 worker processes"
 JOBS = 100_000
-ROUNDS = 3
-CONFIG = "store: sqlite:///jobs.db\nworkers: {count: 2}\nlog: {level: warning}\n"
-PLUGIN = "from supervisor import handler\n\n@handler\ndef noop(job):\n    return None\n"
+SECONDS = 4.0
+LAST = 20
+RATE = Measure("drain", "jobs/s", "more")
+YARDSTICK = "bare hot path (yardstick.py)"
 
 
-def ours() -> float:
-    """Jobs per second from the first start to the last settle."""
-    with field(CONFIG, PLUGIN) as here:
-        with here.client() as client:
-            client.enqueue_many([NewJob("noop", {"n": n}) for n in range(JOBS)])
-        done = subprocess.run(here.command("run", "--drain"), capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        ((first, last, succeeded),) = here.ask(
-            "select min(started_at), max(finished_at), count(*) from jobs where finished_at is not null"
-        )
-        if succeeded != JOBS:
-            raise RuntimeError(f"{succeeded} of {JOBS} jobs ended: {done.stderr}")
-        return JOBS / (last - first) * 1e6
+def run(run: Run) -> None:
+    table = run.table(NAME, TITLE, [RATE])
+    jobs = JOBS // 50 if run.quick else JOBS
+    contenders = {SUPERVISOR.title: partial(drained, SUPERVISOR, jobs), YARDSTICK: partial(yardstick, jobs)}
+    for peer in run.wanted(PEERS):
+        contenders[peer.title] = partial(drained, peer, _share(peer, run.quick))
+        table.note(f"{peer.title}: {_share(peer, run.quick):,} jobs; {peer.lacks}")
+    table.note(f"{SUPERVISOR.title}: {jobs:,} jobs, durable (synchronous=FULL), until the last is settled as succeeded")
+    table.note("Redis keeps nothing on disk; PostgreSQL is durable, as it comes")
+    run.compare(table, contenders)
+    for peer in (SUPERVISOR, *run.wanted(PEERS)):
+        if values := table.values(peer.title, RATE):
+            run.rates[peer.name] = sorted(values)[len(values) // 2]
 
 
-def yardstick() -> float:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.yardstick", str(JOBS)], capture_output=True, text=True, check=True
-    )
+def drained(peer: Peer, jobs: int) -> Mapping[str, float]:
+    """Jobs a second from the start of the first to the end of the last. Those two, and a few before the last, are stamped."""
+    with site(peer) as place, place.client() as client:
+        stamps = place.stamps()
+        client.enqueue_many("stamp", [stamps.payload("first")])
+        client.enqueue_many("noop", [{"n": number} for number in range(jobs - LAST - 1)])
+        client.enqueue_many("stamp", [stamps.payload(number) for number in range(LAST)])
+        with place.workers():
+            stamps.wait(LAST + 1)
+            settled = _settled(place, jobs) if peer is SUPERVISOR else 0.0
+            times = [at / 1e9 for _id, at, _pid in stamps.lines()]
+            return {RATE.name: jobs / (max(*times, settled) - min(times))}
+
+
+def yardstick(jobs: int) -> Mapping[str, float]:
+    command = [sys.executable, "-m", "tests.benchmarks.yardstick", str(jobs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.match(r"([\d,]+) jobs/s", done.stdout)
     if found is None:
         raise RuntimeError(done.stdout)
-    return float(found[1].replace(",", ""))
+    return {RATE.name: float(found[1].replace(",", ""))}
 
 
-def run() -> None:
-    pairs = [(ours(), yardstick()) for _ in range(ROUNDS)]
-    ratios = [mine / bare for mine, bare in pairs]
-    print(f"drain {JOBS:,} no-op jobs, median of {ROUNDS}:")
-    print(f"  supervisor {statistics.median(mine for mine, _ in pairs):,.0f} jobs/s")
-    print(f"  bare hot path {statistics.median(bare for _, bare in pairs):,.0f} jobs/s")
-    print(f"  ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+def _settled(place: Site, jobs: int) -> float:
+    """When all were seen settled as succeeded, in the store."""
+    with ours.asking(place.place) as store:
+        until(lambda: store.succeeded() >= jobs, f"{jobs} jobs settled")
+        at = time.time()
+        if (counted := store.succeeded(each=True)) != jobs:
+            raise RuntimeError(f"{counted} of {jobs} jobs are settled as succeeded")
+    return at
+
+
+def _share(peer: Peer, quick: bool) -> int:
+    """As many jobs as it drains in seconds."""
+    return max(2 * LAST, int(peer.drains * SECONDS / (10 if quick else 1)))

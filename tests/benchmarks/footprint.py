@@ -1,39 +1,58 @@
-"""Idle supervisor, nursery and two workers: memory (PSS) and CPU."""
+"""Idle workers, all processes together: memory (PSS, so that what they share counts once) and CPU."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
 
-from tests.benchmarks.field import field, until
-from tests.benchmarks.latency import CONFIG, PLUGIN
+from tests.benchmarks.peers.base import Peer
+from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
+from tests.benchmarks.places import site, tree
+from tests.benchmarks.runs import Run
+from tests.benchmarks.table import Measure
 
+NAME = "footprint"
+TITLE = "2 idle worker processes and all that belongs to them"
 SECONDS = 10.0
+MEMORY = Measure("memory", "MB of PSS", "less")
+CPU = Measure("CPU", "% of a core", "less")
 
 
-def run() -> None:
-    with field(CONFIG, PLUGIN) as here:
-        stamps = here.folder / "stamps"
-        with here.client() as client, here.running() as process:
-            client.enqueue("stamp", {"to": str(stamps)})
-            until(stamps.exists, "the first job")
-            time.sleep(1.0)
-            tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-            before = sum(_cpu(one) for one in tree)
-            time.sleep(SECONDS)
-            used = sum(_cpu(one) for one in tree) - before
-            for one in tree:
-                print(f"  {one.pid} {pss(one.pid) / 1e6:6.1f} MB  {' '.join(one.cmdline())[:100]}")
-            print(
-                f"idle: {sum(pss(one.pid) for one in tree) / 1e6:.1f} MB of PSS in {len(tree)} processes, {used / SECONDS:.2%} of a core"
-            )
+def run(run: Run) -> None:
+    table = run.table(NAME, TITLE, [MEMORY, CPU])
+    table.note("without Redis and PostgreSQL, where they are needed")
+    seconds = 1.0 if run.quick else SECONDS
+    contenders = {peer.title: partial(idle, peer, seconds) for peer in (SUPERVISOR, *run.wanted(PEERS))}
+    run.compare(table, contenders)
 
 
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
+def idle(peer: Peer, seconds: float) -> Mapping[str, float]:
+    with site(peer) as place, place.client() as client, place.workers() as workers:
+        stamps = place.stamps()
+        client.enqueue("stamp", stamps.payload("warm"))
+        stamps.wait_for("warm")
+        time.sleep(min(2.0, seconds))
+        processes = [process for worker in workers for process in tree(worker.pid)]
+        began, before = time.monotonic(), cpu(processes)
+        time.sleep(seconds)
+        used = (cpu(processes) - before) / (time.monotonic() - began)
+        return {MEMORY.name: sum(pss(process.pid) for process in processes) / 1e6, CPU.name: used * 100}
+
+
+def cpu(processes: Sequence[psutil.Process]) -> float:
+    """Seconds that all threads have run. The ticks of `psutil.cpu_times` are too coarse for what is idle."""
+    return sum(_ran(thread) for process in processes for thread in Path(f"/proc/{process.pid}/task").glob("*")) / 1e9
+
+
+def _ran(thread: Path) -> int:
+    with contextlib.suppress(OSError):
+        return int((thread / "schedstat").read_text().split()[0])
+    return 0
 
 
 def pss(pid: int) -> int:

@@ -87,6 +87,14 @@ class Client:
     def steadily_end(self) -> list[int]:
         return [int(at) for at in self._answer()]
 
+    def load_begin(self, rate: float, batches: float, seconds: float) -> None:
+        """No-op jobs at so many a second, in so many batches a second, without waiting for the end."""
+        self._tell("load", rate=rate, batches=batches, seconds=seconds)
+
+    def load_end(self) -> float:
+        """Waits for it, and gives the rate that was reached."""
+        return float(self._answer())
+
     def _ask(self, verb: str, **arguments: Any) -> Any:
         self._tell(verb, **arguments)
         return self._answer()
@@ -196,6 +204,11 @@ def site(peer: Peer, settings: Settings | None = None) -> Iterator[Site]:
     ):
         url = stack.enter_context(servers.RUNNING[peer.server]()) if peer.server else ""
         yield Site(peer, Place(folder, url, settings or Settings()))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def installed(distribution: str) -> str | None:

@@ -19,12 +19,17 @@ class Absent(Exception):
 
 @dataclass
 class Run:
-    """`peers`: the names of those that may take part, None for all. `quick`: the figures don't count, only that they come."""
+    """`peers`: the names of those that may take part, None for all. `quick`: the figures don't count, only that they come.
+
+    `rates`: what each contender has drained in this run, in jobs a second, by its name; rows that load them look here.
+    `failed`: this project itself could not be measured.
+    """
 
     rounds: int = 3
     peers: Collection[str] | None = None
     quick: bool = False
     tables: list[Table] = field(default_factory=list)
+    rates: dict[str, float] = field(default_factory=dict)
     failed: bool = False
 
     def wanted(self, peers: Iterable[Peer]) -> list[Peer]:

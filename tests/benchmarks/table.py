@@ -98,7 +98,7 @@ class Table:
     def text(self) -> str:
         lines = _aligned([_HEADINGS, *map(_cells, self.figures())])
         absent = [f"{contender}: {reason}" for contender, reason in self._absent.items()]
-        return "\n".join([self.title, *(f"  {line}" for line in [*lines, *absent, *self.notes])])
+        return "\n".join([f"{self.row}: {self.title}", *(f"  {line}" for line in [*lines, *absent, *self.notes])])
 
     def markdown(self) -> str:
         rows = [_HEADINGS, ("---", "---", "--:", "--:", "--:"), *map(_cells, self.figures())]

@@ -64,7 +64,7 @@ class Peer:
     """`name` on the command line, `title` in the tables, `module` in `tests.benchmarks.peers`, `distributions` as pip calls them (the first is the peer).
 
     `drains`: jobs a second that it does about, so that a measurement takes seconds and not minutes.
-    `lacks`: what it does less than ours, to be read beside its figures.
+    `lacks`: what it does less than ours, to be read beside its figures. `bulk`: it has a call that enqueues many.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Peer:
     drains: int
     lacks: str
     commands: Commands
+    bulk: bool = False
 
 
 class Code(Protocol):
@@ -90,4 +91,4 @@ class Enqueuer(Protocol):
     def enqueue(self, task: Task, payload: Payload) -> None: ...
 
     def enqueue_many(self, task: Task, payloads: Sequence[Payload]) -> None:
-        """The fastest that the peer offers for many; its one by one, if it offers nothing."""
+        """By the peer's call for many; one by one, if it has none."""

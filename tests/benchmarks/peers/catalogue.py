@@ -51,7 +51,7 @@ def _procrastinate(place: Place) -> Sequence[Sequence[str]]:
     return [worker] * place.settings.workers
 
 
-SUPERVISOR = Peer(OURS, OURS, "ours", ("job-supervisor",), None, 50_000, "", ours.commands)
+SUPERVISOR = Peer(OURS, OURS, "ours", ("job-supervisor",), None, 50_000, "", ours.commands, bulk=True)
 HUEY_SQLITE = _huey("sqlite")
 HUEY_REDIS = _huey("redis")
 CELERY = Peer(
@@ -75,7 +75,15 @@ DRAMATIQ = Peer(
     _dramatiq,
 )
 RQ = Peer(
-    "rq", "RQ", "rq", ("rq", "redis"), "redis", 110, "forks a process for each job; no retry unless asked for", _rq
+    "rq",
+    "RQ",
+    "rq",
+    ("rq", "redis"),
+    "redis",
+    110,
+    "forks a process for each job; no retry unless asked for",
+    _rq,
+    bulk=True,
 )
 PROCRASTINATE = Peer(
     "procrastinate",
@@ -86,6 +94,7 @@ PROCRASTINATE = Peer(
     450,
     "no timeout; a job whose worker died stays where it was",
     _procrastinate,
+    bulk=True,
 )
 
 PEERS = (HUEY_SQLITE, HUEY_REDIS, CELERY, DRAMATIQ, RQ, PROCRASTINATE)
