@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -16,12 +17,14 @@ NAME = "latency"
 TITLE = "from just before the enqueue to the handler's start"
 JOBS = 300
 PAUSE = 0.005
-PROBES_PER_SECOND = 50
+SECONDS = 5.0
+MOST = 2_000
+BULK = 10_000
 BATCHES_PER_SECOND = 200
-SECONDS = 6.0
 IDLE = [Measure("idle p50", "ms", "less"), Measure("idle p99", "ms", "less")]
 LOADED = [Measure("half load p50", "ms", "less"), Measure("half load p99", "ms", "less")]
 NORMAL = f"{SUPERVISOR.title}, synchronous=NORMAL"
+BULKY = f"{SUPERVISOR.title}, {BULK:,} jobs/s more in bulk"
 
 
 def run(run: Run) -> None:
@@ -33,14 +36,12 @@ def run(run: Run) -> None:
     run.compare(table, contenders | {peer.title: partial(idle, peer, jobs) for peer in peers})
 
     table = run.table(NAME, f"{TITLE}, under half load", LOADED)
-    table.note(
-        f"no-op jobs come in {BATCHES_PER_SECOND} batches a second, half of what it drains; measured: {PROBES_PER_SECOND} others a second"
-    )
+    table.note(f"one program enqueues one by one, half as many a second as were drained, {MOST:,} at most")
     seconds = 1.0 if run.quick else SECONDS
-    loads = {peer: run.rates.get(peer.name, float(peer.drains)) / 2 for peer in (SUPERVISOR, *peers)}
-    for peer, load in loads.items():
-        table.note(f"{peer.title}: {load:,.0f} jobs/s")
-    run.compare(table, {peer.title: partial(loaded, peer, load, seconds) for peer, load in loads.items()})
+    loads = {peer: min(run.rates.get(peer.name, float(peer.drains)) / 2, MOST) for peer in (SUPERVISOR, *peers)}
+    contenders = {peer.title: partial(loaded, peer, load, seconds) for peer, load in loads.items()}
+    contenders[BULKY] = partial(loaded, SUPERVISOR, loads[SUPERVISOR], seconds, BULK)
+    run.compare(table, contenders)
 
 
 def idle(peer: Peer, jobs: int, settings: Settings | None = None) -> Mapping[str, float]:
@@ -55,23 +56,28 @@ def idle(peer: Peer, jobs: int, settings: Settings | None = None) -> Mapping[str
         return _percentiles(IDLE, waits)
 
 
-def loaded(peer: Peer, load: float, seconds: float) -> Mapping[str, float]:
-    """One program brings the load, another the jobs that are measured; the first second doesn't count."""
-    with site(peer) as place, place.client() as loader, place.client() as prober, place.workers():
+def loaded(peer: Peer, load: float, seconds: float, bulk: float = 0.0) -> Mapping[str, float]:
+    """Every job of a steady stream is measured, but for the first second's. `bulk`: so many more a second, from a second program."""
+    with site(peer) as place, place.client() as streaming, place.workers(), contextlib.ExitStack() as stack:
         stamps = place.stamps()
-        _warm(prober, stamps)
-        loader.load_begin(load, BATCHES_PER_SECOND, seconds + 1.0)
-        time.sleep(1.0)
-        probes = int(PROBES_PER_SECOND * seconds)
-        before = prober.steadily("stamp", [stamps.payload(number) for number in range(probes)], PROBES_PER_SECOND)
-        held = loader.load_end()
-        if held < 0.9 * load:
-            raise RuntimeError(
-                f"the load was {held:,.0f} jobs/s instead of {load:,.0f}: its enqueue is not fast enough"
-            )
-        stamps.wait(probes + 1)
+        _warm(streaming, stamps)
+        if bulk:
+            loader = stack.enter_context(place.client())
+            loader.load_begin(bulk, BATCHES_PER_SECOND, seconds + 1.0)
+        jobs = int(load * (seconds + 1.0))
+        before = streaming.steadily("stamp", [stamps.payload(number) for number in range(jobs)], load)
+        if bulk:
+            _insist(loader.load_end(), bulk)
+        _insist((jobs - 1) / (before[-1] - before[0]) * 1e9, load)
+        stamps.wait(jobs + 1)
         starts = stamps.times()
-        return _percentiles(LOADED, [(starts[str(number)][0] - at) / 1e6 for number, at in enumerate(before)])
+        waits = [(starts[str(number)][0] - at) / 1e6 for number, at in enumerate(before)]
+        return _percentiles(LOADED, waits[int(load) :])
+
+
+def _insist(held: float, wanted: float) -> None:
+    if held < 0.9 * wanted:
+        raise RuntimeError(f"{held:,.0f} jobs/s were enqueued instead of {wanted:,.0f}: that is no half load")
 
 
 def _warm(client: Client, stamps: Stamps) -> None:

@@ -1,0 +1,32 @@
+"""The command that measures, on little work and without peers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.places import ROOT
+
+
+@pytest.mark.timeout(60)
+def test_the_command_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    data, markdown = tmp_path / "all.json", tmp_path / "all.md"
+    words = ["drain", "--quick", "--peers", "none", "--json", str(data), "--markdown", str(markdown)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks", *words],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (table,) = json.loads(data.read_text())["tables"]
+    assert {figure["contender"] for figure in table["figures"]} == {"supervisor", "bare hot path (yardstick.py)"}
+    assert all(figure["median"] > 0 for figure in table["figures"])
+    assert "| supervisor | drain |" in markdown.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.json", "all.md"]

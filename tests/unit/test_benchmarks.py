@@ -1,0 +1,132 @@
+"""The arithmetic of the benchmarks' tables, and that the command measures."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from tests.benchmarks.__main__ import main
+from tests.benchmarks.peers.base import Peer
+from tests.benchmarks.places import percentile, site
+from tests.benchmarks.runs import Absent, Run
+from tests.benchmarks.table import Measure, Table
+
+RATE = Measure("drain", "jobs/s", "more")
+WAIT = Measure("wait", "ms", "less")
+
+
+def table() -> Table:
+    table = Table("drain", "no-op jobs", [RATE, WAIT])
+    for ours, theirs in ((100.0, 50.0), (400.0, 100.0), (90.0, 30.0)):
+        table.add("supervisor", {"drain": ours, "wait": 2.0})
+        table.add("other", {"drain": theirs})
+    return table
+
+
+def test_a_figure_has_the_median_and_the_spread_of_its_rounds() -> None:
+    ours = table().figures()[0]
+    assert (ours.contender, ours.median, ours.spread, ours.ratio) == ("supervisor", 100.0, (90.0, 400.0), None)
+
+
+def test_the_ratio_is_the_median_of_each_rounds_ratio() -> None:
+    assert table().figures()[1].ratio == 3.0  # of 2, 4 and 3; that of the medians is 2
+
+
+def test_of_what_should_be_little_the_ratio_is_the_other_way_round() -> None:
+    assert WAIT.ratio(ours=2.0, other=6.0) == 3.0
+    assert RATE.ratio(ours=2.0, other=6.0) == pytest.approx(1 / 3)
+    assert WAIT.ratio(ours=0.0, other=6.0) == float("inf")
+
+
+def test_who_ran_in_fewer_rounds_is_compared_in_those() -> None:
+    some = Table("drain", "", [RATE])
+    for value in (100.0, 200.0, 300.0):
+        some.add("supervisor", {"drain": value})
+    some.add("other", {"drain": 50.0})
+    assert some.figures()[1].ratio == 2.0
+
+
+def test_a_measure_that_a_contender_lacks_is_left_out() -> None:
+    assert [(figure.contender, figure.measure.name) for figure in table().figures()] == [
+        ("supervisor", "drain"),
+        ("other", "drain"),
+        ("supervisor", "wait"),
+    ]
+
+
+def test_a_value_of_no_measure_is_refused() -> None:
+    with pytest.raises(ValueError, match="not measured in drain: speed"):
+        table().add("other", {"speed": 1.0})
+
+
+def test_text_and_markdown_and_json_say_the_same() -> None:
+    full = table()
+    full.absent("third", "not installed:\n third")
+    full.note("a note")
+    text, markdown, data = full.text(), full.markdown(), json.loads(json.dumps(full.json()))
+    for said in (text, markdown):
+        assert "100 jobs/s" in said and "90.0 - 400" in said and "3.00 x" in said and "a note" in said
+    assert "third: not installed: third" in text
+    assert "| third | not installed: third |" in markdown
+    assert data["absent"] == {"third": "not installed: third"}
+    assert data["figures"][1] == {
+        "contender": "other",
+        "measure": "drain",
+        "unit": "jobs/s",
+        "better": "more",
+        "values": [50.0, 100.0, 30.0],
+        "median": 50.0,
+        "ratio": 3.0,
+    }
+
+
+def test_contenders_are_measured_in_turn_and_one_that_fails_is_out(capsys: pytest.CaptureFixture[str]) -> None:
+    turns: list[str] = []
+
+    def measured(name: str) -> dict[str, float]:
+        turns.append(name)
+        if name == "broken" and len(turns) > 3:
+            raise Absent("ran out")
+        return {"drain": 1.0}
+
+    run = Run(rounds=3)
+    some = run.table("drain", "", [RATE])
+    run.compare(some, {name: partial(measured, name) for name in ("supervisor", "broken", "other")})
+    assert turns == ["supervisor", "broken", "other", "supervisor", "broken", "other", "supervisor", "other"]
+    assert some.absences == {"broken": "ran out"}
+    assert "broken: ran out" in capsys.readouterr().out
+    assert not run.failed
+
+
+def test_a_run_without_ours_has_failed() -> None:
+    def fails() -> dict[str, float]:
+        raise RuntimeError("no")
+
+    run = Run(rounds=1)
+    run.compare(run.table("drain", "", [RATE]), {"supervisor": fails})
+    assert run.failed and run.tables[0].absences == {"supervisor": "RuntimeError: no"}
+
+
+def test_a_peer_that_is_not_installed_is_absent() -> None:
+    peer = Peer("x", "X", "x", ("surely-not-installed",), None, 1, "", lambda place: [])
+    with pytest.raises(Absent, match="not installed: surely-not-installed"), site(peer):
+        pass
+
+
+def test_percentiles() -> None:
+    values = [float(n) for n in range(100, 0, -1)]
+    assert (percentile(values, 0.5), percentile(values, 0.99), percentile([7.0], 0.99)) == (51.0, 100.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["drian"], "no benchmark drian; expected some of drain,"),
+        (["drain", "--peers", "celry"], "no peer celry; expected some of huey-sqlite,"),
+    ],
+)
+def test_what_is_not_known_is_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
