@@ -27,6 +27,7 @@ COMMANDS = {
     "dlq": "supervisor.cli.dlq",
     "queues": "supervisor.cli.queues",
     "plugins": "supervisor.cli.plugins",
+    "bench": "supervisor.cli.bench",
 }
 INTERRUPTED = 130
 OUTPUT_LOST = FATAL = 1

@@ -1,0 +1,146 @@
+"""`supervisor bench` measures, and leaves nothing behind: no folder, no process, nothing in the user's store."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.system.command import PATIENCE, Command, wait_for
+
+LOUD = {
+    "loud.py": """
+        from pathlib import Path
+        from supervisor import handler, hookimpl
+
+        Path(__file__).with_name("imported").touch()
+
+        @hookimpl
+        def supervisor_sinks():
+            return {"junk": Junk}
+
+        class Junk:
+            def __init__(self):
+                Path(__file__).with_name("opened").touch()
+    """
+}
+GRIM = """
+from supervisor import hookimpl
+
+@hookimpl(wrapper=True)
+def supervisor_run(job):
+    yield
+    raise ValueError("no job is good enough")
+"""
+ENDLESS = "10000000"
+
+
+def folders(command: Command) -> list[Path]:
+    return sorted(command.folder.glob("supervisor-bench-*"))
+
+
+def start(command: Command, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command.arguments("bench", *arguments), cwd=command.folder, env=command.env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def until_latency_is_measured(command: Command) -> None:
+    wait_for(lambda: any((folder / "stamps").exists() for folder in folders(command)), PATIENCE, 0.001)
+
+
+def test_it_prints_the_rates_and_touches_nothing_of_the_users(command: Command) -> None:
+    command.write(
+        config="workers: {count: 1, queues: [mail, reports]}\nhandlers: {mail: {timeout: 1s}}\ndlq: {sinks: [{type: junk}]}\n",
+        plugins=LOUD,
+    )
+    before = sorted(command.folder.rglob("*"))
+    ended = command.call("bench", "--jobs", "40", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    told = json.loads(ended.out)
+    assert (told["jobs"], told["workers"], told["synchronous"]) == (40, 1, "full")
+    assert all(told[rate] > 0 for rate in ("enqueue_per_second", "enqueue_many_per_second", "drain_per_second"))
+    assert 0 < told["idle_latency_ms"]["p50"] <= told["idle_latency_ms"]["p99"]
+    assert sorted(command.folder.rglob("*")) == before
+
+
+def test_people_are_told_row_by_row_and_which_store_was_measured(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nstore: {url: 'sqlite:///data/jobs.db', synchronous: normal}\n")
+    (command.folder / "data").mkdir()
+    ended = command.call("bench", "--jobs", "40")
+    assert (ended.code, ended.err) == (0, "")
+    heading, *rows = ended.out.splitlines()
+    assert "40 jobs" in heading
+    assert "data/jobs.db" in heading
+    assert "synchronous=normal" in heading
+    assert [row[:16].rstrip() for row in rows] == ["enqueue one by o", "enqueue in bulk", "drain", "latency when idl"]
+    assert list((command.folder / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_behind(command: Command, number: signal.Signals) -> None:
+    bench = start(command, "--jobs", "1000000" if number is signal.SIGHUP else "300")
+    wait_for(lambda: folders(command) != [])
+    if number is not signal.SIGHUP:
+        until_latency_is_measured(command)
+    bench.send_signal(number)
+    _out, err = bench.communicate(timeout=PATIENCE)
+    assert (bench.returncode, err) == (128 + number, "")
+    assert folders(command) == []
+
+
+def test_what_a_killed_one_leaves_ends_at_once_and_is_removed_by_the_next(command: Command) -> None:
+    bench = start(command, "--jobs", "300")
+    until_latency_is_measured(command)
+    bench.kill()
+    bench.communicate(timeout=PATIENCE)
+    wait_for(lambda: command.processes() == {})
+    (left,) = folders(command)
+    assert command.call("bench", "--jobs", "1").code == 0
+    assert not left.exists()
+
+
+def test_one_that_runs_is_not_in_the_way_of_another(command: Command) -> None:
+    bench = start(command, "--jobs", ENDLESS)
+    wait_for(lambda: any((folder / "jobs.db").exists() for folder in folders(command)))
+    (first,) = folders(command)
+    assert command.call("bench", "--jobs", "1").code == 0
+    assert folders(command) == [first]
+    bench.send_signal(signal.SIGTERM)
+    bench.communicate(timeout=PATIENCE)
+    assert folders(command) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("wrokers: {}\n", "wrokers"),
+        ("store: memory://\n", "lives inside one process"),
+        ("store: {type: mine}\n", "only for SQLite"),
+        ("store: sqlite:///gone/jobs.db\n", "gone: No such file or directory"),
+    ],
+)
+def test_a_mistake_is_said_in_one_line(command: Command, config: str, said: str) -> None:
+    command.write(config=config)
+    ended = command.call("bench")
+    assert ended.code == 2
+    assert ended.out == ""
+    assert len(ended.err.splitlines()) == 1
+    assert said in ended.err
+
+
+def test_it_does_not_count_what_did_not_succeed(command: Command) -> None:
+    installed = command.folder / "site"
+    (installed / "grim-1.0.dist-info").mkdir(parents=True)
+    (installed / "grim-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: grim\nVersion: 1.0\n")
+    (installed / "grim-1.0.dist-info" / "entry_points.txt").write_text("[supervisor]\ngrim = grim\n")
+    (installed / "grim.py").write_text(GRIM)
+    command.env["PYTHONPATH"] += f":{installed}"
+    ended = command.call("bench", "--jobs", "5")
+    assert ended.code == 1
+    assert ended.err.splitlines()[-1] == "Error: the benchmark failed: 0 of 10 jobs succeeded"
+    assert folders(command) == []
