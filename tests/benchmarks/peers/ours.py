@@ -101,6 +101,12 @@ class Store:
         query = "select count(*) from jobs where state = ?" if each else "select sum(n) from counts where state = ?"
         return int(self.db.execute(query, (SUCCEEDED,)).fetchone()[0] or 0)
 
+    def span(self) -> tuple[float, float]:
+        """When the first of the jobs that succeeded started, and when the last was settled; seconds since the epoch."""
+        query = "select min(started_at), max(finished_at) from jobs where state = ? and state >= ?"
+        first, last = self.db.execute(query, (SUCCEEDED, SUCCEEDED)).fetchone()
+        return first / 1e6, last / 1e6
+
 
 @contextlib.contextmanager
 def asking(place: Place) -> Iterator[Store]:

@@ -1,0 +1,116 @@
+"""What a claim takes, and what the supervisor's parent process weighs, beside a backlog of any size."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from supervisor.stores.sqlite import SqliteStore
+from tests.benchmarks import stocks
+from tests.benchmarks.footprint import pss
+from tests.benchmarks.peers import ours
+from tests.benchmarks.peers.catalogue import SUPERVISOR
+from tests.benchmarks.places import site
+from tests.benchmarks.runs import Run
+from tests.benchmarks.table import Measure
+from tests.benchmarks.waiting import until
+
+NAME = "claims"
+TITLE = "a claim, durable, beside jobs that wait; wanted: flat within 1.5 x"
+LEVELS = (10, 10_000, 1_000_000, 5_000_000)
+QUICK = LEVELS[:2]
+ONE, MANY = 1, 500
+CLAIMS = {ONE: 200, MANY: 40}
+MEASURES = {ONE: Measure("claim of 1", "ms", "less"), MANY: Measure("claim of 500", "ms", "less")}
+DRAINED = 50_000
+PEAK = Measure("peak, parent", "MB of RSS", "less")
+MEMORY = Measure("memory, parent", "MB of PSS", "less")
+
+
+def run(run: Run) -> None:
+    levels = QUICK if run.quick else LEVELS
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        run.say(f"{NAME}: enqueueing {levels[-1]:,} jobs")
+        files = grown(Path(folder), levels)
+        compare_claims(run, files)
+        compare_parents(run, files[levels[-1]], levels[-1])
+
+
+def grown(folder: Path, levels: Sequence[int]) -> Mapping[int, Path]:
+    """A file for each number of waiting jobs: a copy of the last one, grown."""
+    files: dict[int, Path] = {}
+    waiting, last = 0, None
+    for level in levels:
+        file = files[level] = folder / f"{level}.db"
+        if last is not None:
+            shutil.copyfile(last, file)
+        with stocks.joined(file) as store:
+            stocks.fill(store, level - waiting)
+        waiting, last = level, file
+    return files
+
+
+def compare_claims(run: Run, files: Mapping[int, Path]) -> None:
+    table = run.table(NAME, TITLE, list(MEASURES.values()))
+    table.ours = _waiting(min(files))
+    table.note(f"promote, waiting, claim and next_due in one transaction; the last column is against {table.ours}")
+    with contextlib.ExitStack() as stack:
+        stores = {level: stack.enter_context(stocks.joined(file)) for level, file in files.items()}
+        run.compare(table, {_waiting(level): partial(claims, store) for level, store in stores.items()})
+
+
+def claims(store: SqliteStore) -> Mapping[str, float]:
+    """Medians. As many jobs wait behind the claimed ones as before; what was claimed is settled, not counted in the time."""
+    stocks.fill(store, MANY)
+    times = {count: [claimed(store, count) for _ in range(CLAIMS[count])] for count in (ONE, MANY)}
+    stocks.succeed(store, stocks.claim(store, MANY))
+    return {MEASURES[count].name: statistics.median(took) * 1e3 for count, took in times.items()}
+
+
+def claimed(store: SqliteStore, count: int) -> float:
+    began = time.perf_counter()
+    leases = stocks.claim(store, count)
+    took = time.perf_counter() - began
+    stocks.succeed(store, leases)
+    stocks.fill(store, count)
+    return took
+
+
+def compare_parents(run: Run, file: Path, waiting: int) -> None:
+    drained = DRAINED // 10 if run.quick else DRAINED
+    title = f"the supervisor's parent process once it has drained {drained:,} no-op jobs; wanted: no growth"
+    table = run.table(f"{NAME}, memory", title, [PEAK, MEMORY])
+    table.ours = _waiting(drained)
+    contenders = {table.ours: partial(parent, None, drained)}
+    run.compare(table, contenders | {_waiting(waiting): partial(parent, file, drained)})
+
+
+def parent(file: Path | None, drained: int) -> Mapping[str, float]:
+    """Of a supervisor over a copy of this file, or over a store with no more jobs than it drains."""
+    with site(SUPERVISOR) as place:
+        database = ours.database(place.place)
+        if file is None:
+            with stocks.joined(database) as store:
+                stocks.fill(store, drained)
+        else:
+            shutil.copyfile(file, database)
+        with ours.asking(place.place) as store, place.workers() as (process,):
+            before = store.succeeded()
+            until(lambda: store.succeeded() >= before + drained, f"{drained} jobs settled")
+            return {PEAK.name: peak(process.pid) / 1e6, MEMORY.name: pss(process.pid) / 1e6}
+
+
+def peak(pid: int) -> int:
+    """The most memory that it ever had resident."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def _waiting(level: int) -> str:
+    return f"{level:,} waiting"
