@@ -19,10 +19,11 @@ JOBS = 300
 PAUSE = 0.005
 SECONDS = 5.0
 MOST = 2_000
-BULK = 10_000
+BULK = 5_000
 BATCHES_PER_SECOND = 200
 IDLE = [Measure("idle p50", "ms", "less"), Measure("idle p99", "ms", "less")]
-LOADED = [Measure("half load p50", "ms", "less"), Measure("half load p99", "ms", "less")]
+LOAD = Measure("half load", "jobs/s", "more")
+LOADED = [LOAD, Measure("half load p50", "ms", "less"), Measure("half load p99", "ms", "less")]
 NORMAL = f"{SUPERVISOR.title}, synchronous=NORMAL"
 BULKY = f"{SUPERVISOR.title}, {BULK:,} jobs/s more in bulk"
 
@@ -36,11 +37,10 @@ def run(run: Run) -> None:
     run.compare(table, contenders | {peer.title: partial(idle, peer, jobs) for peer in peers})
 
     table = run.table(NAME, f"{TITLE}, under half load", LOADED)
-    table.note(f"one program enqueues one by one, half as many a second as were drained, {MOST:,} at most")
+    table.note("half load: one program enqueues one by one, half as many a second as start when it does so flat out")
     seconds = 1.0 if run.quick else SECONDS
-    loads = {peer: min(run.rates.get(peer.name, float(peer.drains)) / 2, MOST) for peer in (SUPERVISOR, *peers)}
-    contenders = {peer.title: partial(loaded, peer, load, seconds) for peer, load in loads.items()}
-    contenders[BULKY] = partial(loaded, SUPERVISOR, loads[SUPERVISOR], seconds, BULK)
+    contenders = {peer.title: partial(loaded, peer, seconds) for peer in (SUPERVISOR, *peers)}
+    contenders[BULKY] = partial(loaded, SUPERVISOR, seconds, BULK)
     run.compare(table, contenders)
 
 
@@ -56,23 +56,32 @@ def idle(peer: Peer, jobs: int, settings: Settings | None = None) -> Mapping[str
         return _percentiles(IDLE, waits)
 
 
-def loaded(peer: Peer, load: float, seconds: float, bulk: float = 0.0) -> Mapping[str, float]:
-    """Every job of a steady stream is measured, but for the first second's. `bulk`: so many more a second, from a second program."""
-    with site(peer) as place, place.client() as streaming, place.workers(), contextlib.ExitStack() as stack:
-        stamps = place.stamps()
-        _warm(streaming, stamps)
+def loaded(peer: Peer, seconds: float, bulk: float = 0.0) -> Mapping[str, float]:
+    """Every job of a steady stream is measured. `bulk`: so many no-ops more a second, from a second program."""
+    with site(peer) as place, place.client() as client, place.workers(), contextlib.ExitStack() as stack:
+        _warm(client, place.stamps("warm"))
+        time.sleep(min(seconds, 1.0))  # until the second worker is there, too
+        load = _flat_out(client, place.stamps("flat out"), int(min(peer.drains, MOST) * min(seconds, 1.0))) / 2
         if bulk:
             loader = stack.enter_context(place.client())
-            loader.load_begin(bulk, BATCHES_PER_SECOND, seconds + 1.0)
-        jobs = int(load * (seconds + 1.0))
-        before = streaming.steadily("stamp", [stamps.payload(number) for number in range(jobs)], load)
+            loader.load_begin(bulk, BATCHES_PER_SECOND, seconds)
+        stamps, jobs = place.stamps("stream"), int(load * seconds)
+        before = client.steadily("stamp", [stamps.payload(number) for number in range(jobs)], load)
         if bulk:
             _insist(loader.load_end(), bulk)
         _insist((jobs - 1) / (before[-1] - before[0]) * 1e9, load)
-        stamps.wait(jobs + 1)
+        stamps.wait(jobs)
         starts = stamps.times()
         waits = [(starts[str(number)][0] - at) / 1e6 for number, at in enumerate(before)]
-        return _percentiles(LOADED, waits[int(load) :])
+        return {LOAD.name: load, **_percentiles(LOADED[1:], waits)}
+
+
+def _flat_out(client: Client, stamps: Stamps, jobs: int) -> float:
+    """How many start a second when they are enqueued one by one, as fast as it goes."""
+    began = time.time_ns()
+    client.enqueue_each("stamp", [stamps.payload(number) for number in range(jobs)])
+    stamps.wait(jobs)
+    return jobs / (max(at for _id, at, _pid in stamps.lines()) - began) * 1e9
 
 
 def _insist(held: float, wanted: float) -> None:
