@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from supervisor.jobs import Backoff, JobState, Lease, Outcome, Policy
+
+
+Candidate = TypeVar("Candidate")
 
 
 class StoreError(Exception):
@@ -62,10 +65,13 @@ class Take(NamedTuple):
     retries_most: int
     urgent: int
 
-    def pick(self, fresh: Sequence[int], urgent: int, retries: Sequence[int]) -> list[int]:
-        """The ids to claim, in order, of the first `limit` candidates of each tier; the first `urgent` of the fresh are."""
-        most = min(self.retries_most, self.limit)
-        retries = retries[:most]
+    def retries_wanted(self, fresh: int) -> int:
+        """How many retries there may be at most among the picked, with so many fresh candidates."""
+        return min(self.retries_most, self.limit, max(self.retries_first, self.limit - fresh))
+
+    def pick(self, fresh: Sequence[Candidate], urgent: int, retries: Sequence[Candidate]) -> list[Candidate]:
+        """What to claim, in order, of the first `limit` candidates of each tier; the first `urgent` of the fresh are."""
+        retries = retries[: self.retries_wanted(len(fresh))]
         urgent = min(urgent, self.limit)
         first = min(self.retries_first, self.limit - urgent)
         order = [*fresh[:urgent], *retries[:first], *fresh[urgent:]]

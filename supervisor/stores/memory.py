@@ -201,7 +201,7 @@ class MemoryStore:
         fresh = self._shelf.candidates(take.queue, Tier.FRESH, take.limit)
         retries = self._shelf.candidates(take.queue, Tier.RETRY, min(take.limit, take.retries_most))
         urgent = sum(job.row.priority >= take.urgent for job in fresh)
-        return [self._shelf.jobs[id] for id in take.pick([j.id for j in fresh], urgent, [j.id for j in retries])]
+        return take.pick(fresh, urgent, retries)
 
     def _claim(self, job: KeptJob, deadline: int, resolve: Resolve) -> Lease:
         self._change(

@@ -10,7 +10,7 @@ from supervisor.jobs import Lease
 from supervisor.stores.base import EnqueueRow, Resolve, StoreAway, StoreError, Take, Waiting
 from supervisor.stores.shapes import microseconds, options_text
 from supervisor.stores.sqlite_db import packed
-from supervisor.stores.sqlite_policies import BY_ID, LEASE, Policies
+from supervisor.stores.sqlite_policies import BY_ID, TEXTS, Policies
 from supervisor.stores.sqlite_schema import IN_FLIGHT, READY, SCHEDULED
 
 ENQUEUE = f"""insert into jobs(id, handler, queue, payload, headers, priority, options, due_at, state, age, created_at)
@@ -28,13 +28,14 @@ LENGTH = "coalesce(length(payload), 0) + coalesce(length(headers), 0)"
 DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at, id limit ?)"""
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
 
-CANDIDATES = f"""(select id from jobs where state = {READY} and queue = ? and tier = ?
-  order by priority desc, age limit ?)"""
-URGENT = f"""select count(*) from (select 1 from jobs where state = {READY} and queue = ? and tier = 0 and priority >= ?
-  limit ?)"""
+_LIGHT = 4096  # characters: what is longer is not read with the other candidates
+CANDIDATES = f"""(select id, token + 1 as token, handler, queue, payload, headers, retries, priority, tier, due_at,
+    created_at, options, {LENGTH} as length
+  from jobs where state = {READY} and queue = ? and tier = ? order by priority desc, age limit ?)"""
+CANDIDATE = f"""id, token, handler, queue, iif(length > {_LIGHT}, null, coalesce(cast(payload as text), '')),
+  iif(length > {_LIGHT}, null, cast(headers as text)), retries, priority, tier, due_at, created_at, null, options, length"""
 CLAIM = f"""update jobs set state = {IN_FLIGHT}, token = token + 1, owner = ?, lease_until = ?, started_at = null,
-    policy = (select policy from policy_of where queue = jobs.queue and handler = jobs.handler)
-  where id in (select value from json_each(?))"""
+  policy = ? where id in (select value from json_each(?))"""
 
 
 class Claims(Policies):
@@ -113,17 +114,33 @@ class Claims(Policies):
             raise StoreError("claim: join first, so that the leases have an owner")
         with self.transaction():
             paused = self.paused()
-            ids = [id for take in takes if take.queue not in paused for id in self._pick(take)]
-            if not ids:
+            rows = [row for take in takes if take.queue not in paused for row in self._pick(take)]
+            if not rows:
                 return []
-            batch = packed(self.as_fit(ids))
-            self.resolve_by(resolve)
-            self.run(CLAIM, self.owner_id, self.now() + microseconds(ttl), batch)
-            rows = self.with_policies(self.rows(LEASE, BY_ID, batch), resolve)
+            rows = self._as_fit(rows)
+            until = self.now() + microseconds(ttl)
+            for policy, ids in self.by_policy(rows, resolve).items():
+                self.run(CLAIM, self.owner_id, until, policy, packed(ids))
             for (queue, tier), n in Counter([(row[3], row[8]) for row in rows]).items():
                 self.count(READY, queue, tier, -n)
                 self.count(IN_FLIGHT, queue, tier, n)
             return self.leases_from(rows)
+
+    def _as_fit(self, rows: list[list[Any]]) -> list[list[Any]]:
+        """The first of these candidates that fit into one claim, at least one; the heavy ones with their texts."""
+        room, heavy = CLAIM_LENGTH, []
+        for place, row in enumerate(rows):
+            room -= row.pop()
+            if room < 0 and place:
+                rows = rows[:place]
+                break
+            if row[4] is None:
+                heavy.append(row)
+        if heavy:
+            texts = self.rows(TEXTS, BY_ID, packed([row[0] for row in heavy]))
+            for row, found in zip(heavy, texts, strict=True):
+                row[4:6] = found
+        return rows
 
     def as_fit(self, ids: list[int]) -> list[int]:
         """The first of these jobs, as many as are within CLAIM_LENGTH together; at least one."""
@@ -136,10 +153,11 @@ class Claims(Policies):
                     return ids[: max(1, place)]
         return ids
 
-    def _pick(self, take: Take) -> list[int]:
-        fresh = self.column("id", CANDIDATES, take.queue, 0, take.limit)
-        urgent = self.value(URGENT, take.queue, take.urgent, take.limit) if fresh else 0
-        retries = self.column("id", CANDIDATES, take.queue, 1, min(take.limit, take.retries_most))
+    def _pick(self, take: Take) -> list[list[Any]]:
+        fresh = self.rows(CANDIDATE, CANDIDATES, take.queue, 0, take.limit)
+        urgent = sum(1 for row in fresh if row[7] >= take.urgent)
+        most = take.retries_wanted(len(fresh))
+        retries = self.rows(CANDIDATE, CANDIDATES, take.queue, 1, most) if most else []
         return take.pick(fresh, urgent, retries)
 
 

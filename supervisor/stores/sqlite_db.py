@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from supervisor.stores.base import RowRefused, StoreAway, StoreError
-from supervisor.stores.sqlite_schema import APPLICATION_ID, MIGRATIONS, TEMPORARY, VERSION
+from supervisor.stores.sqlite_schema import APPLICATION_ID, MIGRATIONS, VERSION
 from supervisor.stores.turnstile import Turnstile, beside
 
 OLDEST_SQLITE = (3, 35, 0)
@@ -222,8 +222,6 @@ class Database:
         self._execute(f"pragma journal_size_limit = {WAL_LIMIT}")
         if version < VERSION:
             self._migrate()
-        self._execute("pragma temp_store = memory")
-        self._execute(TEMPORARY)
 
     def _known_version(self) -> int:
         version: int = self.value("pragma user_version")

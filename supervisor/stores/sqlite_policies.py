@@ -1,4 +1,4 @@
-"""Policies in SQLite: kept once each in `policies`, named by the rows, and looked up inside the claim itself."""
+"""Policies in SQLite: kept once each in `policies`, and named by the rows."""
 
 from __future__ import annotations
 
@@ -10,33 +10,44 @@ from supervisor.stores.base import Resolve
 from supervisor.stores.shapes import overlaid, policy_of, policy_text
 from supervisor.stores.sqlite_db import Database, packed
 
+TEXTS = "coalesce(cast(payload as text), ''), cast(headers as text)"
 LEASE = """jobs.id, token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), retries, priority,
   tier, due_at, created_at, policy, options"""
+RESOLVED_MOST = 10_000
 BY_ID = "json_each(?) as it cross join jobs on jobs.id = it.value"
-
-SET_POLICY = """update jobs set policy = (select policy from policy_of where queue = jobs.queue and handler = jobs.handler)
-  where id in (select value from json_each(?))"""
 
 
 class Policies(Database):
-    """The temporary table `policy_of` maps (queue, handler) to a policy, as the last `resolve` had it."""
-
     _resolve: Resolve | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._policies: dict[int, Policy] = {}
+        self._resolved: dict[tuple[str, str], int] = {}  # by (queue, handler), as the last `resolve` had it
         super().__init__(*arguments, **options)
 
     def forget(self) -> None:
         super().forget()
         self._policies.clear()
-        self._resolve = None
+        self._resolved.clear()
 
-    def resolve_by(self, resolve: Resolve) -> None:
-        """Forget what another `resolve` said: the settings were read again."""
-        if resolve != self._resolve:
+    def by_policy(self, rows: Iterable[list[Any]], resolve: Resolve) -> dict[int, list[int]]:
+        """The ids of rows of LEASE by the policy that they are claimed under, which is put into each."""
+        if resolve != self._resolve:  # the settings were read again
             self._resolve = resolve
-            self.run("delete from policy_of")
+            self._resolved.clear()
+        resolved = self._resolved
+        ids: dict[int, list[int]] = {}
+        for row in rows:
+            policy = resolved.get((row[3], row[2])) or self._resolve_for(row[3], row[2], resolve)
+            row[11] = policy
+            ids.setdefault(policy, []).append(row[0])
+        return ids
+
+    def _resolve_for(self, queue: str, handler: str, resolve: Resolve) -> int:
+        if len(self._resolved) >= RESOLVED_MOST:
+            self._resolved.clear()
+        policy = self._resolved[queue, handler] = self._interned(resolve(handler, queue))
+        return policy
 
     def leases_from(self, rows: Iterable[list[Any]]) -> list[Lease]:
         """From rows of LEASE, each of which names its policy. Plain, since this is the hot path."""
@@ -48,19 +59,6 @@ class Policies(Database):
             row[11] = policy if options is None else overlaid(policy, options)
             leases.append(make(Lease, row))
         return leases
-
-    def with_policies(self, rows: list[list[Any]], resolve: Resolve) -> list[list[Any]]:
-        """Rows of LEASE just claimed, after those of a (queue, handler) not met before got their policy too."""
-        without = [row for row in rows if row[11] is None]
-        for queue, handler in {(row[3], row[2]) for row in without}:
-            id = self._interned(resolve(handler, queue))
-            self.run("insert or replace into policy_of values (?, ?, ?)", queue, handler, id)
-            for row in without:
-                if row[2] == handler and row[3] == queue:
-                    row[11] = id
-        if without:
-            self.run(SET_POLICY, packed([row[0] for row in without]))
-        return rows
 
     def policy(self, id: int | None) -> Policy:
         """The default for a row that names none (it was put in flight by hand)."""

@@ -116,7 +116,3 @@ _VERSION_1 = (
 
 MIGRATIONS = (_VERSION_1,)
 VERSION = len(MIGRATIONS)
-
-TEMPORARY = (
-    "create temp table policy_of(queue text, handler text, policy int, primary key(queue, handler)) without rowid"
-)

@@ -19,11 +19,12 @@ LEFT = "left"
 _SUCCEEDED = JobState.SUCCEEDED
 _RESET, _KEEP, _ADD = range(3)
 
+# The rows are {"id:µs that it took": result} under one token: taking nested JSON apart costs as much as all the rest.
 SUCCEED = f"""update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, lapses = 0,
-    finished_at = ?1, result = it.result, started_at = coalesce(cast(?1 - it.took * 1e6 as integer), started_at)
-  from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token,
-    json_extract(value, '$[2]') as took, json_extract(value, '$[3]') as result from json_each(?2)) as it
-  where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}"""
+    finished_at = ?1, result = it.result, started_at = coalesce(?1 - nullif(it.took, ''), started_at)
+  from (select cast(key as integer) as id, substr(key, instr(key, ':') + 1) as took, value as result
+    from json_each(?2)) as it
+  where jobs.id = it.id and jobs.token = ?3 and jobs.state = {IN_FLIGHT}"""
 
 DISPOSE = f"""update jobs set state = it.state, owner = null, lease_until = null, result = it.result,
     settled = iif(it.seen is null, jobs.token, jobs.settled), retries = retries + it.counted,
@@ -39,7 +40,7 @@ DISPOSE = f"""update jobs set state = it.state, owner = null, lease_until = null
 
 LEASED = f"""json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
   and jobs.token = json_extract(it.value, '$[1]') and jobs.state = {IN_FLIGHT}
-  and (json_extract(it.value, '$[4]') is null or jobs.lease_until = json_extract(it.value, '$[4]'))"""
+  and (json_extract(it.value, '$[2]') is null or jobs.lease_until = json_extract(it.value, '$[2]'))"""
 SETTLED = """json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
   and jobs.settled = json_extract(it.value, '$[1]')"""
 
@@ -151,37 +152,46 @@ class Settles(Claims):
         ]
 
     def _succeed(self, outcomes: Sequence[Outcome]) -> list[int]:
-        """Plain, since this is the hot path."""
-        accepted, stale = self._settle(SUCCEED, outcomes, self.now(), _succeeded)
-        for (queue, tier), n in Counter([(lease.queue, lease.tier) for lease, *_ in accepted]).items():
+        accepted, stale = self._settle(self._run_succeed, outcomes, self.now())
+        for (queue, tier), n in Counter([(lease[3], lease[8]) for lease, *_ in accepted]).items():
             self.count(IN_FLIGHT, queue, tier, -n)
             self.count(SUCCEEDED, queue, tier, n)
         return stale
 
+    def _run_succeed(self, outcomes: Sequence[Outcome], now: int) -> int:
+        by_token: dict[int, dict[str, str | None]] = {}
+        for lease, _kind, result, took, *_ in outcomes:
+            key = f"{lease[0]}:" if took is None else "%d:%d" % (lease[0], took * 1e6)
+            by_token.setdefault(lease[1], {})[key] = result
+        return sum(self.run(SUCCEED, now, packed(rows), token) for token, rows in by_token.items())
+
     def _dispose(self, outcomes: Sequence[Outcome]) -> list[int]:
         now = self.now()
-        accepted, stale = self._settle(DISPOSE, outcomes, now, _disposed)
+        accepted, stale = self._settle(self._run_dispose, outcomes, now)
         self._book(accepted, now)
         return stale
 
+    def _run_dispose(self, outcomes: Sequence[Outcome], now: int) -> int:
+        return self.run(DISPOSE, now, packed([_disposed(outcome, now) for outcome in outcomes]))
+
     def _settle(
-        self, statement: str, outcomes: Sequence[Outcome], now: int, rows: Callable[[Sequence[Outcome], int], list[Any]]
+        self, settle: Callable[[Sequence[Outcome], int], int], outcomes: Sequence[Outcome], now: int
     ) -> tuple[Sequence[Outcome], list[int]]:
-        """The accepted and the ids of the stale. One statement for the batch; only if it met fewer jobs than it should,
-        find out which, and do it without them."""
+        """The accepted and the ids of the stale. Only if the batch met fewer jobs than it should, find out which, and do
+        it without them."""
         stale: list[int] = []
         if outcomes:
-            batch = packed(rows(outcomes, now))
             self.run("savepoint settle")
-            if self.run(statement, now, batch) != len(outcomes):
+            if settle(outcomes, now) != len(outcomes):
                 self.run("rollback to settle")
-                outcomes, stale = self._sort_out(outcomes, batch)
-                self.run(statement, now, packed(rows(outcomes, now)))
+                outcomes, stale = self._sort_out(outcomes)
+                settle(outcomes, now)
             self.run("release settle")
         return outcomes, stale
 
-    def _sort_out(self, outcomes: Sequence[Outcome], batch: str) -> tuple[list[Outcome], list[int]]:
+    def _sort_out(self, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[int]]:
         """Those still leased, and the ids of those that are neither that nor settled before under the same token."""
+        batch = packed([(outcome.lease.id, outcome.lease.token, outcome.seen) for outcome in outcomes])
         leased = set(self.column("it.key", LEASED, batch))
         settled = set(self.column("it.key", SETTLED, batch))
         accepted: dict[int, Outcome] = {}
@@ -228,14 +238,8 @@ def _destination(outcome: Outcome) -> int:
     return CODES[outcome.state]
 
 
-def _succeeded(outcomes: Sequence[Outcome], now: int) -> list[Any]:
-    """The rows of SUCCEED: the beginning of those of DISPOSE."""
-    return [(outcome.lease.id, outcome.lease.token, outcome.took, outcome.result) for outcome in outcomes]
-
-
-def _disposed(outcomes: Sequence[Outcome], now: int) -> list[Any]:
-    beginnings = _succeeded(outcomes, now)
-    return [(*row, *_where_to(outcome, now)) for row, outcome in zip(beginnings, outcomes, strict=True)]
+def _disposed(outcome: Outcome, now: int) -> tuple[Any, ...]:
+    return outcome.lease.id, outcome.lease.token, outcome.took, outcome.result, *_where_to(outcome, now)
 
 
 def _where_to(outcome: Outcome, now: int) -> tuple[Any, ...]:

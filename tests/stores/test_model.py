@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome, Policy
 from supervisor.retry import decide, lapse
-from supervisor.stores.base import EnqueueRow, Lapsed, Retention, Store, StoreError, Take
+from supervisor.stores.base import EnqueueRow, Lapsed, Letter, Retention, Store, StoreError, Take
 from tests.stores.model import Model
 from tests.stores.shelf import SHELVES, Shelf, SqliteShelf, put
 
@@ -261,11 +261,11 @@ class Machine(RuleBasedStateMachine):
         self.letters = letters + self.letters
 
     def accept(self, store: Store, owner: str, picks: Sequence[int], sink: str) -> None:
-        letters = pick(self.letters, picks)
+        letters = one_each(pick(self.letters, picks))
         assert store.accepted(letters, sink, SINKS) == self.model.accepted(letters, sink, SINKS)
 
     def postpone(self, store: Store, owner: str, picks: Sequence[int]) -> None:
-        letters = pick(self.letters, picks)
+        letters = one_each(pick(self.letters, picks))
         assert store.postpone(letters, 3.0) == self.model.postpone(letters, 3.0)
 
     def change(self, store: Store, owner: str, verb: str, ids: Sequence[int], **options: bool) -> None:
@@ -327,6 +327,11 @@ class Machine(RuleBasedStateMachine):
         finally:
             self.shelf.close()
             self.folder.cleanup()
+
+
+def one_each(letters: Sequence[Letter]) -> list[Letter]:
+    """Of a job, one claim of its letter: what is given comes of one claim, and what is stale is told by the job's id."""
+    return list({letter.id: letter for letter in letters}.values())
 
 
 def pick(things: Sequence[Any], picks: Sequence[int]) -> list[Any]:

@@ -9,17 +9,16 @@ import pytest
 from supervisor.jobs import JobState
 from supervisor.stores import sqlite_asking, sqlite_claims, sqlite_letters, sqlite_settles, sqlite_verbs
 from supervisor.stores.sqlite import SqliteStore
-from supervisor.stores.sqlite_schema import IN_FLIGHT, TEMPORARY
+from supervisor.stores.sqlite_schema import IN_FLIGHT
 
 BY_KEY = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 
 STATEMENTS = {
     "candidates": (
-        f"select id from {sqlite_claims.CANDIDATES}",
+        f"select {sqlite_claims.CANDIDATE} from {sqlite_claims.CANDIDATES}",
         ["SEARCH jobs USING INDEX ready (queue=? AND tier=?)"],
     ),
-    "urgent": (sqlite_claims.URGENT, ["SEARCH jobs USING INDEX ready (queue=? AND tier=? AND priority>?)"]),
-    "claim": (sqlite_claims.CLAIM, [BY_KEY, "SEARCH policy_of USING PRIMARY KEY (queue=? AND handler=?)"]),
+    "claim": (sqlite_claims.CLAIM, [BY_KEY]),
     "due": (f"select id from {sqlite_claims.DUE}", ["SEARCH jobs USING INDEX scheduled (due_at<?)"]),
     "promote": (sqlite_claims.PROMOTE, [BY_KEY]),
     "succeed": (sqlite_settles.SUCCEED, [BY_KEY]),
@@ -57,7 +56,6 @@ def database(tmp_path_factory):
     path = tmp_path_factory.mktemp("plans") / "jobs.db"
     store = SqliteStore(path, create=True)
     database = sqlite3.connect(path)
-    database.execute(TEMPORARY)
     yield database
     database.close()
     store.close()
