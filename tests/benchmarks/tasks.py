@@ -66,7 +66,9 @@ class Again(Exception):
 
 
 def flaky(payload: Payload, attempt: int) -> None:
-    """Stamps, and fails at the first attempt (1) with Again(`delay`)."""
+    """Stamps. The first attempt (1) fails: Again, in `delay` seconds or at `due`, in seconds since the epoch. The next one
+    sleeps for `seconds`."""
     stamp(payload)
     if attempt == 1:
-        raise Again(payload["delay"])
+        raise Again(payload["delay"] if "delay" in payload else max(0.0, payload["due"] - time.time()))
+    time.sleep(payload["seconds"])

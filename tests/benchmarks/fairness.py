@@ -1,0 +1,115 @@
+"""Retries and fresh jobs that wait for the same workers: whether a crowd of one starves the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from tests.benchmarks.peers.base import Peer, Settings
+from tests.benchmarks.peers.catalogue import CELERY, DRAMATIQ, SUPERVISOR
+from tests.benchmarks.places import Stamps, percentile, site
+from tests.benchmarks.runs import Run
+from tests.benchmarks.table import Measure
+
+NAME = "fairness"
+TITLE = "retries and fresh jobs that wait for the same 2 workers"
+RETRIES, RETRIES_OF_PEERS, QUICK_RETRIES = 10_000, 2_000, 200
+FAILURES_PER_SECOND = {SUPERVISOR: 700, CELERY: 60, DRAMATIQ: 250}  # at least, on a busy machine
+RATE = 200.0
+STREAM, QUICK_STREAM = 400, 10
+CROWD, QUICK_CROWD = 500, 10
+FRESH, QUICK_FRESH = 10_000, 1_000
+DELAY, QUICK_DELAY = 1.0, 0.1
+SECONDS = 0.001
+START_SECONDS = 5.0
+RETRYING = Settings(retries=1)
+
+PEERS = (CELERY, DRAMATIQ)
+
+MIDDLE = Measure("fresh of the stream, p50", "ms", "less")
+LATE = Measure("fresh of the stream, p99", "ms", "less")
+SHARE = Measure("share of fresh", "%", "more")
+BEFORE = Measure("fresh before the retry", "jobs", "less")
+OVERDUE = Measure("retry after its due time", "ms", "less")
+
+
+def run(run: Run) -> None:
+    storms(run)
+    lone_retries(run)
+
+
+def storms(run: Run) -> None:
+    stream, crowd = (QUICK_STREAM, QUICK_CROWD) if run.quick else (STREAM, CROWD)
+    title = (
+        f"a crowd of retries due at once, and a stream of {RATE:g} fresh jobs a second; wanted: fresh keeps its share"
+    )
+    table = run.table(f"{NAME}, storm", title, [MIDDLE, LATE, SHARE])
+    contenders = {}
+    for peer in (SUPERVISOR, *run.wanted(PEERS)):
+        retries = QUICK_RETRIES if run.quick else RETRIES if peer is SUPERVISOR else RETRIES_OF_PEERS
+        contenders[peer.title] = partial(storm, peer, retries, stream, crowd)
+        table.note(f"{peer.title}: {retries:,} retries")
+    table.note(
+        f"all jobs take 1 ms; the stream begins as the retries are due; from enqueue to start, {stream:,} fresh jobs"
+    )
+    table.note(f"then {crowd:,} fresh jobs come at once; share: of the starts while both retries and fresh jobs wait")
+    run.compare(table, contenders)
+
+
+def storm(peer: Peer, retries: int, stream: int, crowd: int) -> Mapping[str, float]:
+    with site(peer, RETRYING) as place, place.client() as client, place.workers():
+        old, fresh = place.stamps("retries"), place.stamps("fresh")
+        due = time.time() + START_SECONDS + retries / FAILURES_PER_SECOND[peer]
+        client.enqueue_many("flaky", [old.payload(id, due=due, seconds=SECONDS) for id in range(retries)])
+        time.sleep(max(0.0, due - 0.5 - time.time()))
+        if (failed := len(old.lines())) != retries:
+            raise RuntimeError(f"{failed} of {retries} jobs have failed before their retries are due: {place.said()}")
+        time.sleep(max(0.0, due - time.time()))
+        jobs = [fresh.payload(id, seconds=SECONDS) for id in range(stream + crowd)]
+        enqueued = client.steadily("sleep", jobs[:stream], RATE)
+        client.enqueue_many("sleep", jobs[stream:])
+        both_since = time.time_ns()
+        fresh.wait(stream + crowd)
+        starts = fresh.times()
+        latencies = [(starts[str(id)][0] - at) / 1e6 for id, at in enumerate(enqueued)]
+        share = fresh_share(old, fresh, retries, both_since)
+        return {MIDDLE.name: percentile(latencies, 0.5), LATE.name: percentile(latencies, 0.99), SHARE.name: share}
+
+
+def fresh_share(old: Stamps, fresh: Stamps, retries: int, since: int) -> float:
+    """Per cent of the starts from `since` until the last fresh job or the last retry has started."""
+    again = sorted(starts[1] for starts in old.times().values() if len(starts) > 1)
+    first = sorted(at for _id, at, _pid in fresh.lines())
+    until = min(first[-1], again[-1]) if len(again) == retries else first[-1]
+    counts = [sum(since < at <= until for at in starts) for starts in (first, again)]
+    if not sum(counts):
+        raise RuntimeError("no retry was left when the fresh jobs came: they never waited together")
+    return 100 * counts[0] / sum(counts)
+
+
+def lone_retries(run: Run) -> None:
+    fresh, delay = (QUICK_FRESH, QUICK_DELAY) if run.quick else (FRESH, DELAY)
+    title = f"one retry that comes due behind {fresh:,} fresh jobs; wanted: it starts next"
+    table = run.table(f"{NAME}, lone retry", title, [BEFORE, OVERDUE])
+    table.note(
+        f"all jobs take 1 ms; the retry is due {delay:g} s after its first attempt, which was the first job of all"
+    )
+    table.note("fresh before the retry: those that start after it is due")
+    peers = (SUPERVISOR, *run.wanted(PEERS))
+    run.compare(table, {peer.title: partial(lone_retry, peer, fresh, delay) for peer in peers})
+
+
+def lone_retry(peer: Peer, count: int, delay: float) -> Mapping[str, float]:
+    with site(peer, RETRYING) as place, place.client() as client:
+        lone, fresh = place.stamps("lone"), place.stamps("fresh")
+        client.enqueue("flaky", lone.payload("lone", delay=delay, seconds=SECONDS))
+        client.enqueue_many("sleep", [fresh.payload(id, seconds=SECONDS) for id in range(count)])
+        with place.workers():
+            lone.wait(2)
+        first, again = lone.times()["lone"]
+        due = first + delay * 1e9
+        starts = [at for _id, at, _pid in fresh.lines()]
+        if sum(at <= due for at in starts) == count:
+            raise RuntimeError(f"none of {count} fresh jobs was left when the retry came due")
+        return {BEFORE.name: sum(due < at < again for at in starts), OVERDUE.name: (again - due) / 1e6}
