@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from supervisor.jobs import Backoff, JobState, Lease, Outcome, Policy
 
-
 Candidate = TypeVar("Candidate")
 
 

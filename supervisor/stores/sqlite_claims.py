@@ -28,12 +28,11 @@ LENGTH = "coalesce(length(payload), 0) + coalesce(length(headers), 0)"
 DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at, id limit ?)"""
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
 
-_LIGHT = 4096  # characters: what is longer is not read with the other candidates
-CANDIDATES = f"""(select id, token + 1 as token, handler, queue, payload, headers, retries, priority, tier, due_at,
-    created_at, options, {LENGTH} as length
-  from jobs where state = {READY} and queue = ? and tier = ? order by priority desc, age limit ?)"""
-CANDIDATE = f"""id, token, handler, queue, iif(length > {_LIGHT}, null, coalesce(cast(payload as text), '')),
-  iif(length > {_LIGHT}, null, cast(headers as text)), retries, priority, tier, due_at, created_at, null, options, length"""
+_LIGHT = f"{LENGTH} <= 4096"  # what is longer is not read with the other candidates
+CANDIDATES = f"""(select id as candidate from jobs where state = {READY} and queue = ? and tier = ?
+  order by priority desc, age limit ?) cross join jobs on jobs.id = candidate"""
+CANDIDATE = f"""id, token + 1, handler, queue, iif({_LIGHT}, coalesce(cast(payload as text), ''), null),
+  iif({_LIGHT}, cast(headers as text), null), retries, priority, tier, due_at, created_at, null, options"""
 CLAIM = f"""update jobs set state = {IN_FLIGHT}, token = token + 1, owner = ?, lease_until = ?, started_at = null,
   policy = ? where id in (select value from json_each(?))"""
 
@@ -127,20 +126,15 @@ class Claims(Policies):
             return self.leases_from(rows)
 
     def _as_fit(self, rows: list[list[Any]]) -> list[list[Any]]:
-        """The first of these candidates that fit into one claim, at least one; the heavy ones with their texts."""
-        room, heavy = CLAIM_LENGTH, []
-        for place, row in enumerate(rows):
-            room -= row.pop()
-            if room < 0 and place:
-                rows = rows[:place]
-                break
-            if row[4] is None:
-                heavy.append(row)
-        if heavy:
-            texts = self.rows(TEXTS, BY_ID, packed([row[0] for row in heavy]))
-            for row, found in zip(heavy, texts, strict=True):
-                row[4:6] = found
-        return rows
+        """The first of these candidates that fit into one claim, the heavy ones with their texts."""
+        heavy = [row for row in rows if row[4] is None]
+        if not heavy:
+            return rows
+        fit = self.as_fit([row[0] for row in heavy])
+        texts = self.rows(TEXTS, BY_ID, packed(fit))
+        for row, (payload, headers) in zip(heavy, texts, strict=False):
+            row[4], row[5] = payload, headers
+        return rows if len(fit) == len(heavy) else rows[: rows.index(heavy[len(fit)])]
 
     def as_fit(self, ids: list[int]) -> list[int]:
         """The first of these jobs, as many as are within CLAIM_LENGTH together; at least one."""

@@ -161,7 +161,7 @@ class Settles(Claims):
     def _run_succeed(self, outcomes: Sequence[Outcome], now: int) -> int:
         by_token: dict[int, dict[str, str | None]] = {}
         for lease, _kind, result, took, *_ in outcomes:
-            key = f"{lease[0]}:" if took is None else "%d:%d" % (lease[0], took * 1e6)
+            key = f"{lease[0]}:" if took is None else f"{lease[0]}:{int(took * 1e6)}"
             by_token.setdefault(lease[1], {})[key] = result
         return sum(self.run(SUCCEED, now, packed(rows), token) for token, rows in by_token.items())
 

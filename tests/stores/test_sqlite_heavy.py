@@ -21,28 +21,28 @@ def enqueue_sized(store, *sizes, headers=None):
 
 
 def test_a_claim_ends_where_its_payloads_grow_too_heavy(store, monkeypatch):
-    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 10_000)
-    ids = enqueue_sized(store, *[10] * 100, *[1000] * 100)
-    assert [lease.id for lease in take(store, 1000)] == ids[:109]
-    assert store.waiting(None) == {"default": Waiting(91, 0)}
-    assert [lease.id for lease in take(store, 1000)] == ids[109:119]
+    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 100_000)
+    ids = enqueue_sized(store, *[10] * 100, *[10_000] * 100)
+    assert [lease.id for lease in take(store, 1000)] == ids[:110]
+    assert store.waiting(None) == {"default": Waiting(90, 0)}
+    assert [lease.id for lease in take(store, 1000)] == ids[110:120]
 
 
-def test_a_job_heavier_than_a_whole_claim_is_claimed_alone(store, monkeypatch):
-    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 10_000)
-    ids = enqueue_sized(store, 20_000, 20_000, 10)
-    assert [[lease.id for lease in take(store)] for _ in ids] == [[ids[0]], [ids[1]], [ids[2]]]
+def test_a_job_heavier_than_a_whole_claim_is_claimed_with_light_ones_alone(store, monkeypatch):
+    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 100_000)
+    ids = enqueue_sized(store, 200_000, 200_000, 10)
+    assert [[lease.id for lease in take(store)] for _ in range(2)] == [[ids[0]], [ids[1], ids[2]]]
 
 
 def test_headers_weigh_too(store, monkeypatch):
-    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 10_000)
-    enqueue_sized(store, *[10] * 10, headers='{"a": "' + "x" * 4000 + '"}')
+    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 100_000)
+    enqueue_sized(store, *[10] * 10, headers='{"a": "' + "x" * 40_000 + '"}')
     assert [len(take(store)) for _ in range(5)] == [2] * 5
 
 
 def test_dead_letters_come_as_many_at_once_as_can_be_held(store, monkeypatch):
-    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 10_000)
-    ids = enqueue_sized(store, *[3000] * 5)
+    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 100_000)
+    ids = enqueue_sized(store, *[30_000] * 5)
     while leases := take(store):
         assert store.settle([dead(lease) for lease in leases]) == []
     assert [[letter.id for letter in letters(store)] for _ in range(3)] == [ids[:3], ids[3:], []]
