@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import sys
 import time
@@ -58,6 +59,8 @@ class Verbs:
 
 def main(module: str) -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # a peer that prints must not answer
+    # A process forked by multiprocessing closes sys.stdin, and would wait for ever for the lock that a waiting reader has.
+    questions, sys.stdin = sys.stdin, io.StringIO()
     try:
         code: Code = importlib.import_module(f"tests.benchmarks.peers.{module}")
         verbs = Verbs(code.connect())
@@ -66,7 +69,7 @@ def main(module: str) -> None:
         _answer(answers, {"problem": f"{type(problem).__name__}: {problem}"})
         return
     _answer(answers, {"value": "connected"})
-    for line in sys.stdin:
+    for line in questions:
         question = json.loads(line)
         try:
             _answer(answers, {"value": getattr(verbs, question.pop("verb"))(**question)})

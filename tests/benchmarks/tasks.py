@@ -31,7 +31,8 @@ def sleep(payload: Payload) -> None:
 
 
 def hang(payload: Payload) -> None:
-    """Stamps, and then hangs for an hour in the way that `kind` names: loop, sleep, regex or c_call (which holds the GIL)."""
+    """Stamps, and then hangs for an hour in the way that `kind` names: loop, sleep, regex, c_call (which holds the GIL), deaf (to
+    every signal that can be ignored) or program (which it waits for)."""
     stamp(payload)
     match payload["kind"]:
         case "loop":
@@ -46,7 +47,18 @@ def hang(payload: Payload) -> None:
         case "c_call":
             import ctypes
 
-            ctypes.PyDLL(None).sleep(3600)
+            # Two locks of one mutex: unlike a sleep, no signal ends that.
+            library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+            library.pthread_mutex_lock(mutex)
+            library.pthread_mutex_lock(mutex)
+        case "deaf":
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                signal.signal(number, signal.SIG_IGN)
+            time.sleep(3600)
+        case "program":
+            import subprocess
+
+            subprocess.run(["sh", "-c", "trap '' TERM INT HUP; sleep 3600"], check=False)
         case kind:
             raise ValueError(f"no such way to hang: {kind}")
 

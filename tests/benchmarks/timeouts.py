@@ -1,106 +1,63 @@
-"""A job that hangs, limit 1 s: from its deadline to its settle, and from there to the next job's start in that place."""
+"""A job that hangs past its timeout: when can its slot take the next one?"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from datetime import datetime
-from pathlib import Path
-from typing import Any
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from supervisor import Client
-from tests.benchmarks.field import field, shown, until
+from tests.benchmarks.peers.base import Peer, Settings
+from tests.benchmarks.peers.catalogue import CELERY, DRAMATIQ, PEBBLE, RQ, SUPERVISOR
+from tests.benchmarks.places import Site, site
+from tests.benchmarks.runs import Absent, Run
+from tests.benchmarks.table import Measure
 
-ROUNDS = 8
-KINDS = ("loop", "sleep", "regex", "c_call", "deaf", "subprocess")
-CONFIG = "store: sqlite:///jobs.db\nworkers: {count: 1, timeout: 1s}\nretry: {max_retries: 0}\nlog: {level: warning}\n"
-PLUGIN = """
-import ctypes, re, signal, time
-import subprocess as programs
-from supervisor import handler
-
-
-def stamp(job):
-    with open(job.payload["to"], "a") as out:
-        out.write(f"{job.id} {time.time_ns()}\\n")
-
-
-@handler
-def quick(job):
-    stamp(job)
+NAME = "timeouts"
+TITLE = "from the deadline of a job that hangs to the next job's start in its slot"
+TIMEOUT = 1.0
+BOUND = 10.0
+SAMPLES = 5
+C_CALL = "c_call"
+KINDS = {
+    C_CALL: Measure("C code that holds the GIL", "ms", "less"),
+    "loop": Measure("Python loop", "ms", "less"),
+    "sleep": Measure("time.sleep", "ms", "less"),
+    "regex": Measure("regular expression", "ms", "less"),
+    "deaf": Measure("every signal ignored", "ms", "less"),
+    "program": Measure("a program that ignores TERM", "ms", "less"),
+}
 
 
-@handler
-def hang(job):
-    stamp(job)
-    globals()[job.payload["kind"]]()
+def run(run: Run) -> None:
+    table = run.table(NAME, TITLE, list(KINDS.values()))
+    samples = 1 if run.quick else SAMPLES
+    contenders = {SUPERVISOR.title: partial(hung, SUPERVISOR, list(KINDS), samples)}
+    for peer in run.wanted((PEBBLE, CELERY, RQ, DRAMATIQ)):
+        contenders[peer.title] = partial(hung, peer, [C_CALL], samples)
+    table.note(
+        f"timeout {TIMEOUT:g} s, 1 worker process, median of {samples} in each round; peers: only with the GIL held"
+    )
+    run.compare(table, contenders)
 
 
-def loop():
-    while True:
-        pass
+def hung(peer: Peer, kinds: Sequence[str], samples: int) -> Mapping[str, float]:
+    with site(peer, Settings(workers=1, timeout=TIMEOUT)) as place:
+        return {KINDS[kind].name: statistics.median(_late(place, kind, samples)) for kind in kinds}
 
 
-def sleep():
-    time.sleep(3600)
-
-
-def regex():
-    re.match(r"(a+)+$", "a" * 64 + "b")
-
-
-def c_call():
-    ctypes.PyDLL(None).sleep(3600)
-
-
-def deaf():
-    for number in range(1, signal.NSIG):
-        try:
-            signal.signal(number, lambda *args: None)
-        except (OSError, ValueError):
-            pass
-    while True:
-        try:
-            time.sleep(3600)
-        except BaseException:
-            pass
-
-
-def subprocess():
-    programs.run(["sh", "-c", "trap '' TERM INT HUP; sleep 3600"])
-"""
-
-
-def run() -> None:
-    for kind in KINDS:
-        settled, started = [], []
-        with field(CONFIG, PLUGIN) as here:
-            stamps = here.folder / "stamps"
-            with here.client() as client, here.running():
-                for _ in range(ROUNDS):
-                    hung = client.enqueue("hang", {"to": str(stamps), "kind": kind})
-                    _until_stamped(stamps, hung)
-                    after = client.enqueue("quick", {"to": str(stamps)})
-                    _until_stamped(stamps, after)
-                    record = _settled(client, hung)
-                    ended = datetime.fromisoformat(record["finished_at"]).timestamp()
-                    settled.append(ended - (_at(stamps.read_text(), hung) / 1e9 + 1.0))
-                    started.append(_at(stamps.read_text(), after) / 1e9 - ended)
-        print(f"{kind:>10}: deadline to settled {shown(settled)}")
-        print(f"{'':>10}  settled to next start {shown(started)}")
-
-
-def _settled(client: Client, job: int) -> Mapping[str, Any]:
-    """Its failure record, once it is settled: the next job may start before that."""
-    until(lambda: bool((client.job(job) or {}).get("errors")), f"the settle of job {job}")
-    record = client.job(job)
-    assert record is not None and record["errors"][-1]["cause"] == "timeout", json.dumps(record)
-    return record
-
-
-def _until_stamped(stamps: Path, job: int) -> None:
-    until(lambda: stamps.exists() and _at(stamps.read_text(), job) > 0, f"the start of job {job}")
-
-
-def _at(stamps: str, job: int) -> int:
-    return next((int(line.split()[1]) for line in stamps.splitlines() if line.split()[0] == str(job)), 0)
+def _late(place: Site, kind: str, samples: int) -> list[float]:
+    """Milliseconds from each deadline, which is counted from the start that the job itself has noted."""
+    late = []
+    stamps = place.stamps(kind)
+    with place.client() as client, place.workers():
+        client.enqueue("stamp", stamps.payload("warm"))
+        stamps.wait_for("warm")
+        for number in range(samples):
+            client.enqueue("hang", stamps.payload(f"hung-{number}", kind=kind))
+            deadline = stamps.wait_for(f"hung-{number}") + TIMEOUT * 1e9
+            client.enqueue("stamp", stamps.payload(f"next-{number}"))
+            try:
+                late.append((stamps.wait_for(f"next-{number}", TIMEOUT + BOUND) - deadline) / 1e6)
+            except TimeoutError:
+                raise Absent(f"never within {BOUND:g} s of the deadline: {KINDS[kind].name}") from None
+    return late

@@ -96,5 +96,15 @@ PROCRASTINATE = Peer(
     _procrastinate,
     bulk=True,
 )
+PEBBLE = Peer(
+    "pebble",
+    "pebble.ProcessPool",
+    "pebble",
+    ("Pebble",),
+    None,
+    10_000,
+    "no store: what waits is gone with the program",
+    lambda place: [],
+)
 
 PEERS = (HUEY_SQLITE, HUEY_REDIS, CELERY, DRAMATIQ, RQ, PROCRASTINATE)
