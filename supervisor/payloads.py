@@ -13,7 +13,8 @@ import orjson
 
 MAX_DEPTH = 100
 MAX_INTEGER = 2**63 - 1
-_LONG_NUMBER = re.compile(r"\d{19}")
+_LONG = 19  # digits: fewer are a 64-bit integer
+_LONG_NUMBER = re.compile(rf"\d{{{_LONG}}}")
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -45,9 +46,11 @@ def decode(text: str | bytes, what: str = "payload") -> Any:
         raise NotJSON(f"{what}: not JSON: {error}") from None
     # Hot path. What orjson has loaded can be wrong in two ways only, and most texts are too short for either.
     plain = text if isinstance(text, str) else text.decode()
-    if plain.count("[") + plain.count("{") > MAX_DEPTH:
+    if len(plain) > MAX_DEPTH and plain.count("[") + plain.count("{") > MAX_DEPTH:
         _check(value, what)
-    if _LONG_NUMBER.search(plain):  # after the depth, which json would meet with a RecursionError
+    if len(plain) >= _LONG and _LONG_NUMBER.search(
+        plain
+    ):  # after the depth, which json would meet with a RecursionError
         json.loads(plain, parse_int=lambda digits: _exact(digits, what))
     return value
 

@@ -46,7 +46,9 @@ class DrainReport:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, JobsSettled | LeasesRecovered):
-            for outcome in event.outcomes:
+            rest = [outcome for outcome in event.outcomes if outcome[7] is not JobState.SUCCEEDED]
+            self.counts["succeeded"] += len(event.outcomes) - len(rest)
+            for outcome in rest:
                 self._count(outcome)
         elif isinstance(event, JobsReleased):
             if event.reason == "unknown_handler":
@@ -96,9 +98,7 @@ class DrainReport:
             click.echo(f"left behind: {left}")
 
     def _count(self, outcome: Outcome) -> None:
-        if outcome.state is JobState.SUCCEEDED:
-            self.counts["succeeded"] += 1
-        elif outcome.state is JobState.FAILED:
+        if outcome.state is JobState.FAILED:
             self.counts["failed"] += 1
             if len(self.failures) < MOST_FAILURES:
                 self.failures.append(_tell(outcome))

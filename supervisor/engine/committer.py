@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from supervisor.config import Settings
 from supervisor.engine.leases import Leases
@@ -53,7 +55,7 @@ class Committer:
             await self._ended.wait()
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        self._waiting += [o if o.state is not None else self.decide(o) for o in outcomes]
+        self._waiting += [o if o[7] is not None else self.decide(o) for o in outcomes]
         if not self._under_way:
             self._settle_next()
 
@@ -108,20 +110,17 @@ class Committer:
             self._settle_next()
 
     def _taken(self, batch: list[Outcome], stale: set[int]) -> None:
-        drop = self._leases.drop
         if stale:
             self._tell_stale([o.lease for o in batch if o.lease.id in stale])
             batch = [o for o in batch if o.lease.id not in stale]
-        for outcome in batch:
-            drop(outcome.lease)
+        self._leases.drop([outcome[0] for outcome in batch])
         if batch:
             self._bus.emit(JobsSettled(batch))
 
     def _tell_stale(self, leases: Sequence[Lease]) -> None:
         """Once: an extend or a check may have found it out before."""
-        news = [lease for lease in leases if self._leases.holds(lease)]
-        for lease in news:
-            self._leases.drop(lease)
+        news = self._leases.of_ours(leases)
+        self._leases.drop(news)
         if news:
             self._bus.emit(JobsStale(news, "settle"))
 
@@ -145,12 +144,8 @@ class Committer:
 
 def _as_fit(outcomes: Sequence[Outcome]) -> int:
     """How many of the first make a batch."""
-    weight = 0
-    for count, outcome in enumerate(outcomes[:BATCH], 1):
-        weight += len(outcome.result or "")
-        if weight > BATCH_WEIGHT:
-            return count
-    return BATCH
+    weights = accumulate([len(outcome[2] or "") for outcome in outcomes[:BATCH]])
+    return bisect_right([*weights], BATCH_WEIGHT) + 1
 
 
 def refused(outcome: Outcome, error: BaseException) -> Outcome:

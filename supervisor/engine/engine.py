@@ -116,8 +116,8 @@ class Engine:
     # what the pool tells (PoolListener)
 
     def ended(self, outcomes: list[Outcome]) -> None:
-        held = [outcome for outcome in outcomes if self.leases.holds(outcome.lease)]
-        unknown = [outcome.lease for outcome in held if _not_known(outcome)]
+        held = self.leases.outcomes_of_ours(outcomes)
+        unknown = [outcome.lease for outcome in held if outcome[4] is not None and _not_known(outcome)]
         if unknown:  # to this worker, which may have imported other plugins than its siblings
             held = [outcome for outcome in held if not _not_known(outcome)]
             self._unknown(unknown)
@@ -127,7 +127,7 @@ class Engine:
         if self.fetcher.closed:
             self.release(leases, "shutdown")
         else:
-            self.fetcher.put_back([lease for lease in leases if self.leases.holds(lease)])
+            self.fetcher.put_back(self.leases.of_ours(leases))
 
     def changed(self) -> None:
         self.changes.set()
@@ -167,7 +167,7 @@ class Engine:
         self.committer.add(outcomes)
 
     def release(self, leases: list[Lease], reason: str) -> None:
-        held = [lease for lease in leases if self.leases.holds(lease)]
+        held = self.leases.of_ours(leases)
         if held:
             self._bus.emit(JobsReleased(held, reason))
             self.committer.add(release(held))
@@ -191,9 +191,7 @@ class Engine:
     def _after_settle(self, outcomes: Sequence[Outcome]) -> None:
         soonest: float | None = None
         ring = False
-        for outcome in outcomes:
-            if outcome.state is JobState.SUCCEEDED:
-                continue
+        for outcome in [outcome for outcome in outcomes if outcome[7] is not JobState.SUCCEEDED]:
             if outcome.letter:
                 self.on_letter()
             elif outcome.state is JobState.READY:
@@ -239,8 +237,7 @@ class Engine:
             return
         self.fetcher.take_out(lost)
         self._bus.emit(JobsStale(lost, what))
-        for lease in lost:
-            self.leases.drop(lease)
+        self.leases.drop(lost)
         for lease in lost:
             worker = self.pool.holder(lease.id)
             if worker is None:

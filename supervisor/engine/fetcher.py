@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -215,14 +215,8 @@ class Fetcher:
         start = self._turn % len(order)
         order = order[start:] + order[:start]
 
-        def next_lease() -> Lease | None:
-            for lane, retries_allowed in order:
-                lease = lane.next(retries_allowed)
-                if lease is not None:
-                    return lease
-            return None
-
-        return self._pool.frame_for(worker, next_lease, most)
+        in_turn = chain.from_iterable(lane.in_turn(retries_allowed) for lane, retries_allowed in order)
+        return self._pool.frame_for(worker, in_turn, most)
 
     def _retries_allowed(self, queue: str, worker: Worker) -> bool:
         """`retry.max_in_flight`, counted in workers that hold retries: a frame of many short ones takes one worker."""
@@ -330,7 +324,7 @@ class Fetcher:
         self.pump()
 
     def _note_waiting(self, claimed: Claimed) -> None:
-        taken = Counter([(lease.queue, lease.tier) for lease in claimed.leases])
+        taken = Counter([(lease[3], lease[8]) for lease in claimed.leases])
         left = {
             queue: Waiting(ready.fresh - taken[queue, Tier.FRESH], ready.retries - taken[queue, Tier.RETRY])
             for queue, ready in claimed.waiting.items()
@@ -352,10 +346,11 @@ class Fetcher:
             self._lanes = {queue: lane for queue, lane in self._lanes.items() if len(lane) or queue in left}
 
     def _accept(self, leases: list[Lease], known_most: int | None) -> None:
-        unknown = [lease for lease in leases if not self._known(lease.handler)]
+        strangers = {handler for handler in {lease[2] for lease in leases} if not self._known(handler)}
+        unknown = [lease for lease in leases if lease.handler in strangers] if strangers else []
         self._strangers = len(unknown) if len(unknown) == len(leases) else 0
         if unknown:
-            leases = [lease for lease in leases if self._known(lease.handler)]
+            leases = [lease for lease in leases if lease.handler not in strangers]
             self._unknown(unknown)
         if known_most is not None and len(leases) > known_most:
             self._give_back(leases[known_most:], "more than can be held")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from supervisor.engine.writer import Writer
-from supervisor.jobs import Lease
+from supervisor.jobs import Lease, Outcome
 from supervisor.stores.base import Store
 
 
@@ -27,30 +27,37 @@ class Leases:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, leases: Iterable[Lease]) -> None:
-        for lease in leases:
-            before = self._held.get(lease.id)
-            self._held[lease.id] = lease
-            self.weight += len(lease.payload) - (len(before.payload) if before is not None else 0)
+    def add(self, leases: Sequence[Lease]) -> None:
+        self.weight += _weight(leases) - _weight(self.same_jobs(leases))
+        self._held.update([(lease[0], lease) for lease in leases])
 
-    def drop(self, lease: Lease) -> None:
-        held = self._held.get(lease.id)
-        if held is not None and held.token == lease.token:
-            del self._held[lease.id]
-            self.weight -= len(held.payload)
+    def drop(self, leases: Iterable[Lease]) -> None:
+        """Those that are held."""
+        ours = {lease[0]: lease for lease in self.of_ours(leases)}
+        for id in ours:
+            del self._held[id]
+        self.weight -= _weight(ours.values())
 
     def abandon(self, lease: Lease) -> None:
         """The store takes no outcome of it, so it is neither kept alive nor given back: somebody recovers it when it ends."""
-        self.drop(lease)
+        self.drop((lease,))
         self._abandoned.add((lease.id, lease.token))
 
     def holds(self, lease: Lease) -> bool:
-        held = self._held.get(lease.id)
-        return held is not None and held.token == lease.token
+        return bool(self.of_ours((lease,)))
+
+    def of_ours(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Those of these leases that are held."""
+        held = self._held
+        return [lease for lease in leases if (ours := held.get(lease[0])) is not None and ours[1] == lease[1]]
+
+    def outcomes_of_ours(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        held = self._held
+        return [o for o in outcomes if (ours := held.get(o[0][0])) is not None and ours[1] == o[0][1]]
 
     def same_jobs(self, leases: Iterable[Lease]) -> list[Lease]:
         """What is held of the jobs of these leases."""
-        return [self._held[lease.id] for lease in leases if lease.id in self._held]
+        return [self._held[lease[0]] for lease in leases if lease[0] in self._held]
 
     async def extended(self) -> None:
         """Once the extend under way, if any, has been answered."""
@@ -80,6 +87,10 @@ class Leases:
         known = self._held.keys() | before.keys()
         strays = [(id, token) for id, token in ours.items() if id not in known and (id, token) not in self._abandoned]
         return lost, strays
+
+
+def _weight(leases: Iterable[Lease]) -> int:
+    return sum([len(lease[4]) for lease in leases])
 
 
 def _held(store: Store) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 
 from supervisor.jobs import Lease, Tier
@@ -28,7 +28,8 @@ class Credit:
         return self._units >= self._unit
 
     def dispatched(self, count: int = 1) -> None:
-        self._units = min(self._cap, self._units + count * self._gain)
+        if self._units < self._cap:
+            self._units = min(self._cap, self._units + count * self._gain)
 
     def spend(self) -> None:
         self._units -= self._unit
@@ -78,21 +79,30 @@ class Lane:
             return self.retries
         return self.urgent if lease.priority >= self.urgent_from else self.fresh
 
-    def next(self, retries_allowed: bool = True) -> Lease | None:
-        """The job whose turn it is, or None. `retries_allowed` is False while retries have their share of the workers."""
-        credit, fresh_waits = self.credit, bool(self.fresh) or self.fresh_in_store > 0
-        if self.urgent:
+    def in_turn(self, retries_allowed: bool = True) -> Iterator[Lease]:
+        """The jobs in the order they go; one is gone from here once it is given. `retries_allowed` is False while retries
+        have their share of the workers."""
+        credit, urgent, retries, fresh = self.credit, self.urgent, self.retries, self.fresh
+        while True:
+            if urgent:
+                lease = urgent.popleft()
+            elif retries and retries_allowed and self._may_retry():
+                lease = retries.popleft()
+            elif fresh:
+                lease = fresh.popleft()
+            else:
+                return
             credit.dispatched()
-            return self.urgent.popleft()
-        if self.retries and retries_allowed and (not fresh_waits or credit.suffices):
-            if fresh_waits:
-                credit.spend()
-            credit.dispatched()
-            return self.retries.popleft()
-        if self.fresh:
-            credit.dispatched()
-            return self.fresh.popleft()
-        return None
+            yield lease
+
+    def _may_retry(self) -> bool:
+        """And if so, it has been paid for."""
+        if not self.fresh and self.fresh_in_store <= 0:
+            return True
+        suffices = self.credit.suffices
+        if suffices:
+            self.credit.spend()
+        return suffices
 
     def take_out(self, ids: set[int]) -> list[Lease]:
         """Remove the leases with these ids, wherever they wait; gives them."""

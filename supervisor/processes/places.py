@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from supervisor.jobs import Lease
@@ -76,13 +76,14 @@ class Worker:
         self.sent.extend(leases)
         self._frames.append([self.frame, len(leases)])
         self.permits += len(leases)
-        for lease in leases:
-            if lease.retries:
-                self.retries += 1
+        self.retries += _retries(leases)
         self.child.send(self.frame, leases)
 
-    def settled(self, count: int) -> None:
-        """The first `count` jobs were replied to."""
+    def settled(self, leases: Sequence[Lease]) -> None:
+        """The first jobs, which were these, were replied to."""
+        count = len(leases)
+        if self.retries:
+            self.retries -= _retries(leases)
         self.permits -= count
         self.done += count
         frames = self._frames
@@ -109,7 +110,7 @@ class Worker:
         self.sent = kept
         self._frames = deque([f, n - taken.get(f, 0)] for f, n in self._frames if n > taken.get(f, 0))
         self.permits -= len(back)
-        self.retries = sum(1 for lease in kept if lease.retries)
+        self.retries = _retries(kept)
         return back
 
     def kill(self, doom: Doom, *, with_stack: bool = False) -> None:
@@ -118,3 +119,7 @@ class Worker:
             self.doomed = doom
         self.state = State.DYING
         self.child.kill(with_stack=with_stack)
+
+
+def _retries(leases: Iterable[Lease]) -> int:
+    return sum([lease[6] > 0 for lease in leases])

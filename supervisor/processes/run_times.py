@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class RunTimes:
     """What each handler has been taking, in seconds: quick to learn that one is slow, slow to forget it."""
@@ -15,11 +17,14 @@ class RunTimes:
     def of(self, handler: str) -> float | None:
         return self._by_handler.get(handler)
 
-    def learn(self, handler: str, took: float) -> None:
-        known = self._by_handler.get(handler, took)
-        self._by_handler[handler] = (known + took) / 2 if took > known else known + 0.1 * (took - known)
-        mean = self.mean
-        self.mean = took if mean is None else mean + 0.05 * (took - mean)
+    def learn(self, handler: str, times: Sequence[float]) -> None:
+        """Jobs of it that took so long, in order."""
+        known = self._by_handler.get(handler, times[0])
+        mean = times[0] if self.mean is None else self.mean
+        for took in times:
+            known += (took - known) * (0.5 if took > known else 0.1)
+            mean += (took - mean) * 0.05
+        self._by_handler[handler], self.mean = known, mean
 
     def at_least(self, handler: str, seconds: float) -> None:
         """A job of it has already run so long without an end."""

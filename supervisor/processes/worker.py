@@ -28,7 +28,7 @@ from supervisor.plugin_manager import PluginManager
 from supervisor.processes import failure, linux, wire
 from supervisor.processes.channels import WorkerEnds
 from supervisor.processes.proctree import MARK
-from supervisor.processes.restore import StackDumper, Surroundings, let_forks_obey, quiet_signals
+from supervisor.processes.restore import StackDumper, Surroundings, least_harm, let_forks_obey, quiet_signals
 from supervisor.processes.stdio import Input, Output, flush_streams
 
 CHUNK = 1 << 16
@@ -36,7 +36,6 @@ DONTWAIT = int(socket.MSG_DONTWAIT)  # the enum costs more than the call
 SYS = vars(sys)
 TICK = 0.25  # seconds; how often, at least, the heart looks whether a beat is due and arms the stack dump
 SILENT_TICKS = 2
-NOTHING_FITS = 250  # ns: a call of a handler that does nothing; no harm is done in less
 ANOTHER_FILE = 1_000  # ns: none is opened in less
 PROGRAM = 100_000  # ns: none starts and ends in less
 LONG = 1_000_000  # ns: what took so long can pay for the closer look at what it left
@@ -143,6 +142,7 @@ class Worker:
         self._take_permit = socket.socket(fileno=ends.permits).recv
         self._permit: bytes | None = None  # of a later frame, taken while looking for one of an earlier frame
         self._pid = os.getpid()
+        self._harmless = least_harm()
         self._me = Me(self._pid, birth.number)
         token = birth.token.encode()
         self._stdin = Input()
@@ -214,7 +214,7 @@ class Worker:
             reply = wire.encode_failure(job_id, took // 1000, *failure.told(error, handler))
         out, err = self._stdout.stream, self._stderr.stream
         if (
-            took > NOTHING_FITS
+            took > self._harmless
             or out.wrote
             or err.wrote
             or SYS.get("stdout") is not out

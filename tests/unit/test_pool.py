@@ -301,13 +301,13 @@ def test_a_worker_is_recycled_once_it_has_grown_past_max_memory() -> None:
 
 def frame_of(here: Setup, handler: str, waiting: int = 1000) -> int:
     jobs = iter(make_lease(i, handler) for i in range(waiting))
-    return len(here.pool.frame_for(here.worker, lambda: next(jobs, None), FRAME_JOBS))
+    return len(here.pool.frame_for(here.worker, jobs, FRAME_JOBS))
 
 
 def test_a_frame_is_ten_milliseconds_of_work() -> None:
     here = Setup()
     for handler, took in (("tiny", 0.00001), ("short", 0.001), ("long", 5.0)):
-        here.pool.times.learn(handler, took)
+        here.pool.times.learn(handler, [took])
     assert frame_of(here, "unknown") == 1
     assert frame_of(here, "long") == 1
     assert frame_of(here, "short") == 10
@@ -317,17 +317,17 @@ def test_a_frame_is_ten_milliseconds_of_work() -> None:
 def test_one_slow_run_is_learnt_at_once_and_forgotten_slowly() -> None:
     here = Setup()
     for _ in range(100):
-        here.pool.times.learn("mixed", 0.001)
-    here.pool.times.learn("mixed", 0.5)
+        here.pool.times.learn("mixed", [0.001])
+    here.pool.times.learn("mixed", [0.5])
     assert frame_of(here, "mixed") == 1
     for _ in range(10):
-        here.pool.times.learn("mixed", 0.001)
+        here.pool.times.learn("mixed", [0.001])
     assert frame_of(here, "mixed") == 1
 
 
 def test_a_worker_takes_another_frame_only_while_it_has_little_left() -> None:
     here = Setup()
-    here.pool.times.learn("work", 0.001)
+    here.pool.times.learn("work", [0.001])
     here.send(*range(1, 11))
     assert here.pool.open_workers() == []
     for _ in range(6):

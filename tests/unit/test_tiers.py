@@ -25,7 +25,7 @@ def lane(ratio: Fraction = Fraction(1, 5), burst: int = 16) -> Lane:
 
 def order(waiting: Lane) -> list[Lease]:
     taken = []
-    while (lease := waiting.next()) is not None:
+    while (lease := next(waiting.in_turn(), None)) is not None:
         taken.append(lease)
     return taken
 
@@ -49,9 +49,9 @@ def test_a_lone_retry_is_next_whatever_went_before(ratio: Fraction, burst: int, 
     waiting = lane(ratio, burst)
     waiting.add(job(i) for i in range(before + 50))
     for _ in range(before):
-        waiting.next()
+        next(waiting.in_turn(), None)
     waiting.add([job(1000, Tier.RETRY)])
-    taken = waiting.next()
+    taken = next(waiting.in_turn(), None)
     assert taken is not None and taken.id == 1000
 
 
@@ -64,7 +64,7 @@ def test_of_any_window_retries_have_at_most_their_ratio_plus_the_burst(
     waiting.add(job(1000 + i, Tier.RETRY) for i in range(retries))
     dispatched: list[int] = []
     while waiting.fresh and waiting.retries:
-        lease = waiting.next()
+        lease = next(waiting.in_turn(), None)
         assert lease is not None
         dispatched.append(lease.tier)
     for start in range(0, len(dispatched), 7):
@@ -80,7 +80,7 @@ def test_a_storm_of_retries_gets_its_share(ratio: Fraction, burst: int) -> None:
     waiting = lane(ratio, burst)
     waiting.add(job(i) for i in range(1000))
     waiting.add(job(10_000 + i, Tier.RETRY) for i in range(1000))
-    window = [waiting.next() for _ in range(500)]
+    window = [next(waiting.in_turn(), None) for _ in range(500)]
     retries = sum(lease.tier for lease in window if lease is not None)
     assert retries >= ratio * 500 - 1
 
@@ -122,7 +122,7 @@ def test_fresh_jobs_left_in_the_store_count_as_waiting() -> None:
 def test_where_retries_have_their_share_of_workers_fresh_go_first() -> None:
     waiting = lane()
     waiting.add([job(1, Tier.RETRY), job(2)])
-    taken = waiting.next(retries_allowed=False)
+    taken = next(waiting.in_turn(retries_allowed=False), None)
     assert taken is not None and taken.id == 2
 
 
