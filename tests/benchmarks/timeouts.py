@@ -16,7 +16,7 @@ NAME = "timeouts"
 TITLE = "from the deadline of a job that hangs to the next job's start in its slot"
 TIMEOUT = 1.0
 BOUND = 10.0
-SAMPLES = 5
+SAMPLES = 3
 C_CALL = "c_call"
 KINDS = {
     C_CALL: Measure("C code that holds the GIL", "ms", "less"),
