@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from supervisor import events
@@ -15,6 +16,10 @@ from supervisor.retry import FINAL_CAUSES
 PREFIX = "supervisor_"
 RUN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
+
+
+def _handler_of(outcome: Outcome) -> str:
+    return outcome[0][2]
 
 
 class Histogram:
@@ -122,18 +127,19 @@ class Metrics:
         return {PREFIX + name: value for name, value in values.items()}
 
     def _jobs_settled(self, event: events.JobsSettled) -> None:
-        success = Kind.SUCCEEDED
-        for outcome in [outcome for outcome in event.outcomes if outcome[1] is not success]:
-            self._not_succeeded(outcome)
+        success = Kind.SUCCEEDED  # the hot path: fields by position, all successes at once
+        won = [outcome for outcome in event.outcomes if outcome[1] is success]
+        if len(won) < len(event.outcomes):
+            for outcome in event.outcomes:
+                if outcome[1] is not success:
+                    self._not_succeeded(outcome)
         times: dict[str, list[float]] = {}
-        for lease, kind, _, took, *_ in event.outcomes:
-            if kind is success and took is not None:
-                times.setdefault(lease[2], []).append(took)
+        for handler, run in groupby(won, _handler_of):
+            times.setdefault(handler, []).extend([outcome[3] for outcome in run if outcome[3] is not None])
         for handler, values in times.items():
             self._run_times_of(handler).observe_all(values)
-        succeeded = [outcome[0][6] for outcome in event.outcomes if outcome[1] is success]
-        retries = sum([number > 0 for number in succeeded])
-        self._jobs[JobState.SUCCEEDED] += len(succeeded)
+        retries = sum([outcome[0][6] > 0 for outcome in won])
+        self._jobs[JobState.SUCCEEDED] += len(won)
         self._retries_succeeded += retries
         self._retries_ended += retries
 
@@ -158,9 +164,11 @@ class Metrics:
 
     def _jobs_claimed(self, event: events.JobsClaimed) -> None:
         now = self._clock()
-        waits = [max(0.0, now - lease[9] * 1e-6) for lease in event.leases]  # the store's clock may be ahead of ours
+        waits = [now - lease[9] * 1e-6 for lease in event.leases]
+        if waits and min(waits) < 0.0:  # the store's clock is ahead of ours
+            waits = [max(0.0, waited) for waited in waits]
         self._wait_times.observe_all(waits)
-        for lease, waited in zip(event.leases, waits, strict=True):
+        for waited, lease in zip(waits, event.leases, strict=True):
             if lease[8]:
                 self._retry_claimed(lease, waited)
 

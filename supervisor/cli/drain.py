@@ -46,7 +46,8 @@ class DrainReport:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, JobsSettled | LeasesRecovered):
-            rest = [outcome for outcome in event.outcomes if outcome[7] is not JobState.SUCCEEDED]
+            succeeded = JobState.SUCCEEDED
+            rest = [outcome for outcome in event.outcomes if outcome[7] is not succeeded]
             self.counts["succeeded"] += len(event.outcomes) - len(rest)
             for outcome in rest:
                 self._count(outcome)

@@ -190,8 +190,8 @@ class Engine:
 
     def _after_settle(self, outcomes: Sequence[Outcome]) -> None:
         soonest: float | None = None
-        ring = False
-        for outcome in [outcome for outcome in outcomes if outcome[7] is not JobState.SUCCEEDED]:
+        ring, succeeded = False, JobState.SUCCEEDED
+        for outcome in [outcome for outcome in outcomes if outcome[7] is not succeeded]:
             if outcome.letter:
                 self.on_letter()
             elif outcome.state is JobState.READY:

@@ -227,8 +227,8 @@ def _all_succeeded(rows: Any) -> bool:
     """Whether these are outcomes of successes only, told without a look at each."""
     if type(rows) is not list or set(map(type, rows)) != _LISTS or set(map(len, rows)) != _THREE:
         return False
-    ids, times, results = (set(map(type, column)) for column in zip(*rows, strict=True))
-    return ids == times == _INTEGERS and results <= _TEXTS
+    ids, times, results = zip(*rows, strict=True)
+    return set(map(type, ids)) == set(map(type, times)) == _INTEGERS and set(map(type, results)) <= _TEXTS
 
 
 _TOLD: Mapping[str, tuple[type, ...]] = {
