@@ -18,7 +18,7 @@ from tests.benchmarks.table import Measure
 from tests.benchmarks.waiting import until
 
 NAME = "drain"
-TITLE = "no-op jobs that wait, drained by 2 worker processes"
+TITLE = "no-op jobs that wait, drained by 2 worker processes; wanted: 50,000 jobs/s, 0.6 of the bare hot path, 12 x the fastest peer"
 JOBS = 100_000
 SECONDS = 4.0
 LAST = 20

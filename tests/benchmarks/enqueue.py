@@ -12,7 +12,7 @@ from tests.benchmarks.runs import Run
 from tests.benchmarks.table import Measure
 
 NAME = "enqueue"
-TITLE = "jobs enqueued by one program, no worker running"
+TITLE = "jobs enqueued by one program, no worker running; wanted: 4,000/s one by one, 200,000/s in bulk"
 ONE_BY_ONE = 4_000
 BULK = 100_000
 EACH = Measure("one by one", "jobs/s", "more")

@@ -17,7 +17,7 @@ from tests.benchmarks.runs import Run
 from tests.benchmarks.table import Measure
 
 NAME = "footprint"
-TITLE = "2 idle worker processes and all that belongs to them"
+TITLE = "2 idle worker processes and all that belongs to them; wanted: 60 MB and 0.5 % at most"
 SECONDS = 10.0
 MEMORY = Measure("memory", "MB of PSS", "less")
 CPU = Measure("CPU", "% of a core", "less")
