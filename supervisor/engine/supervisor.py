@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -48,6 +49,7 @@ from supervisor.sinks import BuiltInSinks
 from supervisor.stores import BUILT_IN, insist, open_store
 from supervisor.stores.base import Store, StoreAway
 
+GARBAGE = 50_000  # objects more than there were
 TICK = 1.0
 JOIN_AGAIN = 0.2
 FLUSH_SECONDS = 5.0
@@ -243,6 +245,7 @@ class Supervisor:
 
     async def _serve(self) -> None:
         assert self._engine is not None and self._hooks is not None and self._letters is not None
+        _collect_seldom()
         self.state = "running"
         url = Mask(self.settings.secrets)(self._engine.store_url)
         self._bus.emit(SupervisorStarted(self.owner, HOST, os.getpid(), url))
@@ -406,6 +409,13 @@ class Supervisor:
         if self._stop.forced.is_set():
             return ExitCode.FORCED
         return ExitCode.LEFT_BEHIND if remaining else ExitCode.DRAINED
+
+
+def _collect_seldom() -> None:
+    """Thousands of leases and outcomes come and go, none of them in a cycle: to look for cycles among them at every few
+    hundred costs a tenth of the time."""
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 def _note_error(work: asyncio.Future[Any]) -> None:

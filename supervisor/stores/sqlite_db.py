@@ -296,7 +296,7 @@ class Database:
 def packed(batch: Any) -> str:
     """A batch as the one JSON text that a statement takes. Raises RowRefused for what JSON or SQLite can't hold."""
     try:
-        return orjson.dumps(batch).decode()
+        return orjson.dumps(batch, option=orjson.OPT_NON_STR_KEYS).decode()
     except (TypeError, ValueError) as error:
         raise RowRefused(f"a row can't be stored: {error}") from None
 

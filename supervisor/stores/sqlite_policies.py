@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from supervisor.jobs import Lease, Policy
@@ -35,12 +37,13 @@ class Policies(Database):
         if resolve != self._resolve:  # the settings were read again
             self._resolve = resolve
             self._resolved.clear()
-        resolved = self._resolved
         ids: dict[int, list[int]] = {}
-        for row in rows:
-            policy = resolved.get((row[3], row[2])) or self._resolve_for(row[3], row[2], resolve)
-            row[11] = policy
-            ids.setdefault(policy, []).append(row[0])
+        for (queue, handler), run in groupby(rows, itemgetter(3, 2)):
+            policy = self._resolved.get((queue, handler)) or self._resolve_for(queue, handler, resolve)
+            its = ids.setdefault(policy, [])
+            for row in run:
+                row[11] = policy
+                its.append(row[0])
         return ids
 
     def _resolve_for(self, queue: str, handler: str, resolve: Resolve) -> int:

@@ -19,11 +19,11 @@ LEFT = "left"
 _SUCCEEDED = JobState.SUCCEEDED
 _RESET, _KEEP, _ADD = range(3)
 
-# The rows are {"id:µs that it took": result} under one token: taking nested JSON apart costs as much as all the rest.
+# The rows are {id: µs that it took, or "µs:result"} under one token: to take nested JSON apart costs as much as all the rest.
 SUCCEED = f"""update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, lapses = 0,
-    finished_at = ?1, result = it.result, started_at = coalesce(?1 - nullif(it.took, ''), started_at)
-  from (select cast(key as integer) as id, substr(key, instr(key, ':') + 1) as took, value as result
-    from json_each(?2)) as it
+    finished_at = ?1, result = it.result, started_at = coalesce(?1 - it.took, started_at)
+  from (select cast(key as integer) as id, iif(type = 'text', substr(value, instr(value, ':') + 1), null) as result,
+    iif(type = 'text', nullif(substr(value, 1, instr(value, ':') - 1), ''), value) as took from json_each(?2)) as it
   where jobs.id = it.id and jobs.token = ?3 and jobs.state = {IN_FLIGHT}"""
 
 DISPOSE = f"""update jobs set state = it.state, owner = null, lease_until = null, result = it.result,
@@ -159,10 +159,12 @@ class Settles(Claims):
         return stale
 
     def _run_succeed(self, outcomes: Sequence[Outcome], now: int) -> int:
-        by_token: dict[int, dict[str, str | None]] = {}
-        for lease, _kind, result, took, *_ in outcomes:
-            key = f"{lease[0]}:" if took is None else f"{lease[0]}:{int(took * 1e6)}"
-            by_token.setdefault(lease[1], {})[key] = result
+        by_token: dict[int, dict[int, str | int | None]] = {}
+        for outcome in outcomes:
+            lease, result, took = outcome[0], outcome[2], outcome[3]
+            micros = None if took is None else int(took * 1e6)
+            rows = by_token.setdefault(lease[1], {})
+            rows[lease[0]] = micros if result is None else f"{'' if micros is None else micros}:{result}"
         return sum(self.run(SUCCEED, now, packed(rows), token) for token, rows in by_token.items())
 
     def _dispose(self, outcomes: Sequence[Outcome]) -> list[int]:
