@@ -55,6 +55,7 @@ def storms(run: Run) -> None:
         f"all jobs take 1 ms; the stream begins as the retries are due; from enqueue to start, {stream:,} fresh jobs"
     )
     table.note(f"then {crowd:,} fresh jobs come at once; share: of the starts while both retries and fresh jobs wait")
+    table.note("supervisor leaves a fifth to retries while fresh jobs wait (retry.fetch_ratio)")
     run.compare(table, contenders)
 
 
