@@ -51,6 +51,6 @@ def drained(file: Path, ready: int) -> Mapping[str, float]:
         with stocks.joined(ours.database(place.place)) as store:
             stocks.fill(store, ready)
         with ours.asking(place.place) as asked, place.workers():
-            until(lambda: asked.succeeded() >= ready, f"{ready} jobs settled")
+            until(lambda: asked.succeeded() >= ready, f"{ready} jobs settled", every=0.02)
             first, last = asked.span()
         return {RATE.name: ready / (last - first)}

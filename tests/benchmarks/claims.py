@@ -86,23 +86,23 @@ def compare_parents(run: Run, file: Path, waiting: int) -> None:
     drained = DRAINED // 10 if run.quick else DRAINED
     title = f"the supervisor's parent process once it has drained {drained:,} no-op jobs; wanted: no growth"
     table = run.table(f"{NAME}, memory", title, [PEAK, MEMORY])
-    table.ours = _waiting(drained)
+    table.ours = _waiting(2 * drained)
     contenders = {table.ours: partial(parent, None, drained)}
     run.compare(table, contenders | {_waiting(waiting): partial(parent, file, drained)})
 
 
 def parent(file: Path | None, drained: int) -> Mapping[str, float]:
-    """Of a supervisor over a copy of this file, or over a store with no more jobs than it drains."""
+    """Of a supervisor over a copy of this file, or over a store with twice as many jobs as it drains."""
     with site(SUPERVISOR) as place:
         database = ours.database(place.place)
         if file is None:
             with stocks.joined(database) as store:
-                stocks.fill(store, drained)
+                stocks.fill(store, 2 * drained)
         else:
             shutil.copyfile(file, database)
         with ours.asking(place.place) as store, place.workers() as (process,):
             before = store.succeeded()
-            until(lambda: store.succeeded() >= before + drained, f"{drained} jobs settled")
+            until(lambda: store.succeeded() >= before + drained, f"{drained} jobs settled", every=0.02)
             return {PEAK.name: peak(process.pid) / 1e6, MEMORY.name: pss(process.pid) / 1e6}
 
 

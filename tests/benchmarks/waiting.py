@@ -8,9 +8,9 @@ from collections.abc import Callable
 PATIENCE = 120.0
 
 
-def until(fact: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+def until(fact: Callable[[], bool], what: str, patience: float = PATIENCE, every: float = 0.001) -> None:
     deadline = time.monotonic() + patience
     while not fact():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {patience:g}s: {what}")
-        time.sleep(0.001)
+        time.sleep(every)
