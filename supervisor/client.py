@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from supervisor.config import Settings, StoreSettings, load
 from supervisor.jobs import Backoff, NewJob
-from supervisor.new_jobs import InvalidJob, as_new_job, row_of
+from supervisor.new_jobs import InvalidJob, checked, row_of
 from supervisor.plugin_manager import PluginManager, discover
 from supervisor.stores import BUILT_IN, insist, open_store
 from supervisor.stores.base import EnqueueRow, Store
@@ -76,26 +76,25 @@ class Client:
         "none"); `at` is an aware datetime or its ISO 8601 text. `max_retries`, `timeout` and `backoff` (keys as in
         `retry.backoff`) override every other setting for this job.
         """
-        job = {
-            "handler": handler,
-            "payload": payload,
-            "queue": queue,
-            "priority": priority,
-            "delay": delay,
-            "at": at,
-            "max_retries": max_retries,
-            "timeout": timeout,
-            "backoff": backoff,
-            "headers": headers,
-        }
-        return self._enqueue([self._row(job)])[0]
+        settings = self._settings
+        row = checked(
+            handler, payload, queue, priority, delay, at, max_retries, timeout, backoff, headers,
+            limit=settings.limits.payload, queue_for=settings.queue_for,
+        )  # fmt: skip
+        return self._enqueue([row])[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]]) -> list[int]:
         """The ids in order, once all jobs are durable; if any is refused, none is enqueued.
 
         A job is a NewJob, a mapping with the arguments of `enqueue` by name, or (handler, payload).
         """
-        return self._enqueue([self._numbered(index, job) for index, job in enumerate(jobs)])
+        limit, queue_for = self._settings.limits.payload, self._settings.queue_for
+        rows: list[EnqueueRow] = []
+        try:
+            rows.extend(row_of(job, limit=limit, queue_for=queue_for) for job in jobs)
+        except InvalidJob as error:
+            raise InvalidJob(f"jobs[{len(rows)}]: {error}") from None
+        return self._enqueue(rows)
 
     def job(self, id: int) -> dict[str, Any] | None:
         """The job as `supervisor jobs show --json` prints it; None if there is none."""
@@ -121,15 +120,6 @@ class Client:
         if self._opened is not None:
             _inherited.append(self._opened)
             self._opened = None
-
-    def _row(self, job: NewJob | Mapping[str, Any] | tuple[str, Any]) -> EnqueueRow:
-        return row_of(as_new_job(job), limit=self._settings.limits.payload, queue_for=self._settings.queue_for)
-
-    def _numbered(self, index: int, job: NewJob | Mapping[str, Any] | tuple[str, Any]) -> EnqueueRow:
-        try:
-            return self._row(job)
-        except InvalidJob as error:
-            raise InvalidJob(f"jobs[{index}]: {error}") from None
 
     def _enqueue(self, rows: list[EnqueueRow]) -> list[int]:
         """The same `rows` at every try, by which the store knows a try whose commit it was not sure of."""

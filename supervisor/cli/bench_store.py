@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,18 +33,17 @@ def own_store(settings: Settings) -> Iterator[tuple[Settings, Path]]:
 @contextmanager
 def _own_folder(beside: Path) -> Iterator[Path]:
     _remove_left_behind(beside)
+    folder = beside / f"{PREFIX}{secrets.token_hex(8)}"
     try:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=beside))
+        folder.mkdir(mode=0o700)
+        in_use = _lock(folder)
     except OSError as error:
         raise StoreError(f"store: {beside}: {error.strerror}") from None
     try:
-        in_use = _lock(folder)
-        try:
-            yield folder
-        finally:
-            os.close(in_use)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(in_use)
 
 
 def _remove_left_behind(beside: Path) -> None:

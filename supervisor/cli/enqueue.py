@@ -11,7 +11,7 @@ import click
 
 from supervisor.cli.context import UserMistake, config_option, load_settings, use_store
 from supervisor.config import Settings
-from supervisor.new_jobs import InvalidJob, as_new_job, row_of
+from supervisor.new_jobs import InvalidJob, row_of
 from supervisor.payloads import decode
 from supervisor.stores.base import EnqueueRow, Store
 
@@ -94,7 +94,7 @@ def _payload(text: str | None) -> Any:
 
 
 def _row(job: dict[str, Any], settings: Settings) -> EnqueueRow:
-    return row_of(as_new_job(job), limit=settings.limits.payload, queue_for=settings.queue_for)
+    return row_of(job, limit=settings.limits.payload, queue_for=settings.queue_for)
 
 
 def _enqueue(settings: Settings, rows: list[EnqueueRow]) -> list[int]:

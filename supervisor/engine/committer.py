@@ -16,7 +16,8 @@ from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
 from supervisor.retry import Random, RetryBudget, decide
 from supervisor.stores.base import Store
 
-BATCH = 1000
+BATCH = 3000
+AT_ONCE = 2  # batches given to the writer: it finds the next one without waiting for the loop
 BATCH_WEIGHT = 16_000_000  # characters of results
 
 
@@ -56,7 +57,7 @@ class Committer:
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
         self._waiting += [o if o[7] is not None else self.decide(o) for o in outcomes]
-        if not self._under_way:
+        if self._under_way < AT_ONCE:
             self._settle_next()
 
     def decide(self, outcome: Outcome) -> Outcome:
@@ -83,7 +84,7 @@ class Committer:
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         if batch:
             self._settle(batch)
-        else:
+        elif not self._under_way:
             self._ended.set()
 
     def _settle(self, batch: list[Outcome]) -> None:
@@ -106,7 +107,7 @@ class Committer:
             self._taken(batch, set(future.result()))
         elif not isinstance(error, Abandoned):
             self._refused(batch, error)
-        if not self._under_way:
+        if self._under_way < AT_ONCE:
             self._settle_next()
 
     def _taken(self, batch: list[Outcome], stale: set[int]) -> None:

@@ -21,7 +21,7 @@ from supervisor.processes.pool import FRAME_JOBS, Pool
 from supervisor.stores.base import Resolve, Store, Take, Waiting
 
 HELD_SECONDS = 0.100
-HELD_MOST = 2000
+HELD_MOST = 6000
 HELD_WEIGHT = 64_000_000  # characters of payloads
 STRANGERS_MOST = 1000
 HEAD_START = 0.5  # seconds by which those that may have a handler look before those that don't

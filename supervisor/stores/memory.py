@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from functools import cache
 from typing import Any
 
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Tier
@@ -193,7 +194,8 @@ class MemoryStore:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self.transaction():
             deadline = self._now() + microseconds(ttl)
-            return [self._claim(job, deadline, resolve) for take in takes for job in self._pick(take)]
+            resolved = cache(resolve)  # one claim, one policy for all jobs of a handler in a queue
+            return [self._claim(job, deadline, resolved) for take in takes for job in self._pick(take)]
 
     def _pick(self, take: Take) -> list[KeptJob]:
         if take.queue in self._shelf.paused:

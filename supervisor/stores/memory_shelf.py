@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Policy, Tier
@@ -46,6 +47,9 @@ class KeptJob:
     result: str | None = None
     errors: tuple[Mapping[str, Any], ...] = ()
     letter: KeptLetter | None = None
+
+    def __copy__(self) -> KeptJob:
+        return KeptJob(*_all_fields(self))
 
     @property
     def letter_state(self) -> str | None:
@@ -90,6 +94,9 @@ class KeptJob:
                 dead_letter=self.letter_state,
             )
         )
+
+
+_all_fields = attrgetter(*(each.name for each in fields(KeptJob)))
 
 
 @dataclass(slots=True)

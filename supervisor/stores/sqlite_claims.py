@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from supervisor.jobs import Lease
@@ -13,13 +15,7 @@ from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, TEXTS, Policies
 from supervisor.stores.sqlite_schema import IN_FLIGHT, READY, SCHEDULED
 
-ENQUEUE = f"""insert into jobs(id, handler, queue, payload, headers, priority, options, due_at, state, age, created_at)
-  select ?1 + key, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-    json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'), json_extract(value, '$[6]'),
-    iif(json_extract(value, '$[6]') > ?2, {SCHEDULED}, {READY}), ?1 + key, ?2
-  from json_each(?3)"""
-
-INSERT_LENGTH = 50_000_000  # characters of payloads and headers in one statement
+ENQUEUED_AT_ONCE = 100  # rows in one statement: each pays for the id sequence once
 CLAIM_LENGTH = 16_000_000  # and in one claim: reading them takes several times as much memory, for a moment
 _WEIGHED = 64
 
@@ -72,11 +68,12 @@ class Claims(Policies):
     def _insert(self, rows: Sequence[EnqueueRow]) -> tuple[int, int]:
         """(id of the first, created_at)."""
         now, first = self.now(), self.next_age()
-        batch = [_columns(row, now) for row in rows]
-        for start, part in _parts(batch):
-            self.run(ENQUEUE, first + start, now, packed(part))
-        for (queue, later), n in Counter((entry[1], entry[6] > now) for entry in batch).items():
-            self.count(SCHEDULED if later else READY, queue, 0, n)
+        batch = [(*_columns(row, now), id) for id, row in enumerate(rows, first)]
+        for start in range(0, len(batch), ENQUEUED_AT_ONCE):
+            part = batch[start : start + ENQUEUED_AT_ONCE]
+            self.run(enqueue_sql(len(part)), now, *chain.from_iterable(part))
+        for (queue, state), n in Counter([(row[1], row[7]) for row in batch]).items():
+            self.count(state, queue, 0, n)
         return first, now
 
     def next_age(self) -> int:
@@ -155,17 +152,17 @@ class Claims(Policies):
         return take.pick(fresh, urgent, retries)
 
 
-def _parts(batch: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Sequence[tuple[Any, ...]]]]:
-    """(index of its first row, rows), each small enough to be one value of SQLite's."""
-    start = length = 0
-    for index, row in enumerate(batch):
-        length += len(row[2]) + len(row[3] or "")
-        if length > INSERT_LENGTH and index > start:
-            yield start, batch[start:index]
-            start, length = index, len(row[2]) + len(row[3] or "")
-    yield start, batch[start:]
+@cache
+def enqueue_sql(rows: int) -> str:
+    """By the values of `_columns` and the id of each row, after the time of them all."""
+    width = 9
+    values = (range(first, first + width) for first in range(2, 2 + rows * width, width))
+    marks = ", ".join(f"({', '.join(f'?{number}' for number in row)}, ?{row[-1]}, ?1)" for row in values)
+    columns = "handler, queue, payload, headers, priority, options, due_at, state, id, age, created_at"
+    return f"insert into jobs({columns}) values {marks}"
 
 
 def _columns(row: EnqueueRow, now: int) -> tuple[Any, ...]:
-    due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
-    return row.handler, row.queue, row.payload, row.headers, row.priority, options_text(row), due
+    handler, payload, queue, priority, delay, at, *_, headers = row
+    due = now + microseconds(delay) if delay else now if at is None else at
+    return handler, queue, payload, headers, priority, options_text(row), due, SCHEDULED if due > now else READY

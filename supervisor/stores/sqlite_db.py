@@ -156,7 +156,10 @@ class Database:
 
     def run(self, sql: str, *parameters: Any) -> int:
         """Rows changed."""
-        return self._execute(sql, parameters).rowcount
+        try:
+            return self._execute(sql, parameters).rowcount
+        except (UnicodeError, OverflowError) as error:
+            raise RowRefused(f"a row can't be stored: {error}") from None
 
     def value(self, sql: str, *parameters: Any) -> Any:
         row = self._execute(sql, parameters).fetchone()

@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from supervisor.config import StoreSettings
-from supervisor.stores import open_store, sqlite_claims, sqlite_db
+from supervisor.stores import open_store, sqlite_db
 from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, Waiting
 from supervisor.stores.sqlite import SqliteStore
 from tests.stores.shelf import SqliteShelf, failure, put, success, take, take_one
@@ -408,8 +408,7 @@ def test_history_of_a_job_goes_with_it(store, raw):
     assert raw.execute("select count(*) from attempts").fetchone() == (0,)
 
 
-def test_a_batch_larger_than_one_value_can_be_is_enqueued_as_a_whole(store, monkeypatch):
-    monkeypatch.setattr(sqlite_claims, "INSERT_LENGTH", 30_000)
+def test_a_batch_larger_than_one_value_can_be_is_enqueued_as_a_whole(store):
     store._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
     ids = store.enqueue([EnqueueRow(f"mail{index}", f'"{index:0>20000}"', delay=index % 2) for index in range(12)])
     assert ids == list(range(1, 13))

@@ -65,4 +65,4 @@ def test_few_outcomes_are_settled_at_once_while_their_results_are_heavy(monkeypa
         child.drain()
     here.writer.step()
     assert {here.state(id) for id in ids} == {"succeeded"}
-    assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 3, 3, 3]
+    assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]

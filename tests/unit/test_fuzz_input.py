@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from supervisor.cli.app import run_command_line
 from supervisor.config import ConfigError, Settings, known_keys, load
 from supervisor.durations import MAX_SECONDS, format_duration, parse_duration, parse_limit, parse_size
-from supervisor.new_jobs import InvalidJob, as_new_job, row_of
+from supervisor.new_jobs import InvalidJob, row_of
 from supervisor.payloads import NotJSON, decode, encode
 from supervisor.plugin_manager import PluginManager, Source
 
@@ -142,7 +142,7 @@ options = st.fixed_dictionaries(
 @given(options | trees | st.dictionaries(names, scalars))
 def test_a_job_is_a_row_or_an_error_that_names_the_key(job: Any) -> None:
     try:
-        row = row_of(as_new_job(job), limit=500, queue_for=lambda handler: "default")
+        row = row_of(job, limit=500, queue_for=lambda handler: "default")
     except InvalidJob as error:
         assert str(error)
     else:
