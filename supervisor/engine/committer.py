@@ -16,7 +16,7 @@ from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
 from supervisor.retry import Random, RetryBudget, decide
 from supervisor.stores.base import Store
 
-BATCH = 3000
+BATCH = 2000
 AT_ONCE = 2  # batches given to the writer: it finds the next one without waiting for the loop
 BATCH_WEIGHT = 16_000_000  # characters of results
 

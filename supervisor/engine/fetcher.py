@@ -17,17 +17,18 @@ from supervisor.engine.writer import Abandoned, Writer
 from supervisor.events import Bus, JobsClaimed, QueuesSeen
 from supervisor.jobs import Lease, Tier
 from supervisor.processes.places import Worker
-from supervisor.processes.pool import FRAME_JOBS, Pool
+from supervisor.processes.pool import FRAME_JOBS, FRAME_SECONDS, Pool
 from supervisor.stores.base import Resolve, Store, Take, Waiting
 
 HELD_SECONDS = 0.100
-HELD_MOST = 6000
+HELD_MOST = 4000
 HELD_WEIGHT = 64_000_000  # characters of payloads
 STRANGERS_MOST = 1000
 HEAD_START = 0.5  # seconds by which those that may have a handler look before those that don't
 PROMOTE_MOST = 1000
 CAPTIVE_SECONDS = 1.0
 LANES_MOST = 1000
+MAKE_WAY_EVERY = FRAME_SECONDS  # in less, a frame makes way by itself
 
 
 class Claimed(NamedTuple):
@@ -38,7 +39,7 @@ class Claimed(NamedTuple):
 
 class Demand(NamedTuple):
     """What the fetcher wants, as a value that the writer's thread may read while the loop goes on. With no capacity left
-    it wants only the retries that have credit: they overtake what is held already.
+    it wants only what overtakes what is held already: retries that have credit, and fresh jobs where only retries are held.
     """
 
     capacity: int
@@ -60,7 +61,8 @@ class Demand(NamedTuple):
         most = self._retries_most(queue, True)
         overtaking = min(ready.retries, fresh_held, fresh_held if most is None else most)
         retries = max(0, self._allowance(queue, retries_held + overtaking) - retries_held)
-        return Take(queue, retries, retries, retries, self._urgent_from(queue))
+        fresh = 0 if fresh_held else min(ready.fresh, retries_held)
+        return Take(queue, fresh + retries, retries, retries, self._urgent_from(queue))
 
     def _allowance(self, queue: str, count: int) -> int:
         retry = self.settings.retry_for(queue)
@@ -112,6 +114,7 @@ class Fetcher:
         self._came_due = False  # since the last claim began: a retry may have to overtake what is held
         self._left = False  # the last claim left some
         self._strangers = 0  # jobs in the last claim, if nobody here knows the handler of any
+        self._made_way_at = float("-inf")
         self._waiting: dict[str, Waiting] = {}
         self._due: asyncio.TimerHandle | None = None
         self._moved_at = loop.time()
@@ -188,8 +191,12 @@ class Fetcher:
             self._dispatch()
         if self._more and not self._claiming and not self.closed:
             want = self._room()
-            if want > 0 or self._came_due:
+            if want > 0 or self._came_due or (self._rung and self._only_retries_held()):
                 self._claim(want)
+
+    def _only_retries_held(self) -> bool:
+        """Of some queue: fresh jobs that come now would wait for all of them."""
+        return any(lane.retries and not lane.fresh for lane in self._lanes.values())
 
     # dispatch
 
@@ -275,6 +282,7 @@ class Fetcher:
 
     def _claim(self, want: int) -> None:
         """A crowd of unknown handlers is passed in large steps, or jobs behind it would wait for each of it."""
+        overtaking = not want or self._came_due
         self._claiming, self._rung, self._came_due = True, False, False
         strangers = min(STRANGERS_MOST, 2 * self._strangers) if want else 0
         known_most = want if strangers else None
@@ -289,7 +297,7 @@ class Fetcher:
             leases = store.claim(takes, demand.settings.lease.ttl, demand.resolve) if takes else []
             return Claimed(leases, waiting, store.next_due())
 
-        self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, known_most))
+        self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, known_most, overtaking))
 
     def _demand(self, capacity: int) -> Demand:
         credits = {queue: lane.credit.copy() for queue, lane in self._lanes.items()}
@@ -302,7 +310,7 @@ class Fetcher:
 
     # back on the loop
 
-    def _claimed(self, future: asyncio.Future[Claimed], known_most: int | None) -> None:
+    def _claimed(self, future: asyncio.Future[Claimed], known_most: int | None, overtaking: bool) -> None:
         self._claiming = False
         error = future.exception()
         if isinstance(error, Abandoned):
@@ -319,6 +327,8 @@ class Fetcher:
                 self._give_back(claimed.leases, "shutdown")
                 return
             self._accept(claimed.leases, known_most)
+            if overtaking:
+                self._make_way(claimed.leases)
         if claimed.next_due is not None:
             self.due_in(claimed.next_due + (HEAD_START if self._strangers else 0.0))
         self.pump()
@@ -344,6 +354,17 @@ class Fetcher:
         """Queues may come and go by the thousand; one with nothing in it starts with full credit again."""
         if len(self._lanes) > LANES_MOST:
             self._lanes = {queue: lane for queue, lane in self._lanes.items() if len(lane) or queue in left}
+
+    def _make_way(self, leases: list[Lease]) -> None:
+        """Retries that came due go before the fresh jobs that are sent and not started, and the other way round."""
+        now = self._loop.time()
+        if now < self._made_way_at + MAKE_WAY_EVERY:
+            return
+        self._made_way_at = now
+        retries = sum(1 for lease in leases if lease[8] == Tier.RETRY)
+        sent = [worker for worker in self._pool.workers.values() if len(worker.sent) > 1]
+        if any(worker.retries if len(leases) > retries else worker.retries < len(worker.sent) for worker in sent):
+            self._pool.release_unstarted()
 
     def _accept(self, leases: list[Lease], known_most: int | None) -> None:
         strangers = {handler for handler in {lease[2] for lease in leases} if not self._known(handler)}

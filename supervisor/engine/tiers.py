@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from supervisor.jobs import Lease, Tier
@@ -47,7 +47,7 @@ class Credit:
 class Lane:
     """The claimed, not yet dispatched jobs of one queue, in the order they go."""
 
-    __slots__ = ("credit", "fresh", "fresh_in_store", "retries", "urgent", "urgent_from")
+    __slots__ = ("_again", "credit", "fresh", "fresh_in_store", "retries", "urgent", "urgent_from")
 
     def __init__(self, credit: Credit, urgent_from: int) -> None:
         self.credit = credit
@@ -56,6 +56,7 @@ class Lane:
         self.retries: deque[Lease] = deque()
         self.fresh: deque[Lease] = deque()
         self.fresh_in_store = 0
+        self._again: set[int] = set()  # ids of those that were given before: they have earned their credit
 
     def __len__(self) -> int:
         return len(self.urgent) + len(self.retries) + len(self.fresh)
@@ -69,9 +70,10 @@ class Lane:
             else:
                 self._tier_of(lease).append(lease)
 
-    def put_back(self, leases: Iterable[Lease]) -> None:
-        """In front: they were dispatched and taken back. The leases come in order."""
-        for lease in reversed(list(leases)):
+    def put_back(self, leases: Sequence[Lease]) -> None:
+        """In front: they were given and have not been started. The leases come in order."""
+        self._again.update([lease.id for lease in leases])
+        for lease in reversed(leases):
             self._tier_of(lease).appendleft(lease)
 
     def _tier_of(self, lease: Lease) -> deque[Lease]:
@@ -82,7 +84,7 @@ class Lane:
     def in_turn(self, retries_allowed: bool = True) -> Iterator[Lease]:
         """The jobs in the order they go; one is gone from here once it is given. `retries_allowed` is False while retries
         have their share of the workers."""
-        credit, urgent, retries, fresh = self.credit, self.urgent, self.retries, self.fresh
+        credit, urgent, retries, fresh, again = self.credit, self.urgent, self.retries, self.fresh, self._again
         while True:
             if urgent:
                 lease = urgent.popleft()
@@ -92,7 +94,10 @@ class Lane:
                 lease = fresh.popleft()
             else:
                 return
-            credit.dispatched()
+            if again and lease[0] in again:
+                again.remove(lease[0])
+            else:
+                credit.dispatched()
             yield lease
 
     def _may_retry(self) -> bool:
@@ -107,6 +112,7 @@ class Lane:
     def take_out(self, ids: set[int]) -> list[Lease]:
         """Remove the leases with these ids, wherever they wait; gives them."""
         taken: list[Lease] = []
+        self._again -= ids
         for tier in (self.urgent, self.retries, self.fresh):
             if any(lease.id in ids for lease in tier):
                 kept = [lease for lease in tier if lease.id not in ids]

@@ -20,7 +20,7 @@ from supervisor.processes.port import Child, Children, Death, Reply
 from supervisor.processes.run_times import RunTimes
 
 FRAME_SECONDS = 0.010
-FRAME_JOBS = 128
+FRAME_JOBS = 256
 FRAME_BYTES = 256 * 1024
 REFORK_DELAYS = (0.1, 30.0)
 FILL_AFTER = 0.050

@@ -164,14 +164,18 @@ def _running(supervisors: Sequence[Mapping[str, Any]]) -> list[int]:
 def _filtered(
     state: JobState | None, queue: str | None, handler: str | None, letter: str | None
 ) -> tuple[str, list[Any]]:
-    """A query for ids, newest first; finished jobs by when they finished, so that an index leads to them."""
+    """A query for ids, newest first; finished jobs by when they finished, so that an index leads to them.
+
+    A `+` keeps SQLite from the index of that column: of the few in flight or scheduled all are sorted, of the many that are
+    ready none, since the newest come first in the table itself.
+    """
     conditions: list[str] = []
     parameters: list[Any] = []
     if state is not None:
         conditions.append(f"jobs.state = {CODES[state]}")
         if state.terminal:
             conditions.append(f"jobs.state >= {SUCCEEDED}")
-    for column, value in (("queue", queue), ("handler", handler)):
+    for column, value in (("+queue", queue), ("handler", handler)):
         if value is not None:
             conditions.append(f"{column} = ?")
             parameters.append(value)
@@ -181,5 +185,6 @@ def _filtered(
         conditions.append(f"letters.state in ({', '.join(map(str, _LETTER_STATES[letter]))})")
     where = f"where {' and '.join(conditions)}" if conditions else ""
     finished = state is not None and state.terminal and letter is None
-    order = "finished_at desc, jobs.id desc" if finished else "jobs.id desc"
+    few = state in (JobState.SCHEDULED, JobState.IN_FLIGHT) and letter is None
+    order = "finished_at desc, jobs.id desc" if finished else f"{'+' if few else ''}jobs.id desc"
     return f"select jobs.id as id from {source} {where} order by {order}", parameters

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from supervisor.jobs import Lease
@@ -19,13 +20,15 @@ ENQUEUED_AT_ONCE = 100  # rows in one statement: each pays for the id sequence o
 CLAIM_LENGTH = 16_000_000  # and in one claim: reading them takes several times as much memory, for a moment
 _WEIGHED = 64
 
+QUEUE_AND_TIER = itemgetter(3, 8)  # of a lease
 LENGTH = "coalesce(length(payload), 0) + coalesce(length(headers), 0)"
 
 DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at, id limit ?)"""
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
 
+UNPAUSED = "queue not in (select queue from queues where paused)"
 _LIGHT = f"{LENGTH} <= 4096"  # what is longer is not read with the other candidates
-CANDIDATES = f"""(select id as candidate from jobs where state = {READY} and queue = ? and tier = ?
+CANDIDATES = f"""(select id as candidate from jobs where state = {READY} and queue = ? and {UNPAUSED} and tier = ?
   order by priority desc, age limit ?) cross join jobs on jobs.id = candidate"""
 CANDIDATE = f"""id, token + 1, handler, queue, iif({_LIGHT}, coalesce(cast(payload as text), ''), null),
   iif({_LIGHT}, cast(headers as text), null), retries, priority, tier, due_at, created_at, null, options"""
@@ -93,11 +96,10 @@ class Claims(Policies):
     def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
         with self.snapshot():
             self.write_counts()
-            rows = self.rows("queue, tier, n", f"counts where state = {READY} and n > 0")
-            paused = self.paused()
+            rows = self.rows("queue, tier, n", f"counts where state = {READY} and n > 0 and {UNPAUSED}")
         found: dict[str, list[int]] = {}
         for queue, tier, n in rows:
-            if queue not in paused and (served is None or queue in served):
+            if served is None or queue in served:
                 found.setdefault(queue, [0, 0])[tier] = n
         return {queue: Waiting(*counts) for queue, counts in found.items()}
 
@@ -109,15 +111,14 @@ class Claims(Policies):
         if self.owner_id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self.transaction():
-            paused = self.paused()
-            rows = [row for take in takes if take.queue not in paused for row in self._pick(take)]
+            rows = [row for take in takes for row in self._pick(take)]
             if not rows:
                 return []
             rows = self._as_fit(rows)
             until = self.now() + microseconds(ttl)
             for policy, ids in self.by_policy(rows, resolve).items():
                 self.run(CLAIM, self.owner_id, until, policy, packed(ids))
-            for (queue, tier), n in Counter([(row[3], row[8]) for row in rows]).items():
+            for (queue, tier), n in Counter(map(QUEUE_AND_TIER, rows)).items():
                 self.count(READY, queue, tier, -n)
                 self.count(IN_FLIGHT, queue, tier, n)
             return self.leases_from(rows)

@@ -10,7 +10,7 @@ from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.stores.base import Lapsed, StoreError
 from supervisor.stores.bells import Bells
 from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
-from supervisor.stores.sqlite_claims import Claims
+from supervisor.stores.sqlite_claims import QUEUE_AND_TIER, Claims
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, LEASE, ids_of
 from supervisor.stores.sqlite_schema import CANCELLED, CODES, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
@@ -153,7 +153,7 @@ class Settles(Claims):
 
     def _succeed(self, outcomes: Sequence[Outcome]) -> list[int]:
         accepted, stale = self._settle(self._run_succeed, outcomes, self.now())
-        for (queue, tier), n in Counter([(lease[3], lease[8]) for lease, *_ in accepted]).items():
+        for (queue, tier), n in Counter(map(QUEUE_AND_TIER, [it[0] for it in accepted])).items():
             self.count(IN_FLIGHT, queue, tier, -n)
             self.count(SUCCEEDED, queue, tier, n)
         return stale
