@@ -17,12 +17,12 @@ from supervisor.retry import Random, RetryBudget, decide
 from supervisor.stores.base import Store
 
 BATCH = 2000
-AT_ONCE = 2  # batches given to the writer: it finds the next one without waiting for the loop
+AT_ONCE = 2  # batches: while one is written, the writer's next is there already
 BATCH_WEIGHT = 16_000_000  # characters of results
 
 
 class Committer:
-    """One settle is under way at a time; what ends meanwhile is the next batch, so the busier, the larger."""
+    """Two batches are under way at most; what ends meanwhile is the next one, so the busier, the larger."""
 
     def __init__(
         self, writer: Writer, leases: Leases, settings: Settings, bus: Bus, *, random: Random, now: Callable[[], float],

@@ -331,19 +331,19 @@ class Pool:
         del self.workers[worker.number]
         self._give_back(worker)
         culprit = worker.sent.popleft() if worker.sent and worker.permits > 0 else None
+        doom = worker.doomed
+        if doom is None and culprit is None and self._was_useless(worker):
+            self._fork_after_delay()
+        else:
+            self.fill()
         if worker.sent:
             self.listener.unstarted(list(worker.sent))
-        doom = worker.doomed
         if culprit is not None:
             self.listener.ended([self._blamed(culprit, doom, death, self._timer.time() - worker.started, worker)])
         name = (
             doom.name if doom else ("stopped" if worker.state is State.RETIRING and death.exit_code == 0 else "crash")
         )
         self._tell_death(worker, death, name, culprit)
-        if doom is None and culprit is None and self._was_useless(worker):
-            self._fork_after_delay()
-        else:
-            self.fill()
         self.listener.changed()
 
     def _was_useless(self, worker: Worker) -> bool:
