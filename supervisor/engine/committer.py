@@ -18,6 +18,7 @@ from supervisor.stores.base import Store
 
 BATCH = 2000
 AT_ONCE = 2  # batches: while one is written, the writer's next is there already
+MARK_AFTER = 0.001  # seconds that a job has run
 BATCH_WEIGHT = 16_000_000  # characters of results
 
 
@@ -26,7 +27,7 @@ class Committer:
 
     def __init__(
         self, writer: Writer, leases: Leases, settings: Settings, bus: Bus, *, random: Random, now: Callable[[], float],
-        ready: Callable[[str], int], running: Callable[[], list[Lease]],
+        ready: Callable[[str], int], running: Callable[[float], list[Lease]],
     ) -> None:  # fmt: skip
         self._writer = writer
         self._leases = leases
@@ -88,9 +89,9 @@ class Committer:
             self._ended.set()
 
     def _settle(self, batch: list[Outcome]) -> None:
-        """Start marks of what runs meanwhile go along in the same commit."""
+        """Start marks of what runs meanwhile go along in the same commit; not of what will have ended before it."""
         self._under_way += 1
-        running, ttl = self._running(), self._settings.lease.ttl
+        running, ttl = self._running(MARK_AFTER), self._settings.lease.ttl
 
         def settle(store: Store) -> list[int]:
             stale = store.settle(batch)

@@ -140,8 +140,8 @@ class Engine:
 
     # what goes on besides
 
-    def running(self) -> list[Lease]:
-        return [lease for _, lease in self.pool.running()]
+    def running(self, seconds: float = 0.0) -> list[Lease]:
+        return [lease for _, lease in self.pool.running(seconds)]
 
     def _ready_in(self, queue: str) -> int:
         return self.fetcher.ready_in(queue)

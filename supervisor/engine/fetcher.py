@@ -21,7 +21,9 @@ from supervisor.processes.pool import FRAME_JOBS, FRAME_SECONDS, Pool
 from supervisor.stores.base import Resolve, Store, Take, Waiting
 
 HELD_SECONDS = 0.100
-HELD_MOST = 4000
+HELD_EACH = 3000  # jobs per worker: what one gets through in that time at best
+HELD_MOST = 20_000
+CLAIM_MOST = 2000  # at once: whoever else writes has to wait for it
 HELD_WEIGHT = 64_000_000  # characters of payloads
 STRANGERS_MOST = 1000
 HEAD_START = 0.5  # seconds by which those that may have a handler look before those that don't
@@ -274,11 +276,11 @@ class Fetcher:
         mean = self._pool.times.mean
         target = idle
         if mean is not None and mean < HELD_SECONDS:
-            each = min(HELD_MOST, HELD_SECONDS / max(mean, 1e-6))
+            each = min(HELD_EACH, HELD_SECONDS / max(mean, 1e-6))
             target = max(idle, min(HELD_MOST, int(each) * self._pool.ready_count()))
-        want = target - self._count
+        want = min(target - self._count, CLAIM_MOST)
         # Whoever still idles after a dispatch can start nothing of what is held.
-        return max(want if want >= target // 2 else 0, idle)
+        return max(want if want >= min(target // 2, CLAIM_MOST) else 0, idle)
 
     def _claim(self, want: int) -> None:
         """A crowd of unknown handlers is passed in large steps, or jobs behind it would wait for each of it."""
@@ -291,11 +293,10 @@ class Fetcher:
         def claim(store: Store) -> Claimed:
             if self.closed:
                 return Claimed([], {}, None)
-            store.promote(PROMOTE_MOST)
-            waiting = store.waiting(demand.settings.workers.queues)
+            waiting, next_due = store.look(demand.settings.workers.queues, PROMOTE_MOST)
             takes = demand.takes(waiting)
             leases = store.claim(takes, demand.settings.lease.ttl, demand.resolve) if takes else []
-            return Claimed(leases, waiting, store.next_due())
+            return Claimed(leases, waiting, next_due)
 
         self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, known_most, overtaking))
 

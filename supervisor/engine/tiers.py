@@ -159,7 +159,7 @@ def plan_takes(
     claimable = {queue: ready.fresh + _at_most(ready.retries, limits[queue]) for queue, ready in waiting.items()}
     for queue, limit in share_out(capacity, claimable, turn).items():
         first = allowance(queue, limit) if waiting[queue].fresh else limit
-        most = _at_most(limit, limits[queue])
+        most = _at_most(min(limit, waiting[queue].retries), limits[queue])
         takes.append(Take(queue, limit, min(first, most), most, urgent_from(queue)))
     return takes
 

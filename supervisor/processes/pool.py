@@ -223,9 +223,11 @@ class Pool:
                 return worker
         return None
 
-    def running(self) -> Iterable[tuple[Worker, Lease]]:
+    def running(self, seconds: float = 0.0) -> Iterable[tuple[Worker, Lease]]:
+        """The job that each worker runs, if it has for so long."""
+        since = self._timer.time() - seconds
         for worker in self.workers.values():
-            if worker.sent and worker.permits:
+            if worker.sent and worker.permits and worker.started <= since:
                 yield worker, worker.sent[0]
 
     def stop(self) -> None:

@@ -54,6 +54,13 @@ class Waiting(NamedTuple):
     retries: int
 
 
+class Look(NamedTuple):
+    """What a supervisor sees before it claims: `waiting` by queue, and the seconds until the next job is due."""
+
+    waiting: dict[str, Waiting]
+    next_due: float | None
+
+
 class Take(NamedTuple):
     """What to claim from one queue: up to `limit` jobs; first the urgent ones (fresh, of priority `urgent` or more),
     then up to `retries_first` retries, then fresh, then retries to fill up; never more than `retries_most` retries."""
@@ -179,6 +186,9 @@ class Store(Protocol):
 
     def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
         """Ready jobs by queue, without paused queues and, unless None, only of those served; empty queues are left out."""
+
+    def look(self, served: frozenset[str] | None, limit: int) -> Look:
+        """`promote`, then what `waiting` and `next_due` say."""
 
     def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
         """Ready jobs become in_flight for this owner: token + 1, deadline now + ttl, start mark cleared, policy resolved and

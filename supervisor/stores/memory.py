@@ -17,6 +17,7 @@ from supervisor.stores.base import (
     EnqueueRow,
     Lapsed,
     Letter,
+    Look,
     Presence,
     Resolve,
     Retention,
@@ -188,6 +189,10 @@ class MemoryStore:
 
     def _serves(self, queue: str, served: frozenset[str] | None) -> bool:
         return queue not in self._shelf.paused and (served is None or queue in served)
+
+    def look(self, served: frozenset[str] | None, limit: int) -> Look:
+        self.promote(limit)
+        return Look(self.waiting(served), self.next_due())
 
     def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
         if self._owner is None:

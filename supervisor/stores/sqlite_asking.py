@@ -28,7 +28,6 @@ _SHOWN = """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priori
 _WITH_LETTER = f"{BY_ID} left join letters on letters.job_id = jobs.id"
 _LETTER_STATES = {"pending": (PENDING,), "delivered": (DELIVERED,), "any": (PENDING, DELIVERED)}
 
-NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
 DUE_BY_QUEUE = f"""(select queue, count(*) as n from jobs where state = {SCHEDULED} and due_at <= ? group by queue)"""
 RUNNING_BY_QUEUE = f"""(select queue, count(*) as n from json_each(?) as it cross join jobs
   on jobs.id = it.value and jobs.state = {IN_FLIGHT} group by queue)"""
@@ -36,11 +35,6 @@ _UNSEEN = 3_600_000_000
 
 
 class Asking(Settles):
-    def next_due(self) -> float | None:
-        with self.snapshot():
-            due = self.value(NEXT_DUE)
-        return None if due is None else max(0.0, (due - self.now()) / 1e6)
-
     def get(self, id: int) -> dict[str, Any] | None:
         with self.snapshot():
             found = self.jobs_shown([id])

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from supervisor.jobs import Lease
-from supervisor.stores.base import EnqueueRow, Resolve, StoreAway, StoreError, Take, Waiting
+from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreAway, StoreError, Take, Waiting
 from supervisor.stores.shapes import microseconds, options_text
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, TEXTS, Policies
@@ -27,6 +27,9 @@ DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
 
 UNPAUSED = "queue not in (select queue from queues where paused)"
+CLAIMABLE = f"counts where state = {READY} and n > 0 and {UNPAUSED}"
+NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
+LOOK = f"select json_array((select json_group_array(json_array(queue, tier, n)) from {CLAIMABLE}), ({NEXT_DUE}))"
 _LIGHT = f"{LENGTH} <= 4096"  # what is longer is not read with the other candidates
 CANDIDATES = f"""(select id as candidate from jobs where state = {READY} and queue = ? and {UNPAUSED} and tier = ?
   order by priority desc, age limit ?) cross join jobs on jobs.id = candidate"""
@@ -96,12 +99,26 @@ class Claims(Policies):
     def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
         with self.snapshot():
             self.write_counts()
-            rows = self.rows("queue, tier, n", f"counts where state = {READY} and n > 0 and {UNPAUSED}")
-        found: dict[str, list[int]] = {}
-        for queue, tier, n in rows:
-            if served is None or queue in served:
-                found.setdefault(queue, [0, 0])[tier] = n
-        return {queue: Waiting(*counts) for queue, counts in found.items()}
+            return _waiting(self.rows("queue, tier, n", CLAIMABLE), served)
+
+    def next_due(self) -> float | None:
+        with self.snapshot():
+            due = self.value(NEXT_DUE)
+        return self._seconds_until(due)
+
+    def look(self, served: frozenset[str] | None, limit: int) -> Look:
+        """One statement as long as nothing is due: each hands the GIL back, and waits to have it again."""
+        with self.transaction():
+            self.write_counts(READY)
+            rows, due = self.ask(LOOK)
+            if due is not None and due <= self.now():
+                self.promote(limit)
+                self.write_counts()
+                rows, due = self.ask(LOOK)
+            return Look(_waiting(rows, served), self._seconds_until(due))
+
+    def _seconds_until(self, due: int | None) -> float | None:
+        return None if due is None else max(0.0, (due - self.now()) / 1e6)
 
     def paused(self) -> frozenset[str]:
         with self.snapshot():
@@ -151,6 +168,14 @@ class Claims(Policies):
         most = take.retries_wanted(len(fresh))
         retries = self.rows(CANDIDATE, CANDIDATES, take.queue, 1, most) if most else []
         return take.pick(fresh, urgent, retries)
+
+
+def _waiting(rows: Sequence[Sequence[Any]], served: frozenset[str] | None) -> dict[str, Waiting]:
+    found: dict[str, list[int]] = {}
+    for queue, tier, n in rows:
+        if served is None or queue in served:
+            found.setdefault(queue, [0, 0])[tier] = n
+    return {queue: Waiting(*counts) for queue, counts in found.items()}
 
 
 @cache

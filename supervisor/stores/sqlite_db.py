@@ -175,6 +175,10 @@ class Database:
         rows: list[list[Any]] = _loads(data)
         return rows
 
+    def ask(self, sql: str, *parameters: Any) -> Any:
+        """The value of the one JSON text that it gives."""
+        return _loads(self.value(sql, *parameters))
+
     def column(self, column: str, source: str, *parameters: Any) -> list[Any]:
         values: list[Any] = _loads(self.value(f"select json_group_array({column}) from {source}", *parameters))
         return values
@@ -184,8 +188,10 @@ class Database:
     def count(self, state: int, queue: str, tier: int, n: int = 1) -> None:
         self._deltas[state, queue, tier] += n
 
-    def write_counts(self) -> None:
-        """Called before every commit, and before the counts are read."""
+    def write_counts(self, state: int | None = None) -> None:
+        """Called before every commit, and before the counts are read: if only those of `state` are, only if it changes them."""
+        if state is not None and not any(n for key, n in self._deltas.items() if key[0] == state):
+            return
         deltas = [(*key, n) for key, n in self._deltas.items() if n]
         self._deltas.clear()
         if deltas:

@@ -45,7 +45,7 @@ STATEMENTS = {
         ["SEARCH letters USING INDEX pending_letters (due_at<?)"],
     ),
     "next due": (
-        sqlite_asking.NEXT_DUE,
+        sqlite_claims.NEXT_DUE,
         ["SEARCH jobs USING INDEX scheduled"],
     ),
 }

@@ -148,7 +148,7 @@ def test_queues_share_the_capacity_and_none_idles(capacity: int, waiting: dict[s
         (Waiting(100, 100), None, Take("q", 50, 16 + 10, 50, 100)),
         (Waiting(0, 100), None, Take("q", 50, 50, 50, 100)),
         (Waiting(100, 100), 0, Take("q", 50, 0, 0, 100)),
-        (Waiting(3, 0), None, Take("q", 3, 3, 3, 100)),
+        (Waiting(3, 0), None, Take("q", 3, 0, 0, 100)),
     ],
 )
 def test_a_claim_asks_for_as_many_retries_as_have_credit(waiting: Waiting, most: int | None, expected: Take) -> None:
@@ -163,4 +163,4 @@ def test_a_claim_asks_for_as_many_retries_as_have_credit(waiting: Waiting, most:
 def test_a_queue_whose_retries_have_their_share_takes_no_place_from_another(turn: int) -> None:
     waiting = {"full": Waiting(0, 100), "other": Waiting(5, 0)}
     takes = plan_takes(1, waiting, turn, lambda _, n: n, lambda queue, _: 0 if queue == "full" else None, lambda _: 100)
-    assert takes == [Take("other", 1, 1, 1, 100)]
+    assert takes == [Take("other", 1, 0, 0, 100)]
