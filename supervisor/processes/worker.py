@@ -153,7 +153,7 @@ class Worker:
         self._beats = birth.heartbeats
         self._interval = birth.heartbeat
         self._heart = Heart(ends.beat, birth.heartbeat, min([birth.heartbeat, *birth.heartbeats.values()]), self._stack)
-        self._wrapped = _wrapper(plugins)
+        self._middleware = _middleware(plugins)
 
     def run(self) -> None:
         """Until the supervisor shuts its side of the channel."""
@@ -201,9 +201,10 @@ class Worker:
         if self._beats:
             self._heart.interval = self._beats.get(name, self._interval)
         job = Job(job_id, name, value, attempt, queue, told_headers, priority)
+        middleware = self._middleware
         start = perf_counter_ns()
         try:
-            result = handler.function(job) if self._wrapped is None else self._wrapped(job, handler)
+            result = handler.function(job) if middleware is None else middleware.run(job, handler)
             took = perf_counter_ns() - start
             if result is None:
                 reply = b"[%d,%d,null]\n" % (job_id, took // 1000)
@@ -214,7 +215,7 @@ class Worker:
             reply = wire.encode_failure(job_id, took // 1000, *failure.told(error, handler))
         out, err = self._stdout.stream, self._stderr.stream
         if (
-            took > self._harmless
+            (took if middleware is None else middleware.took) > self._harmless
             or out.wrote
             or err.wrote
             or SYS.get("stdout") is not out
@@ -248,29 +249,35 @@ class Worker:
         return self._programs != before
 
 
-def _wrapper(plugins: PluginManager) -> Callable[[Job, Handler], Any] | None:
-    """The call through the plugins' middleware; None if no plugin has any, so that nobody pays for it."""
-    hook = plugins.hook.supervisor_run
-    if not hook.get_hookimpls():
-        return None
-    innermost = _Innermost()
-    plugins.register(innermost, "the job's handler")
-
-    def run(job: Job, handler: Handler) -> Any:
-        innermost.function = handler.function
-        return hook(job=job)
-
-    return run
+def _middleware(plugins: PluginManager) -> _Middleware | None:
+    """None if no plugin has any, so that nobody pays for it."""
+    return _Middleware(plugins) if plugins.hook.supervisor_run.get_hookimpls() else None
 
 
-class _Innermost:
-    """What the middleware wraps; its answer may be None, which ends no search among first results, as it is the last."""
+class _Middleware:
+    """The call through the plugins' wrappers, with the job's handler as the innermost.
 
-    function: Callable[[Job], Any]
+    `took` is the handler's own time: if that leaves no room for harm, what a wrapper has left stays until after the next job.
+    """
+
+    def __init__(self, plugins: PluginManager) -> None:
+        self._hook = plugins.hook.supervisor_run
+        self._function: Callable[[Job], Any]
+        self.took = 0
+        plugins.register(self, "the job's handler")
+
+    def run(self, job: Job, handler: Handler) -> Any:
+        self._function, self.took = handler.function, 0
+        return self._hook(job=job)
 
     @hookimpl(trylast=True)
     def supervisor_run(self, job: Job) -> Any:
-        return self.function(job)
+        """Its answer may be None, which ends no search among first results, as it is the last."""
+        start = perf_counter_ns()
+        try:
+            return self._function(job)
+        finally:
+            self.took += perf_counter_ns() - start
 
 
 def report_hook(failed: HookFailed) -> None:
