@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -14,6 +15,10 @@ from supervisor.stores.base import Store, StoreAway
 
 Result = TypeVar("Result")
 RETRY_DELAYS = (0.02, 1.0)
+SMALL = 0.002
+"""Seconds: a commit that took less was of a few jobs. A program that enqueues one by one would have to wait for one like it
+after each of its own; so there is a rest, in which it gets on, and more comes together for the next."""
+REST = 0.002
 
 
 class Abandoned(Exception):
@@ -104,9 +109,12 @@ class Writer:
 
     def run(self) -> None:
         while (works := self.next()) is not None:
+            began = time.monotonic()
             for seconds in self.commit(works):
                 self._give_up.wait(seconds)
             self.deliver(works)
+            if time.monotonic() - began < SMALL:
+                time.sleep(REST)
 
     @property
     def has_next(self) -> bool:

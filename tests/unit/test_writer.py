@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.writer import Abandoned, Writer
+from supervisor.engine.writer import REST, Abandoned, Writer
 from supervisor.events import Bus, StoreBack, StoreLost
 from supervisor.stores.base import RowRefused, StoreAway
 
@@ -52,6 +52,33 @@ def play(scene: Callable[[Writer, Notebook, list[Any]], Coroutine[Any, Any, None
         await scene(Writer(store, asyncio.get_running_loop(), bus), store, events)  # type: ignore[arg-type]
 
     asyncio.run(run())
+
+
+def test_after_a_small_commit_it_rests_and_what_comes_meanwhile_shares_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests, go_on = threading.Event(), threading.Event()
+
+    def rest(seconds: float) -> None:
+        assert seconds == REST
+        rests.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr("supervisor.engine.writer.time.sleep", rest)
+
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        await writer.submit(note("a"))
+        await asyncio.to_thread(rests.wait, 10)
+        b = writer.submit(note("b"))
+        await asyncio.sleep(0)
+        c = writer.submit(note("c"))
+        await asyncio.sleep(0)
+        assert store.kept == [["a"]]
+        go_on.set()
+        assert await asyncio.gather(b, c) == ["b", "c"]
+        assert store.kept == [["a"], ["b", "c"]]
+
+    play(scene)
 
 
 def test_what_is_submitted_together_shares_one_commit_and_is_answered_in_order() -> None:
