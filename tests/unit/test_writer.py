@@ -68,7 +68,7 @@ def test_after_a_small_commit_it_rests_and_what_comes_meanwhile_shares_the_next(
 
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         await writer.submit(note("a"))
-        await asyncio.to_thread(rests.wait, 10)
+        assert await asyncio.to_thread(rests.wait, 10)
         b = writer.submit(note("b"))
         await asyncio.sleep(0)
         c = writer.submit(note("c"))
