@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from supervisor import Client, NewJob
+from supervisor.config import load
 from supervisor.stores.sqlite_schema import SUCCEEDED
 from tests.benchmarks.peers.base import Payload, Place, Task, here
 
@@ -73,12 +74,16 @@ def write(place: Place) -> None:
     folder = Path(place.folder)
     (folder / "plugins").mkdir(exist_ok=True)
     (folder / "plugins" / "bench.py").write_text(PLUGIN)
-    (folder / "supervisor.yaml").write_text(
+    config(place).write_text(
         f"store: {{url: 'sqlite:///jobs.db', synchronous: {settings.synchronous}}}\n"
         f"workers: {{count: {settings.workers}{timeout}}}\n"
         f"retry: {{max_retries: {settings.retries}}}\n"
         "log: {level: warning}\n"
     )
+
+
+def config(place: Place) -> Path:
+    return Path(place.folder, "supervisor.yaml")
 
 
 def database(place: Place) -> Path:
@@ -87,7 +92,7 @@ def database(place: Place) -> Path:
 
 def commands(place: Place) -> Sequence[Sequence[str]]:
     write(place)
-    return [[sys.executable, "-m", "supervisor", "run", "-c", str(Path(place.folder, "supervisor.yaml"))]]
+    return [[sys.executable, "-m", "supervisor", "run", "-c", str(config(place))]]
 
 
 class Store:
@@ -126,5 +131,7 @@ class Jobs:
 
 
 def connect() -> Jobs:
+    """By the same config as the supervisor: `synchronous` is the client's business too."""
     place = here()
-    return Jobs(Client(f"sqlite:///{database(place)}", create=True))
+    write(place)
+    return Jobs(Client(load(config(place)), create=True))
