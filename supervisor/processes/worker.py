@@ -215,7 +215,7 @@ class Worker:
             reply = wire.encode_failure(job_id, took // 1000, *failure.told(error, handler))
         out, err = self._stdout.stream, self._stderr.stream
         if (
-            (took if middleware is None else middleware.took) > self._harmless
+            (took if middleware is None else middleware.took or took) > self._harmless
             or out.wrote
             or err.wrote
             or SYS.get("stdout") is not out
@@ -257,7 +257,8 @@ def _middleware(plugins: PluginManager) -> _Middleware | None:
 class _Middleware:
     """The call through the plugins' wrappers, with the job's handler as the innermost.
 
-    `took` is the handler's own time: if that leaves no room for harm, what a wrapper has left stays until after the next job.
+    `took` is the handler's own time, 0 if it was not called: if that leaves no room for harm, what a wrapper has left stays
+    until after the next job.
     """
 
     def __init__(self, plugins: PluginManager) -> None:

@@ -29,7 +29,7 @@ PROMOTE = f"update jobs set state = {READY} where id in (select value from json_
 UNPAUSED = "queue not in (select queue from queues where paused)"
 CLAIMABLE = f"counts where state = {READY} and n > 0 and {UNPAUSED}"
 NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
-LOOK = f"select json_array((select json_group_array(json_array(queue, tier, n)) from {CLAIMABLE}), ({NEXT_DUE}))"
+LOOK = f"select json_array(json((select json_group_array(json_array(queue, tier, n)) from {CLAIMABLE})), ({NEXT_DUE}))"
 _LIGHT = f"{LENGTH} <= 4096"  # what is longer is not read with the other candidates
 CANDIDATES = f"""(select id as candidate from jobs where state = {READY} and queue = ? and {UNPAUSED} and tier = ?
   order by priority desc, age limit ?) cross join jobs on jobs.id = candidate"""

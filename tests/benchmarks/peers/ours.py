@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from supervisor import Client, NewJob
+from supervisor import Client
 from supervisor.config import load
 from supervisor.stores.sqlite_schema import SUCCEEDED
 from tests.benchmarks.peers.base import Payload, Place, Task, here
@@ -127,7 +127,7 @@ class Jobs:
         self._client.enqueue(task, payload)
 
     def enqueue_many(self, task: Task, payloads: Sequence[Payload]) -> None:
-        self._client.enqueue_many([NewJob(task, payload) for payload in payloads])
+        self._client.enqueue_many([(task, payload) for payload in payloads])
 
 
 def connect() -> Jobs:
