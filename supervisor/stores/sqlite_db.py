@@ -231,6 +231,7 @@ class Database:
         self._execute(f"pragma journal_size_limit = {WAL_LIMIT}")
         if version < VERSION:
             self._migrate()
+        self._execute("pragma temp_store = memory")  # or what a savepoint may have to undo goes through files in /tmp
 
     def _known_version(self) -> int:
         version: int = self.value("pragma user_version")

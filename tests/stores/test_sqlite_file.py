@@ -414,3 +414,7 @@ def test_a_batch_larger_than_one_value_can_be_is_enqueued_as_a_whole(store):
     assert ids == list(range(1, 13))
     assert [store.get(id)["handler"] for id in ids] == [f"mail{index}" for index in range(12)]
     assert store.remaining(None, None) == {"ready": 6, "scheduled": 6}
+
+
+def test_what_a_savepoint_may_have_to_undo_is_kept_in_memory(store):
+    assert store.value("pragma temp_store") == 2
