@@ -79,14 +79,14 @@ def _wrong(key: str, expected: str, value: Any) -> NoReturn:
 
 
 def _name(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not _is_name(value):
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not _is_name(value):
         _wrong(key, f"a name of 1 to {MAX_NAME} printable characters", value)
     return value
 
 
 @lru_cache(1024)
 def _is_name(value: str) -> bool:
-    return 0 < len(value) <= MAX_NAME and value.isprintable() and value == value.strip()
+    return value.isprintable() and value == value.strip()
 
 
 def _json(key: str, value: Any, limit: int) -> str:
