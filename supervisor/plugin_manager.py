@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -216,6 +217,11 @@ class PluginManager:
                 self._report_hook(hook, implementation.plugin_name, _describe(error), _format(error))
         return results
 
+    def wrappers(self, hook: str) -> list[Callable[..., Any]]:
+        """The implementations of a hook of one argument that is for wrappers only, by that argument; the first is innermost."""
+        found = getattr(self._plugins.hook, hook).get_hookimpls()
+        return [one.function if (*one.argnames, *one.kwargnames) else _for_any(one.function) for one in found]
+
     def _report_hook(self, hook: str, plugin: str, error: str, trace: str = "") -> None:
         self._on_error(HookFailed(hook, plugin, error, trace))
 
@@ -275,6 +281,14 @@ class PluginManager:
                 error=f"two handlers are named {name!r}, so neither serves: here and in {', '.join(others)}",
                 line=info.line,
             )
+
+
+def _for_any(function: Callable[[], Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def called(_argument: Any) -> Any:
+        return function()
+
+    return called
 
 
 def load_parent_side(

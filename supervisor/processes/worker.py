@@ -21,12 +21,11 @@ import orjson
 
 from supervisor import payloads
 from supervisor.events import HookFailed
-from supervisor.handlers import Handler
-from supervisor.hooks import hookimpl
 from supervisor.jobs import Job
 from supervisor.plugin_manager import PluginManager
 from supervisor.processes import failure, linux, wire
 from supervisor.processes.channels import WorkerEnds
+from supervisor.processes.middleware import Middleware
 from supervisor.processes.proctree import MARK
 from supervisor.processes.restore import StackDumper, Surroundings, least_harm, let_forks_obey, quiet_signals
 from supervisor.processes.stdio import Input, Output, flush_streams
@@ -204,7 +203,7 @@ class Worker:
         middleware = self._middleware
         start = perf_counter_ns()
         try:
-            result = handler.function(job) if middleware is None else middleware.run(job, handler)
+            result = handler.function(job) if middleware is None else middleware.run(job, handler.function)
             took = perf_counter_ns() - start
             if result is None:
                 reply = b"[%d,%d,null]\n" % (job_id, took // 1000)
@@ -249,36 +248,10 @@ class Worker:
         return self._programs != before
 
 
-def _middleware(plugins: PluginManager) -> _Middleware | None:
+def _middleware(plugins: PluginManager) -> Middleware | None:
     """None if no plugin has any, so that nobody pays for it."""
-    return _Middleware(plugins) if plugins.hook.supervisor_run.get_hookimpls() else None
-
-
-class _Middleware:
-    """The call through the plugins' wrappers, with the job's handler as the innermost.
-
-    `took` is the handler's own time, 0 if it was not called: if that leaves no room for harm, what a wrapper has left stays
-    until after the next job.
-    """
-
-    def __init__(self, plugins: PluginManager) -> None:
-        self._hook = plugins.hook.supervisor_run
-        self._function: Callable[[Job], Any]
-        self.took = 0
-        plugins.register(self, "the job's handler")
-
-    def run(self, job: Job, handler: Handler) -> Any:
-        self._function, self.took = handler.function, 0
-        return self._hook(job=job)
-
-    @hookimpl(trylast=True)
-    def supervisor_run(self, job: Job) -> Any:
-        """Its answer may be None, which ends no search among first results, as it is the last."""
-        start = perf_counter_ns()
-        try:
-            return self._function(job)
-        finally:
-            self.took += perf_counter_ns() - start
+    wrappers = plugins.wrappers("supervisor_run")
+    return Middleware(wrappers) if wrappers else None
 
 
 def report_hook(failed: HookFailed) -> None:

@@ -13,6 +13,7 @@ import pytest
 from supervisor import Job, hookimpl
 from supervisor.events import HookFailed
 from supervisor.plugin_manager import PluginManager, SourceReport, discover, load_parent_side
+from supervisor.processes.middleware import Middleware
 
 Put = Callable[..., Path]
 
@@ -519,27 +520,21 @@ def test_mappings_of_hooks_are_merged_and_the_first_of_a_name_stays() -> None:
     ]
 
 
-def test_middleware_wraps_each_other(put: Put, load: Any) -> None:
-    for name in "ab":
+def test_the_wrappers_of_a_hook_come_in_their_order_and_may_leave_the_argument_out(put: Put, load: Any) -> None:
+    for name, argument in (("a", "job"), ("b", "")):
         put(
             f"plugins/{name}.py",
             f"""\
             from supervisor import hookimpl
             @hookimpl(wrapper=True)
-            def supervisor_run(job):
+            def supervisor_run({argument}):
                 result = yield
                 return result + [{name!r}]
             """,
         )
-
-    class Innermost:
-        @hookimpl
-        def supervisor_run(self, job: Job) -> list[str]:
-            return ["run"]
-
     manager, _ = load()
-    manager.register(Innermost(), "innermost")
-    assert manager.hook.supervisor_run(job=Job(1, "x")) == ["run", "a", "b"]
+    middleware = Middleware(manager.wrappers("supervisor_run"))
+    assert middleware.run(Job(1, "x"), lambda job: ["run"]) == ["run", "a", "b"]
 
 
 def test_the_parent_loads_only_what_has_a_hook_for_it_and_was_imported_safely(put: Put, tmp_path: Path) -> None:
