@@ -20,6 +20,7 @@ BATCH = 2000
 AT_ONCE = 2  # batches: while one is written, the writer's next is there already
 MARK_AFTER = 0.001  # seconds that a job has run
 BATCH_WEIGHT = 16_000_000  # characters of results
+WAITING_WEIGHT = 64_000_000
 
 
 class Committer:
@@ -27,7 +28,7 @@ class Committer:
 
     def __init__(
         self, writer: Writer, leases: Leases, settings: Settings, bus: Bus, *, random: Random, now: Callable[[], float],
-        ready: Callable[[str], int], running: Callable[[float], list[Lease]],
+        ready: Callable[[str], int], running: Callable[[float], list[Lease]], relieved: Callable[[], None],
     ) -> None:  # fmt: skip
         self._writer = writer
         self._leases = leases
@@ -36,6 +37,9 @@ class Committer:
         self._now = now
         self._ready = ready
         self._running = running
+        self._relieved = relieved
+        self._weight = 0  # characters of the results that are not settled yet
+        self.batches_settled = 0
         self._waiting: list[Outcome] = []
         self._under_way = 0
         self._budgets: dict[str, RetryBudget] = {}
@@ -50,6 +54,11 @@ class Committer:
     def idle(self) -> bool:
         return not self._waiting and not self._under_way
 
+    @property
+    def overfull(self) -> bool:
+        """Results come faster than the store takes them: what more is run has to wait, or they would heap up here."""
+        return self._weight >= WAITING_WEIGHT
+
     async def finish(self) -> None:
         """Until nothing waits to be settled."""
         while not self.idle:
@@ -58,6 +67,7 @@ class Committer:
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
         self._waiting += [o if o[7] is not None else self.decide(o) for o in outcomes]
+        self._weight += _weight(outcomes)
         if self._under_way < AT_ONCE:
             self._settle_next()
 
@@ -103,6 +113,9 @@ class Committer:
 
     def _settled(self, batch: list[Outcome], future: asyncio.Future[list[int]]) -> None:
         self._under_way -= 1
+        self.batches_settled += 1
+        was_overfull = self.overfull
+        self._weight -= _weight(batch)
         error = future.exception()
         if error is None:
             self._taken(batch, set(future.result()))
@@ -110,6 +123,8 @@ class Committer:
             self._refused(batch, error)
         if self._under_way < AT_ONCE:
             self._settle_next()
+        if was_overfull and not self.overfull:
+            self._relieved()
 
     def _taken(self, batch: list[Outcome], stale: set[int]) -> None:
         if stale:
@@ -131,17 +146,25 @@ class Committer:
         a record of why, and the rest go on."""
         if len(batch) > 1:
             middle = len(batch) // 2
-            self._settle(batch[:middle])
-            self._settle(batch[middle:])
+            self._settle_again(batch[:middle])
+            self._settle_again(batch[middle:])
             return
         (outcome,) = batch
         if outcome.failure is None and outcome.state is JobState.FAILED:
             self._leases.abandon(outcome.lease)  # not even that can be stored: the lease is left to recovery
             self._bus.emit(JobsStale([outcome.lease], f"settle refused by the store: {error}"))
         elif outcome.failure is not None and outcome.failure.cause is Cause.REFUSED:
-            self._settle([outcome._replace(failure=None)])
+            self._settle_again([outcome._replace(failure=None)])
         else:
-            self._settle([self.decide(refused(outcome, error))])
+            self._settle_again([self.decide(refused(outcome, error))])
+
+    def _settle_again(self, batch: list[Outcome]) -> None:
+        self._weight += _weight(batch)
+        self._settle(batch)
+
+
+def _weight(outcomes: Sequence[Outcome]) -> int:
+    return sum([len(outcome[2]) for outcome in outcomes if outcome[2]])
 
 
 def _as_fit(outcomes: Sequence[Outcome]) -> int:

@@ -71,7 +71,8 @@ class Engine:
         ttl = settings.lease.ttl
         self.leases = Leases(self.writer, ttl, self.running)
         self.committer = Committer(
-            self.writer, self.leases, settings, bus, random=random, now=loop.time, ready=self._ready_in, running=self.running
+            self.writer, self.leases, settings, bus, random=random, now=loop.time, ready=self._ready_in, running=self.running,
+            relieved=self._relieved,
         )  # fmt: skip
         self.recovery = Recovery(self.writer, ttl, bus, now=loop.time, decide=self.committer.decide)
         self.fetcher = Fetcher(
@@ -251,7 +252,10 @@ class Engine:
     def _may_dispatch(self) -> bool:
         if self.watchdog.late():
             self.watchdog.sweep()
-        return not self._checking_after_gap
+        return not self._checking_after_gap and not self.committer.overfull
+
+    def _relieved(self) -> None:
+        self.fetcher.pump()
 
     def _woke_from_gap(self) -> None:
         """Leases are checked before anything else is dispatched."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby, zip_longest
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -41,7 +42,8 @@ class Claimed(NamedTuple):
 
 class Demand(NamedTuple):
     """What the fetcher wants, as a value that the writer's thread may read while the loop goes on. With no capacity left
-    it wants only what overtakes what is held already: retries that have credit, and fresh jobs where only retries are held.
+    it wants only what overtakes what is held already: retries that have credit, and fresh jobs where only retries are held;
+    nothing if that is heavy as it is.
     """
 
     capacity: int
@@ -51,10 +53,13 @@ class Demand(NamedTuple):
     held: dict[str, tuple[int, int]]  # (fresh, retries)
     holders: int
     workers: int
+    heavy: bool  # what is held
     resolve: Resolve
 
     def takes(self, waiting: dict[str, Waiting]) -> list[Take]:
         if not self.capacity:
+            if self.heavy:
+                return []
             return [take for queue, ready in waiting.items() if (take := self._overtaking(queue, ready)).limit > 0]
         return plan_takes(self.capacity, waiting, self.turn, self._allowance, self._retries_most, self._urgent_from)
 
@@ -113,6 +118,7 @@ class Fetcher:
         self._claiming = False
         self._more = True  # the store may have claimable jobs
         self._rung = False  # it was said so while a claim was under way
+        self._changed = False
         self._came_due = False  # since the last claim began: a retry may have to overtake what is held
         self._left = False  # the last claim left some
         self._strangers = 0  # jobs in the last claim, if nobody here knows the handler of any
@@ -184,6 +190,7 @@ class Fetcher:
 
     def worker_changed(self) -> None:
         self._more = self._more or self._left
+        self._changed = True  # what a claim under way has found held off may not be any more
         self.pump()
 
     def pump(self) -> None:
@@ -258,6 +265,23 @@ class Fetcher:
     def take_all(self) -> list[Lease]:
         return self.take_out([lease for lane in self._lanes.values() for lease in lane.everything()])
 
+    def surplus(self) -> list[Lease]:
+        """What is held past twice what may be, since it takes longer than what was run when it was claimed: the last in turn.
+        Kept, it would stand between the workers and whatever is more urgent, of another queue, or idle elsewhere."""
+        times, workers = self._pool.times, self._pool.ready_count()
+        seconds = 2 * HELD_SECONDS * workers
+        if self._count * max(times.longest, times.mean or 0.0) <= seconds:
+            return []
+        rows = zip_longest(*[lane.everything() for lane in self._lanes.values()])
+        held = [lease for row in rows for lease in row if lease is not None]
+        ends = accumulate([times.of(lease.handler) or times.mean or 0.0 for lease in held])
+        return self.take_out(held[max(workers, bisect_right([*ends], seconds)) :])
+
+    def forget_started(self) -> None:
+        sent = {lease.id for worker in self._pool.workers.values() for lease in worker.sent}
+        for lane in self._lanes.values():
+            lane.forget_all_but(sent)
+
     def captives(self) -> bool:
         """Jobs have been held for a second without one being started."""
         return self._count > 0 and self._stands_still()
@@ -285,7 +309,7 @@ class Fetcher:
     def _claim(self, want: int) -> None:
         """A crowd of unknown handlers is passed in large steps, or jobs behind it would wait for each of it."""
         overtaking = not want or self._came_due
-        self._claiming, self._rung, self._came_due = True, False, False
+        self._claiming, self._rung, self._came_due, self._changed = True, False, False, False
         strangers = min(STRANGERS_MOST, 2 * self._strangers) if want else 0
         known_most = want if strangers else None
         demand = self._demand(want + strangers)
@@ -304,7 +328,10 @@ class Fetcher:
         credits = {queue: lane.credit.copy() for queue, lane in self._lanes.items()}
         held = {queue: (len(lane.fresh), len(lane.retries)) for queue, lane in self._lanes.items() if len(lane)}
         workers = self._pool.count
-        return Demand(capacity, self._turn, self._settings, credits, held, self._holders(None), workers, self._resolve)
+        heavy = self._leases.weight >= HELD_WEIGHT
+        return Demand(
+            capacity, self._turn, self._settings, credits, held, self._holders(None), workers, heavy, self._resolve
+        )
 
     def _holders(self, but: Worker | None) -> int:
         return sum(1 for worker in self._pool.workers.values() if worker.retries and worker is not but)
@@ -348,7 +375,7 @@ class Fetcher:
             lane.fresh_in_store = left[queue].fresh if queue in left else 0
         self._left = any(w.fresh > 0 or w.retries > 0 for w in left.values())
         # What is left though nothing was claimed is held off by a limit: looked at again when a worker has changed.
-        self._more = self._rung or (self._left and bool(claimed.leases))
+        self._more = self._rung or (self._left and (self._changed or bool(claimed.leases)))
         self._bus.emit(QueuesSeen({queue: (w.fresh, w.retries) for queue, w in claimed.waiting.items()}))
 
     def _forget_lanes(self, left: Mapping[str, Waiting]) -> None:

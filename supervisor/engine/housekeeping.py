@@ -75,6 +75,8 @@ class Housekeeping:
         await self._engine.recovery.sweep()
         if len(self._engine.fetcher):
             await self._give_back_paused()
+        self._engine.fetcher.forget_started()
+        self._engine.release(self._engine.fetcher.surplus(), "more than can be held")
         if self._engine.fetcher.captives():
             await self._give_to_idle()
 

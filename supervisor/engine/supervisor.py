@@ -359,7 +359,7 @@ class Supervisor:
         flushed = True
         if self._engine is not None:
             await self._engine.drain(self.settings.shutdown.grace, self._stop.forced)
-            flushed = await self._patiently(self._engine.settle_all())
+            flushed = await self._settle_all(self._engine)
             if self._letters is not None:
                 await self._end_letters(self._letters, flushed)
             if self._drain and flushed:
@@ -368,6 +368,15 @@ class Supervisor:
                 remaining = asked.result() if flushed else {}
         await self._close(flushed)
         return self._exit_code(flushed, remaining), remaining
+
+    async def _settle_all(self, engine: Engine) -> bool:
+        """However much it is, as long as the store takes some of it."""
+        while True:
+            before = engine.committer.batches_settled
+            if await self._patiently(engine.settle_all()):
+                return True
+            if self._stop.forced.is_set() or engine.committer.batches_settled == before:
+                return False
 
     async def _end_letters(self, letters: DeadLetters, flushed: bool) -> None:
         if flushed and not self._stop.forced.is_set():

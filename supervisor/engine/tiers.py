@@ -34,6 +34,9 @@ class Credit:
     def spend(self) -> None:
         self._units -= self._unit
 
+    def refund(self) -> None:
+        self._units = min(self._cap, self._units + self._unit)
+
     def copy(self) -> Credit:
         twin = Credit.__new__(Credit)
         twin._gain, twin._unit, twin._cap, twin._units = self._gain, self._unit, self._cap, self._units
@@ -47,7 +50,7 @@ class Credit:
 class Lane:
     """The claimed, not yet dispatched jobs of one queue, in the order they go."""
 
-    __slots__ = ("_again", "credit", "fresh", "fresh_in_store", "retries", "urgent", "urgent_from")
+    __slots__ = ("_again", "_paid", "credit", "fresh", "fresh_in_store", "retries", "urgent", "urgent_from")
 
     def __init__(self, credit: Credit, urgent_from: int) -> None:
         self.credit = credit
@@ -57,6 +60,7 @@ class Lane:
         self.fresh: deque[Lease] = deque()
         self.fresh_in_store = 0
         self._again: set[int] = set()  # ids of those that were given before: they have earned their credit
+        self._paid: set[int] = set()  # ids of the retries given that have spent some, and may yet be put back
 
     def __len__(self) -> int:
         return len(self.urgent) + len(self.retries) + len(self.fresh)
@@ -75,6 +79,9 @@ class Lane:
         self._again.update([lease.id for lease in leases])
         for lease in reversed(leases):
             self._tier_of(lease).appendleft(lease)
+            if lease.id in self._paid:
+                self._paid.remove(lease.id)
+                self.credit.refund()
 
     def _tier_of(self, lease: Lease) -> deque[Lease]:
         if lease.tier == Tier.RETRY:
@@ -85,11 +92,17 @@ class Lane:
         """The jobs in the order they go; one is gone from here once it is given. `retries_allowed` is False while retries
         have their share of the workers."""
         credit, urgent, retries, fresh, again = self.credit, self.urgent, self.retries, self.fresh, self._again
+        paid = self._paid
         while True:
             if urgent:
                 lease = urgent.popleft()
-            elif retries and retries_allowed and self._may_retry():
+            elif retries and retries_allowed and not (fresh or self.fresh_in_store > 0):
                 lease = retries.popleft()
+                paid.discard(lease[0])
+            elif retries and retries_allowed and credit.suffices:
+                lease = retries.popleft()
+                credit.spend()
+                paid.add(lease[0])
             elif fresh:
                 lease = fresh.popleft()
             else:
@@ -100,14 +113,9 @@ class Lane:
                 credit.dispatched()
             yield lease
 
-    def _may_retry(self) -> bool:
-        """And if so, it has been paid for."""
-        if not self.fresh and self.fresh_in_store <= 0:
-            return True
-        suffices = self.credit.suffices
-        if suffices:
-            self.credit.spend()
-        return suffices
+    def forget_all_but(self, sent: set[int]) -> None:
+        """Only jobs with these ids may still be put back."""
+        self._paid &= sent
 
     def take_out(self, ids: set[int]) -> list[Lease]:
         """Remove the leases with these ids, wherever they wait; gives them."""

@@ -108,7 +108,7 @@ class Surroundings:
         self._blocked = pthread_sigmask(signal.SIG_BLOCK, ())
 
     def put_back(self, *, thorough: bool) -> None:
-        """`thorough` looks at what a job of a few microseconds has no time for as well."""
+        """`thorough` arms the stack dump again too, which costs more than all the rest."""
         if os.umask(self._mask) != self._mask:
             os.umask(self._mask)
         if os.environ is not self._environ or self._environ._data != self._variables:  # type: ignore[attr-defined]
@@ -116,8 +116,9 @@ class Surroundings:
         if _dispositions() != self._signals:
             self._put_back_signals()
         self._put_back_directory()
+        self._put_back_timers()
         if thorough:
-            self._put_back_timers()
+            self._rearm()
 
     def _put_back_directory(self) -> None:
         try:
@@ -145,7 +146,7 @@ class Surroundings:
         for number, was in zip(_WANTED, self._signals, strict=True):
             if getsignal(number) != was:
                 signal.signal(number, was)
-        self._put_back_timers()
+        self._rearm()
 
     def _put_back_timers(self) -> None:
         for timer in _TIMERS:
@@ -153,7 +154,6 @@ class Surroundings:
                 signal.setitimer(timer, 0)
         if pthread_sigmask(signal.SIG_BLOCK, ()) != self._blocked:
             pthread_sigmask(signal.SIG_SETMASK, self._blocked)
-        self._rearm()
 
 
 def _dispositions() -> list[Any]:

@@ -17,6 +17,10 @@ class RunTimes:
     def of(self, handler: str) -> float | None:
         return self._by_handler.get(handler)
 
+    @property
+    def longest(self) -> float:
+        return max(self._by_handler.values(), default=0.0)
+
     def learn(self, handler: str, times: Sequence[float]) -> None:
         """Jobs of it that took so long, in order."""
         known = self._by_handler.get(handler, times[0])

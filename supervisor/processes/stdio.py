@@ -12,7 +12,10 @@ import io
 import os
 import sys
 import termios
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _NONE = bytes(4)
 
@@ -29,12 +32,24 @@ class Stream(io.TextIOWrapper):
 
     def __init__(self, fd: int) -> None:
         self.wrote = False
-        raw = io.FileIO(fd, "w", closefd=False)
-        super().__init__(io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        buffer = _Buffer(self, io.FileIO(fd, "w", closefd=False))
+        super().__init__(buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
     def write(self, text: str) -> int:
         self.wrote = True
         return super().write(text)
+
+
+class _Buffer(io.BufferedWriter):
+    """What is written here directly stays here until it is flushed, and has been written all the same."""
+
+    def __init__(self, stream: Stream, raw: io.FileIO) -> None:
+        super().__init__(raw)
+        self._stream = stream
+
+    def write(self, data: ReadableBuffer) -> int:
+        self._stream.wrote = True
+        return super().write(data)
 
 
 def install_streams() -> None:
@@ -63,11 +78,10 @@ class Input:
         self._null = os.fstat(0)
         self._stream = sys.stdin = _input()
 
-    def settle(self, *, look: bool) -> None:
-        """`look`: the job had the time to put another file there."""
+    def settle(self) -> None:
         stream = self._stream
         try:
-            held = os.path.samestat(os.fstat(0), self._null) if look else fcntl.fcntl(0, fcntl.F_GETFD) >= 0
+            held = os.path.samestat(os.fstat(0), self._null)
         except OSError:
             held = False
         if not held:
@@ -97,11 +111,10 @@ class Output:
         current = getattr(sys, name)
         self.stream: Any = current if isinstance(current, Stream) and not current.closed else self._renewed()
 
-    def settle(self, job_id: int, *, look: bool, mark: bool) -> None:
+    def settle(self, job_id: int, *, mark: bool) -> None:
         """After a job: flush what it wrote, mark it as this job's, and put the stream back if the job has moved it.
 
         With `mark` in any case: the supervisor may have read already what the job, or a program of it, wrote.
-        `look`: the job had the time to put another file there.
         """
         if not os.get_blocking(self._pipe):  # a job or a program has made it so for all that write into it
             os.set_blocking(self._pipe, True)
@@ -114,7 +127,7 @@ class Output:
         if stream.wrote:
             self._flush(stream)
         try:
-            if look and not os.path.samestat(os.fstat(self._fd), self._status):
+            if not os.path.samestat(os.fstat(self._fd), self._status):
                 self._point()
             fcntl.ioctl(self._fd, termios.FIONREAD, self._buffered)
         except OSError:

@@ -35,7 +35,6 @@ DONTWAIT = int(socket.MSG_DONTWAIT)  # the enum costs more than the call
 SYS = vars(sys)
 TICK = 0.25  # seconds; how often, at least, the heart looks whether a beat is due and arms the stack dump
 SILENT_TICKS = 2
-ANOTHER_FILE = 1_000  # ns: none is opened in less
 PROGRAM = 100_000  # ns: none starts and ends in less
 LONG = 1_000_000  # ns: what took so long can pay for the closer look at what it left
 NO_JOB = 0
@@ -160,7 +159,7 @@ class Worker:
         self._plugins.call("supervisor_worker_started", worker=self._me)
         self._surroundings = Surroundings(self._stack.arm)
         for output in (self._stdout, self._stderr):
-            output.settle(NO_JOB, look=True, mark=True)
+            output.settle(NO_JOB, mark=True)
         self._jobs.sendall(wire.READY + b"\n")
         lines = wire.Lines()
         while data := self._jobs.recv(CHUNK):
@@ -235,11 +234,10 @@ class Worker:
         if os.getpid() != self._pid:  # the job forked, and this is the copy that came back from it
             os._exit(0)
         long = took > LONG
-        look = took > ANOTHER_FILE
-        self._stdin.settle(look=look)
+        self._stdin.settle()
         mark = long or (took > PROGRAM and self._programs_ended())
-        self._stdout.settle(job_id, look=look, mark=mark)
-        self._stderr.settle(job_id, look=look, mark=mark)
+        self._stdout.settle(job_id, mark=mark)
+        self._stderr.settle(job_id, mark=mark)
         self._surroundings.put_back(thorough=long)
 
     def _programs_ended(self) -> bool:

@@ -534,8 +534,8 @@ class MemoryStore:
 
 
 def _lapses(job: KeptJob, outcome: Outcome) -> int:
-    if outcome.seen is not None and outcome.kind is Kind.RELEASED:
-        return job.lapses + 1
+    if outcome.kind is Kind.RELEASED and outcome.took is None:
+        return job.lapses if outcome.seen is None else job.lapses + 1
     expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
     return job.lapses if expired else 0
 

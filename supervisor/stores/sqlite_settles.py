@@ -255,8 +255,9 @@ def _where_to(outcome: Outcome, now: int) -> tuple[Any, ...]:
 
 
 def _lapse(outcome: Outcome) -> int:
-    if outcome.seen is not None and outcome.kind is Kind.RELEASED:
-        return _ADD
+    """The row of leases without a start mark ends with what shows that the job can be run, not with a job given back unstarted."""
+    if outcome.kind is Kind.RELEASED and outcome.took is None:
+        return _KEEP if outcome.seen is None else _ADD
     expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
     return _KEEP if expired else _RESET
 

@@ -12,6 +12,7 @@ from supervisor.engine.engine import Engine
 from supervisor.engine.outlet import Outlet
 from supervisor.engine.writer import Work, Writer
 from supervisor.events import Bus
+from supervisor.jobs import Lease
 from supervisor.plugin_manager import HandlerInfo, SourceReport
 from supervisor.processes.pool import Pool
 from tests.simulation.children import SimulatedChild, SimulatedChildren
@@ -123,6 +124,13 @@ class Owner:
             self.store, self.pool, self.settings, self._reports(), self.bus, self.loop, self.writer,  # type: ignore[arg-type]
             random=world.random.random, wall=world.clock.wall, suspended=lambda: 0.0, pace=world.pace,
         )  # fmt: skip
+        taken_back = self.engine.unstarted
+
+        def unstarted(leases: list[Lease]) -> None:
+            world.checks.turns.taken_back(self, leases)
+            taken_back(leases)
+
+        self.engine.unstarted = unstarted  # type: ignore[method-assign]
         outlets = [Outlet(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
         self.letters = DeadLetters(self.writer, outlets, self.bus, self.loop, world.pace)
         self.engine.on_letter = self.letters.look

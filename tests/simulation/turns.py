@@ -22,12 +22,22 @@ class Turns:
     def __init__(self) -> None:
         self._credit: dict[tuple[int, str], tuple[Any, Fraction]] = {}
         self._passed: Counter[tuple[int, int]] = Counter()
+        self._paid: set[tuple[int, int]] = set()
 
     def dispatched(self, owner: Owner, leases: Sequence[Lease]) -> None:
         for lease in leases:
             lane = owner.engine.fetcher._lanes.get(lease.queue)
             if lane is not None:
                 self._dispatched(owner, lease, lane)
+
+    def taken_back(self, owner: Owner, leases: Sequence[Lease]) -> None:
+        """Unstarted: what was paid for them is paid back."""
+        for lease in leases:
+            key = owner.number, lease.queue
+            if (lease.id, lease.token) in self._paid and key in self._credit:
+                self._paid.remove((lease.id, lease.token))
+                lane, credit = self._credit[key]
+                self._credit[key] = lane, min(Fraction(owner.settings.retry_for(lease.queue).burst), credit + 1)
 
     def _dispatched(self, owner: Owner, lease: Lease, lane: Any) -> None:
         retry = owner.settings.retry_for(lease.queue)
@@ -36,7 +46,9 @@ class Turns:
             credit = Fraction(retry.burst)
         if lease.tier == Tier.RETRY:
             self._passed.pop((lease.id, lease.token), None)
+            self._paid.discard((lease.id, lease.token))
             if lane.fresh or lane.fresh_in_store > 0:
+                self._paid.add((lease.id, lease.token))
                 credit -= 1
                 holds(credit >= 0, "retries took more than their share:", owner, lease)
         elif lane.retries and lease.priority < retry.urgent and not self._limited(owner):

@@ -166,8 +166,8 @@ class Model:
         assert outcome.state is not None
         recovered, failure = outcome.seen is not None, outcome.failure
         job.state, job.owner, job.result = outcome.state, None, outcome.result
-        if recovered and outcome.kind is Kind.RELEASED:
-            job.lapses += 1
+        if outcome.kind is Kind.RELEASED and outcome.took is None:
+            job.lapses += recovered
         elif failure is None or failure.cause is not Cause.LEASE_EXPIRED:
             job.lapses = 0
         if not recovered:

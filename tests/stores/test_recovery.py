@@ -4,7 +4,7 @@ import pytest
 
 from supervisor.jobs import Cause, JobState, Kind, Outcome
 from supervisor.stores.base import StoreError
-from tests.stores.shelf import POLICY, TTL, again, failure, put, state_of, success, take, take_one
+from tests.stores.shelf import POLICY, TTL, again, failure, put, release, state_of, success, take, take_one
 
 
 def released(lapsed):
@@ -219,3 +219,17 @@ def test_held_is_only_what_is_ours(shelf, store):
     theirs = take_one(other)
     assert other.held() == [(theirs.id, 1)]
     assert other.leases([1, 2, 3]) == [theirs]
+
+
+def test_a_job_given_back_unstarted_ends_no_row_of_lapses(shelf, store):
+    """Or one that kills whoever starts it, and is given back by those that don't, would never end."""
+    put(store)
+    other = shelf.joined("two")
+    take_one(store)
+    shelf.clock.step(TTL)
+    other.recover([released(lapsed) for lapsed in other.lapsed(10)])
+    lease = take_one(store)
+    store.settle([release(lease)])
+    take_one(store)
+    shelf.clock.step(TTL)
+    assert [lapsed.lapses for lapsed in other.lapsed(10)] == [1]

@@ -42,6 +42,10 @@ def raw(job):
     time.sleep(0.002)
 
 @handler
+def buffer(job):
+    sys.stdout.buffer.write(b"buffer %d" % job.id)
+
+@handler
 def program(job):
     subprocess.run(["sh", "-c", f"echo program {job.id}; echo program {job.id} >&2"], check=True)
 
@@ -55,13 +59,21 @@ def fails(job):
 def test_every_line_in_a_batch_is_told_as_its_own_jobs(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         child = await here.worker()
-        names = ["speak", "noop", "whisper", "raw", "program", "noop", "fails", "noop"]
+        names = ["speak", "noop", "whisper", "raw", "buffer", "noop", "program", "noop", "fails", "noop"]
         jobs = [lease(n, names[n % len(names)]) for n in range(1, 121)]
         replies = {reply.job_id: reply for reply in await here.run(child, *jobs)}
-        expected = {"speak": "out {}", "whisper": "no newline {}", "raw": "raw {}", "program": "program {}"}
+        expected = {
+            "speak": "out {}",
+            "whisper": "no newline {}",
+            "raw": "raw {}",
+            "buffer": "buffer {}",
+            "program": "program {}",
+        }
         spoken = [job for job in jobs if job.handler in expected]
         await here.until(
-            lambda: len(here.lines) >= 2 * len(spoken) - len([j for j in spoken if j.handler == "whisper"]) + 15
+            lambda: (
+                len(here.lines) >= 2 * len(spoken) - len([j for j in spoken if j.handler in ("whisper", "buffer")]) + 12
+            )
         )
         for job in spoken:
             assert here.said_by(job.id, "stdout") == [expected[job.handler].format(job.id)]
@@ -211,6 +223,34 @@ def change(job):
         )
     finally:
         del os.environ["KEPT"]
+
+
+@pytest.mark.parametrize(
+    "change", ["signal.alarm(3600)", "signal.pthread_sigmask(signal.SIG_BLOCK, QUIT)", "os.dup2(NULL, 1)"]
+)
+def test_however_quick_the_change_it_is_put_back(tmp_path: Path, change: str) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        handlers = ["change", "look"] * 20
+        await here.run(child, *(lease(n, handlers[n % 2]) for n in range(1, 41)))
+        looks = {reply.result for reply in here.replies if handlers[reply.job_id % 2] == "look"}
+        assert looks == {"[0.0,0,false]"}
+
+    play(
+        tmp_path,
+        scene,
+        f"""
+NULL, QUIT = os.open(os.devnull, os.O_RDWR), [signal.SIGQUIT]
+
+@handler
+def change(job): {change}
+
+@handler
+def look(job):
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return [signal.getitimer(signal.ITIMER_REAL)[0], len(blocked), os.path.samestat(os.fstat(1), os.fstat(NULL))]
+""",
+    )
 
 
 def test_a_replaced_environment_and_a_deleted_directory_are_put_back(tmp_path: Path) -> None:

@@ -66,3 +66,49 @@ def test_few_outcomes_are_settled_at_once_while_their_results_are_heavy(monkeypa
     here.writer.step()
     assert {here.state(id) for id in ids} == {"succeeded"}
     assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]
+
+
+def test_results_that_the_store_is_slow_to_take_hold_up_what_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "BATCH_WEIGHT", 1000)
+    monkeypatch.setattr(committer, "WAITING_WEIGHT", 4000)
+    here = Virtual()
+    here.enqueue(*["work"] * 3)
+    here.serve()
+    for _ in range(3):
+        here.child.run_next(took=0.001)
+    ids = here.enqueue(*["work"] * 300)
+    here.ring()
+    here.writer.away = True
+    while here.child.permits:
+        here.child.start_next()
+        here.child.finish(took=0.001)
+        here.child.unread = [reply._replace(result="x" * 400) for reply in here.child.unread]
+        here.child.drain()
+    ended = [id for id in ids if here.state(id) == "in_flight"]
+    assert 0 < len(ended) - len(here.engine.fetcher) < 30, "of a hundred held"
+    here.writer.away = False
+    here.writer.step()
+    while here.child.permits:
+        here.child.run_next(took=0.001)
+    assert {here.state(id) for id in ids} == {"succeeded"}
+
+
+def test_what_was_claimed_as_short_is_given_back_when_it_turns_out_long() -> None:
+    here = Virtual(handlers=("short", "long"))
+    here.enqueue(*["short"] * 3)
+    here.serve()
+    for _ in range(3):
+        here.child.run_next(took=0.0001)
+    here.enqueue(*["long"] * 1500, queue="a")
+    here.enqueue(*["long"] * 1500, queue="b")
+    here.ring()
+    assert len(here.engine.leases) == 1000
+    here.child.run_next(took=0.05)
+    here.engine.tick("running")
+    assert releases(here) == ["more than can be held"]
+    assert len(here.engine.leases) <= 2 + 2 * 0.1 / 0.05
+    (urgent,) = here.enqueue("short", priority=100)
+    here.ring()
+    for _ in range(5):
+        here.child.run_next(took=0.05)
+    assert here.state(urgent) == "succeeded"

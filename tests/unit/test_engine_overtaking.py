@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from supervisor.engine import fetcher
+from supervisor.stores.base import EnqueueRow
 from tests.unit.virtual import Virtual
 
 SECOND = {"backoff": {"base": 1.0, "jitter": "none"}}
@@ -43,3 +49,62 @@ def test_fresh_jobs_do_not_wait_for_all_the_retries_that_are_held() -> None:
         here.child.finish(took=0.001)
         here.child.drain()
     assert started == ["flaky"] * 3 + ["work"]
+
+
+def test_workers_that_have_done_all_meanwhile_are_not_left_idle_by_a_look_for_what_overtakes() -> None:
+    here = Virtual()
+    here.enqueue(*["work"] * 3)
+    here.serve()
+    for _ in range(3):
+        here.child.run_next(took=0.001)
+    here.enqueue(*["work"] * 300)
+    here.enqueue("work", delay=0.010)
+    here.ring()
+    assert 80 < len(here.engine.leases) < 120
+    here.writer.away = True
+    here.loop.advance(0.011)
+    while here.child.permits:
+        here.child.run_next(took=0.001)
+    here.writer.away = False
+    here.writer.step()
+    assert here.child.permits
+
+
+def test_a_retry_held_off_by_the_limit_starts_when_the_one_before_it_ends_during_a_claim() -> None:
+    here = Virtual(workers=2, retry={**SECOND, "max_in_flight": 1})
+    here.enqueue(*["work"] * 6)
+    here.serve()
+    while running := [child for child in here.children.forked if child.permits]:
+        for child in running:
+            child.run_next(kind="failed", took=0.3, error=OOPS)
+    here.loop.advance(1.1)
+    (busy,) = [child for child in here.children.forked if child.permits]
+    while len(here.engine.fetcher):
+        busy.run_next(took=0.3)
+    busy.start_next()
+    here.writer.away = True
+    here.ring()
+    busy.finish(took=0.3)
+    busy.drain()
+    here.writer.away = False
+    here.writer.step()
+    assert [child for child in here.children.forked if child.permits]
+
+
+@pytest.mark.parametrize("retry", [{"fetch_ratio": 1.0}, {"burst": 1000}])
+def test_nothing_overtakes_what_is_heavy_as_it_is(monkeypatch: pytest.MonkeyPatch, retry: dict[str, Any]) -> None:
+    monkeypatch.setattr(fetcher, "HELD_WEIGHT", 50_000)
+    here = Virtual(handlers=("flaky", "work"), retry={**SECOND, **retry})
+    here.store.enqueue([EnqueueRow("flaky", f'"{"x" * 1000}"')] * 300)
+    here.serve()
+    for _ in range(300):
+        here.child.run_next(kind="failed", took=0.0, error=OOPS)
+        here.loop.advance(0.002)
+    here.enqueue(*["work"] * 2500)
+    here.ring()
+    here.child.start_next()
+    heaviest = 0
+    for _ in range(100):
+        here.loop.advance(0.02)
+        heaviest = max(heaviest, here.engine.leases.weight)
+    assert 40_000 < heaviest < 60_000

@@ -133,6 +133,19 @@ def test_jobs_taken_back_are_first_in_their_tiers_in_order() -> None:
     assert [lease.id for lease in order(waiting)] == [1, 2, 5, 6]
 
 
+def test_retries_that_are_taken_back_pay_once() -> None:
+    waiting = lane()
+    waiting.add([job(n) for n in range(3000)])
+    waiting.add([job(n, Tier.RETRY) for n in range(3000, 4000)])
+    started = []
+    for _ in range(500):
+        in_turn = waiting.in_turn()
+        frame = [next(in_turn) for _ in range(10)]
+        started += frame[:2]
+        waiting.put_back(frame[2:])
+    assert sum(lease.tier == Tier.RETRY for lease in started) in range(216, 219)  # what was put back has earned already
+
+
 @given(st.integers(0, 100), st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 50)), st.integers(0, 10))
 def test_queues_share_the_capacity_and_none_idles(capacity: int, waiting: dict[str, int], turn: int) -> None:
     shares = share_out(capacity, waiting, turn)
