@@ -370,6 +370,7 @@ class ProcessChild:
             self._kill_timer.cancel()
         self._kill_group()
         self.drain()
+        self._listener.exited(self)
         self._home.reap(self)
 
     def is_over(self, status: int | None, peak: int | None) -> None:

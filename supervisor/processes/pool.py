@@ -325,6 +325,16 @@ class Pool:
         if worker is not None:
             worker.kill(broken_channel(why))
 
+    def exited(self, child: Child) -> None:
+        """The place of one that died at a job, or for a reason, is filled at once: neither waits for the nursery to reap it."""
+        worker = self._by_child.get(id(child))
+        if worker is None or worker.state not in (State.READY, State.DYING):
+            return
+        self._give_back(worker)
+        if worker.doomed is not None or (worker.sent and worker.permits > 0):
+            worker.state = State.DYING
+            self.fill()
+
     def died(self, child: Child, death: Death) -> None:
         """Exactly the job that was running is blamed; those sent and not started are dispatched again, unharmed."""
         worker = self._by_child.pop(id(child), None)

@@ -81,7 +81,7 @@ class Child(Protocol):
 
 
 class Listener(Protocol):
-    """What the children tell. `died` is the last word of a child, after all its replies were delivered."""
+    """What the children tell. `exited` may come first, `died` is the last word of a child; both after all its replies."""
 
     def ready(self, child: Child) -> None: ...
     def replied(self, child: Child, replies: Sequence[Reply]) -> None: ...
@@ -91,6 +91,9 @@ class Listener(Protocol):
 
     def broke(self, child: Child, why: str) -> None:
         """It wrote rubbish into its channel, or closed it; it is being killed."""
+
+    def exited(self, child: Child) -> None:
+        """It is dead, and is being reaped: what is known of its death follows."""
 
     def died(self, child: Child, death: Death) -> None: ...
     def nursery_died(self, pid: int, how: str) -> None:

@@ -121,10 +121,14 @@ class SimulatedChild(FakeChild):
         if self.alive:
             self.alive = False
             self.stop_running("cut")
-            self.owner.after(0.001, self.tell_death, how, value)
+            self.owner.after(0.001, self.tell_exit, how, value)
+
+    def tell_exit(self, how: str, value: Any) -> None:
+        self.drain()
+        self.listener.exited(self)
+        self.owner.after(self.world.random.choice((0.0, 0.001, 0.5)), self.tell_death, how, value)
 
     def tell_death(self, how: str, value: Any) -> None:
-        self.drain()
         self.owner.listened.discard(self)
         self.listener.died(self, Death(self.pid or 0, **{how: value}))
 

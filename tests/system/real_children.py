@@ -93,6 +93,9 @@ class World:
         self.broken.append(why)
         self._change.set()
 
+    def exited(self, child: Any) -> None:
+        assert child not in self.deaths
+
     def died(self, child: Any, death: Death) -> None:
         assert child not in self.deaths
         self.deaths[child] = death

@@ -123,8 +123,13 @@ class FakeChild:
         self.finish(**how)
         self.drain()
 
-    def die(self, **how: Any) -> None:
+    def exit(self) -> None:
+        """It is dead, and not yet reaped."""
         self.drain()
+        self.listener.exited(self)
+
+    def die(self, **how: Any) -> None:
+        self.exit()
         self.listener.died(self, Death(self.pid or 0, **how))
 
 

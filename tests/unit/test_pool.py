@@ -173,6 +173,28 @@ def test_a_place_is_filled_at_death_or_50_ms_after_the_kill() -> None:
     assert len(here.children.forked) == 2
 
 
+def test_the_place_of_one_that_died_at_a_job_does_not_wait_until_it_is_reaped() -> None:
+    here = Setup()
+    here.send(1, 2)
+    here.child.start_next()
+    dead = here.child
+    dead.exit()
+    assert len(here.children.forked) == 2
+    assert [lease.id for lease in here.heard.returned] == [2]
+    assert here.failed() == []
+    dead.die(signal="SIGSEGV")
+    assert here.failed() == [(1, Cause.CRASH)]
+    assert len(here.children.forked) == 2
+
+
+def test_the_place_of_one_that_died_at_nothing_waits_until_it_is_known_how() -> None:
+    here = Setup()
+    here.child.exit()
+    assert len(here.children.forked) == 1
+    here.child.die(exit_code=1)
+    assert len(here.children.forked) == 2
+
+
 def test_a_job_killed_by_a_shutdown_or_a_cancel_is_not_blamed() -> None:
     for doom in (SHUTDOWN, LEASE_LOST):
         here = Setup()
