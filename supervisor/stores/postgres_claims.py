@@ -1,0 +1,265 @@
+"""From enqueue to claim in PostgreSQL. One statement per batch and step; every read goes through a partial index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from supervisor.jobs import Lease, Policy
+from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreError, StoreUnsure, Take, Waiting
+from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
+from supervisor.stores.moves import waiting_of
+from supervisor.stores.postgres_db import CommitUnknown, Database, Row, array
+from supervisor.stores.shapes import microseconds, options_text, overlaid, policy_of, policy_text
+
+COPIED_FROM = 200  # rows; below, one statement is faster
+COPIED_AT_ONCE = 20_000
+FOLDED_FROM = 100  # rows of counts more than need be
+FOLDED_AT_ONCE = 20_000
+CLAIM_LENGTH = 16_000_000  # of the texts of one claim
+LIGHT = 4096  # what is longer is not read with the other candidates
+
+NOW = "(select {s}.clock())"
+LENGTH = "coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)"
+LEASE = """id, token, handler, queue, coalesce(payload, ''), headers, retries, priority, tier, due_at, created_at,
+  policy, options"""
+QUEUE_AND_TIER = itemgetter(3, 8)  # of a lease, and of a row of LEASE
+
+ENQUEUE = f"""insert into {{s}}.jobs(handler, queue, payload, headers, priority, options, due_at, created_at, state)
+  select handler, queue, payload, headers, priority, options, due, now, case when due > now then {SCHEDULED} else {READY} end
+  from (select it.*, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due from unnest($1::text[], $2::text[],
+    $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[]) with ordinality
+    as it(handler, queue, payload, headers, priority, options, delay, at, place)) as it
+  order by place returning id"""
+RESERVE = """select {s}.clock(), nextval(pg_get_serial_sequence($1, 'id')) from generate_series(1, $2)"""
+COPY = (
+    """copy {s}.jobs(id, handler, queue, payload, headers, priority, options, due_at, created_at, state) from stdin"""
+)
+
+PROMOTE = f"""with due as materialized (select id, queue, tier from {{s}}.jobs
+    where state = {SCHEDULED} and due_at <= {NOW} order by due_at, id limit $1 for no key update skip locked)
+  update {{s}}.jobs set state = {READY} from due where jobs.id = due.id returning due.queue, due.tier"""
+
+UNPAUSED = "queue not in (select queue from {s}.queues where paused)"
+CLAIMABLE = f"""select queue, tier, sum(n)::bigint from {{s}}.counts where state = {READY} and {UNPAUSED}
+  group by queue, tier having sum(n) > 0"""
+NEXT_DUE = f"select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED}"
+LOOK = f"""select null, 0::smallint, (select count(*) from {{s}}.counts), ({NEXT_DUE}) union all {CLAIMABLE.replace("sum(n)::bigint", "sum(n)::bigint, null::bigint")}"""
+# Whoever folds takes rows that nobody else holds, so two may do it at once and neither waits.
+FOLD = """with folded as materialized (delete from {s}.counts where ctid = any(array(
+    select ctid from {s}.counts limit $1 for update skip locked)) returning state, queue, tier, n)
+  insert into {s}.counts(state, queue, tier, n)
+    select state, queue, tier, sum(n) from folded group by state, queue, tier having sum(n) != 0"""
+
+
+def _candidates(tier: int, where: str, limit: str) -> str:
+    return f"""(select {LEASE_LIGHT} from {{s}}.jobs
+    where state = {READY} and queue = $1 and tier = {tier} and {where} and (select yes from open)
+    order by priority desc, coalesce(age, id), id limit greatest(0, {limit}) for no key update skip locked)"""
+
+
+LEASE_LIGHT = f"""id, token, handler, queue, case when {LENGTH} <= {LIGHT} then coalesce(payload, '') end as payload,
+  case when {LENGTH} <= {LIGHT} then headers end as headers, retries, priority, tier, due_at, created_at, options,
+  coalesce(age, id) as place"""
+# As Take has it: urgent, then retries that go first, then fresh, then retries to fill up. Nothing is locked that is not given.
+CANDIDATES = f"""with open as materialized (
+    select not exists (select 1 from {{s}}.queues where queue = $1 and paused) as yes),
+  urgent as materialized {_candidates(0, "priority >= $5", "$2")},
+  first as materialized {_candidates(1, "true", "least($3, $4, $2 - (select count(*) from urgent))")},
+  fresh as materialized {
+    _candidates(0, "priority < $5", "$2 - (select count(*) from urgent) - (select count(*) from first)")
+},
+  more as materialized {
+    _candidates(
+        1,
+        "id <> all(array(select id from first))",
+        '''least($4 - (select count(*) from first),
+      $2 - (select count(*) from urgent) - (select count(*) from first) - (select count(*) from fresh))''',
+    )
+}
+  select id, token + 1, handler, queue, payload, headers, retries, priority, tier, due_at, created_at, null::text, options
+  from (select 0 as part, * from urgent union all select 1, * from first union all select 2, * from fresh
+    union all select 3, * from more) as picked
+  order by part, priority desc, place, id"""
+CLAIM = f"""update {{s}}.jobs set state = {IN_FLIGHT}, token = token + 1, owner = $1, lease_until = {NOW} + $2,
+    started_at = null, policy = $3
+  where id = any($4::bigint[])"""
+LENGTHS = f"""select {LENGTH} from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs using (id)
+  order by place"""
+TEXTS = LENGTHS.replace(LENGTH, "coalesce(payload, ''), headers")
+
+Columns = tuple[str, str, str, str | None, int, str | None]
+
+
+class Claims(Database):
+    """`owner_id` is the row of `supervisors` that claims are made for; None until the store has joined."""
+
+    owner_id: int | None = None
+    notified = False
+    """The commit just made has rung already."""
+    _resolve: Resolve | None = None
+    _resolved: dict[tuple[str, str], str]  # policies by (handler, queue), as the last `resolve` had it
+
+    def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
+        if not rows:
+            return []
+        try:
+            with self.transaction():
+                ids = self._copy(rows) if len(rows) >= COPIED_FROM else self._insert(rows)
+                self.after_commit(self._has_rung)
+        except CommitUnknown as error:
+            raise StoreUnsure(
+                f"{error}; the jobs of this call may or may not have been enqueued: its commit was not answered"
+            ) from error
+        return ids
+
+    def _has_rung(self) -> None:
+        self.notified = True
+
+    def _insert(self, rows: Sequence[EnqueueRow]) -> list[int]:
+        columns = zip(*map(_columns, rows), strict=True)
+        delays = [microseconds(row.delay) if row.delay else None for row in rows]
+        return self.column(ENQUEUE, *map(list, columns), delays, [row.at for row in rows])
+
+    def _copy(self, rows: Sequence[EnqueueRow]) -> list[int]:
+        ids: list[int] = []
+        for start in range(0, len(rows), COPIED_AT_ONCE):
+            part = rows[start : start + COPIED_AT_ONCE]
+            reserved = self.rows(RESERVE, f"{self.quoted}.jobs", len(part))
+            now = reserved[0][0]
+            with self.on_link() as link, link.cursor().copy(COPY.replace("{s}", self.quoted)) as copy:
+                write = copy.write_row
+                for row, (_, id) in zip(part, reserved, strict=True):
+                    due = now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
+                    write((id, *_columns(row), due, now, SCHEDULED if due > now else READY))
+            ids += [id for _, id in reserved]
+        return ids
+
+    def promote(self, limit: int) -> int:
+        with self.transaction():
+            moved = self.rows(PROMOTE, limit)
+            for (queue, tier), n in Counter(moved).items():
+                self.count(SCHEDULED, queue, tier, -n)
+                self.count(READY, queue, tier, n)
+            return len(moved)
+
+    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
+        with self.snapshot():
+            self.write_counts()
+            return waiting_of(self.rows(CLAIMABLE), served)
+
+    def next_due(self) -> float | None:
+        with self.snapshot():
+            return _seconds(self.value(NEXT_DUE))
+
+    def look(self, served: frozenset[str] | None, limit: int) -> Look:
+        """One statement as long as nothing is due."""
+        with self.transaction():
+            self.write_counts()
+            (_, _, kept, due), *rows = self.rows(LOOK)
+            if due is not None and due <= 0:
+                self.promote(limit)
+                self.write_counts()
+                (_, _, kept, due), *rows = self.rows(LOOK)
+            if kept > FOLDED_FROM + 10 * len(rows):
+                self.later(FOLD, FOLDED_AT_ONCE)
+            return Look(waiting_of((row[:3] for row in rows), served), _seconds(due))
+
+    def paused(self) -> frozenset[str]:
+        with self.snapshot():
+            return frozenset(self.column("select queue from {s}.queues where paused"))
+
+    def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
+        if self.owner_id is None:
+            raise StoreError("claim: join first, so that the leases have an owner")
+        self.note_ttl(ttl)
+        with self.transaction():
+            rows = [row for take in takes for row in self._pick(take)]
+            rows = self._as_fit(rows)
+            for policy, ids in self._by_policy(rows, resolve).items():
+                self.later(CLAIM, self.owner_id, microseconds(ttl), policy, array(ids))
+            for (queue, tier), n in Counter(map(QUEUE_AND_TIER, rows)).items():
+                self.count(READY, queue, tier, -n)
+                self.count(IN_FLIGHT, queue, tier, n)
+            return leases_from(rows)
+
+    def note_ttl(self, ttl: float) -> None:
+        """How long leases of this owner last, from which others tell when it should have been seen."""
+
+    def _pick(self, take: Take) -> list[list[Any]]:
+        found = self.rows(CANDIDATES, take.queue, take.limit, take.retries_first, take.retries_most, take.urgent)
+        return [list(row) for row in found]
+
+    def _as_fit(self, rows: list[list[Any]]) -> list[list[Any]]:
+        """The first of these candidates that fit into one claim, the heavy ones with their texts."""
+        heavy = [row for row in rows if row[4] is None]
+        if not heavy:
+            return rows
+        fit = self.as_fit([row[0] for row in heavy])
+        for row, (payload, headers) in zip(heavy, self.rows(TEXTS, array(fit)), strict=False):
+            row[4], row[5] = payload, headers
+        return rows if len(fit) == len(heavy) else rows[: rows.index(heavy[len(fit)])]
+
+    def as_fit(self, ids: list[int]) -> list[int]:
+        """The first of these jobs, as many as are within CLAIM_LENGTH together; at least one."""
+        room = CLAIM_LENGTH
+        for place, length in enumerate(self.column(LENGTHS, array(ids))):
+            room -= length
+            if room < 0:
+                return ids[: max(1, place)]
+        return ids
+
+    def _by_policy(self, rows: Iterable[list[Any]], resolve: Resolve) -> dict[str, list[int]]:
+        """The ids of rows of LEASE by the policy that they are claimed under, which is put into each."""
+        if resolve != self._resolve:  # the settings were read again
+            self._resolve, self._resolved = resolve, {}
+        ids: dict[str, list[int]] = {}
+        for (handler, queue), run in groupby(rows, itemgetter(2, 3)):
+            policy = self._resolved.get((handler, queue))
+            if policy is None:
+                if len(self._resolved) >= _RESOLVED_MOST:
+                    self._resolved.clear()
+                policy = self._resolved[handler, queue] = policy_text(resolve(handler, queue))
+            its = ids.setdefault(policy, [])
+            for row in run:
+                row[11] = policy
+                its.append(row[0])
+        return ids
+
+
+_RESOLVED_MOST = 10_000
+_of_job: Callable[[EnqueueRow], tuple[str, str, str, str | None, int]] = attrgetter(
+    "handler", "queue", "payload", "headers", "priority"
+)
+
+
+def _columns(row: EnqueueRow) -> Columns:
+    return (*_of_job(row), options_text(row))
+
+
+def _seconds(micros: int | None) -> float | None:
+    return None if micros is None else max(0.0, micros / 1e6)
+
+
+def leases_from(rows: Iterable[Sequence[Any]]) -> list[Lease]:
+    """From rows of LEASE. Plain, since this is the hot path."""
+    leases: list[Lease] = []
+    make = tuple.__new__
+    for row in rows:
+        policy = policy_from(row[11], row[12])
+        leases.append(make(Lease, (*row[:11], policy)))
+    return leases
+
+
+@lru_cache(4096)
+def policy_from(text: str | None, options: str | None) -> Policy:
+    """The default for a row that names none (it was put in flight by hand)."""
+    policy = Policy() if text is None else policy_of(text)
+    return policy if options is None else overlaid(policy, options)
+
+
+__all__ = ["Claims", "Row"]
