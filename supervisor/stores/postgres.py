@@ -9,7 +9,7 @@ from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.lifeline import Lifeline
 from supervisor.stores.postgres_bells import Listener
 from supervisor.stores.postgres_claims import NOW
-from supervisor.stores.postgres_schema import bring_up, channel_of
+from supervisor.stores.postgres_schema import bring_up
 from supervisor.stores.postgres_verbs import Verbs
 from supervisor.stores.shapes import microseconds
 
@@ -67,7 +67,7 @@ class PostgresStore(Verbs):
             self.owner_id = None
             self.owner_id = self._announce("starting", 0, "[]")
         if self._listen and self._listener is None:
-            self._listener = Listener(self._address, channel_of(self.schema), self._server_process)
+            self._listener = Listener(self._address, self.channel, self._server_process)
         return self._lifeline.fileno()
 
     def leave(self) -> None:
@@ -118,7 +118,7 @@ class PostgresStore(Verbs):
             if self.notified:
                 self.notified = False
             else:
-                self.run("select pg_notify($1, '')", channel_of(self.schema))
+                self.run("select pg_notify($1, '')", self.channel)
 
     def bell(self) -> int | None:
         return None if self._listener is None else self._listener.bell

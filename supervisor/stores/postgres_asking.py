@@ -95,7 +95,7 @@ class Asking(Settles):
         with self.snapshot():
             self.write_counts()
             supervisors = self._supervisors()
-            processing = dict(self.rows(RUNNING_BY_QUEUE, array(running_jobs(supervisors))))
+            processing: dict[str, int] = dict(self.rows(RUNNING_BY_QUEUE, array(running_jobs(supervisors))))
             queues = queue_rows(self.rows(COUNTED), self.paused(), processing)
         return {"queues": queues, "supervisors": supervisors}
 

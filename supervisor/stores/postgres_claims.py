@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -13,7 +13,7 @@ from supervisor.jobs import Lease, Policy
 from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreError, StoreUnsure, Take, Waiting
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
-from supervisor.stores.postgres_db import CommitUnknown, Database, Row, array
+from supervisor.stores.postgres_db import CommitUnknown, Database, array
 from supervisor.stores.shapes import microseconds, options_text, overlaid, policy_of, policy_text
 
 COPIED_FROM = 200  # rows; below, one statement is faster
@@ -29,16 +29,16 @@ LEASE = """id, token, handler, queue, coalesce(payload, ''), headers, retries, p
   policy, options"""
 QUEUE_AND_TIER = itemgetter(3, 8)  # of a lease, and of a row of LEASE
 
-ENQUEUE = f"""insert into {{s}}.jobs(handler, queue, payload, headers, priority, options, due_at, created_at, state)
-  select handler, queue, payload, headers, priority, options, due, now, case when due > now then {SCHEDULED} else {READY} end
-  from (select it.*, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due from unnest($1::text[], $2::text[],
-    $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[]) with ordinality
-    as it(handler, queue, payload, headers, priority, options, delay, at, place)) as it
-  order by place returning id"""
-RESERVE = """select {s}.clock(), nextval(pg_get_serial_sequence($1, 'id')) from generate_series(1, $2)"""
-COPY = (
-    """copy {s}.jobs(id, handler, queue, payload, headers, priority, options, due_at, created_at, state) from stdin"""
-)
+ENQUEUE = f"""insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+  select id, id, handler, queue, payload, headers, priority, options, due, now, case when due > now then {SCHEDULED} else {READY} end
+  from (select it.*, nextval(pg_get_serial_sequence($9, 'id')) as id, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[])
+      with ordinality as it(handler, queue, payload, headers, priority, options, delay, at, place) order by place) as it
+  order by place returning id, state"""
+RESERVE = "select nextval(pg_get_serial_sequence($1, 'id')) from generate_series(1, $2)"
+RESERVE_RUN = f"select {NOW}, min(id), max(id) from ({RESERVE}) as it(id)"
+COPY = """copy {s}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+  from stdin"""
 
 PROMOTE = f"""with due as materialized (select id, queue, tier from {{s}}.jobs
     where state = {SCHEDULED} and due_at <= {NOW} order by due_at, id limit $1 for no key update skip locked)
@@ -59,12 +59,12 @@ FOLD = """with folded as materialized (delete from {s}.counts where ctid = any(a
 def _candidates(tier: int, where: str, limit: str) -> str:
     return f"""(select {LEASE_LIGHT} from {{s}}.jobs
     where state = {READY} and queue = $1 and tier = {tier} and {where} and (select yes from open)
-    order by priority desc, coalesce(age, id), id limit greatest(0, {limit}) for no key update skip locked)"""
+    order by priority desc, age, id limit greatest(0, {limit}) for no key update skip locked)"""
 
 
 LEASE_LIGHT = f"""id, token, handler, queue, case when {LENGTH} <= {LIGHT} then coalesce(payload, '') end as payload,
   case when {LENGTH} <= {LIGHT} then headers end as headers, retries, priority, tier, due_at, created_at, options,
-  coalesce(age, id) as place"""
+  age"""
 # As Take has it: urgent, then retries that go first, then fresh, then retries to fill up. Nothing is locked that is not given.
 CANDIDATES = f"""with open as materialized (
     select not exists (select 1 from {{s}}.queues where queue = $1 and paused) as yes),
@@ -84,7 +84,7 @@ CANDIDATES = f"""with open as materialized (
   select id, token + 1, handler, queue, payload, headers, retries, priority, tier, due_at, created_at, null::text, options
   from (select 0 as part, * from urgent union all select 1, * from first union all select 2, * from fresh
     union all select 3, * from more) as picked
-  order by part, priority desc, place, id"""
+  order by part, priority desc, age, id"""
 CLAIM = f"""update {{s}}.jobs set state = {IN_FLIGHT}, token = token + 1, owner = $1, lease_until = {NOW} + $2,
     started_at = null, policy = $3
   where id = any($4::bigint[])"""
@@ -110,6 +110,7 @@ class Claims(Database):
         try:
             with self.transaction():
                 ids = self._copy(rows) if len(rows) >= COPIED_FROM else self._insert(rows)
+                self.later("select pg_notify($1, '')", self.channel)
                 self.after_commit(self._has_rung)
         except CommitUnknown as error:
             raise StoreUnsure(
@@ -123,21 +124,42 @@ class Claims(Database):
     def _insert(self, rows: Sequence[EnqueueRow]) -> list[int]:
         columns = zip(*map(_columns, rows), strict=True)
         delays = [microseconds(row.delay) if row.delay else None for row in rows]
-        return self.column(ENQUEUE, *map(list, columns), delays, [row.at for row in rows])
+        times = (delays, [row.at for row in rows])
+        stored = self.rows(ENQUEUE, *map(list, columns), *times, f"{self.quoted}.jobs")
+        for (queue, state), n in Counter(
+            zip([row.queue for row in rows], [row[1] for row in stored], strict=True)
+        ).items():
+            self.count(state, queue, 0, n)
+        return [id for id, _ in stored]
 
     def _copy(self, rows: Sequence[EnqueueRow]) -> list[int]:
         ids: list[int] = []
         for start in range(0, len(rows), COPIED_AT_ONCE):
             part = rows[start : start + COPIED_AT_ONCE]
-            reserved = self.rows(RESERVE, f"{self.quoted}.jobs", len(part))
-            now = reserved[0][0]
+            now, own = self._reserved(len(part))
+            ids += own
             with self.on_link() as link, link.cursor().copy(COPY.replace("{s}", self.quoted)) as copy:
-                write = copy.write_row
-                for row, (_, id) in zip(part, reserved, strict=True):
-                    due = now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
-                    write((id, *_columns(row), due, now, SCHEDULED if due > now else READY))
-            ids += [id for _, id in reserved]
+                for at in range(0, len(part), _SENT_AT_ONCE):
+                    lines = map(_line, part[at : at + _SENT_AT_ONCE], own[at : at + _SENT_AT_ONCE], repeat(now))
+                    copy.write("".join(lines).encode())
+            later = [row.queue for row in part if _due(row, now) > now]
+            for queue, n in Counter(later).items():
+                self.count(SCHEDULED, queue, 0, n)
+                self.count(READY, queue, 0, -n)
+            for queue, n in Counter([row.queue for row in part]).items():
+                self.count(READY, queue, 0, n)
         return ids
+
+    def _reserved(self, n: int) -> tuple[int, Sequence[int]]:
+        """The time, and so many ids: one run, unless somebody else took some between."""
+        now, first, last = self.rows(RESERVE_RUN, f"{self.quoted}.jobs", n)[0]
+        if last - first == n - 1:
+            return now, range(first, last + 1)
+        return now, self.reserved(n)
+
+    def reserved(self, n: int) -> list[int]:
+        """Ids, and ages, behind everything that waits."""
+        return sorted(self.column(RESERVE, f"{self.quoted}.jobs", n))
 
     def promote(self, limit: int) -> int:
         with self.transaction():
@@ -232,6 +254,7 @@ class Claims(Database):
 
 
 _RESOLVED_MOST = 10_000
+_SENT_AT_ONCE = 1_000
 _of_job: Callable[[EnqueueRow], tuple[str, str, str, str | None, int]] = attrgetter(
     "handler", "queue", "payload", "headers", "priority"
 )
@@ -239,6 +262,27 @@ _of_job: Callable[[EnqueueRow], tuple[str, str, str, str | None, int]] = attrget
 
 def _columns(row: EnqueueRow) -> Columns:
     return (*_of_job(row), options_text(row))
+
+
+def _due(row: EnqueueRow, now: int) -> int:
+    return now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
+
+
+def _line(row: EnqueueRow, id: int, now: int) -> str:
+    """As COPY reads it. Plain, since many go in at once."""
+    handler, payload, queue, priority, *_, headers = row
+    due = _due(row, now)
+    options = options_text(row)
+    text = f"{handler}\t{queue}\t{payload}"
+    if "\\" in text or text.count("\t") > 2 or "\n" in text or "\r" in text:
+        text = "\t".join(map(_escaped, (handler, queue, payload)))
+    rest = "\\N" if headers is None else _escaped(headers)
+    own = "\\N" if options is None else options if "\\" not in options else _escaped(options)
+    return f"{id}\t{id}\t{text}\t{rest}\t{priority}\t{own}\t{due}\t{now}\t{SCHEDULED if due > now else READY}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _seconds(micros: int | None) -> float | None:
@@ -260,6 +304,3 @@ def policy_from(text: str | None, options: str | None) -> Policy:
     """The default for a row that names none (it was put in flight by hand)."""
     policy = Policy() if text is None else policy_of(text)
     return policy if options is None else overlaid(policy, options)
-
-
-__all__ = ["Claims", "Row"]

@@ -40,6 +40,7 @@ class Database:
 
     def __init__(self, url: str, *, schema: str, listen: bool) -> None:
         self.schema = schema
+        self.channel = f"{schema}.bell"
         self.url = (address := Address(url, listen=listen)).shown
         self._address, self._listen, self._process = address, listen, os.getpid()
         self._link: Link | None = None

@@ -99,7 +99,7 @@ class Address:
             given = conninfo_to_dict(url)
         except Error as error:
             raise StoreError(f"store: {self.shown}: {self._line(error)}") from None
-        self._arguments = {**DEFAULTS, **given}
+        self._arguments: dict[str, Any] = {**DEFAULTS, **given}
         if listen:  # a pooler refuses options, and would keep them for the next client
             own = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
             self._arguments["options"] = f"{own} {given.get('options') or ''}".strip()

@@ -20,18 +20,19 @@ LONGEST_NAME = 50  # of a schema: PostgreSQL cuts names at 63, and the channel's
 _CLOCK = """create function {s}.clock() returns bigint language sql stable parallel safe
   as 'select (extract(epoch from statement_timestamp()) * 1000000)::bigint'"""
 
-# What goes in without the store (a trigger, another program) is counted, and heard of, too.
-_ENQUEUED = """create function {s}.enqueued() returns trigger language plpgsql as $$
+# The store gives every row its age. A row without one was put there by hand with plain SQL: it is counted, and heard of, here.
+_PUT_BY_HAND = f"""create function {{s}}.put_by_hand() returns trigger language plpgsql as $$
   begin
-    insert into {s}.counts(state, queue, tier, n)
-      select state, queue, tier, count(*) from fresh group by state, queue, tier;
-    if found then
-      perform pg_notify({channel}, '');
+    if new.state = {READY} and new.due_at > {{s}}.clock() then
+      new.state = {SCHEDULED};
     end if;
+    update {{s}}.jobs set age = new.id, state = new.state where id = new.id;
+    insert into {{s}}.counts(state, queue, tier, n) values (new.state, new.queue, new.tier, 1);
+    perform pg_notify({{channel}}, '');
     return null;
   end $$"""
 
-# `age` orders a tier: for a fresh job it is null and its id counts, for a retry it is its due time, for a redriven job the
+# A row that no claim could read would stand in the way of all others, so it is refused where it is written. `age` orders a tier: for a fresh job it is its id, for a retry its due time, for a redriven job the
 # next value of the id sequence. `settled` is the token of the last settle that was accepted. Room is left in each page, so
 # that the new version of a row stands beside the old, whose room is then used again without a vacuum.
 _JOBS = f"""create table {{s}}.jobs(
@@ -48,32 +49,34 @@ _JOBS = f"""create table {{s}}.jobs(
     priority bigint not null default 0,
     retries int not null default 0,
     lapses int not null default 0,
-    state smallint not null default {READY} check (state between 0 and 5),
-    tier smallint not null default 0 check (tier in (0, 1)),
-    queue text not null default 'default',
+    state smallint not null default {READY},
+    tier smallint not null default 0,
+    queue text collate "C" not null default 'default',
     handler text not null,
     payload text,
     headers text,
-    options text check (json_array_length(options::json) = 3),
+    options text,
     policy text,
-    result text)
+    result text,
+    constraint claimable check (state between 0 and 5 and tier in (0, 1)
+      and (options is null or json_array_length(options::json) = 3)))
   with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05)"""
-_COUNTS = """create table {s}.counts(n bigint not null, state smallint not null, tier smallint not null, queue text not null)
+_COUNTS = """create table {s}.counts(n bigint not null, state smallint not null, tier smallint not null, queue text collate "C" not null)
   with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)"""
 
 _VERSION_1 = (
     _CLOCK,
     _JOBS,
-    f"""create index ready on {{s}}.jobs(queue, tier, priority desc, (coalesce(age, id)), id) where state = {READY}""",
+    f"""create index ready on {{s}}.jobs(queue, tier, priority desc, age, id) where state = {READY}""",
     f"create index scheduled on {{s}}.jobs(due_at, id) where state = {SCHEDULED}",
     # Without the deadline: then an extend changes no index.
     f"create index in_flight on {{s}}.jobs(owner) where state = {IN_FLIGHT}",
     f"create index terminal on {{s}}.jobs(state, finished_at) where state >= {SUCCEEDED}",
     _COUNTS,
-    _ENQUEUED,
-    """create trigger enqueued after insert on {s}.jobs referencing new table as fresh
-      for each statement execute function {s}.enqueued()""",
+    _PUT_BY_HAND,
+    """create trigger put_by_hand after insert on {s}.jobs for each row when (new.age is null)
+      execute function {s}.put_by_hand()""",
     """create table {s}.attempts(
       id bigint generated always as identity primary key,
       job_id bigint not null,
@@ -89,7 +92,7 @@ _VERSION_1 = (
       tries int not null default 0,
       accepted text not null default '[]')""",
     f"create index pending_letters on {{s}}.letters(due_at, job_id) where state = {PENDING}",
-    "create table {s}.queues(queue text primary key, paused boolean not null)",
+    """create table {s}.queues(queue text collate "C" primary key, paused boolean not null)""",
     """create table {s}.supervisors(
       id bigint generated always as identity primary key,
       owner text not null unique,
@@ -106,10 +109,6 @@ _VERSION_1 = (
 
 MIGRATIONS = (_VERSION_1,)
 VERSION = len(MIGRATIONS)
-
-
-def channel_of(schema: str) -> str:
-    return f"{schema}.bell"
 
 
 def bring_up(database: Database, *, create: bool) -> None:
@@ -152,7 +151,7 @@ def _migrate(database: Database) -> None:
         if database.value("select to_regnamespace($1)", database.quoted) is None:
             database.run("create schema {s}")
         database.run("create table {s}.version(version int not null)")
-    channel = quoting.Literal(channel_of(database.schema)).as_string(None)
+    channel = quoting.Literal(database.channel).as_string(None)
     for version in range(before or 0, VERSION):
         for statement in MIGRATIONS[version]:
             database.run(statement.replace("{channel}", channel))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from supervisor.stores.base import Retention
 from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, PENDING, READY, SUCCEEDED, WITHDRAWN
-from supervisor.stores.postgres_claims import NOW, RESERVE
+from supervisor.stores.postgres_claims import NOW
 from supervisor.stores.postgres_db import array
 from supervisor.stores.postgres_letters import Letters
 from supervisor.stores.shapes import microseconds
@@ -70,8 +70,7 @@ class Verbs(Letters, Verdicts):
         self.later(DUE_NOW, array(ids))
 
     def make_fresh(self, ids: Sequence[int]) -> None:
-        ages = [age for _, age in self.rows(RESERVE, f"{self.quoted}.jobs", len(ids))]
-        self.later(REDRIVE, array(ids), array(ages))
+        self.later(REDRIVE, array(ids), array(self.reserved(len(ids))))
         self.later(WITHDRAW, array(ids))
 
     def remove(self, ids: Sequence[int]) -> None:

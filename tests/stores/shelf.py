@@ -201,6 +201,9 @@ class PostgresClock(Clock):
         self._now = now
         self.tell()
 
+    def __deepcopy__(self, memo: object) -> PostgresClock:
+        return self
+
     def tell(self) -> None:
         if self._table is not None:
             self._table(self.microseconds)
@@ -256,9 +259,16 @@ class PostgresShelf(Shelf):
         store = PostgresStore(self.server.url, schema=self.schema, create=True, **self.options)
         if not self.sql("select to_regclass(%s)", f'"{self.schema}".test_clock').fetchone()[0]:
             self.sql("create table {s}.test_clock as select 0::bigint as now")
-            self.clock.write_to(lambda now: self.sql("update {s}.test_clock set now = %s", now))
+            self.clock.write_to(self._write_clock)
             self.sql(STEPPED_CLOCK)
         return store
+
+    def _write_clock(self, now: int) -> None:
+        """What was done before the step is done at the time before it, even if it has not been sent yet."""
+        for store in self._opened:
+            if store._later:
+                store.run("select 1")
+        self.sql("update {s}.test_clock set now = %s", now)
 
 
 STEPPED_CLOCK = """create or replace function {s}.clock() returns bigint language sql stable
@@ -271,13 +281,14 @@ POSTGRES_COUNTS = (
 
 def die(store: PostgresStore) -> list[int]:
     """What the kernel does when a process dies: it closes the connections and the name. Gives the server's processes."""
-    listener, processes = store._listener, []
-    links = [store._link, listener and listener._link]
+    listener = store._listener
+    links = [link for link in (store._link, listener and listener._link) if link is not None]
+    processes = [link.pgconn.backend_pid for link in links]
+    lines = [socket.socket(fileno=os.dup(link.fileno())) for link in links]
     if listener is not None:
         listener._stopped = True
-    for link in filter(None, links):
-        processes.append(link.pgconn.backend_pid)
-        with socket.socket(fileno=os.dup(link.fileno())) as line:
+    for line in lines:
+        with line:
             line.shutdown(socket.SHUT_RDWR)
     store.close()
     return processes
