@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator, Mapping
 from typing import Any, TypeVar
@@ -31,7 +32,10 @@ SESSION = {
     "lock_timeout": str(LOCK_LIMIT),
     "idle_in_transaction_session_timeout": str(IDLE_LIMIT),
     "jit": "off",
+    **dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off"),
 }
+"""A plan made while the tables were small is kept after they have grown; every statement has its index, so nothing else is
+considered where that can be used."""
 
 DEFAULTS: Mapping[str, str] = {
     "connect_timeout": str(CONNECT_LIMIT),
@@ -51,6 +55,14 @@ _READ_ONLY = "25006"
 _FAILED_TRANSACTION = "25P02"
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
 _FINAL_WORDS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
+
+
+def _is_told_anyway(record: logging.LogRecord) -> bool:
+    """What psycopg says of a connection that was lost is what the call has raised."""
+    return record.levelno >= logging.ERROR or not str(record.msg).startswith("error ignored")
+
+
+logging.getLogger("psycopg").addFilter(_is_told_anyway)
 
 
 class Unanswered(OperationalError):

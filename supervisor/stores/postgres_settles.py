@@ -19,11 +19,14 @@ from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record, microseconds
 _SUCCEEDED = JobState.SUCCEEDED
 _ID = itemgetter(0)
 
+# Not to be read through the index of all that is in flight: the ids lead to few rows, however many are.
+FENCE = f"jobs.id = it.id and jobs.token = it.token and jobs.state + 0 = {IN_FLIGHT}"
+
 # Batches come in the order of the ids, and are joined to the jobs row by row, so that two that meet lock in one order.
 SUCCEED = f"""update {{s}}.jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, lapses = 0,
     finished_at = {NOW}, result = it.result, started_at = coalesce({NOW} - it.took, started_at)
   from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) as it(id, token, took, result)
-  where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT} returning jobs.id, jobs.token"""
+  where {FENCE} returning jobs.id, jobs.token"""
 
 DISPOSE = f"""update {{s}}.jobs set state = it.state, owner = null, lease_until = null, result = it.result,
     settled = case when it.seen is null then jobs.token else jobs.settled end, retries = retries + it.counted,
@@ -34,7 +37,7 @@ DISPOSE = f"""update {{s}}.jobs set state = it.state, owner = null, lease_until 
     started_at = coalesce({NOW} - (it.took * 1e6)::bigint, started_at)
   from json_to_recordset($1::json) as it(id bigint, token bigint, took float8, result text, seen bigint, state smallint,
     delay bigint, counted int, lapse int)
-  where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}
+  where {FENCE}
     and (it.seen is null or jobs.lease_until = it.seen)
   returning jobs.id, jobs.token"""
 
@@ -42,7 +45,7 @@ SETTLED = """select it.id, it.token from unnest($1::bigint[], $2::bigint[]) as i
   join {s}.jobs on jobs.id = it.id and jobs.settled = it.token"""
 
 _OF_LEASES = f"""from unnest($2::bigint[], $3::bigint[]) as it(id, token)
-  where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT} returning jobs.id"""
+  where {FENCE} returning jobs.id"""
 EXTEND = f"update {{s}}.jobs set lease_until = {NOW} + $1 {_OF_LEASES}"
 MARK = f"update {{s}}.jobs set started_at = coalesce(started_at, {NOW} + $1) {_OF_LEASES}"
 
