@@ -51,14 +51,14 @@ def store(shelf):
     return shelf.joined("one")
 
 
+OTHERS = "select pid from pg_stat_activity where pid != pg_backend_pid() and backend_type = 'client backend'"
+
+
 def cut(shelf):
     """Every connection but the one that says it."""
-    shelf.sql(
-        "select pg_terminate_backend(pid) from pg_stat_activity where pid != pg_backend_pid() and backend_type = 'client backend'"
-    )
-    while shelf.sql(
-        "select 1 from pg_stat_activity where pid != pg_backend_pid() and backend_type = 'client backend'"
-    ).fetchone():
+    others = [pid for (pid,) in shelf.sql(OTHERS)]
+    shelf.sql("select pg_terminate_backend(pid) from unnest(%s) as it(pid)", others)
+    while shelf.sql("select 1 from pg_stat_activity where pid = any(%s)", others).fetchone():
         time.sleep(0.002)
 
 
