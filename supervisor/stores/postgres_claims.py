@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby, repeat
+from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -29,12 +29,15 @@ LEASE = """id, token, handler, queue, coalesce(payload, ''), headers, retries, p
   policy, options"""
 QUEUE_AND_TIER = itemgetter(3, 8)  # of a lease, and of a row of LEASE
 
-ENQUEUE = f"""insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
-  select id, id, handler, queue, payload, headers, priority, options, due, now, case when due > now then {SCHEDULED} else {READY} end
-  from (select it.*, nextval(pg_get_serial_sequence($9, 'id')) as id, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due
-    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[])
-      with ordinality as it(handler, queue, payload, headers, priority, options, delay, at, place) order by place) as it
-  order by place returning id, state"""
+ENQUEUE = f"""with put as (
+    insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+    select id, id, handler, queue, payload, headers, priority, options, due, now, case when due > now then {SCHEDULED} else {READY} end
+    from (select it.*, nextval(pg_get_serial_sequence($9, 'id')) as id, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due
+      from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[])
+        with ordinality as it(handler, queue, payload, headers, priority, options, delay, at, place) order by place) as it
+    returning id, queue, state),
+  counted as (insert into {{s}}.counts(state, queue, tier, n) select state, queue, 0, count(*) from put group by state, queue)
+  select id, pg_notify($10, '') from put order by id"""
 RESERVE = "select nextval(pg_get_serial_sequence($1, 'id')) from generate_series(1, $2)"
 RESERVE_RUN = f"select {NOW}, min(id), max(id) from ({RESERVE}) as it(id)"
 COPY = """copy {s}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
@@ -110,7 +113,6 @@ class Claims(Database):
         try:
             with self.transaction():
                 ids = self._copy(rows) if len(rows) >= COPIED_FROM else self._insert(rows)
-                self.later("select pg_notify($1, '')", self.channel)
                 self.after_commit(self._has_rung)
         except CommitUnknown as error:
             raise StoreUnsure(
@@ -125,12 +127,7 @@ class Claims(Database):
         columns = zip(*map(_columns, rows), strict=True)
         delays = [microseconds(row.delay) if row.delay else None for row in rows]
         times = (delays, [row.at for row in rows])
-        stored = self.rows(ENQUEUE, *map(list, columns), *times, f"{self.quoted}.jobs")
-        for (queue, state), n in Counter(
-            zip([row.queue for row in rows], [row[1] for row in stored], strict=True)
-        ).items():
-            self.count(state, queue, 0, n)
-        return [id for id, _ in stored]
+        return self.column(ENQUEUE, *map(list, columns), *times, f"{self.quoted}.jobs", self.channel)
 
     def _copy(self, rows: Sequence[EnqueueRow]) -> list[int]:
         ids: list[int] = []
@@ -140,14 +137,12 @@ class Claims(Database):
             ids += own
             with self.on_link() as link, link.cursor().copy(COPY.replace("{s}", self.quoted)) as copy:
                 for at in range(0, len(part), _SENT_AT_ONCE):
-                    lines = map(_line, part[at : at + _SENT_AT_ONCE], own[at : at + _SENT_AT_ONCE], repeat(now))
-                    copy.write("".join(lines).encode())
-            later = [row.queue for row in part if _due(row, now) > now]
-            for queue, n in Counter(later).items():
-                self.count(SCHEDULED, queue, 0, n)
-                self.count(READY, queue, 0, -n)
-            for queue, n in Counter([row.queue for row in part]).items():
-                self.count(READY, queue, 0, n)
+                    end = at + _SENT_AT_ONCE
+                    copy.write(_lines(part[at:end], own[at:end], now).encode())
+            states = [SCHEDULED if _due(row, now) > now else READY for row in part]
+            for (queue, state), n in Counter(zip([row.queue for row in part], states, strict=True)).items():
+                self.count(state, queue, 0, n)
+        self.later("select pg_notify($1, '')", self.channel)
         return ids
 
     def _reserved(self, n: int) -> tuple[int, Sequence[int]]:
@@ -268,17 +263,29 @@ def _due(row: EnqueueRow, now: int) -> int:
     return now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
 
 
-def _line(row: EnqueueRow, id: int, now: int) -> str:
-    """As COPY reads it. Plain, since many go in at once."""
-    handler, payload, queue, priority, *_, headers = row
-    due = _due(row, now)
-    options = options_text(row)
-    text = f"{handler}\t{queue}\t{payload}"
-    if "\\" in text or text.count("\t") > 2 or "\n" in text or "\r" in text:
-        text = "\t".join(map(_escaped, (handler, queue, payload)))
-    rest = "\\N" if headers is None else _escaped(headers)
-    own = "\\N" if options is None else options if "\\" not in options else _escaped(options)
-    return f"{id}\t{id}\t{text}\t{rest}\t{priority}\t{own}\t{due}\t{now}\t{SCHEDULED if due > now else READY}\n"
+def _lines(rows: Sequence[EnqueueRow], ids: Sequence[int], now: int) -> str:
+    """As COPY reads them. Plain, since many go in at once."""
+    plain = _is_plain("".join([f"{row[0]}{row[1]}{row[2]}" for row in rows]))
+    lines = []
+    for row, id in zip(rows, ids, strict=True):
+        handler, payload, queue, priority, delay, at, *own, headers = row
+        if not plain:
+            handler, payload, queue = _escaped(handler), _escaped(payload), _escaped(queue)
+        due = now if delay is None and at is None else _due(row, now)
+        options = "\\N" if own == _NO_OPTIONS else _escaped(options_text(row) or "")
+        headers = "\\N" if headers is None else _escaped(headers)
+        state = SCHEDULED if due > now else READY
+        lines.append(
+            f"{id}\t{id}\t{handler}\t{queue}\t{payload}\t{headers}\t{priority}\t{options}\t{due}\t{now}\t{state}\n"
+        )
+    return "".join(lines)
+
+
+_NO_OPTIONS = [None, None, None]
+
+
+def _is_plain(text: str) -> bool:
+    return not any(mark in text for mark in "\\\t\n\r")
 
 
 def _escaped(text: str) -> str:

@@ -32,6 +32,7 @@ SESSION = {
     "lock_timeout": str(LOCK_LIMIT),
     "idle_in_transaction_session_timeout": str(IDLE_LIMIT),
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
     **dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off"),
 }
 """A plan made while the tables were small is kept after they have grown; every statement has its index, so nothing else is
