@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from supervisor.jobs import Lease, Policy
 from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreError, StoreUnsure, Take, Waiting
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
-from supervisor.stores.postgres_db import CommitUnknown, Database, array
+from supervisor.stores.postgres_db import CommitUnknown, Database, array, packed
 from supervisor.stores.shapes import microseconds, options_text, overlaid, policy_of, policy_text
 
 COPIED_FROM = 200  # rows; below, one statement is faster
@@ -32,12 +32,13 @@ QUEUE_AND_TIER = itemgetter(3, 8)  # of a lease, and of a row of LEASE
 ENQUEUE = f"""with put as (
     insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
     select id, id, handler, queue, payload, headers, priority, options, due, now, case when due > now then {SCHEDULED} else {READY} end
-    from (select it.*, nextval(pg_get_serial_sequence($9, 'id')) as id, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due
-      from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[])
-        with ordinality as it(handler, queue, payload, headers, priority, options, delay, at, place) order by place) as it
+    from (select it.*, nextval(pg_get_serial_sequence($2, 'id')) as id, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due
+      from rows from (json_to_recordset($1::json) as (handler text, queue text, payload text, headers text, priority bigint,
+        options text, delay bigint, at bigint)) with ordinality
+        as it(handler, queue, payload, headers, priority, options, delay, at, place) order by place) as it
     returning id, queue, state),
   counted as (insert into {{s}}.counts(state, queue, tier, n) select state, queue, 0, count(*) from put group by state, queue)
-  select id, pg_notify($10, '') from put order by id"""
+  select id, pg_notify($3, '') from put order by id"""
 RESERVE = "select nextval(pg_get_serial_sequence($1, 'id')) from generate_series(1, $2)"
 RESERVE_RUN = f"select {NOW}, min(id), max(id) from ({RESERVE}) as it(id)"
 COPY = """copy {s}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
@@ -95,8 +96,6 @@ LENGTHS = f"""select {LENGTH} from unnest($1::bigint[]) with ordinality as it(id
   order by place"""
 TEXTS = LENGTHS.replace(LENGTH, "coalesce(payload, ''), headers")
 
-Columns = tuple[str, str, str, str | None, int, str | None]
-
 
 class Claims(Database):
     """`owner_id` is the row of `supervisors` that claims are made for; None until the store has joined."""
@@ -111,23 +110,26 @@ class Claims(Database):
         if not rows:
             return []
         try:
+            if self.alone and len(rows) < COPIED_FROM:
+                with self.committing():
+                    ids = self._insert(rows)
+                self._has_rung()
+                return ids
             with self.transaction():
                 ids = self._copy(rows) if len(rows) >= COPIED_FROM else self._insert(rows)
                 self.after_commit(self._has_rung)
+            return ids
         except CommitUnknown as error:
             raise StoreUnsure(
                 f"{error}; the jobs of this call may or may not have been enqueued: its commit was not answered"
             ) from error
-        return ids
 
     def _has_rung(self) -> None:
         self.notified = True
 
     def _insert(self, rows: Sequence[EnqueueRow]) -> list[int]:
-        columns = zip(*map(_columns, rows), strict=True)
-        delays = [microseconds(row.delay) if row.delay else None for row in rows]
-        times = (delays, [row.at for row in rows])
-        return self.column(ENQUEUE, *map(list, columns), *times, f"{self.quoted}.jobs", self.channel)
+        batch = packed([_columns(row) for row in rows])
+        return self.column(ENQUEUE, batch, f"{self.quoted}.jobs", self.channel)
 
     def _copy(self, rows: Sequence[EnqueueRow]) -> list[int]:
         ids: list[int] = []
@@ -250,13 +252,19 @@ class Claims(Database):
 
 _RESOLVED_MOST = 10_000
 _SENT_AT_ONCE = 1_000
-_of_job: Callable[[EnqueueRow], tuple[str, str, str, str | None, int]] = attrgetter(
-    "handler", "queue", "payload", "headers", "priority"
-)
 
 
-def _columns(row: EnqueueRow) -> Columns:
-    return (*_of_job(row), options_text(row))
+def _columns(row: EnqueueRow) -> dict[str, Any]:
+    return {
+        "handler": row.handler,
+        "queue": row.queue,
+        "payload": row.payload,
+        "headers": row.headers,
+        "priority": row.priority,
+        "options": options_text(row),
+        "delay": microseconds(row.delay) if row.delay else None,
+        "at": row.at,
+    }
 
 
 def _due(row: EnqueueRow, now: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from typing import Any
 import orjson
 import psycopg
 from psycopg import sql as quoting
+from psycopg.pq import ConnStatus
 
 from supervisor.stores.base import RowRefused, StoreAway, StoreError
 from supervisor.stores.postgres_link import SESSION, Address, Link, is_lost
@@ -25,6 +27,7 @@ SET = f"select {', '.join(f'''set_config('{name}', '{value}', true)''' for name,
 ADD_COUNTS = """insert into {s}.counts(state, queue, tier, n)
   select * from json_to_recordset($1::json) as it(state smallint, queue text, tier smallint, n bigint)"""
 
+_IDLE = 0.5
 _FAILURES = (psycopg.Error, UnicodeError, OverflowError)
 
 
@@ -50,6 +53,7 @@ class Database:
         self._after_commit: list[Callable[[], None]] = []
         self._open_transaction = self._broken = self._begun = False
         self._begin = BEGIN
+        self._used = 0.0
 
     def close(self) -> None:
         self._check_process()
@@ -104,12 +108,24 @@ class Database:
             raise StoreError(f"{self.url}: a write inside this transaction failed, so none of it is kept")
         self.write_counts()
         if self._begun or self._later:
-            try:
+            with self.committing():
                 self._exchange(("commit", ()))
-            except StoreAway as error:
-                if self._link is None:
-                    raise CommitUnknown(str(error)) from error
-                raise
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Around what commits: only a server that says so, before it is gone, has not done it."""
+        try:
+            yield
+        except StoreAway as error:
+            cause = error.__cause__
+            if self._link is None and isinstance(cause, psycopg.Error) and cause.sqlstate is None:
+                raise CommitUnknown(str(error)) from error
+            raise
+
+    @property
+    def alone(self) -> bool:
+        """Whether a statement would be its own transaction, with the limits of the session."""
+        return self._listen and not self._open_transaction
 
     def _roll_back(self) -> None:
         self._deltas.clear()
@@ -144,16 +160,14 @@ class Database:
         self._later.append((sql, parameters))
 
     def _exchange(self, last: Statement) -> psycopg.Cursor[Row]:
-        """One round trip: whatever has waited, then `last`; gives the answer to that."""
+        """Whatever has waited, then `last`, in one round trip unless that is slower; gives the answer to `last`."""
         statements = [*self._openers(), *self._later, last]
         self._later = []
         with self.on_link() as link:
-            if len(statements) == 1:
-                return self._send(link, last)
+            if len(statements) == 1 or link.near:
+                return [self._send(link, statement) for statement in statements][-1]
             with link.pipeline():
-                for statement in statements:
-                    cursor = self._send(link, statement)
-            return cursor
+                return [self._send(link, statement) for statement in statements][-1]
 
     def _openers(self) -> Iterable[Statement]:
         if not self._open_transaction or self._begun:
@@ -170,6 +184,9 @@ class Database:
         """The connection; made if there is none, and dropped if it turns out to be lost."""
         self._check_process()
         link = self._link
+        if link is not None and not self._begun and time.monotonic() - self._used > _IDLE:
+            link = self._still_there(link)
+        self._used = time.monotonic()
         if link is None:
             if self._open_transaction and self._broken:
                 raise StoreError(f"{self.url}: a write inside this transaction failed, so none of it is kept")
@@ -182,6 +199,17 @@ class Database:
             if isinstance(error, psycopg.Error) and is_lost(link, error):
                 self._drop()
             raise self._address.translated(error) from error
+
+    def _still_there(self, link: Link) -> Link | None:
+        """A connection that the server has closed meanwhile is replaced before anything is asked of it."""
+        try:
+            link.pgconn.consume_input()
+            if link.pgconn.status == ConnStatus.OK:
+                return link
+        except psycopg.Error:
+            pass
+        self._drop()
+        return None
 
     def _drop(self) -> None:
         link, self._link = self._link, None

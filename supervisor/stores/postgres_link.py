@@ -75,6 +75,8 @@ class Link(Connection[tuple[Any, ...]]):
 
     limit = CALL_LIMIT
     given_up = False
+    near = False
+    """On this machine a round trip costs less than to save one."""
 
     def wait(self, gen: Any, interval: float = _LOOK_AT_CLOCK, timeout: float | None = None) -> Any:
         if self.given_up:
@@ -128,7 +130,7 @@ class Address:
             )
         except Error as error:
             raise self._not_connected(error) from None
-        link.prepared_max = 200 if self._listen else 0
+        link.near = link.info.host.startswith("/") or link.info.hostaddr in ("127.0.0.1", "::1")
         return link
 
     def _not_connected(self, error: Error) -> StoreError:

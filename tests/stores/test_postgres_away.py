@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 
+import psycopg
 import pytest
 
 from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, StoreUnsure
@@ -159,10 +160,10 @@ def lose_answer_to_commit(monkeypatch, shelf):
 
         def and_lose(last):
             answer = exchange(last)
-            if last[0] == "commit":
+            if last[0] == "commit" or not store._open_transaction:
                 monkeypatch.undo()
                 store._drop()
-                raise StoreAway("server closed the connection unexpectedly")
+                raise StoreAway("lost") from psycopg.OperationalError("server closed the connection unexpectedly")
             return answer
 
         monkeypatch.setattr(store, "_exchange", and_lose)
@@ -170,11 +171,12 @@ def lose_answer_to_commit(monkeypatch, shelf):
     return lose
 
 
-def test_jobs_whose_commit_was_not_answered_are_not_enqueued_again_silently(store, lose_answer_to_commit):
+@pytest.mark.parametrize("n", [1, 1000])
+def test_jobs_whose_commit_was_not_answered_are_not_enqueued_again_silently(store, lose_answer_to_commit, n):
     lose_answer_to_commit(store)
     with pytest.raises(StoreUnsure, match="may or may not have been enqueued"):
-        put(store)
-    assert len(store.list_jobs()) == 1
+        store.enqueue([EnqueueRow("mail", "{}")] * n)
+    assert len(store.list_jobs(limit=2000)) == n
 
 
 def test_a_settle_whose_commit_was_not_answered_is_success_when_repeated(store, lose_answer_to_commit):
