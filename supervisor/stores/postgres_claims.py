@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any
 
 from supervisor.jobs import Lease, Policy
@@ -14,6 +16,7 @@ from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreError, StoreU
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
 from supervisor.stores.postgres_db import CommitUnknown, Database, array, packed
+from supervisor.stores.postgres_floors import Floors
 from supervisor.stores.shapes import microseconds, options_text, overlaid, policy_of, policy_text
 
 COPIED_FROM = 200  # rows; below, one statement is faster
@@ -69,26 +72,43 @@ def _candidates(tier: int, where: str, limit: str) -> str:
 LEASE_LIGHT = f"""id, token, handler, queue, case when {LENGTH} <= {LIGHT} then coalesce(payload, '') end as payload,
   case when {LENGTH} <= {LIGHT} then headers end as headers, retries, priority, tier, due_at, created_at, options,
   age"""
-# As Take has it: urgent, then retries that go first, then fresh, then retries to fill up. Nothing is locked that is not given.
-CANDIDATES = f"""with open as materialized (
+_FIRST = "least($3, $4, $2 - (select count(*) from urgent))"
+_REST = "$2 - (select count(*) from urgent) - (select count(*) from first)"
+_BEGIN = f"""with open as materialized (
     select not exists (select 1 from {{s}}.queues where queue = $1 and paused) as yes),
   urgent as materialized {_candidates(0, "priority >= $5", "$2")},
-  first as materialized {_candidates(1, "true", "least($3, $4, $2 - (select count(*) from urgent))")},
-  fresh as materialized {
-    _candidates(0, "priority < $5", "$2 - (select count(*) from urgent) - (select count(*) from first)")
+  first as materialized {_candidates(1, "true", _FIRST)}"""
+_PICKED = """select id, token + 1, handler, queue, payload, headers, retries, priority, tier, due_at, created_at, null::text,
+    options, age
+  from ("""
+
+
+def _fill(*fresh: str) -> str:
+    """Retries in the room that the fresh ones have left."""
+    left = " - ".join([_REST, *(f"(select count(*) from {part})" for part in fresh)])
+    limit = f"least($4 - (select count(*) from first), {left})"
+    return f"more as materialized {_candidates(1, 'id <> all(array(select id from first))', limit)}"
+
+
+def _union(*parts: str) -> str:
+    selects = [f"select {place} as part, * from {part}" for place, part in enumerate(parts)]
+    return f"{_PICKED}{' union all '.join(selects)}) as picked order by part, priority desc, age, id"
+
+
+# As Take has it: urgent, then retries that go first, then fresh, then retries to fill up. Nothing is locked that is not given.
+CANDIDATES = f"""{_BEGIN},
+  fresh as materialized {_candidates(0, "priority < $5", _REST)},
+  {_fill("fresh")}
+  {_union("urgent", "first", "fresh", "more")}"""
+# The same, but for what is of priority $6 and of an age below $7.
+CANDIDATES_FROM = f"""{_BEGIN},
+  above as materialized {_candidates(0, "priority < $5 and priority > $6", _REST)},
+  there as materialized {_candidates(0, "priority = $6 and age >= $7", f"{_REST} - (select count(*) from above)")},
+  below as materialized {
+    _candidates(0, "priority < $6", f"{_REST} - (select count(*) from above) - (select count(*) from there)")
 },
-  more as materialized {
-    _candidates(
-        1,
-        "id <> all(array(select id from first))",
-        '''least($4 - (select count(*) from first),
-      $2 - (select count(*) from urgent) - (select count(*) from first) - (select count(*) from fresh))''',
-    )
-}
-  select id, token + 1, handler, queue, payload, headers, retries, priority, tier, due_at, created_at, null::text, options
-  from (select 0 as part, * from urgent union all select 1, * from first union all select 2, * from fresh
-    union all select 3, * from more) as picked
-  order by part, priority desc, age, id"""
+  {_fill("above", "there", "below")}
+  {_union("urgent", "first", "above", "there", "below", "more")}"""
 CLAIM = f"""update {{s}}.jobs set state = {IN_FLIGHT}, token = token + 1, owner = $1, lease_until = {NOW} + $2,
     started_at = null, policy = $3
   where id = any($4::bigint[])"""
@@ -103,8 +123,14 @@ class Claims(Database):
     owner_id: int | None = None
     notified = False
     """The commit just made has rung already."""
+    _ready: Mapping[str, int] = MappingProxyType({})
+    """By queue, at the last look."""
     _resolve: Resolve | None = None
     _resolved: dict[tuple[str, str], str]  # policies by (handler, queue), as the last `resolve` had it
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._floors = Floors()
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         if not rows:
@@ -186,7 +212,9 @@ class Claims(Database):
                 (_, _, kept, due), *rows = self.rows(LOOK)
             if kept > FOLDED_FROM + 10 * len(rows):
                 self.later(FOLD, FOLDED_AT_ONCE)
-            return Look(waiting_of((row[:3] for row in rows), served), _seconds(due))
+            waiting = waiting_of((row[:3] for row in rows), served)
+            self._ready = {queue: n.fresh + n.retries for queue, n in waiting.items()}
+            return Look(waiting, _seconds(due))
 
     def paused(self) -> frozenset[str]:
         with self.snapshot():
@@ -210,8 +238,21 @@ class Claims(Database):
         """How long leases of this owner last, from which others tell when it should have been seen."""
 
     def _pick(self, take: Take) -> list[list[Any]]:
-        found = self.rows(CANDIDATES, take.queue, take.limit, take.retries_first, take.retries_most, take.urgent)
+        began = time.monotonic()
+        rule = (take.queue, take.limit, take.retries_first, take.retries_most, take.urgent)
+        floor = self._floors.of(take.queue, take.urgent, began)
+        found = self.rows(CANDIDATES, *rule) if floor is None else self.rows(CANDIDATES_FROM, *rule, *floor)
+        if floor is not None and len(found) < min(take.limit, self._ready.get(take.queue, take.limit)):
+            floor, found = None, self.rows(CANDIDATES, *rule)
+        self._floors.note(take.queue, [row for row in found if row[8] == 0 and row[7] < take.urgent])
+        if floor is None:
+            now = time.monotonic()
+            self._floors.looked(take.queue, now - began, now)
         return [list(row) for row in found]
+
+    def forget(self) -> None:
+        super().forget()
+        self._floors.forget()
 
     def _as_fit(self, rows: list[list[Any]]) -> list[list[Any]]:
         """The first of these candidates that fit into one claim, the heavy ones with their texts."""

@@ -131,9 +131,13 @@ class Database:
         self._deltas.clear()
         self._later.clear()
         self._after_commit.clear()
+        self.forget()
         if self._begun and self._link is not None:
             with suppress(StoreError):
                 self._exchange(("rollback", ()))
+
+    def forget(self) -> None:
+        """Drop what was remembered of rows: a rollback may have taken them back."""
 
     def after_commit(self, act: Callable[[], None]) -> None:
         """Do it once this transaction is durable; not at all if it is rolled back."""
