@@ -130,7 +130,7 @@ class Address:
             )
         except Error as error:
             raise self._not_connected(error) from None
-        link.near = link.info.host.startswith("/") or link.info.hostaddr in ("127.0.0.1", "::1")
+        link.near = is_near(link)
         return link
 
     def _not_connected(self, error: Error) -> StoreError:
@@ -160,6 +160,10 @@ class Address:
         primary = error.diag.message_primary if isinstance(error, Error) else None
         lines = (primary or str(error)).strip().splitlines()
         return self._mask(lines[0]) if lines else type(error).__name__
+
+
+def is_near(link: Link) -> bool:
+    return link.info.host.startswith("/") or link.info.hostaddr in ("127.0.0.1", "::1")
 
 
 def is_lost(link: Link, error: Error) -> bool:

@@ -27,8 +27,10 @@ from tests.stores.shelf import (
 JOBS = 3000
 
 
-@pytest.fixture
-def shelf(tmp_path):
+@pytest.fixture(params=["near", "far"])
+def shelf(request, tmp_path, monkeypatch):
+    """On a server of another machine, what can wait for it goes along with the next question."""
+    monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: request.param == "near")
     shelf = PostgresShelf(tmp_path)
     yield shelf
     shelf.close()
