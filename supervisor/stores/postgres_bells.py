@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from psycopg import Error
+from psycopg import Error, Notify
 from psycopg import sql as quoting
 
 from supervisor.stores.base import StoreAway, StoreError
@@ -28,11 +28,16 @@ class Listener:
 
     def __init__(self, address: Address, channel: str, ours: Callable[[], int | None]) -> None:
         self._address, self._channel, self._ours = address, channel, ours
-        self._link = self._listening()
+        self._process: int | None = None
         self.bell, self._rope = os.pipe()
         self._woken, self._wake = os.pipe()
         for fd in (self.bell, self._rope, self._woken, self._wake):
             os.set_blocking(fd, False)
+        try:
+            self._link = self._listening()
+        except BaseException:
+            self._close_pipes()
+            raise
         self._stopped = self._wants_to_ring = False
         self._thread = threading.Thread(target=self._listen, name="store-listener", daemon=True)
         self._thread.start()
@@ -50,8 +55,11 @@ class Listener:
         _fill(self._wake)
         self._thread.join(_JOIN)
         if not self._thread.is_alive():  # otherwise it is waiting for a server that is away, and a daemon
-            for fd in (self.bell, self._rope, self._woken, self._wake):
-                os.close(fd)
+            self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for fd in (self.bell, self._rope, self._woken, self._wake):
+            os.close(fd)
 
     # on the thread
 
@@ -78,11 +86,16 @@ class Listener:
                 time.sleep(REST)
 
     def _heard(self, link: Link) -> bool:
-        ours = (link.pgconn.backend_pid, self._ours())
+        ours = (self._process, self._ours())
         heard = False
         while (notification := link.pgconn.notifies()) is not None:
             heard = heard or notification.be_pid not in ours
         return heard
+
+    def _heard_beside(self, notification: Notify) -> None:
+        """While this connection was sending: psycopg has taken it off."""
+        if notification.pid not in (self._process, self._ours()):
+            _fill(self._rope)
 
     def _notify(self, link: Link) -> None:
         if self._wants_to_ring:
@@ -102,7 +115,9 @@ class Listener:
 
     def _listening(self) -> Link:
         link = self._address.connect()
+        self._process = link.info.backend_pid
         try:
+            link.add_notify_handler(self._heard_beside)
             link.execute(quoting.SQL("listen {}").format(quoting.Identifier(self._channel)))
         except Error as error:
             link.close()

@@ -297,6 +297,7 @@ def test_a_password_is_in_no_error(shelf, monkeypatch):
         url.replace(str(shelf.server.folder), "/nowhere"),
         url.replace("/postgres?", "/absent?"),
         f"{url}&x=1",
+        f"postgresql://postgres:{secret}@[bad",
     ):
         with pytest.raises(StoreError) as raised:
             PostgresStore(wrong, schema=shelf.schema)

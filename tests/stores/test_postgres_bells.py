@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -73,6 +74,27 @@ def test_a_supervisor_rings_others_from_any_thread(shelf, store):
     other.ring()
     assert shelf.rung(store)
     assert shelf.quiet(other)
+
+
+def test_a_supervisor_does_not_hear_what_it_enqueues_itself(shelf, store):
+    put(store)
+    assert shelf.quiet(store)
+
+
+def test_a_ring_that_comes_while_it_rings_others_is_heard(shelf, store):
+    """Taken off the connection by the statement that rings."""
+    client, link = shelf.open(), store._listener._link
+    sent = threading.Event()
+
+    def and_ring(query, *parameters):
+        if not sent.is_set():
+            client.ring()
+            sent.set()
+        return type(link).execute(link, query, *parameters)
+
+    link.execute = and_ring
+    store.ring()
+    assert shelf.rung(store)
 
 
 def test_whoever_leaves_listens_no_more(shelf, store):

@@ -123,6 +123,19 @@ def test_counts_are_folded_while_others_add_to_them(shelf, store):
     shelf.check()
 
 
+def test_of_two_that_fold_at_once_neither_waits(shelf, store):
+    other, client = shelf.joined("two"), shelf.open()
+    for _ in range(150):
+        put(client)
+    began = time.monotonic()
+    with store.transaction():
+        store.look(None, 10)
+        store.run("select 1")
+        assert other.look(None, 10).waiting == {"default": Waiting(150, 0)}
+    assert time.monotonic() - began < 2.0
+    shelf.check()
+
+
 def test_of_two_that_prune_at_once_each_takes_others(shelf, store):
     put(store, *["mail"] * 10)
     store.settle([success(lease) for lease in take(store)])
