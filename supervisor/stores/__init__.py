@@ -67,7 +67,8 @@ def _open_postgres(settings: StoreSettings, *, create: bool, base: Path) -> Stor
         from supervisor.stores.postgres import PostgresStore
     except ImportError as error:
         raise StoreError(f"store: PostgreSQL needs psycopg: pip install 'job-supervisor[postgres]' ({error})") from None
-    return PostgresStore(settings.url or "", create=create, **settings.options)
+    schema, listen = settings.options.get("schema", "supervisor"), settings.options.get("listen", True)
+    return PostgresStore(settings.url or "", schema=schema, listen=listen, create=create)
 
 
 def _path_of(url: str) -> str:

@@ -113,7 +113,7 @@ class Address:
         try:
             given = conninfo_to_dict(url)
         except Error as error:
-            raise StoreError(f"store: {self.shown}: {self._line(error)}") from None
+            raise StoreError(f"{self.shown}: {self._line(error)}") from None
         self._arguments: dict[str, Any] = {**DEFAULTS, **given}
         if listen:  # a pooler refuses options, and would keep them for the next client
             own = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
@@ -138,11 +138,11 @@ class Address:
         state = error.sqlstate or ""
         final = state.startswith(_FINAL_AT_CONNECT) or any(word in text for word in _FINAL_WORDS)
         kind = StoreError if final and "starting up" not in text else StoreAway
-        return kind(f"store: {self.shown}: {self._line(error)}")
+        return kind(f"{self.shown}: {self._line(error)}")
 
     def translated(self, error: Error | UnicodeError | OverflowError) -> StoreError:
         """What a failed call means to its caller."""
-        message = f"store: {self.shown}: {self._line(error)}"
+        message = f"{self.shown}: {self._line(error)}"
         if not isinstance(error, Error):
             return RowRefused(message)
         state = error.sqlstate
