@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from supervisor import config_values as kind
 from supervisor.config_problems import (
-    STORE_OPTIONS,
+    OPEN_BOOKS,
     ConfigError,
     Tree,
     contradicted,
@@ -88,7 +88,7 @@ class StoreSettings(Section):
         """The URL for a person to read, without what is secret in it."""
         if not self.url:
             return self.type or ""
-        return self.url if self.scheme in STORE_OPTIONS else without_secrets(self.url)
+        return self.url if self.scheme in OPEN_BOOKS else without_secrets(self.url)
 
 
 class PluginSettings(Section):
@@ -379,7 +379,7 @@ def _validate(document: Document, base: Path) -> tuple[Schema, list[Problem]]:
 def _secrets(document: Document, schema: Schema) -> Iterator[str]:
     """What the environment gave for the options of stores and sinks, and passwords in URLs wherever they come from."""
     store = schema.store
-    open_book = store.scheme in STORE_OPTIONS
+    open_book = store.scheme in OPEN_BOOKS
     url = store.url is not None and "://" in store.url
     for keys, values in document.variables.items():
         of_store = keys[:1] == ("store",) and not open_book and not (url and keys in (("store",), ("store", "url")))

@@ -19,10 +19,16 @@ from supervisor.yaml_loader import Path as Keys
 if TYPE_CHECKING:
     from supervisor.config import Schema, Settings, StoreSettings
 
-STORE_OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+OPEN_BOOKS = ("sqlite", "memory")
+"""Stores whose URL holds nothing secret."""
+
+STORE_OPTIONS: Mapping[str, Mapping[str, tuple[Any, ...] | type[str]]] = {
     "sqlite": {"synchronous": ("full", "normal")},
     "memory": {},
+    "postgresql": {"schema": str, "listen": (True, False)},
+    "postgres": {"schema": str, "listen": (True, False)},
 }
+"""The other keys of `store:` by scheme, each with what may be written there."""
 
 Tree = dict[str, Any]
 
@@ -193,8 +199,15 @@ def _store(store: StoreSettings) -> Iterator[Contradiction]:
             near = get_close_matches(key, [*(allowed or {}), "url", "type"], n=1)
             hint = f", did you mean {near[0]}?" if near else f" for {store.scheme}"
             yield Contradiction((*path, key), f"unknown key{hint}")
-        elif value not in choices:
-            yield Contradiction((*path, key), f"expected {' or '.join(choices)}")
+        elif choices is str:
+            if not isinstance(value, str) or not value:
+                yield Contradiction((*path, key), "expected text")
+        elif isinstance(choices, tuple) and not any(type(value) is type(one) and value == one for one in choices):
+            yield Contradiction((*path, key), f"expected {' or '.join(map(_written, choices))}")
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _url_problem(url: str) -> str | None:

@@ -16,7 +16,7 @@ from supervisor.cli.scan import load_hooks, place, scan
 from supervisor.config import ConfigError, Settings
 from supervisor.plugin_checks import did_you_mean
 from supervisor.plugin_manager import PluginManager, SourceReport
-from supervisor.stores.base import StoreError
+from supervisor.stores.base import StoreError, StoreMissing
 from supervisor.trust import open_to_others
 
 
@@ -133,5 +133,7 @@ def _check_store(settings: Settings, checks: _Findings) -> None:
     try:
         use_store(settings, lambda store: store.paused())
         checks.fine(f"store: {shown}: reachable")
+    except StoreMissing as missing:
+        checks.fine(f"store: {missing}; it will be created")
     except StoreError as error:
         checks.wrong(f"store: {error}")

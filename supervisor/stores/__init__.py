@@ -62,6 +62,15 @@ def _open_memory(settings: StoreSettings, *, create: bool, base: Path) -> Store:
     return MemoryStore()
 
 
+def _open_postgres(settings: StoreSettings, *, create: bool, base: Path) -> Store:
+    try:
+        from supervisor.stores.postgres import PostgresStore
+    except ImportError as error:
+        raise StoreError(f"store: PostgreSQL needs psycopg: pip install 'job-supervisor[postgres]' ({error})") from None
+    schema, listen = settings.options.get("schema", "supervisor"), settings.options.get("listen", True)
+    return PostgresStore(settings.url or "", schema=schema, listen=listen, create=create)
+
+
 def _path_of(url: str) -> str:
     """`sqlite:///rel.db` is relative, `sqlite:////abs.db` absolute, as elsewhere."""
     path = url.removeprefix("sqlite:///")
@@ -70,4 +79,9 @@ def _path_of(url: str) -> str:
     return path
 
 
-BUILT_IN: Mapping[str, Opener] = {"sqlite": _open_sqlite, "memory": _open_memory}
+BUILT_IN: Mapping[str, Opener] = {
+    "sqlite": _open_sqlite,
+    "memory": _open_memory,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+}

@@ -25,6 +25,14 @@ class StoreAway(StoreError):
     """The store can't be reached or is locked: the same call may succeed later, and nothing of it was done."""
 
 
+class StoreMissing(StoreError):
+    """There is no store yet where it should be; whoever may create it makes one."""
+
+
+class StoreUnsure(StoreError):
+    """The answer was lost on the way: it was done, all of it, or it was not. It is not tried again."""
+
+
 class RowRefused(StoreError):
     """A row of the batch can't be stored, whatever is tried; nothing of the batch was done."""
 

@@ -10,8 +10,7 @@ import orjson
 
 from supervisor.stores.base import Capabilities, Presence, StoreError
 from supervisor.stores.bells import Bells
-from supervisor.stores.sqlite_schema import IN_FLIGHT
-from supervisor.stores.sqlite_settles import LEFT
+from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.sqlite_verbs import Verbs
 from supervisor.stores.turnstile import beside
 

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.jobs import JobState
-from supervisor.stores.shapes import Shown, iso, job_dict, microseconds, own_max_retries
-from supervisor.stores.sqlite_db import packed
-from supervisor.stores.sqlite_policies import BY_ID
-from supervisor.stores.sqlite_schema import (
+from supervisor.stores.codes import (
     CODES,
-    DELIVERED,
-    FAILED,
     IN_FLIGHT,
+    LEFT,
+    LETTER_STATES,
     LETTERS,
     PENDING,
     READY,
@@ -21,12 +18,15 @@ from supervisor.stores.sqlite_schema import (
     STATES,
     SUCCEEDED,
 )
-from supervisor.stores.sqlite_settles import LEFT, Settles
+from supervisor.stores.moves import queue_rows, running_jobs
+from supervisor.stores.shapes import Shown, iso, job_dict, microseconds, own_max_retries
+from supervisor.stores.sqlite_db import packed
+from supervisor.stores.sqlite_policies import BY_ID
+from supervisor.stores.sqlite_settles import Settles
 
 _SHOWN = """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priority, jobs.state, retries, policy, options,
   jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), letters.state"""
 _WITH_LETTER = f"{BY_ID} left join letters on letters.job_id = jobs.id"
-_LETTER_STATES = {"pending": (PENDING,), "delivered": (DELIVERED,), "any": (PENDING, DELIVERED)}
 
 DUE_BY_QUEUE = f"""(select queue, count(*) as n from jobs where state = {SCHEDULED} and due_at <= ? group by queue)"""
 RUNNING_BY_QUEUE = f"""(select queue, count(*) as n from json_each(?) as it cross join jobs
@@ -106,27 +106,11 @@ class Asking(Settles):
         with self.snapshot():
             self.write_counts()
             supervisors = self._supervisors()
-            return {"queues": self._queues(_running(supervisors)), "supervisors": supervisors}
+            return {"queues": self._queues(running_jobs(supervisors)), "supervisors": supervisors}
 
     def _queues(self, running: Sequence[int]) -> list[dict[str, Any]]:
-        paused = self.paused()
         processing = dict(self.rows("queue, n", RUNNING_BY_QUEUE, packed(running)))
-        counts: dict[str, dict[tuple[int, int], int]] = {queue: {} for queue in paused}
-        for queue, state, tier, n in self.rows("queue, state, tier, n", "counts where n > 0"):
-            counts.setdefault(queue, {})[state, tier] = n
-        return [
-            {
-                "queue": queue,
-                "queue_size": of.get((READY, 0), 0),
-                "retry_queue_size": of.get((READY, 1), 0),
-                "scheduled": of.get((SCHEDULED, 0), 0) + of.get((SCHEDULED, 1), 0),
-                "in_flight": of.get((IN_FLIGHT, 0), 0) + of.get((IN_FLIGHT, 1), 0),
-                "failed": of.get((FAILED, 0), 0) + of.get((FAILED, 1), 0),
-                "paused": queue in paused,
-                "processing": processing.get(queue, 0),
-            }
-            for queue, of in sorted(counts.items())
-        ]
+        return queue_rows(self.rows("queue, state, tier, n", "counts where n > 0"), self.paused(), processing)
 
     def _supervisors(self) -> list[dict[str, Any]]:
         """All but those that hold no lease and have left, are provably gone, or have not been seen for an hour."""
@@ -150,11 +134,6 @@ ATTEMPTS = "json_each(?) as it cross join attempts on attempts.job_id = it.value
 _HOLDS = f"select 1 from jobs where state = {IN_FLIGHT} and owner = ?"
 
 
-def _running(supervisors: Sequence[Mapping[str, Any]]) -> list[int]:
-    workers = [worker for supervisor in supervisors for worker in supervisor["workers"]]
-    return [worker["current_job"]["job_id"] for worker in workers if worker.get("current_job")]
-
-
 def _filtered(
     state: JobState | None, queue: str | None, handler: str | None, letter: str | None
 ) -> tuple[str, list[Any]]:
@@ -176,7 +155,7 @@ def _filtered(
     source = "jobs"
     if letter is not None:
         source = "letters cross join jobs on jobs.id = letters.job_id"
-        conditions.append(f"letters.state in ({', '.join(map(str, _LETTER_STATES[letter]))})")
+        conditions.append(f"letters.state in ({', '.join(map(str, LETTER_STATES[letter]))})")
     where = f"where {' and '.join(conditions)}" if conditions else ""
     finished = state is not None and state.terminal and letter is None
     few = state in (JobState.SCHEDULED, JobState.IN_FLIGHT) and letter is None

@@ -11,10 +11,11 @@ from typing import Any
 
 from supervisor.jobs import Lease
 from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreAway, StoreError, Take, Waiting
+from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
+from supervisor.stores.moves import waiting_of
 from supervisor.stores.shapes import microseconds, options_text
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, TEXTS, Policies
-from supervisor.stores.sqlite_schema import IN_FLIGHT, READY, SCHEDULED
 
 ENQUEUED_AT_ONCE = 100  # rows in one statement: each pays for the id sequence once
 CLAIM_LENGTH = 16_000_000  # and in one claim: reading them takes several times as much memory, for a moment
@@ -99,7 +100,7 @@ class Claims(Policies):
     def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
         with self.snapshot():
             self.write_counts()
-            return _waiting(self.rows("queue, tier, n", CLAIMABLE), served)
+            return waiting_of(self.rows("queue, tier, n", CLAIMABLE), served)
 
     def next_due(self) -> float | None:
         with self.snapshot():
@@ -115,7 +116,7 @@ class Claims(Policies):
                 self.promote(limit)
                 self.write_counts()
                 rows, due = self.ask(LOOK)
-            return Look(_waiting(rows, served), self._seconds_until(due))
+            return Look(waiting_of(rows, served), self._seconds_until(due))
 
     def _seconds_until(self, due: int | None) -> float | None:
         return None if due is None else max(0.0, (due - self.now()) / 1e6)
@@ -168,14 +169,6 @@ class Claims(Policies):
         most = take.retries_wanted(len(fresh))
         retries = self.rows(CANDIDATE, CANDIDATES, take.queue, 1, most) if most else []
         return take.pick(fresh, urgent, retries)
-
-
-def _waiting(rows: Sequence[Sequence[Any]], served: frozenset[str] | None) -> dict[str, Waiting]:
-    found: dict[str, list[int]] = {}
-    for queue, tier, n in rows:
-        if served is None or queue in served:
-            found.setdefault(queue, [0, 0])[tier] = n
-    return {queue: Waiting(*counts) for queue, counts in found.items()}
 
 
 @cache

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 
 from supervisor.stores.base import Letter
+from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
 from supervisor.stores.shapes import microseconds
 from supervisor.stores.sqlite_asking import Asking
 from supervisor.stores.sqlite_db import packed
-from supervisor.stores.sqlite_schema import DELIVERED, PENDING, WITHDRAWN
 
 DUE_LETTERS = f"""(select job_id from letters where state = {PENDING} and due_at <= ? order by due_at limit ?)"""
 CLAIM_LETTERS = """update letters set token = token + 1, tries = tries + 1, owner = ?, due_at = ?

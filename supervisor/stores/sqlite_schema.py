@@ -1,27 +1,10 @@
-"""What a SQLite store looks like on disk, and how an older one becomes a newer one.
-
-Codes of `state` and `tier` are written into the file: they never change their meaning.
-"""
+"""What a SQLite store looks like on disk, and how an older one becomes a newer one."""
 
 from __future__ import annotations
 
-from supervisor.jobs import JobState
+from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
 
 APPLICATION_ID = 0x4A535631
-
-SCHEDULED, READY, IN_FLIGHT, SUCCEEDED, FAILED, CANCELLED = range(6)
-STATES = (
-    JobState.SCHEDULED,
-    JobState.READY,
-    JobState.IN_FLIGHT,
-    JobState.SUCCEEDED,
-    JobState.FAILED,
-    JobState.CANCELLED,
-)
-CODES = {state: code for code, state in enumerate(STATES)}
-
-WITHDRAWN, PENDING, DELIVERED = range(3)
-LETTERS = (None, "pending", "delivered")
 
 _NOW = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
 

@@ -6,18 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
-from supervisor.stores.base import Lapsed, StoreError
+from supervisor.jobs import JobState, Lease, Outcome
+from supervisor.stores.base import Lapsed
 from supervisor.stores.bells import Bells
+from supervisor.stores.codes import CANCELLED, FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
+from supervisor.stores.moves import KEEP, RESET, destination, lapses_after
 from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
 from supervisor.stores.sqlite_claims import QUEUE_AND_TIER, Claims
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, LEASE, ids_of
-from supervisor.stores.sqlite_schema import CANCELLED, CODES, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
 
-LEFT = "left"
 _SUCCEEDED = JobState.SUCCEEDED
-_RESET, _KEEP, _ADD = range(3)
 
 # The rows are {id: µs that it took, or "µs:result"} under one token: to take nested JSON apart costs as much as all the rest.
 SUCCEED = f"""update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, lapses = 0,
@@ -29,7 +28,7 @@ SUCCEED = f"""update jobs set state = {SUCCEEDED}, settled = jobs.token, owner =
 DISPOSE = f"""update jobs set state = it.state, owner = null, lease_until = null, result = it.result,
     settled = iif(it.seen is null, jobs.token, jobs.settled), retries = retries + it.counted,
     due_at = coalesce(it.due, due_at), tier = iif(it.counted, 1, tier), age = iif(it.counted, coalesce(it.due, age), age),
-    lapses = case it.lapse when {_RESET} then 0 when {_KEEP} then lapses else lapses + 1 end,
+    lapses = case it.lapse when {RESET} then 0 when {KEEP} then lapses else lapses + 1 end,
     finished_at = it.finished, started_at = coalesce(cast(?1 - it.took * 1e6 as integer), started_at)
   from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token,
     json_extract(value, '$[2]') as took, json_extract(value, '$[3]') as result, json_extract(value, '$[4]') as seen,
@@ -207,7 +206,7 @@ class Settles(Claims):
 
     def _book(self, outcomes: Sequence[Outcome], now: int) -> None:
         """What follows from outcomes that were accepted: counts, attempts, letters."""
-        moves = Counter((o.lease.queue, o.lease.tier, o.counted, _destination(o)) for o in outcomes)
+        moves = Counter((o.lease.queue, o.lease.tier, o.counted, destination(o)) for o in outcomes)
         for (queue, tier, counted, state), n in moves.items():
             self.count(IN_FLIGHT, queue, tier, -n)
             self.count(state, queue, 1 if counted else tier, n)
@@ -234,32 +233,18 @@ class Settles(Claims):
         return {lease.id for index, lease in enumerate(leases) if index not in current}
 
 
-def _destination(outcome: Outcome) -> int:
-    if outcome.state is None:
-        raise StoreError(f"job {outcome.lease.id}: an outcome must be decided before it is settled")
-    return CODES[outcome.state]
-
-
 def _disposed(outcome: Outcome, now: int) -> tuple[Any, ...]:
     return outcome.lease.id, outcome.lease.token, outcome.took, outcome.result, *_where_to(outcome, now)
 
 
 def _where_to(outcome: Outcome, now: int) -> tuple[Any, ...]:
-    state = _destination(outcome)
+    state = destination(outcome)
     due = finished = None
     if state in (SUCCEEDED, FAILED, CANCELLED):
         finished = now
     elif outcome.counted or state == SCHEDULED:
         due = now + microseconds(outcome.delay)
-    return outcome.seen, state, due, outcome.counted, _lapse(outcome), finished
-
-
-def _lapse(outcome: Outcome) -> int:
-    """The row of leases without a start mark ends with what shows that the job can be run, not with a job given back unstarted."""
-    if outcome.kind is Kind.RELEASED and outcome.took is None:
-        return _KEEP if outcome.seen is None else _ADD
-    expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
-    return _KEEP if expired else _RESET
+    return outcome.seen, state, due, outcome.counted, lapses_after(outcome), finished
 
 
 def _record(outcome: Outcome, now: int) -> dict[str, Any]:

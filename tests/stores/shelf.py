@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import select
 import shutil
+import socket
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import psycopg
 
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.stores.base import EnqueueRow, Letter, Store, Take
 from supervisor.stores.memory import MemoryStore
+from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.sqlite import SqliteStore
+from tests.stores.postgres_server import server
 
 POLICY = Policy(max_retries=3, timeout=5.0)
 TTL = 30.0
@@ -39,6 +47,8 @@ class Clock:
 class Shelf:
     bell_holds = 1000
     """More rings than that a bell doesn't take."""
+    ring_takes = 0.0
+    """Seconds that a ring may be on its way."""
     durable = True
     """Whether its jobs outlive the processes that use them: see `kill` and `crash`."""
 
@@ -55,6 +65,20 @@ class Shelf:
         store = self.open()
         store.join(owner, "host", 4711)
         return store
+
+    def rung(self, store: Store) -> bool:
+        """Whether somebody has rung: waits as long as one may take."""
+        return bool(select.select([store.bell()], [], [], self.ring_takes)[0])
+
+    def quiet(self, store: Store) -> bool:
+        """Whether nobody has rung, nor has a ring on its way."""
+        return not select.select([store.bell()], [], [], min(0.1, self.ring_takes))[0]
+
+    def hush(self, store: Store) -> None:
+        """Off the bell with what rang, and with what is on its way."""
+        store.hush()
+        while not self.quiet(store):
+            store.hush()
 
     def close(self) -> None:
         for store in self._opened:
@@ -161,6 +185,115 @@ class SqliteShelf(Shelf):
         return SqliteStore(self.path, create=True, synchronous="normal", clock=self.clock)
 
 
+class PostgresClock(Clock):
+    """Of a store whose `clock()` reads a table that this one writes to."""
+
+    def __init__(self) -> None:
+        self._table: Callable[[int], None] | None = None
+        super().__init__()
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self._now = now
+        self.tell()
+
+    def __deepcopy__(self, memo: object) -> PostgresClock:
+        return self
+
+    def tell(self) -> None:
+        if self._table is not None:
+            self._table(self.microseconds)
+
+    def write_to(self, table: Callable[[int], None]) -> None:
+        self._table = table
+        self.tell()
+
+
+class PostgresShelf(Shelf):
+    """A schema of its own. A crash cuts every connection at once, as the deaths of all processes do."""
+
+    bell_holds = 200
+    ring_takes = 5.0
+    options: Mapping[str, Any] = {}
+    _numbers = itertools.count()
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.clock: PostgresClock = PostgresClock()
+        self.schema = f"shelf {os.getpid()} {next(self._numbers)}"
+        self.server = server()
+        self.admin = self.server.connect()
+        self._doomed: list[PostgresStore] = []
+
+    def sql(self, text: str, *parameters: object) -> psycopg.Cursor:
+        return self.admin.execute(text.replace("{s}", f'"{self.schema}"'), parameters)
+
+    def close(self) -> None:
+        super().close()
+        self.sql("drop schema if exists {s} cascade")
+        self.admin.close()
+
+    def kill(self, store: Store) -> None:
+        assert isinstance(store, PostgresStore)
+        self._opened.remove(store)
+        processes = die(store)
+        while self.sql("select 1 from pg_stat_activity where pid = any(%s)", processes).fetchone():
+            time.sleep(0.002)
+
+    def crash(self) -> None:
+        for store in list(self._opened):
+            self.kill(store)
+
+    def restart(self) -> None:
+        assert not self._opened
+
+    def check(self) -> None:
+        kept, counted = (self.sql(f"{query} order by 1, 2, 3").fetchall() for query in POSTGRES_COUNTS)
+        assert kept == counted
+
+    def _open(self) -> PostgresStore:
+        store = PostgresStore(self.server.url, schema=self.schema, create=True, **self.options)
+        if not self.sql("select to_regclass(%s)", f'"{self.schema}".test_clock').fetchone()[0]:
+            self.sql("create table {s}.test_clock as select 0::bigint as now")
+            self.clock.write_to(self._write_clock)
+            self.sql(STEPPED_CLOCK)
+        return store
+
+    def _write_clock(self, now: int) -> None:
+        """What was done before the step is done at the time before it, even if it has not been sent yet."""
+        for store in self._opened:
+            if store._later:
+                store.run("select 1")
+        self.sql("update {s}.test_clock set now = %s", now)
+
+
+STEPPED_CLOCK = """create or replace function {s}.clock() returns bigint language sql stable
+  as 'select now from {s}.test_clock'"""
+POSTGRES_COUNTS = (
+    "select state, queue, tier, sum(n)::bigint from {s}.counts group by state, queue, tier having sum(n) != 0",
+    "select state, queue, tier, count(*) from {s}.jobs group by state, queue, tier",
+)
+
+
+def die(store: PostgresStore) -> list[int]:
+    """What the kernel does when a process dies: it closes the connections and the name. Gives the server's processes."""
+    listener = store._listener
+    links = [link for link in (store._link, listener and listener._link) if link is not None]
+    processes = [link.pgconn.backend_pid for link in links]
+    lines = [socket.socket(fileno=os.dup(link.fileno())) for link in links]
+    if listener is not None:
+        listener._stopped = True
+    for line in lines:
+        with line:
+            line.shutdown(socket.SHUT_RDWR)
+    store.close()
+    return processes
+
+
 COUNTS = (
     "select state, queue, tier, n from counts where n != 0",
     "select state, queue, tier, count(*) from jobs group by state, queue, tier",
@@ -176,7 +309,7 @@ def drop_as_killed(store: SqliteStore) -> None:
     os.close(store.bells._lock)
 
 
-SHELVES: dict[str, type[Shelf]] = {"memory": MemoryShelf, "sqlite": SqliteShelf}
+SHELVES: dict[str, type[Shelf]] = {"memory": MemoryShelf, "sqlite": SqliteShelf, "postgresql": PostgresShelf}
 """Every test of the suite, and the model, runs over each."""
 
 

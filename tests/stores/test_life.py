@@ -1,16 +1,10 @@
 from __future__ import annotations
 
-import select
-
 import pytest
 
 from supervisor.jobs import Policy
 from supervisor.stores.base import Presence, StoreError, Take
 from tests.stores.shelf import TTL, again, put, resolve, state_of, success, take, take_one
-
-
-def rung(store) -> bool:
-    return bool(select.select([store.bell()], [], [], 0)[0])
 
 
 def test_claiming_needs_an_owner(shelf):
@@ -24,27 +18,27 @@ def test_claiming_needs_an_owner(shelf):
 
 def test_a_ring_wakes_everybody_else(shelf, store):
     other, client = shelf.joined("two"), shelf.open()
-    assert not rung(store)
+    assert shelf.quiet(store)
     client.ring()
     client.ring()
-    assert rung(store) and rung(other)
-    store.hush()
-    assert not rung(store)
-    assert rung(other)
+    assert shelf.rung(store) and shelf.rung(other)
+    shelf.hush(store)
+    assert shelf.quiet(store)
+    assert shelf.rung(other)
 
 
-def test_a_supervisor_does_not_ring_itself(store):
+def test_a_supervisor_does_not_ring_itself(shelf, store):
     store.ring()
-    assert not rung(store)
+    assert shelf.quiet(store)
 
 
 def test_a_full_bell_has_rung_already(shelf, store):
     client = shelf.open()
     for _ in range(shelf.bell_holds + 1):
         client.ring()
-    assert rung(store)
-    store.hush()
-    assert not rung(store)
+    assert shelf.rung(store)
+    shelf.hush(store)
+    assert shelf.quiet(store)
 
 
 def test_an_owner_that_left_has_no_bell_and_no_row(shelf, store):

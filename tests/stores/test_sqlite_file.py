@@ -133,7 +133,9 @@ def test_a_url_without_a_file(tmp_path, url):
 
 
 def test_an_unknown_kind_of_store(tmp_path):
-    with pytest.raises(StoreError, match="'redis' is not a kind of store; expected one of memory, sqlite"):
+    with pytest.raises(
+        StoreError, match="'redis' is not a kind of store; expected one of memory, postgres, postgresql, sqlite"
+    ):
         open_store(StoreSettings(url="redis://x"), create=True, base=tmp_path)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from supervisor.jobs import JobState
 from supervisor.stores import sqlite_asking, sqlite_claims, sqlite_letters, sqlite_settles, sqlite_verbs
+from supervisor.stores.codes import IN_FLIGHT
 from supervisor.stores.sqlite import SqliteStore
-from supervisor.stores.sqlite_schema import IN_FLIGHT
 
 BY_KEY = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 

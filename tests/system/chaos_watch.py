@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from supervisor.stores.sqlite_schema import DELIVERED, FAILED, IN_FLIGHT, SUCCEEDED
+from supervisor.stores.codes import DELIVERED, FAILED, IN_FLIGHT, SUCCEEDED
 from tests.system.chaos_load import letters_in
 
 EVERY = 0.2

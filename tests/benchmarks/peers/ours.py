@@ -10,7 +10,7 @@ from pathlib import Path
 
 from supervisor import Client
 from supervisor.config import load
-from supervisor.stores.sqlite_schema import SUCCEEDED
+from supervisor.stores.codes import SUCCEEDED
 from tests.benchmarks.peers.base import Payload, Place, Task, here
 
 PLUGIN = """

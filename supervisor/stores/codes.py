@@ -1,0 +1,23 @@
+"""Codes of `state`, `tier` and letters as stores write them into rows: they never change their meaning."""
+
+from __future__ import annotations
+
+from supervisor.jobs import JobState
+
+SCHEDULED, READY, IN_FLIGHT, SUCCEEDED, FAILED, CANCELLED = range(6)
+STATES = (
+    JobState.SCHEDULED,
+    JobState.READY,
+    JobState.IN_FLIGHT,
+    JobState.SUCCEEDED,
+    JobState.FAILED,
+    JobState.CANCELLED,
+)
+CODES = {state: code for code, state in enumerate(STATES)}
+
+WITHDRAWN, PENDING, DELIVERED = range(3)
+LETTERS = (None, "pending", "delivered")
+LETTER_STATES = {"pending": (PENDING,), "delivered": (DELIVERED,), "any": (PENDING, DELIVERED)}
+
+LEFT = "left"
+"""The state of an owner that has left while leases of it were still to be recovered."""

@@ -1,0 +1,322 @@
+"""The server goes away, at any moment and in every way: each call ends within its limit, and the next one works."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import psycopg
+import pytest
+
+from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, StoreUnsure
+from supervisor.stores.postgres import PostgresStore
+from supervisor.stores.postgres_link import Link
+from tests.stores.postgres_server import Server
+from tests.stores.shelf import (
+    PostgresShelf,
+    again,
+    dead,
+    letters,
+    make_dead,
+    put,
+    release,
+    state_of,
+    success,
+    take,
+    take_one,
+)
+
+LIMIT = 1.0
+
+
+@pytest.fixture(scope="module")
+def own_server():
+    """One that may be stopped, and keeps what it has promised."""
+    server = Server({})
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["near", "far"])
+def shelf(request, tmp_path, own_server, monkeypatch):
+    """On a server of another machine, what can wait for it goes along with the next question."""
+    monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: request.param == "near")
+    monkeypatch.setattr("tests.stores.shelf.server", lambda: own_server)
+    shelf = PostgresShelf(tmp_path)
+    yield shelf
+    own_server.thaw()
+    shelf.close()
+
+
+@pytest.fixture
+def store(shelf):
+    return shelf.joined("one")
+
+
+OTHERS = "select pid from pg_stat_activity where pid != pg_backend_pid() and backend_type = 'client backend'"
+
+
+def cut(shelf):
+    """Every connection but the one that says it."""
+    others = [pid for (pid,) in shelf.sql(OTHERS)]
+    shelf.sql("select pg_terminate_backend(pid) from unnest(%s) as it(pid)", others)
+    while shelf.sql("select 1 from pg_stat_activity where pid = any(%s)", others).fetchone():
+        time.sleep(0.002)
+
+
+CALLS = {
+    "enqueue": lambda store, lease: put(store),
+    "enqueue many": lambda store, lease: store.enqueue([EnqueueRow("mail", "{}")] * 1000),
+    "claim": lambda store, lease: take(store),
+    "look": lambda store, lease: store.look(None, 10),
+    "settle": lambda store, lease: store.settle([success(lease)]),
+    "fail": lambda store, lease: store.settle([dead(lease)]),
+    "extend": lambda store, lease: store.extend([lease], 30.0, [lease]),
+    "held": lambda store, lease: store.held(),
+    "lapsed": lambda store, lease: store.lapsed(10),
+    "recover": lambda store, lease: store.recover([release(lease)._replace(seen=1)]),
+    "letters": lambda store, lease: letters(store),
+    "announce": lambda store, lease: store.announce(Presence("running")),
+    "stats": lambda store, lease: store.stats(),
+    "get": lambda store, lease: store.get(lease.id),
+    "cancel": lambda store, lease: store.cancel([lease.id]),
+    "leave": lambda store, lease: store.leave(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_finds_its_connection_cut_did_nothing_and_the_next_works(shelf, store, name):
+    put(store)
+    lease = take_one(store)
+    before = store.list_jobs()
+    cut(shelf)
+    with pytest.raises(StoreAway):
+        CALLS[name](store, lease)
+    assert store.list_jobs() == before
+    CALLS[name](store, lease)
+
+
+def test_a_connection_cut_in_the_middle_of_a_transaction_takes_all_of_it(shelf, store):
+    ids = put(store, *"ab")
+    with pytest.raises(StoreAway), store.transaction():
+        take_one(store)
+        cut(shelf)
+        put(store)
+    with pytest.raises(StoreError, match="none of it is kept"), store.transaction():
+        take_one(store)
+        cut(shelf)
+        with pytest.raises(StoreAway):
+            put(store)
+        put(store)
+    assert [job["state"] for job in store.list_jobs()] == ["ready"] * len(ids)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+def test_a_restart_in_between_is_survived(shelf, store, how):
+    (id,) = put(store)
+    lease = take_one(store)
+    shelf.server.stop(how)
+    with pytest.raises(StoreAway):
+        store.settle([success(lease)])
+    with pytest.raises(StoreAway):
+        store.settle([success(lease)])
+    shelf.server.start()
+    shelf.admin.close()
+    shelf.admin = shelf.server.connect()
+    assert store.settle([success(lease)]) == []
+    assert state_of(store, id) == "succeeded"
+
+
+@pytest.mark.parametrize("name", ["enqueue many", "claim", "settle"])
+def test_a_server_that_hangs_keeps_nobody_longer_than_the_limit(shelf, store, name, monkeypatch):
+    put(store)
+    lease = take_one(store)
+    monkeypatch.setattr(Link, "limit", LIMIT)
+    shelf.server.freeze()
+    for _ in range(2):  # the second has to connect first
+        began = time.monotonic()
+        with pytest.raises(StoreAway):
+            CALLS[name](store, lease)
+        assert time.monotonic() - began < LIMIT + 6.0
+        monkeypatch.setitem(store._address._arguments, "connect_timeout", "2")
+    shelf.server.thaw()
+    store.settle([success(lease)])
+    assert state_of(store, lease.id) == "succeeded"
+
+
+def test_closing_does_not_wait_for_a_server_that_hangs(shelf, store):
+    shelf.server.freeze()
+    began = time.monotonic()
+    store.close()
+    assert time.monotonic() - began < 2.0
+    shelf._opened.remove(store)
+
+
+@pytest.fixture
+def lose_answer_to_commit(monkeypatch, shelf):
+    """The next commit is done, but the connection is lost before that is told."""
+
+    def lose(store):
+        exchange = store._exchange
+
+        def and_lose(last):
+            answer = exchange(last)
+            if last[0] == "commit" or not store._open_transaction:
+                monkeypatch.undo()
+                store._drop()
+                raise StoreAway("lost") from psycopg.OperationalError("server closed the connection unexpectedly")
+            return answer
+
+        monkeypatch.setattr(store, "_exchange", and_lose)
+
+    return lose
+
+
+@pytest.mark.parametrize("n", [1, 1000])
+def test_jobs_whose_commit_was_not_answered_are_not_enqueued_again_silently(store, lose_answer_to_commit, n):
+    lose_answer_to_commit(store)
+    with pytest.raises(StoreUnsure, match="may or may not have been enqueued"):
+        store.enqueue([EnqueueRow("mail", "{}")] * n)
+    assert len(store.list_jobs(limit=2000)) == n
+
+
+def test_a_settle_whose_commit_was_not_answered_is_success_when_repeated(store, lose_answer_to_commit):
+    put(store, "a", "b")
+    won, failed = take(store)
+    for _ in range(2):
+        lose_answer_to_commit(store)
+        with pytest.raises(StoreAway):
+            store.settle([success(won), again(failed)])
+    assert store.settle([success(won), again(failed)]) == []
+    assert len(store.get(failed.id)["errors"]) == 1
+
+
+def test_a_claim_whose_commit_was_not_answered_is_found_by_its_owner(store, lose_answer_to_commit):
+    put(store, "a", "b")
+    lose_answer_to_commit(store)
+    with pytest.raises(StoreAway):
+        take_one(store)
+    ((id, token),) = store.held()
+    assert [(lease.id, lease.token) for lease in store.leases([id])] == [(id, token)]
+    assert take_one(store).id != id
+
+
+def test_a_server_that_takes_no_writes_any_more_is_left(shelf, store):
+    """As after a failover: the old primary is a standby now, and the connection to it goes on."""
+    put(store)
+    process = store._server_process()
+    store.run("set default_transaction_read_only = on")
+    store._begin = "begin"
+    with pytest.raises(StoreAway, match="read-only"):
+        take_one(store)
+    store._begin = "begin isolation level read committed read write"
+    assert take_one(store)
+    assert store._server_process() != process
+
+
+def test_a_server_that_takes_no_writes_is_not_connected_to(shelf):
+    shelf.open()
+    shelf.sql("alter database postgres set default_transaction_read_only = on")
+    try:
+        with pytest.raises(StoreAway, match="read-only"):
+            PostgresStore(shelf.server.url, schema=shelf.schema)
+    finally:
+        shelf.sql("set default_transaction_read_only = off")
+        shelf.sql("alter database postgres reset default_transaction_read_only")
+
+
+def test_a_lock_that_somebody_keeps_ends_the_wait(shelf, store, monkeypatch):
+    monkeypatch.setattr("supervisor.stores.postgres_link.LOCK_LIMIT", 100)
+    (id,) = put(store)
+    lease = take_one(store)
+    store.run("set lock_timeout = '100ms'")
+    other = shelf.server.connect()
+    with other.transaction():
+        other.execute(f'select from "{shelf.schema}".jobs where id = {id} for update')
+        with pytest.raises(StoreAway, match="lock timeout"):
+            store.settle([success(lease)])
+    other.close()
+    assert store.settle([success(lease)]) == []
+
+
+def test_two_that_lock_each_others_rows_are_told_to_try_again(shelf, store):
+    """A deadlock ends one of the two transactions, and nothing of it is done."""
+    a, b = put(store, "a", "b")
+    other, ended = shelf.joined("two"), []
+    store.run("set deadlock_timeout = '50ms'")
+    together = threading.Barrier(2)
+
+    def cancel_both(store, first, second):
+        try:
+            with store.transaction():
+                store.cancel([first])
+                store.run("select 1")
+                together.wait()
+                store.cancel([second])
+        except StoreAway as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=cancel_both, args=arguments) for arguments in ((store, a, b), (other, b, a))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ended) == 1 and "deadlock" in ended[0]
+    assert [job["state"] for job in store.list_jobs()] == ["cancelled"] * 2
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "\udc80"])
+def test_what_the_server_cannot_hold_is_refused_and_leaves_nothing(store, text):
+    for n in (1, 1000):
+        with pytest.raises(RowRefused):
+            store.enqueue([EnqueueRow("mail", "{}"), EnqueueRow(text, "{}")] * n)
+    assert store.list_jobs() == []
+    assert put(store)
+
+
+@pytest.mark.parametrize("n", [1, 500])
+def test_texts_come_back_as_they_went_in(store, n):
+    payload = '{"nul":"a\\u0000b","tab":"\\t","raw":"é\U0001f600\\\\N\\\\", "space":\t\r\n1}'
+    ids = store.enqueue([EnqueueRow("a\tb\\", payload, "q\n", headers=payload)] * n)
+    leases = take(store, n, "q\n")
+    assert [lease.id for lease in leases] == list(ids)
+    assert {(lease.handler, lease.queue, lease.payload, lease.headers) for lease in leases} == {
+        ("a\tb\\", "q\n", payload, payload)
+    }
+    assert store.get(ids[0])["payload"]["nul"] == "a\x00b"
+    store.settle([success(leases[0], '"\\u0000"')])
+    assert store.get(ids[0])["result"] == "\x00"
+
+
+def test_a_password_is_in_no_error(shelf, monkeypatch):
+    secret = "sesame-0815"
+    url = shelf.server.url.replace("postgres@", f"postgres:{secret}@")
+    shelf.open()
+    for wrong in (
+        url.replace(str(shelf.server.folder), "/nowhere"),
+        url.replace("/postgres?", "/absent?"),
+        f"{url}&x=1",
+        f"postgresql://postgres:{secret}@[bad",
+    ):
+        with pytest.raises(StoreError) as raised:
+            PostgresStore(wrong, schema=shelf.schema)
+        assert secret not in str(raised.value)
+    store = PostgresStore(url, schema=shelf.schema)
+    assert secret not in store.url
+    store.close()
+
+
+def test_a_database_that_is_not_there_is_no_outage(shelf):
+    with pytest.raises(StoreError, match="does not exist") as raised:
+        PostgresStore(shelf.server.url.replace("/postgres?", "/absent?"), create=True)
+    assert not isinstance(raised.value, StoreAway)
+
+
+def test_dead_letters_survive_a_cut(shelf, store):
+    make_dead(store)
+    claimed = letters(store)
+    cut(shelf)
+    with pytest.raises(StoreAway):
+        store.accepted(claimed, "file", frozenset({"file"}))
+    assert store.accepted(claimed, "file", frozenset({"file"})) == []

@@ -1,0 +1,178 @@
+"""Who rings is heard within milliseconds, and again after the connection was lost; behind a pooler nobody listens."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from supervisor import Client
+from supervisor.stores.postgres import PostgresStore
+from tests.stores.shelf import PostgresShelf, put, release, success, take, take_one
+from tests.stores.test_client_forked import in_child
+
+
+@pytest.fixture(params=["near", "far"])
+def shelf(request, tmp_path, monkeypatch):
+    """On a server of another machine, what can wait for it goes along with the next question."""
+    monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: request.param == "near")
+    shelf = PostgresShelf(tmp_path)
+    yield shelf
+    shelf.close()
+
+
+@pytest.fixture
+def store(shelf):
+    return shelf.joined("one")
+
+
+def listeners(shelf):
+    return [
+        pid
+        for (pid,) in shelf.sql("select pid from pg_stat_activity where query like 'listen%%' and query like %s", f"%{shelf.schema}.bell%")
+    ]  # fmt: skip
+
+
+def test_an_enqueue_rings_with_its_commit_and_not_before(shelf, store):
+    client = shelf.open()
+    with client.transaction():
+        put(client)
+        client.write_counts()
+        client.run("select 1")
+        assert shelf.quiet(store)
+    began = time.monotonic()
+    assert shelf.rung(store)
+    assert time.monotonic() - began < 0.5
+
+
+def test_a_ring_after_an_enqueue_is_not_sent_twice(shelf, store):
+    client = shelf.open()
+    put(client)
+    assert shelf.rung(store)
+    shelf.hush(store)
+    client.ring()
+    assert shelf.quiet(store)
+    client.ring()
+    assert shelf.rung(store)
+
+
+def test_the_descriptor_stays_the_same_and_rings_after_the_connection_came_back(shelf, store):
+    bell = store.bell()
+    (before,) = listeners(shelf)
+    shelf.sql("select pg_terminate_backend(%s)", before)
+    assert shelf.rung(store)
+    shelf.hush(store)
+    assert store.bell() == bell
+    assert listeners(shelf) not in ([], [before])
+    put(shelf.open())
+    assert shelf.rung(store)
+
+
+def test_a_supervisor_rings_others_from_any_thread(shelf, store):
+    other = shelf.joined("two")
+    other.ring()
+    assert shelf.rung(store)
+    assert shelf.quiet(other)
+
+
+def test_a_supervisor_does_not_hear_what_it_enqueues_itself(shelf, store):
+    put(store)
+    assert shelf.quiet(store)
+
+
+def test_a_ring_that_comes_while_it_rings_others_is_heard(shelf, store):
+    """Taken off the connection by the statement that rings."""
+    client, link = shelf.open(), store._listener._link
+    sent = threading.Event()
+
+    def and_ring(query, *parameters):
+        if not sent.is_set():
+            client.ring()
+            sent.set()
+        return type(link).execute(link, query, *parameters)
+
+    link.execute = and_ring
+    store.ring()
+    assert shelf.rung(store)
+
+
+def test_whoever_leaves_listens_no_more(shelf, store):
+    assert len(listeners(shelf)) == 1
+    store.leave()
+    store.close()
+    while listeners(shelf):
+        time.sleep(0.002)
+
+
+# listen: false
+
+
+@pytest.fixture
+def pooled(shelf):
+    """Every transaction of it may meet another session, which knows nothing of the one before."""
+    store = PostgresStore(shelf.server.url, schema=shelf.schema, listen=False, create=True)
+    store.join("pooled", "host", 4711)
+    yield store
+    store.leave()
+    store.close()
+
+
+def test_without_listening_there_is_no_bell_and_it_works(shelf, pooled):
+    other = shelf.joined("one")
+    assert pooled.bell() is None
+    pooled.ring()
+    ids = put(pooled, *"abc")
+    assert shelf.rung(other), "others may listen all the same"
+    a, b, c = take(pooled)
+    assert pooled.settle([success(a), release(b)]) == []
+    assert pooled.extend([c], 30.0, [c]) == []
+    assert pooled.held() == [(ids[2], 1)]
+
+
+def test_without_listening_nothing_is_left_in_the_session(shelf, pooled):
+    settings = "select name, setting from pg_settings where source = 'session'"
+    fresh = pooled.rows(settings)
+    for _ in range(10):
+        put(pooled, *["mail"] * 300)
+        pooled.settle([success(lease) for lease in take(pooled, 300)])
+        pooled.stats()
+    assert pooled.rows(settings) == fresh
+    assert pooled.value("select count(*) from pg_prepared_statements") == 0
+    assert pooled.value("select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()") == 0
+    assert pooled.value("select count(*) from pg_listening_channels()") == 0
+
+
+def test_without_listening_every_transaction_has_its_limits(pooled):
+    with pooled.transaction():
+        assert pooled.value("select current_setting('statement_timeout')") == "9s"
+        assert pooled.value("select current_setting('lock_timeout')") == "5s"
+    assert pooled.value("select current_setting('statement_timeout')") == "0"
+
+
+def test_sessions_change_between_transactions(shelf, pooled):
+    """What a pooler does: here by connecting anew each time."""
+    for _ in range(3):
+        put(pooled)
+        pooled._drop()
+        lease = take_one(pooled)
+        pooled._drop()
+        assert pooled.settle([success(lease)]) == []
+        pooled._drop()
+    assert pooled.waiting(None) == {}
+
+
+def test_a_forked_child_connects_for_itself(shelf, store):
+    from supervisor.config import Settings, StoreSettings
+
+    settings = Settings(store=StoreSettings(url=shelf.server.url, options={"schema": shelf.schema}))
+    with Client(settings) as client:
+        first = client.enqueue("a")
+
+        def work():
+            assert client.enqueue("b") == first + 1
+            client.close()
+
+        assert in_child(work) == 0
+        assert client.enqueue("c") == first + 2
+    assert len(take(store)) == 3

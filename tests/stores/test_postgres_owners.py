@@ -1,0 +1,267 @@
+"""Several that share one database: none gets another's job, none waits for another, and the dead are told from the living."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from supervisor.stores.base import EnqueueRow, Retention, Waiting
+from supervisor.stores.postgres import PostgresStore
+from tests.stores.shelf import (
+    TTL,
+    PostgresShelf,
+    again,
+    dead,
+    make_dead,
+    make_retries,
+    put,
+    release,
+    success,
+    take,
+    take_one,
+)
+
+JOBS = 3000
+
+
+@pytest.fixture(params=["near", "far"])
+def shelf(request, tmp_path, monkeypatch):
+    """On a server of another machine, what can wait for it goes along with the next question."""
+    monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: request.param == "near")
+    shelf = PostgresShelf(tmp_path)
+    yield shelf
+    shelf.close()
+
+
+@pytest.fixture
+def store(shelf):
+    return shelf.joined("one")
+
+
+def test_owners_in_parallel_never_share_a_job(shelf):
+    stores = [shelf.joined(str(number)) for number in range(4)]
+    put(stores[0], *["mail"] * JOBS)
+    claimed = [[] for _ in stores]
+
+    def work(store, mine):
+        while leases := take(store, 37):
+            mine += leases
+            endings = [success, release, again, success]
+            outcomes = [endings[(lease.id + lease.token) % 4](lease) for lease in leases]
+            assert store.settle(outcomes) == []
+            store.promote(100)
+
+    threads = [threading.Thread(target=work, args=arguments) for arguments in zip(stores, claimed, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    every = [(lease.id, lease.token) for mine in claimed for lease in mine]
+    assert len(every) == len(set(every))
+    assert {id for id, _ in every} == set(range(1, JOBS + 1))
+    shelf.check()
+
+
+def test_two_that_claim_at_once_get_different_jobs(shelf, store):
+    put(store, *["mail"] * 20)
+    other = shelf.joined("two")
+    with store.transaction():
+        mine = {lease.id for lease in take(store, 10)}
+        theirs = {lease.id for lease in take(other, 10)}
+    assert len(mine | theirs) == 20
+
+
+def test_what_a_claim_does_not_take_is_left_to_others(shelf, store):
+    """Of each tier no more is locked than is given."""
+    make_retries(shelf, store, *["mail"] * 10)
+    put(store, *["mail"] * 10)
+    other = shelf.joined("two")
+    with store.transaction():
+        assert len(take(store, 10, retries_first=4)) == 10
+        assert len(take(other, 10, retries_first=10)) == 10
+
+
+@pytest.mark.parametrize("n", [1, 1000])
+def test_a_transaction_that_somebody_keeps_open_blocks_nobody(shelf, store, n):
+    other, client = shelf.joined("two"), shelf.open()
+    put(store, *"abcd")
+    with client.transaction():
+        mine = client.enqueue([EnqueueRow("mail", "{}")] * n)
+        began = time.monotonic()
+        for one in (store, other):
+            put(one, *["mail"] * 3)
+            put(one, *["mail"] * 300)
+            one.settle([success(take_one(one)), again(take_one(one)), dead(take_one(one))])
+            shelf.clock.step(20)
+            one.look(None, 100)
+            one.extend(take(one, 1), TTL, [])
+            one.cancel([one.list_jobs()[0]["id"]])
+            one.lapsed(10)
+            one.stats()
+            one.prune(Retention(), 10)
+        assert time.monotonic() - began < 2.0
+        assert store.get(mine[0]) is None
+    assert store.get(mine[0])["state"] == "ready"
+    shelf.check()
+
+
+def test_counts_are_folded_while_others_add_to_them(shelf, store):
+    client = shelf.open()
+    for _ in range(150):
+        put(client)
+    with client.transaction():
+        put(client)
+        client.write_counts()
+        client.run("select 1")
+        assert store.look(None, 10).waiting == {"default": Waiting(150, 0)}
+        store.look(None, 10)
+        assert store.value("select count(*) from {s}.counts") < 5
+    assert store.look(None, 10).waiting == {"default": Waiting(151, 0)}
+    shelf.check()
+
+
+def test_of_two_that_fold_at_once_neither_waits(shelf, store):
+    other, client = shelf.joined("two"), shelf.open()
+    for _ in range(150):
+        put(client)
+    began = time.monotonic()
+    with store.transaction():
+        store.look(None, 10)
+        store.run("select 1")
+        assert other.look(None, 10).waiting == {"default": Waiting(150, 0)}
+    assert time.monotonic() - began < 2.0
+    shelf.check()
+
+
+def test_of_two_that_prune_at_once_each_takes_others(shelf, store):
+    put(store, *["mail"] * 10)
+    store.settle([success(lease) for lease in take(store)])
+    shelf.clock.step(100_000)
+    other = shelf.joined("two")
+    with store.transaction():
+        assert store.prune(Retention(), 6) == 6
+        assert other.prune(Retention(), 6) == 4
+    shelf.check()
+
+
+# who lives
+
+
+def die_as(shelf, owner, claim=0, orphan=False):
+    """A process that joins as `owner`, claims so many jobs, and dies; with `orphan`, a child of its lives on: its pid."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            store = PostgresStore(shelf.server.url, schema=shelf.schema)
+            store.join(owner, "host", os.getpid())
+            take(store, claim)
+            if orphan and (left := os.fork()):
+                os.write(write, str(left).encode())
+            elif orphan:
+                os.close(write)
+                time.sleep(3600)
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with open(read) as told:
+        return int(told.read() or 0)
+
+
+def test_an_owner_of_this_machine_that_is_dead_is_known_to_be_at_once(shelf, store):
+    told = []
+    store.on_owner_gone = told.append
+    put(store, "a", "b")
+    die_as(shelf, "dead", claim=1)
+    (lapsed,) = store.lapsed(10)
+    assert (lapsed.owner, lapsed.owner_gone) == ("dead", True)
+    assert [(row["owner"], row["state"]) for row in store.stats()["supervisors"]] == [
+        ("one", "starting"),
+        ("dead", "gone"),
+    ]
+    assert store.recover([release(lapsed.lease)._replace(seen=lapsed.deadline)]) == []
+    assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
+    assert told == []
+    for _ in range(2):
+        assert store.lapsed(10) == []
+    assert told == ["dead"]
+    assert store.column("select owner from {s}.supervisors") == ["one"]
+
+
+def test_an_owner_is_not_dead_before_the_last_process_that_it_left(shelf, store):
+    put(store)
+    orphan = die_as(shelf, "dying", claim=1, orphan=True)
+    try:
+        assert store.lapsed(10) == []
+    finally:
+        os.kill(orphan, 9)
+    deadline = time.monotonic() + 10
+    while not store.lapsed(10):
+        assert time.monotonic() < deadline
+
+
+def test_an_owner_of_another_machine_is_told_by_its_deadline_alone(shelf, store):
+    put(store)
+    die_as(shelf, "far", claim=1)
+    shelf.sql("update {s}.supervisors set place = replace(place, '[\"', '[\"another boot ') where owner = 'far'")
+    assert store.lapsed(10) == []
+    shelf.clock.step(TTL)
+    (lapsed,) = store.lapsed(10)
+    assert (lapsed.owner, lapsed.owner_gone) == ("far", False)
+
+
+def test_a_machine_that_is_never_seen_again_goes_off_the_list_after_its_leases(shelf, store):
+    put(store)
+    die_as(shelf, "far", claim=1)
+    shelf.sql("update {s}.supervisors set place = null, unseen_after = seen_at + 90000000 where owner = 'far'")
+    shelf.clock.step(89)
+    lapsed = store.lapsed(10)
+    assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"]
+    shelf.clock.step(2)
+    assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"], "it still holds a lease"
+    store.recover([release(one.lease)._replace(seen=one.deadline) for one in lapsed])
+    assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
+    store.lapsed(10)
+    assert store.column("select owner from {s}.supervisors") == ["one"]
+
+
+def test_one_that_was_forgotten_and_comes_back_is_on_the_list_again(shelf, store):
+    other = shelf.joined("two")
+    shelf.sql("delete from {s}.supervisors where owner = 'one'")
+    from supervisor.stores.base import Presence
+
+    store.announce(Presence("running"))
+    assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
+    put(store)
+    lease = take_one(store)
+    assert store.held() == [(lease.id, 1)]
+
+
+def test_a_settle_that_leaves_a_letter_while_a_delete_waits_for_it(shelf, store):
+    """The delete looks again once it has the lock, and sees that the letter is pending."""
+    (id,) = put(store)
+    lease = take_one(store)
+    other = shelf.joined("two")
+    verdict = []
+    with store.transaction():
+        store.settle([dead(lease)])
+        store.run("select 1")
+        thread = threading.Thread(target=lambda: verdict.append(other.delete([id])))
+        thread.start()
+        while not shelf.sql("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():
+            time.sleep(0.002)
+    thread.join()
+    assert verdict[0][0] == [] and "pending" in verdict[0][1][id]
+
+
+def test_letters_that_a_dead_owner_was_publishing_are_offered_at_once(shelf, store):
+    (id,) = make_dead(store)
+    other = shelf.joined("two")
+    assert [letter.id for letter in other.dead_letters(10, TTL)] == [id]
+    shelf.kill(other)
+    store.lapsed(10)
+    assert [letter.id for letter in store.dead_letters(10, TTL)] == [id]

@@ -1,0 +1,88 @@
+"""Every hot statement goes through the index made for it, whatever else is in the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.stores import postgres_claims as claims
+from supervisor.stores import postgres_letters as letters
+from supervisor.stores import postgres_settles as settles
+from supervisor.stores import postgres_verbs as verbs
+from tests.stores.shelf import PostgresShelf, take
+
+MANY = 50_000
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """Many that wait in one queue, many more that are scheduled or done; with and without statistics."""
+    shelf = PostgresShelf(tmp_path_factory.mktemp("plans"))
+    shelf.joined("one")
+    for state, n in ((0, MANY), (1, MANY), (3, MANY), (2, 100)):
+        shelf.sql(
+            """insert into {s}.jobs(handler, queue, payload, state, age, due_at, finished_at, owner)
+              select 'mail', 'q' || i %% 3, '{}', %s, i, i, i, 1 from generate_series(1, %s) as i""",
+            state, n,
+        )  # fmt: skip
+    shelf.sql(
+        "insert into {s}.counts(state, queue, tier, n) select state, queue, tier, count(*) from {s}.jobs group by 1, 2, 3"
+    )
+    yield shelf
+    shelf.close()
+
+
+@pytest.fixture(params=["without statistics", "with statistics"])
+def store(request, shelf):
+    if request.param == "with statistics":
+        shelf.sql("analyze {s}.jobs")
+    (store,) = shelf._opened
+    return store
+
+
+STATEMENTS = {
+    "claim": (claims.CANDIDATES, ("q1", 100, 10, 50, 100), {"ready"}),
+    "claim from": (claims.CANDIDATES_FROM, ("q1", 100, 10, 50, 100, 0, 25_000), {"ready"}),
+    "promote": (claims.PROMOTE, (1000,), {"scheduled", "jobs_pkey"}),
+    "next due": (claims.NEXT_DUE, (), {"scheduled"}),
+    "claimed": (claims.CLAIM, (1, 1, "[]", "{1,2,3}"), {"jobs_pkey"}),
+    "succeed": (settles.SUCCEED, ("{1,2}", "{1,1}", "{1,1}", None), {"jobs_pkey"}),
+    "dispose": (settles.DISPOSE, ('[{"id": 1, "token": 1}]',), {"jobs_pkey"}),
+    "extend": (settles.EXTEND, (1, "{1,2}", "{1,1}"), {"jobs_pkey"}),
+    "held": (settles.HELD, (1,), {"in_flight"}),
+    "lapsed": (settles.LAPSED, (2, "{}", 100), {"in_flight"}),
+    "prune": (verbs.EXPIRED, (3, 1, 100), {"terminal"}),
+    "letters": (letters.DUE_LETTERS, (10,), {"pending_letters"}),
+}
+
+
+def plan(node):
+    yield node
+    for child in node.get("Plans", ()):
+        yield from plan(child)
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_it_reads_through_its_index(store, name, mode):
+    sql, parameters, indexes = STATEMENTS[name]
+    with store.transaction():
+        store.run(f"set local plan_cache_mode = {mode}")
+        store.run(f"prepare it as {sql}")
+        values = ", ".join("null" if value is None else f"'{value}'" for value in parameters)
+        ((explained,),) = store.rows(f"explain (format json) execute it{f'({values})' if values else ''}")
+        store.run("deallocate it")
+    nodes = list(plan(explained[0]["Plan"]))
+    used = {node["Index Name"] for node in nodes if "Index Name" in node}
+    assert indexes <= used
+    assert not [node for node in nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] == "jobs"]
+
+
+def test_a_claim_touches_little_however_much_waits(store):
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        assert len(take(store, 100, "q1")) == 100
+        ((explained,),) = store.rows(
+            f"explain (analyze, buffers, format json) {claims.CANDIDATES}", "q1", 100, 10, 50, 100
+        )
+        plan = explained[0]["Plan"]
+        assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 1000
+        raise ZeroDivisionError

@@ -1,0 +1,111 @@
+"""The schema: made once whoever comes first, refused if it is newer, and of nobody else's names."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from supervisor.stores.base import StoreError, StoreMissing
+from supervisor.stores.postgres import PostgresStore
+from supervisor.stores.postgres_schema import VERSION
+from tests.stores.shelf import PostgresShelf, put, states, take
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    shelf = PostgresShelf(tmp_path)
+    yield shelf
+    shelf.close()
+
+
+def test_a_schema_that_is_not_there_is_made_only_for_those_who_may(shelf):
+    with pytest.raises(StoreMissing, match=f"no job store in its schema {shelf.schema} yet"):
+        PostgresStore(shelf.server.url, schema=shelf.schema)
+    assert shelf.sql("select to_regnamespace(%s)", f'"{shelf.schema}"').fetchone() == (None,)
+    shelf.open()
+    PostgresStore(shelf.server.url, schema=shelf.schema).close()
+
+
+def test_many_that_open_an_empty_database_at_once_all_succeed(shelf):
+    together, stores, failed = threading.Barrier(6), [], []
+
+    def open_one():
+        together.wait()
+        try:
+            stores.append(PostgresStore(shelf.server.url, schema=shelf.schema, create=True))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=open_one) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert shelf.sql("select version from {s}.version").fetchall() == [(VERSION,)]
+    assert [put(store) for store in stores] == [[1], [2], [3], [4], [5], [6]]
+    for store in stores:
+        store.close()
+
+
+def test_a_migration_that_fails_half_way_leaves_nothing(shelf, monkeypatch):
+    monkeypatch.setattr(
+        "supervisor.stores.postgres_schema.MIGRATIONS", (("create table {s}.one()", "create table {s}.one()"),)
+    )
+    with pytest.raises(StoreError, match="already exists"):
+        PostgresStore(shelf.server.url, schema=shelf.schema, create=True)
+    assert shelf.sql("select to_regnamespace(%s)", f'"{shelf.schema}"').fetchone() == (None,)
+
+
+def test_an_older_schema_becomes_a_newer_one(shelf, monkeypatch):
+    shelf.open()
+    monkeypatch.setattr("supervisor.stores.postgres_schema.VERSION", VERSION + 1)
+    monkeypatch.setattr(
+        "supervisor.stores.postgres_schema.MIGRATIONS", (*[()] * VERSION, ("create table {s}.newer()",))
+    )
+    PostgresStore(shelf.server.url, schema=shelf.schema).close()
+    assert shelf.sql("select version from {s}.version").fetchall() == [(VERSION + 1,)]
+    assert shelf.sql("select count(*) from {s}.newer").fetchone() == (0,)
+
+
+def test_a_newer_schema_is_refused_by_name(shelf):
+    shelf.open()
+    shelf.sql("update {s}.version set version = 99")
+    with pytest.raises(StoreError, match=f"schema {shelf.schema} is version 99, of a newer job-supervisor"):
+        PostgresStore(shelf.server.url, schema=shelf.schema, create=True)
+
+
+@pytest.mark.parametrize("schema", ["", "x" * 51, "a\nb"])
+def test_a_name_that_postgresql_would_cut_is_refused(shelf, schema):
+    with pytest.raises(StoreError, match="expected a name"):
+        PostgresStore(shelf.server.url, schema=schema, create=True)
+
+
+def test_a_database_that_cannot_hold_every_text_is_refused(shelf):
+    shelf.admin.execute("create database narrow template template0 encoding 'LATIN1' locale 'C'")
+    try:
+        with pytest.raises(StoreError, match="encoding UTF8, not LATIN1"):
+            PostgresStore(shelf.server.url.replace("/postgres?", "/narrow?"), schema=shelf.schema, create=True)
+    finally:
+        shelf.admin.execute("drop database narrow with (force)")
+
+
+def test_jobs_put_in_with_plain_sql_are_counted_claimed_and_heard_of(shelf):
+    store = shelf.joined("one")
+    ready, later = (
+        shelf.sql(
+            "insert into {s}.jobs(handler, payload, due_at) values ('mail', '{}', %s) returning id", due
+        ).fetchone()[0]
+        for due in (shelf.clock.microseconds, shelf.clock.microseconds + 5_000_000)
+    )
+    assert shelf.rung(store)
+    assert states(store, [ready, later]) == ["ready", "scheduled"]
+    shelf.check()
+    assert [lease.id for lease in take(store)] == [ready]
+
+
+def test_a_row_that_no_claim_could_read_is_refused(shelf):
+    shelf.open()
+    with pytest.raises(Exception, match="claimable"):
+        shelf.sql("insert into {s}.jobs(handler, options) values ('mail', '[1]')")

@@ -1,0 +1,148 @@
+"""The command on PostgreSQL: whatever dies, the server too, every job is done, and no sooner than it may be."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stores.postgres_server import Server
+from tests.system.command import Command, wait_for
+from tests.system.test_sharing import JOBS, wait_ran
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """With the settings that initdb makes, which are durable."""
+    server = Server({})
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def postgres(command: Command, server: Server) -> Iterator[Command]:
+    """A schema of its own; leases of 3 s."""
+    configure(command, server, f"test_{os.getpid()}_{next(_numbers)}")
+    yield command
+    server.thaw()
+    if server.process.poll() is not None:
+        server.start()
+
+
+def configure(command: Command, server: Server, schema: str, listen: bool = True) -> None:
+    store = json.dumps({"url": server.url, "schema": schema, "listen": listen})
+    command.write(config=f"store: {store}\nworkers: {{count: 2, heartbeat: 200ms}}\nlease: {{ttl: 3s}}\n", plugins=JOBS)
+
+
+def ran(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "ran").read_text().split()] if (folder / "ran").exists() else []
+
+
+def nothing_in_flight(command: Command) -> None:
+    assert command.jobs("--state", "in_flight") == []
+
+
+def test_the_whole_way(postgres: Command) -> None:
+    ended = postgres.call("check")
+    assert ended.code == 0 and "it will be created" in ended.out
+    id = postgres.enqueue("marks", {"nul": "a\u0000b"})
+    later = postgres.enqueue("marks", None, "--delay", "300ms")
+    assert postgres.run("--drain").wait(30) == 0
+    assert postgres.job(id)["state"] == postgres.job(later)["state"] == "succeeded"
+    assert postgres.job(id)["payload"] == {"nul": "a\u0000b"}
+    assert postgres.status()["supervisors"] == []
+    nothing_in_flight(postgres)
+
+
+def test_an_idle_supervisor_hears_of_a_job_at_once(postgres: Command) -> None:
+    run = postgres.run()
+    run.says("supervisor started")
+    postgres.until(postgres.enqueue("marks"), "succeeded")
+    began = time.monotonic()
+    postgres.until(postgres.enqueue("marks"), "succeeded")
+    assert time.monotonic() - began < 2.0, "not only at the next poll"
+
+
+def test_without_listening_it_polls(command: Command, postgres: Command, server: Server) -> None:
+    configure(command, server, f"test_{os.getpid()}_{next(_numbers)}", listen=False)
+    run = command.run()
+    run.says("supervisor started")
+    command.until(command.enqueue("marks"), "succeeded")
+
+
+def test_a_dead_supervisors_jobs_are_taken_over_at_once_on_its_machine(postgres: Command) -> None:
+    run = postgres.run()
+    id = postgres.enqueue("gated")
+    wait_ran(postgres, 1)
+    wait_for(lambda: postgres.job(id)["started_at"] is not None)
+    run.kill()
+    killed = time.monotonic()
+    postgres.run().says("supervisor started")
+    wait_for(lambda: ran(postgres.folder) == [id, id])
+    print(f"taken over after {time.monotonic() - killed:.1f}s")
+    (postgres.folder / "gate").touch()
+    assert postgres.until(id, "succeeded")["errors"][0]["cause"] == "lease_expired"
+    assert len(postgres.status()["supervisors"]) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+def test_the_server_is_restarted_while_a_job_runs(postgres: Command, server: Server, how: signal.Signals) -> None:
+    run = postgres.run()
+    id = postgres.enqueue("gated")
+    wait_ran(postgres, 1)
+    server.stop(how)
+    run.says("store is away")
+    (postgres.folder / "gate").touch()
+    time.sleep(3.5)  # past the lease
+    server.start()
+    run.says("store is back")
+    job = postgres.until(id, "succeeded")
+    assert (job["result"], job["errors"]) == ("finished", [])
+    again = postgres.enqueue("marks")
+    postgres.until(again, "succeeded")
+    assert ran(postgres.folder) == [id, again]
+
+
+def test_a_server_that_hangs_stops_neither_what_runs_nor_the_end(postgres: Command, server: Server) -> None:
+    run = postgres.run()
+    id = postgres.enqueue("gated")
+    wait_ran(postgres, 1)
+    server.freeze()
+    (postgres.folder / "gate").touch()
+    run.says("store is away", 30)
+    run.signal(signal.SIGTERM)
+    time.sleep(1)
+    server.thaw()
+    assert run.wait(30) == 0
+    assert postgres.job(id)["state"] == "succeeded"
+
+
+def test_asked_to_end_during_an_outage_it_ends_in_time(postgres: Command, server: Server) -> None:
+    run = postgres.run()
+    id = postgres.enqueue("gated")
+    wait_ran(postgres, 1)
+    server.stop()
+    run.says("store is away")
+    (postgres.folder / "gate").touch()
+    run.signal(signal.SIGTERM)
+    asked = time.monotonic()
+    assert run.wait(60) == 1, "its outcome could not be settled: that is not a clean end"
+    print(f"ended after {time.monotonic() - asked:.1f}s")
+    server.start()
+    assert postgres.run("--drain").wait(30) == 0
+    assert postgres.job(id)["state"] == "succeeded"
+
+
+def test_two_supervisors_share_the_work(postgres: Command) -> None:
+    postgres.enqueue_many([{"handler": "marks", "payload": n} for n in range(2000)])
+    runs = [postgres.run("--drain") for _ in range(2)]
+    assert [run.wait(60) for run in runs] == [0, 0]
+    assert sorted(ran(postgres.folder)) == list(range(1, 2001))
