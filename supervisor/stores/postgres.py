@@ -23,6 +23,9 @@ LEAVE = "update {s}.supervisors set state = $1, workers = '[]' where id = $2"
 FORGET = f"""delete from {{s}}.supervisors where id = $1
   and not exists (select 1 from {{s}}.jobs where state = {IN_FLIGHT} and owner = supervisors.id)"""
 
+DATABASE = """select system_identifier, (select oid::bigint from pg_database where datname = current_database())
+  from pg_control_system()"""
+
 UNSEEN_AT_FIRST = 3600.0
 UNSEEN_LEAST = 60.0
 """Seconds without a sign after which an owner without leases is off the list: before its first claim, and afterwards (or
@@ -51,6 +54,11 @@ class PostgresStore(Verbs):
 
     def reader(self) -> PostgresStore:
         return PostgresStore(**self._arguments)  # type: ignore[arg-type]
+
+    def database(self) -> tuple[int, int]:
+        """Of the server and in it, whatever it is called and however it is reached."""
+        ((server, database),) = self.rows(DATABASE)
+        return server, database
 
     def close(self) -> None:
         self._hang_up()
