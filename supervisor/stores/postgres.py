@@ -9,8 +9,8 @@ from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.lifeline import Lifeline
 from supervisor.stores.postgres_bells import Listener
 from supervisor.stores.postgres_claims import NOW
+from supervisor.stores.postgres_moving import Moving
 from supervisor.stores.postgres_schema import bring_up
-from supervisor.stores.postgres_verbs import Verbs
 from supervisor.stores.shapes import microseconds
 
 ANNOUNCE = f"""insert into {{s}}.supervisors as it(id, owner, host, pid, place, state, seen_at, unseen_after, idle, workers)
@@ -23,16 +23,13 @@ LEAVE = "update {s}.supervisors set state = $1, workers = '[]' where id = $2"
 FORGET = f"""delete from {{s}}.supervisors where id = $1
   and not exists (select 1 from {{s}}.jobs where state = {IN_FLIGHT} and owner = supervisors.id)"""
 
-DATABASE = """select system_identifier, (select oid::bigint from pg_database where datname = current_database())
-  from pg_control_system()"""
-
 UNSEEN_AT_FIRST = 3600.0
 UNSEEN_LEAST = 60.0
 """Seconds without a sign after which an owner without leases is off the list: before its first claim, and afterwards (or
 three times the ttl of its leases)."""
 
 
-class PostgresStore(Verbs):
+class PostgresStore(Moving):
     """Implements `supervisor.stores.base.Store`. Without `listen` nothing is left in the session from one transaction to the
     next, so that it works behind a transaction-mode pooler; nobody wakes this store then."""
 
@@ -54,11 +51,6 @@ class PostgresStore(Verbs):
 
     def reader(self) -> PostgresStore:
         return PostgresStore(**self._arguments)  # type: ignore[arg-type]
-
-    def database(self) -> tuple[int, int]:
-        """Of the server and in it, whatever it is called and however it is reached."""
-        ((server, database),) = self.rows(DATABASE)
-        return server, database
 
     def close(self) -> None:
         self._hang_up()
