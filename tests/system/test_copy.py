@@ -56,6 +56,7 @@ def test_a_user_goes_over_to_postgresql(database: str, filled: Command) -> None:
     assert "is shut: set store to the other one" in ended.out
     late = filled.call("enqueue", "mail")
     assert (late.code, late.out) == (2, "") and "its jobs were moved to postgresql://" in late.err
+    assert "its jobs were moved to postgresql://" in filled.call("check").err
     run = filled.run()
     assert run.wait(30) == 2 and "its jobs were moved to postgresql://" in run.log
     go_over(filled, database)
