@@ -15,7 +15,7 @@ from supervisor.jobs import Backoff, NewJob
 from supervisor.new_jobs import InvalidJob, checked, row_of
 from supervisor.plugin_manager import PluginManager, discover
 from supervisor.stores import BUILT_IN, insist, open_store
-from supervisor.stores.base import EnqueueRow, Store
+from supervisor.stores.base import EnqueueRow, Store, StoreError
 from supervisor.trust import insist_on_trust
 
 __all__ = ["Client", "InvalidJob"]
@@ -135,6 +135,8 @@ class Client:
 
     def _open(self) -> Store:
         settings = self._settings
+        if settings.store.scheme == "memory":
+            raise StoreError("store: memory:// lives inside one process, so no supervisor would see the jobs of a Client")
         openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
         return open_store(settings.store, create=self._create, base=settings.base, openers=openers)
 
