@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from supervisor.config import Settings, StoreSettings, load
 from supervisor.jobs import Backoff, NewJob
 from supervisor.new_jobs import InvalidJob, checked, row_of
 from supervisor.plugin_manager import PluginManager, discover
-from supervisor.stores import BUILT_IN, insist, open_store
-from supervisor.stores.base import EnqueueRow, Store, StoreError
+from supervisor.stores import BUILT_IN, guest_of, insist, open_store
+from supervisor.stores.base import EnqueueRow, Guest, Store, StoreError
 from supervisor.trust import insist_on_trust
 
 __all__ = ["Client", "InvalidJob"]
+
+Answer = TypeVar("Answer")
 
 # A store inherited by fork is kept here for ever: closing it, even by garbage collection, would touch the parent's.
 _inherited: list[Store] = []
@@ -46,6 +48,7 @@ class Client:
         self._create, self._patience = create, patience
         self._lock = threading.Lock()
         self._opened: Store | None = None
+        self._guest: Guest | None = None
         _clients.add(self)
 
     def __enter__(self) -> Client:
@@ -69,24 +72,31 @@ class Client:
         timeout: float | str | None = None,
         backoff: Backoff | Mapping[str, Any] | None = None,
         headers: Mapping[str, Any] | None = None,
+        connection: Any = None,
     ) -> int:
-        """The id of the job, once it is durable.
+        """The id of the job, once it is durable; with `connection`, as soon as your own transaction there holds it.
 
         `payload` and `headers` are JSON values. `delay` and `timeout` are seconds or text such as "10s" (`timeout` also
         "none"); `at` is an aware datetime or its ISO 8601 text. `max_retries`, `timeout` and `backoff` (keys as in
         `retry.backoff`) override every other setting for this job.
+
+        `connection` leads to the database of a PostgreSQL store: a psycopg connection, a SQLAlchemy Connection or Session, or
+        Django's. The job then exists if and when its transaction commits (in autocommit, at once). Nothing is tried again:
+        errors of the database are raised as that library raises them, and what it is not fit for as StoreError.
         """
         settings = self._settings
         row = checked(
             handler, payload, queue, priority, delay, at, max_retries, timeout, backoff, headers,
             limit=settings.limits.payload, queue_for=settings.queue_for,
         )  # fmt: skip
-        return self._enqueue([row])[0]
+        return self._enqueue([row], connection)[0]
 
-    def enqueue_many(self, jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]]) -> list[int]:
+    def enqueue_many(
+        self, jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]], *, connection: Any = None
+    ) -> list[int]:
         """The ids in order, once all jobs are durable; if any is refused, none is enqueued.
 
-        A job is a NewJob, a mapping with the arguments of `enqueue` by name, or (handler, payload).
+        A job is a NewJob, a mapping with the arguments of `enqueue` by name, or (handler, payload). `connection` is as there.
         """
         limit, queue_for = self._settings.limits.payload, self._settings.queue_for
         rows: list[EnqueueRow] = []
@@ -94,17 +104,15 @@ class Client:
             rows.extend(row_of(job, limit=limit, queue_for=queue_for) for job in jobs)
         except InvalidJob as error:
             raise InvalidJob(f"jobs[{len(rows)}]: {error}") from None
-        return self._enqueue(rows)
+        return self._enqueue(rows, connection)
 
     def job(self, id: int) -> dict[str, Any] | None:
         """The job as `supervisor jobs show --json` prints it; None if there is none."""
-        with self._lock:
-            return insist(lambda: self._store().get(id), self._patience)
+        return self._ask(lambda store: store.get(id))
 
     def cancel(self, id: int) -> bool:
         """Whether the job was cancelled: it had not finished. If it is running, its worker is killed."""
-        with self._lock:
-            cancelled, _ = insist(lambda: self._store().cancel([id]), self._patience)
+        cancelled, _ = self._ask(lambda store: store.cancel([id]))
         return bool(cancelled)
 
     def close(self) -> None:
@@ -121,12 +129,24 @@ class Client:
             _inherited.append(self._opened)
             self._opened = None
 
-    def _enqueue(self, rows: list[EnqueueRow]) -> list[int]:
+    def _enqueue(self, rows: list[EnqueueRow], connection: Any) -> list[int]:
         """The same `rows` at every try, by which the store knows a try whose commit it was not sure of."""
+        if connection is not None:
+            return self._as_guest().enqueue(connection, rows)
         with self._lock:
             ids = insist(lambda: self._store().enqueue(rows), self._patience)
             self._store().ring()
         return ids
+
+    def _ask(self, question: Callable[[Store], Answer]) -> Answer:
+        with self._lock:
+            return insist(lambda: question(self._store()), self._patience)
+
+    def _as_guest(self) -> Guest:
+        with self._lock:
+            if self._guest is None:
+                self._guest = guest_of(self._settings.store, self._ask)
+            return self._guest
 
     def _store(self) -> Store:
         if self._opened is None:

@@ -27,6 +27,7 @@ COMMANDS = {
     "dlq": "supervisor.cli.dlq",
     "queues": "supervisor.cli.queues",
     "plugins": "supervisor.cli.plugins",
+    "copy": "supervisor.cli.copy",
     "bench": "supervisor.cli.bench",
 }
 INTERRUPTED = 130

@@ -16,7 +16,8 @@ from supervisor.cli.scan import load_hooks, place, scan
 from supervisor.config import ConfigError, Settings
 from supervisor.plugin_checks import did_you_mean
 from supervisor.plugin_manager import PluginManager, SourceReport
-from supervisor.stores.base import StoreError, StoreMissing
+from supervisor.stores.base import Store, StoreError, StoreMissing
+from supervisor.stores.moving import Movable, Ticket, told_to_go_to
 from supervisor.trust import open_to_others
 
 
@@ -131,9 +132,17 @@ def _check_store(settings: Settings, checks: _Findings) -> None:
             checks.wrong(f"store: {shown}: {file.parent} is not a directory that can be written to")
         return
     try:
-        use_store(settings, lambda store: store.paused())
-        checks.fine(f"store: {shown}: reachable")
+        ticket = use_store(settings, _ticket)
+        if ticket is None:
+            checks.fine(f"store: {shown}: reachable")
+        else:
+            checks.wrong(f"store: {shown}: {told_to_go_to(ticket.target)}")
     except StoreMissing as missing:
         checks.fine(f"store: {missing}; it will be created")
     except StoreError as error:
         checks.wrong(f"store: {error}")
+
+
+def _ticket(store: Store) -> Ticket | None:
+    store.paused()
+    return store.ticket() if isinstance(store, Movable) else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from supervisor.config import StoreSettings
-from supervisor.stores.base import Store, StoreAway, StoreError
+from supervisor.stores.base import Guest, Store, StoreAway, StoreError
 
-__all__ = ["BUILT_IN", "Opener", "insist", "open_store"]
+__all__ = ["BUILT_IN", "Opener", "guest_of", "insist", "open_store"]
 
 Answer = TypeVar("Answer")
 
@@ -62,13 +62,31 @@ def _open_memory(settings: StoreSettings, *, create: bool, base: Path) -> Store:
     return MemoryStore()
 
 
+def guest_of(settings: StoreSettings, ask: Callable[[Callable[[Store], Any]], Any]) -> Guest:
+    """`ask` puts a question to the store itself, if there is no other way to tell that a connection leads to it."""
+    if BUILT_IN.get(settings.scheme) is not _open_postgres:
+        raise StoreError(
+            f"connection: only a PostgreSQL store takes jobs inside other transactions; this is {settings.shown}"
+        )
+    try:
+        from supervisor.stores.postgres_guest import Guest
+    except ImportError as error:
+        raise _needs_psycopg(error) from None
+    schema = settings.options.get("schema", "supervisor")
+    return Guest(settings.url or "", schema, lambda: ask(lambda store: store.database()))  # type: ignore[attr-defined]
+
+
 def _open_postgres(settings: StoreSettings, *, create: bool, base: Path) -> Store:
     try:
         from supervisor.stores.postgres import PostgresStore
     except ImportError as error:
-        raise StoreError(f"store: PostgreSQL needs psycopg: pip install 'job-supervisor[postgres]' ({error})") from None
+        raise _needs_psycopg(error) from None
     schema, listen = settings.options.get("schema", "supervisor"), settings.options.get("listen", True)
     return PostgresStore(settings.url or "", schema=schema, listen=listen, create=create)
+
+
+def _needs_psycopg(error: ImportError) -> StoreError:
+    return StoreError(f"store: PostgreSQL needs psycopg: pip install 'job-supervisor[postgres]' ({error})")
 
 
 def _path_of(url: str) -> str:

@@ -271,3 +271,11 @@ class Store(Protocol):
 
     def prune(self, retention: Retention, limit: int) -> int:
         """Delete up to `limit` terminal jobs past their retention, never one with a pending letter; gives how many."""
+
+
+class Guest(Protocol):
+    """Enqueues inside transactions of its callers, on connections of theirs to the store's database. From any thread."""
+
+    def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:
+        """Ids in order; the jobs exist if and when the caller's transaction commits, and supervisors wake then. Raises
+        StoreError, before anything is done, for a connection that can't be used."""

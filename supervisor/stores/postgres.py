@@ -9,8 +9,8 @@ from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.lifeline import Lifeline
 from supervisor.stores.postgres_bells import Listener
 from supervisor.stores.postgres_claims import NOW
+from supervisor.stores.postgres_moving import Moving
 from supervisor.stores.postgres_schema import bring_up
-from supervisor.stores.postgres_verbs import Verbs
 from supervisor.stores.shapes import microseconds
 
 ANNOUNCE = f"""insert into {{s}}.supervisors as it(id, owner, host, pid, place, state, seen_at, unseen_after, idle, workers)
@@ -29,7 +29,7 @@ UNSEEN_LEAST = 60.0
 three times the ttl of its leases)."""
 
 
-class PostgresStore(Verbs):
+class PostgresStore(Moving):
     """Implements `supervisor.stores.base.Store`. Without `listen` nothing is left in the session from one transaction to the
     next, so that it works behind a transaction-mode pooler; nobody wakes this store then."""
 

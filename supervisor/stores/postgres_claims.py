@@ -154,7 +154,7 @@ class Claims(Database):
         self.notified = True
 
     def _insert(self, rows: Sequence[EnqueueRow]) -> list[int]:
-        batch = packed([_columns(row) for row in rows])
+        batch = packed([enqueued(row) for row in rows])
         return self.column(ENQUEUE, batch, f"{self.quoted}.jobs", self.channel)
 
     def _copy(self, rows: Sequence[EnqueueRow]) -> list[int]:
@@ -295,7 +295,7 @@ _RESOLVED_MOST = 10_000
 _SENT_AT_ONCE = 1_000
 
 
-def _columns(row: EnqueueRow) -> dict[str, Any]:
+def enqueued(row: EnqueueRow) -> dict[str, Any]:
     return {
         "handler": row.handler,
         "queue": row.queue,

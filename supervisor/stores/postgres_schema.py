@@ -1,6 +1,6 @@
 """What a PostgreSQL store looks like in its schema, and how an older one becomes a newer one.
 
-`{s}` is the schema. Times are microseconds since the epoch, by `{s}.clock()` alone.
+`{s}` is the schema, `{jobs}` and `{channel}` are texts for SQL. Times are microseconds since the epoch, by `{s}.clock()` alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from psycopg import sql as quoting
 from supervisor.stores.base import StoreError, StoreMissing
 from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
 from supervisor.stores.postgres_db import Database
+from supervisor.stores.postgres_functions import FUNCTIONS
 
 LONGEST_NAME = 50  # of a schema: PostgreSQL cuts names at 63, and the channel's is longer
 
@@ -105,6 +106,7 @@ _VERSION_1 = (
       idle int not null default 0,
       workers text not null default '[]')
     with (fillfactor = 50)""",
+    *FUNCTIONS,
 )
 
 MIGRATIONS = (_VERSION_1,)
@@ -151,10 +153,10 @@ def _migrate(database: Database) -> None:
         if database.value("select to_regnamespace($1)", database.quoted) is None:
             database.run("create schema {s}")
         database.run("create table {s}.version(version int not null)")
-    channel = quoting.Literal(database.channel).as_string(None)
+    channel, jobs = (quoting.Literal(text).as_string(None) for text in (database.channel, f"{database.quoted}.jobs"))
     for version in range(before or 0, VERSION):
         for statement in MIGRATIONS[version]:
-            database.run(statement.replace("{channel}", channel))
+            database.run(statement.replace("{channel}", channel).replace("{jobs}", jobs))
     database.run("delete from {s}.version")
     database.run("insert into {s}.version values ($1)", VERSION)
 

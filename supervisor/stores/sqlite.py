@@ -11,7 +11,7 @@ import orjson
 from supervisor.stores.base import Capabilities, Presence, StoreError
 from supervisor.stores.bells import Bells
 from supervisor.stores.codes import IN_FLIGHT, LEFT
-from supervisor.stores.sqlite_verbs import Verbs
+from supervisor.stores.sqlite_moving import Moving
 from supervisor.stores.turnstile import beside
 
 ANNOUNCE = """insert into supervisors(id, owner, host, pid, state, seen_at, idle, workers) values (?, ?, ?, ?, ?, ?, ?, ?)
@@ -19,7 +19,7 @@ ANNOUNCE = """insert into supervisors(id, owner, host, pid, state, seen_at, idle
     workers = excluded.workers"""
 
 
-class SqliteStore(Verbs):
+class SqliteStore(Moving):
     """Implements `supervisor.stores.base.Store`. `clock` gives seconds since the epoch."""
 
     capabilities = Capabilities()

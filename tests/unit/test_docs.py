@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,20 @@ import pytest
 from supervisor.cli.app import root
 from supervisor.cli.enqueue import read_file
 from supervisor.config import Schema, Settings, known_keys, load
+from supervisor.config_problems import STORE_OPTIONS
 from supervisor.engine.supervisor import ExitCode
 from supervisor.hooks import COMMAND_HOOKS, PARENT_HOOKS, WORKER_HOOKS
 from supervisor.jobs import Backoff
 from supervisor.plugin_checks import HOOKS
 from supervisor.plugin_manager import PluginManager, discover
+from supervisor.stores.postgres import PostgresStore
+from supervisor.stores.postgres_functions import FUNCTIONS
 from supervisor.yaml_loader import read_yaml
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-OPTIONS_OF_STORES = {"store.synchronous"}
+OPTIONS_OF_SQLITE = {"store.synchronous"}
+OPTIONS_OF_STORES = {f"store.{option}" for options in STORE_OPTIONS.values() for option in options}
 
 
 def section(title: str) -> str:
@@ -96,7 +101,7 @@ def test_every_exit_code_is_in_the_readme() -> None:
 
 def test_the_pieces_of_python_compile_and_the_plugins_load(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         compile(block, "README.md", "exec")
     plugins = [block for block in blocks if "@h" in block and "requests" not in block]
@@ -173,7 +178,7 @@ def test_the_explained_config_is_all_defaults() -> None:
 def test_the_explained_config_has_every_key_and_no_other() -> None:
     document = read_yaml(uncommented().encode(), {})
     assert document.problems == []
-    assert flattened(document.value) - {"dlq.sinks[].path"} == {*known_keys(), *OPTIONS_OF_STORES}
+    assert flattened(document.value) - {"dlq.sinks[].path"} == {*known_keys(), *OPTIONS_OF_SQLITE}
 
 
 def test_the_examples_in_the_explained_config_are_valid(tmp_path: Path) -> None:
@@ -191,6 +196,27 @@ def test_every_line_of_the_explained_config_says_something() -> None:
 
 
 # --- the rest of etc/
+
+
+def test_the_config_for_postgresql_is_all_defaults_but_for_where_it_is() -> None:
+    settings, defaults = load(ROOT / "etc/postgres.yaml", {}), Settings()
+    assert settings.store.scheme == "postgresql"
+    assert {f"store.{option}" for option in settings.store.options} == OPTIONS_OF_STORES - OPTIONS_OF_SQLITE
+    defaults_of_store = inspect.signature(PostgresStore).parameters
+    for option, value in settings.store.options.items():
+        assert value == defaults_of_store[option].default, option
+    assert settings.lease == defaults.lease
+    assert all(report.error is None for report in _loaded(settings).reports)
+
+
+def test_the_sql_of_the_readme_is_the_function_that_there_is() -> None:
+    (function,) = (it for it in FUNCTIONS if "function {s}.enqueue(" in it)
+    options = re.findall(r"(\w+) \w+ default", function)
+    prose = section("PostgreSQL")
+    for option in options:
+        assert f"`{option}`" in prose or option == "payload", option
+    granted = re.search(r"grant execute on function (.*) to app;", prose)
+    assert granted and granted[1] == "supervisor.enqueue, supervisor.put"
 
 
 @pytest.mark.parametrize(

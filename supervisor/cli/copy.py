@@ -1,0 +1,62 @@
+"""supervisor copy"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from supervisor.cli.context import PATIENCE, config_option, load_settings, tell
+from supervisor.config import Settings, StoreSettings
+from supervisor.jobs import JobState
+from supervisor.stores import insist, open_store
+from supervisor.stores.base import StoreError
+from supervisor.stores.moving import Movable, Moved, move
+
+
+@click.command()
+@config_option
+@click.option("--from", "source", metavar="URL", required=True, help="The store that the jobs are in.")
+@click.option("--to", "target", metavar="URL", help="The store they go to; otherwise that of the config.")
+def copy(config: Path | None, source: str, target: str | None) -> None:
+    """Go over to another store: move waiting, scheduled and failed jobs into an empty one, all or nothing.
+
+    They keep their ids, attempts and dead letters. No supervisor may run on the first store; afterwards it is shut: it keeps
+    its rows, and whoever enqueues there or starts a supervisor is told where the jobs are. If this was cut short, call it again.
+    """
+    settings = load_settings(config)
+    with (
+        closing(_opened(settings, source, create=False)) as first,
+        closing(_opened(settings, target, create=True)) as second,
+    ):
+        _report(insist(lambda: move(first, second), PATIENCE), first.url, second.url)
+
+
+def _opened(settings: Settings, url: str | None, *, create: bool) -> Movable:
+    """A URL that stands in the config means what it means there, with its options."""
+    of_config = url is None or url == settings.store.url
+    store_settings = settings.store if of_config or url is None else StoreSettings(url=url)
+    base = settings.base if of_config else Path.cwd()
+    store = insist(lambda: open_store(store_settings, create=create, base=base), PATIENCE)
+    if isinstance(store, Movable):
+        return store
+    store.close()
+    raise StoreError(f"{store_settings.shown}: jobs of such a store can't be moved")
+
+
+def _report(moved: Moved, source: str, target: str) -> None:
+    what = _counted(moved.jobs) or "no"
+    queues = f" and {moved.paused} paused queues" if moved.paused else ""
+    if moved.before:
+        tell(f"{source}: its {what} jobs{queues} were moved to {target} before")
+        return
+    tell(f"moved {what} jobs{queues} from {source} to {target}")
+    if moved.left:
+        tell(f"left {_counted(moved.left)} jobs where they were")
+    tell(f"{source} is shut: set store to the other one in every config that names it")
+
+
+def _counted(jobs: Mapping[JobState, int]) -> str:
+    return ", ".join(f"{n} {state.value}" for state, n in jobs.items() if n)

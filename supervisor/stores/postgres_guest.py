@@ -1,0 +1,203 @@
+"""Jobs inside somebody else's transaction: on a connection of the caller's, of which nothing is begun, ended or left changed.
+
+SQLAlchemy and Django are known by what their connections have and used through their own calls, so that they know of the
+transaction; neither is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import psycopg
+from psycopg import sql as quoting
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from supervisor.masking import without_secrets
+from supervisor.stores.base import EnqueueRow, StoreError
+from supervisor.stores.postgres_claims import enqueued
+from supervisor.stores.postgres_db import packed
+
+AT_ONCE = 16_000_000
+"""Characters in one statement: more are several, which only a transaction makes one."""
+EXPECTED = """a psycopg connection, a SQLAlchemy Connection or Session, or Django's connection, none of them async"""
+
+LOOK = """select system_identifier, (select oid::bigint from pg_database where datname = current_database()),
+    namespace.oid is not null,
+    coalesce(has_schema_privilege(namespace.oid, 'usage'), false), put.oid is not null,
+    coalesce(has_function_privilege(put.oid, 'execute'), false), current_user
+  from pg_control_system() left join pg_namespace as namespace on nspname = %s
+    left join pg_proc as put on pronamespace = namespace.oid and proname = 'put'"""
+
+
+class Caller(Protocol):
+    """A connection of the caller's. `driver` is what is beneath it."""
+
+    driver: Any
+
+    def check(self) -> None:
+        """Raises StoreError if nothing can be done on it."""
+
+    def ask(self, sql: str, parameter: str) -> Sequence[Any]:
+        """The one row; errors are those of the caller's own library."""
+
+
+class Guest:
+    """Used from any thread. `identity_of_store` is asked only if the address of a connection is not written as in `url`."""
+
+    def __init__(self, url: str, schema: str, identity_of_store: Callable[[], tuple[int, int]]) -> None:
+        self.shown, self._schema, self._identity_of_store = without_secrets(url), schema, identity_of_store
+        given = conninfo_to_dict(url)
+        self._place = tuple(str(given.get(key) or "") for key in ("host", "port", "dbname"))
+        self._put = f"select {quoting.Identifier(schema).as_string(None)}.put(".replace("%", "%%") + "%s::json)"
+        self._known: WeakSet[Any] = WeakSet()
+
+    def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:
+        """Ids in order, of jobs that exist if and when the caller's transaction commits."""
+        if not rows:
+            return []
+        caller = caller_of(connection)
+        caller.check()
+        if caller.driver not in self._known:
+            self._check_place(caller)
+            self._known.add(caller.driver)
+        batches = list(_batches(rows))
+        if len(batches) > 1 and not _in_transaction(caller.driver):
+            raise StoreError(
+                f"connection: more than {AT_ONCE // 10**6} MB of jobs at once, on a connection in autocommit: "
+                "open a transaction, so that they are all enqueued or none is"
+            )
+        return [id for batch in batches for id in caller.ask(self._put, batch)[0]]
+
+    def _check_place(self, caller: Caller) -> None:
+        server, database, there, may_use, is_store, may_put, user = caller.ask(LOOK, self._schema)
+        if not self._is_written_as(caller.driver) and (server, database) != self._identity_of_store():
+            raise StoreError(f"connection: it leads to another database than the store, {self.shown}")
+        if not there or not is_store:
+            raise StoreError(
+                f"connection: no job store in the schema {self._schema} of its database ({self.shown}) yet"
+            )
+        if not may_use or not may_put:
+            raise StoreError(
+                f"connection: its role {user} may not enqueue; expected: grant usage on schema {self._schema} and "
+                f"execute on function {self._schema}.put to {user}"
+            )
+
+    def _is_written_as(self, driver: Any) -> bool:
+        info = driver.info
+        return (info.host, str(info.port), info.dbname) == (self._place[0], self._place[1] or "5432", self._place[2])
+
+
+def caller_of(connection: Any) -> Caller:
+    if isinstance(connection, psycopg.Connection):
+        return _Psycopg(connection)
+    if _has(connection, "get_bind", "connection", "is_active"):  # a SQLAlchemy Session
+        if not connection.is_active:
+            raise _failed()
+        connection = connection.connection()  # the one that its transaction is on
+    if _has(connection, "exec_driver_sql", "dialect"):
+        return _SQLAlchemy(connection)
+    if _has(connection, "ensure_connection", "vendor"):
+        return _Django(connection)
+    raise _unfit(f"expected {EXPECTED}; got {_kind(connection)}")
+
+
+class _Psycopg:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.driver = connection
+
+    def check(self) -> None:
+        _check_driver(self.driver)
+
+    def ask(self, sql: str, parameter: str) -> Sequence[Any]:
+        with psycopg.Cursor(self.driver, row_factory=tuple_row) as cursor:
+            row = cursor.execute(sql.encode(), (parameter,), prepare=False).fetchone()
+        assert row is not None
+        return row
+
+
+class _SQLAlchemy:
+    def __init__(self, connection: Any) -> None:
+        dialect = connection.dialect
+        if dialect.name != "postgresql" or dialect.driver not in ("psycopg", "psycopg2"):
+            raise _unfit(f"expected {EXPECTED}; got {_kind(connection)} with {dialect.name}+{dialect.driver}")
+        if connection.closed or connection.invalidated:
+            raise _unfit("it is closed")
+        transaction = connection.get_nested_transaction() or connection.get_transaction()
+        if transaction is not None and not transaction.is_active:
+            raise _failed()
+        self._connection = connection
+        self.driver = connection.connection.driver_connection
+
+    def check(self) -> None:
+        _check_driver(self.driver)
+
+    def ask(self, sql: str, parameter: str) -> Sequence[Any]:
+        row: Sequence[Any] = self._connection.exec_driver_sql(sql, (parameter,)).one()
+        return row
+
+
+class _Django:
+    def __init__(self, connection: Any) -> None:
+        if connection.vendor != "postgresql":
+            raise _unfit(f"expected {EXPECTED}; got Django's connection to {connection.vendor}")
+        if connection.in_atomic_block and (connection.needs_rollback or connection.closed_in_transaction):
+            raise _failed()
+        connection.ensure_connection()
+        self._connection = connection
+        self.driver = connection.connection
+
+    def check(self) -> None:
+        _check_driver(self.driver)
+
+    def ask(self, sql: str, parameter: str) -> Sequence[Any]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, (parameter,))
+            row: Sequence[Any] = cursor.fetchone()
+        return row
+
+
+def _check_driver(driver: Any) -> None:
+    if driver.closed:
+        raise _unfit("it is closed")
+    if driver.info.transaction_status == TransactionStatus.INERROR:
+        raise _failed()
+
+
+def _in_transaction(driver: Any) -> bool:
+    return not driver.autocommit or driver.info.transaction_status != TransactionStatus.IDLE
+
+
+def _failed() -> StoreError:
+    return _unfit("its transaction has failed; roll it back first")
+
+
+def _unfit(why: str) -> StoreError:
+    return StoreError(f"connection: {why}")
+
+
+def _has(value: Any, *names: str) -> bool:
+    return all(hasattr(value, name) and not iscoroutinefunction(getattr(value, name)) for name in names)
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _batches(rows: Sequence[EnqueueRow]) -> Sequence[str]:
+    """JSON texts of rows in order, each as long as one statement may be (or of one row)."""
+    batches: list[str] = []
+    part: list[dict[str, Any]] = []
+    length = 0
+    for row in rows:
+        its = len(row.payload) + len(row.headers or "") + 200
+        if part and length + its > AT_ONCE:
+            batches.append(packed(part))
+            part, length = [], 0
+        part.append(enqueued(row))
+        length += its
+    return [*batches, packed(part)]

@@ -1,0 +1,306 @@
+"""All that still matters of a store goes into another, of either kind: as it was, and never in both or in neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from supervisor.jobs import Backoff, JobState
+from supervisor.stores import moving
+from supervisor.stores.base import EnqueueRow, StoreAway, StoreError
+from supervisor.stores.moving import Ticket, move
+from tests.stores.shelf import SHELVES, Shelf, again, letters, make_dead, put, release, success, take
+
+WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
+
+
+@pytest.fixture(params=WAYS, ids="-to-".join)
+def shelves(request, tmp_path) -> Iterator[tuple[Shelf, Shelf]]:
+    both = []
+    for place, kind in enumerate(request.param):
+        (folder := tmp_path / str(place)).mkdir()
+        both.append(SHELVES[kind](folder))
+    yield tuple(both)
+    for shelf in both:
+        shelf.close()
+
+
+@pytest.fixture
+def source(shelves):
+    store = shelves[0].joined("one")
+    yield store
+    with suppress(StoreError):
+        store.leave()
+
+
+@pytest.fixture
+def target(shelves, source):
+    store = shelves[1].open()
+    shelves[1].clock.now = shelves[0].clock.now
+    return store
+
+
+def left_alone(source):
+    source.leave()
+    return source
+
+
+def jobs_of(store):
+    return list(reversed(store.list_jobs(limit=10_000)))
+
+
+def filled(shelves, source):
+    """One of everything; gives what is to be moved."""
+    put(source, "ended", "gone")
+    ended, gone = take(source)
+    source.settle([success(ended, '"fine"')])
+    source.cancel([gone.id])
+    make_dead(source, "unlettered", letter=False)
+    _, half, delivered = make_dead(source, "pending", "half", "delivered")
+    for letter in letters(source):
+        if letter.id in (half, delivered):
+            source.accepted([letter], "file", frozenset({"file"} if letter.id == delivered else {"file", "web"}))
+    put(source, "old", "retry", "due", queue="again")
+    old, *others = take(source, queue="again")
+    source.settle([release(old)])
+    for lease, delay in zip(others, (50.0, 5.0), strict=True):
+        source.settle([again(lease, delay, stderr="tail", host="there", pid=7)])
+    put(source, "first", headers='{"a": "\u00e9\\u0000"}')
+    put(source, "options", max_retries=7, timeout=1.5, backoff=Backoff(1.0, 4.0, 60.0, "none"), queue="post")
+    put(source, "urgent", priority=100)
+    put(source, "later", delay=60.0, priority=-5)
+    source.pause("post", True)
+    shelves[0].clock.step(10)
+    source.promote(10)
+    return [job for job in jobs_of(source) if job["state"] not in ("succeeded", "cancelled")]
+
+
+def test_every_job_is_as_it_was(shelves, source, target):
+    wanted = filled(shelves, source)
+    assert {job["state"] for job in wanted} == {"ready", "scheduled", "failed"}
+    moved = move(left_alone(source), target)
+    assert jobs_of(target) == wanted
+    assert target.paused() == {"post"}
+    assert moved == (
+        {
+            state: sum(job["state"] == state.value for job in wanted)
+            for state in (JobState.READY, JobState.SCHEDULED, JobState.FAILED)
+        },
+        1,
+        {JobState.SUCCEEDED: 1, JobState.CANCELLED: 1},
+        False,
+    )
+    shelves[1].check()
+    assert jobs_of(source)[2:] == wanted, "the source keeps its rows"
+
+
+def test_what_was_moved_goes_on_where_it_was(shelves, source, target):
+    filled(shelves, source)
+    move(left_alone(source), target)
+    target.join("two", "host", 1)
+    assert put(target, "new")[0] > max(job["id"] for job in jobs_of(source))
+    target.pause("post", False)
+    (lease,) = take(target, queue="post")
+    assert (lease.policy.max_retries, lease.policy.timeout, lease.policy.backoff.factor) == (7, 1.5, 4.0)
+    assert [lease.handler for lease in take(target)] == ["urgent", "first", "new"]
+    again = take(target, queue="again")
+    assert [(lease.handler, lease.attempt, lease.token) for lease in again] == [("due", 2, 2), ("old", 1, 2)]
+    shelves[1].clock.step(31)  # what the source had claimed of the letters is over
+    assert {letter.job["handler"]: letter.accepted for letter in letters(target)} == {
+        "half": {"file"},
+        "pending": set(),
+    }
+    target.leave()
+
+
+def test_ids_are_never_given_again(shelves, source, target):
+    ids = put(source, "a", "b", "c")
+    source.delete(ids)
+    move(left_alone(source), target)
+    assert put(target) == [ids[-1] + 1]
+
+
+def test_a_redriven_job_stays_behind_what_waited(shelves, source, target):
+    (dead_one,) = make_dead(source)
+    (waiting,) = put(source)
+    source.redrive([dead_one], force=True)
+    move(left_alone(source), target)
+    target.join("two", "host", 1)
+    (new,) = put(target)
+    assert [lease.id for lease in take(target)] == [waiting, dead_one, new]
+    target.leave()
+
+
+def test_in_batches_by_weight(shelves, source, target, monkeypatch):
+    monkeypatch.setattr(moving, "PAGE", 7)
+    monkeypatch.setattr(moving, "WEIGHT", 100)
+    packed = []
+    pack = source.pack
+    monkeypatch.setattr(source, "pack", lambda ids: packed.append(len(ids)) or pack(ids))
+    put(source, *["mail"] * 20)
+    source.enqueue([EnqueueRow("heavy", f'"{mark * n}"') for mark, n in (("x", 200), ("y", 60))])
+    wanted = jobs_of(source)
+    move(left_alone(source), target)
+    assert jobs_of(target) == wanted
+    assert packed == [7, 7, 6, 1, 1]
+
+
+# --- what is refused
+
+
+def test_a_source_in_use_is_refused(shelves, source, target):
+    put(source)
+    with pytest.raises(StoreError, match=r"in use by a supervisor \(host pid 4711\); stop it first"):
+        move(source, target)
+    assert jobs_of(target) == [] and put(source)
+
+
+def test_jobs_in_flight_are_refused(shelves, source, target):
+    put(source)
+    take(source)
+    shelves[0].kill(source)
+    again_open = shelves[0].open()
+    with pytest.raises(
+        StoreError, match="1 jobs are in flight, of a supervisor that was lost; `supervisor run --drain`"
+    ):
+        move(again_open, target)
+    assert put(again_open)
+
+
+def test_a_store_with_jobs_is_refused_and_the_source_is_as_before(shelves, source, target):
+    put(source)
+    put(target)
+    with pytest.raises(StoreError, match="has jobs already; expected an empty store"):
+        move(left_alone(source), target)
+    assert put(source) and len(jobs_of(target)) == 1
+
+
+def test_the_same_store_is_refused(shelves, source):
+    with pytest.raises(StoreError, match="are the same store"):
+        move(source, shelves[0].open())
+
+
+def test_a_shut_store_says_where_to_go(shelves, source, target):
+    put(source, "mail")
+    client = shelves[0].open()
+    move(left_alone(source), target)
+    for act in (
+        lambda: put(client),
+        lambda: put(client, *["many"] * 300),
+        lambda: client.join("late", "host", 1),
+        lambda: client.cancel([1]),
+        lambda: shelves[0].open().join("later", "host", 1),
+    ):
+        with pytest.raises(StoreError, match=r"its jobs were moved to .*: set store to that"):
+            act()
+    assert len(jobs_of(client)) == 1, "it can still be read"
+
+
+# --- a death at any moment
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("whose", "step"), [("source", "shut"), ("source", "paused"), ("target", "receive")])
+def test_a_move_cut_short_is_finished_by_the_same_call(shelves, source, target, monkeypatch, whose, step, when):
+    make_dead(source, "c")
+    put(source, "a", "b")
+    wanted = jobs_of(source)
+    owner = source if whose == "source" else target
+    act = getattr(owner, step)
+
+    def dies(*arguments):
+        if when == "after":
+            act(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(owner, step, dies)
+        patch.setattr(moving, "_has_received_after_all", lambda *arguments: False)  # the dead look at nothing
+        move(left_alone(source), target)
+    first, second = shelves[0].open(), shelves[1].open()
+    shut, there = first.ticket() is not None, len(jobs_of(second))
+    assert there == (3 if (step, when) == ("receive", "after") else 0)
+    assert shut or not there, "never in both"
+    for before in (there > 0, True):
+        assert move(first, second).before is before
+        assert jobs_of(second) == wanted
+    with pytest.raises(StoreError, match="were moved to"):
+        put(first)
+
+
+def test_a_commit_whose_answer_is_lost_is_asked_for(shelves, source, target, monkeypatch):
+    put(source)
+    receive = target.receive
+
+    def lost(*arguments):
+        receive(*arguments)
+        raise StoreAway("no answer")
+
+    monkeypatch.setattr(target, "receive", lost)
+    assert move(left_alone(source), target).jobs[JobState.READY] == 1
+    assert source.ticket() is not None and len(jobs_of(target)) == 1
+
+
+def test_while_nobody_can_tell_the_source_stays_shut(shelves, source, target, monkeypatch):
+    put(source)
+
+    def away(*arguments):
+        raise StoreAway("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "receive", away)
+        patch.setattr(target, "has_received", away)
+        with pytest.raises(StoreAway, match="stays shut: the same command again finishes it"):
+            move(left_alone(source), target)
+    with pytest.raises(StoreError, match="were moved to"):
+        put(source)
+    move(source, target)
+    assert len(jobs_of(target)) == 1
+
+
+def test_a_move_that_fails_half_way_leaves_nothing_there(shelves, source, target, monkeypatch):
+    put(source, "a", "b")
+    monkeypatch.setattr(moving, "PAGE", 1)
+    pack = source.pack
+
+    def fails(ids):
+        if ids != [1]:
+            raise StoreError("disk on fire")
+        return pack(ids)
+
+    monkeypatch.setattr(source, "pack", fails)
+    with pytest.raises(StoreError, match="disk on fire"):
+        move(left_alone(source), target)
+    assert jobs_of(target) == [] and source.ticket() is None
+    monkeypatch.undo()
+    assert put(source) == [3]
+    move(source, target)
+    assert len(jobs_of(target)) == 3
+
+
+def test_a_source_on_its_way_elsewhere_is_refused(shelves, source, target):
+    put(source)
+    left_alone(source).shut(Ticket("x", "postgresql://elsewhere"))
+    with pytest.raises(StoreError, match="were moved, or are being moved, to postgresql://elsewhere"):
+        move(source, target)
+
+
+def test_one_that_was_opened_again_meanwhile_is_not_moved(shelves, source, target, monkeypatch):
+    put(source)
+    pack = source.pack
+
+    def reopened(ids):
+        shelves[0].open().reopen()
+        return pack(ids)
+
+    monkeypatch.setattr(source, "pack", reopened)
+    monkeypatch.setattr(moving, "_has_received_after_all", lambda *arguments: False)
+    with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
+        move(left_alone(source), target)
+    assert jobs_of(target) == []

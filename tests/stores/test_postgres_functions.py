@@ -1,0 +1,171 @@
+"""The SQL function by which a trigger, or a program in any language, enqueues: as checked as by a client, and as a client does."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+import pytest
+
+from supervisor.new_jobs import InvalidJob, checked
+from supervisor.payloads import NotJSON, decode
+from tests.stores.shelf import POLICY, PostgresShelf, take, take_one
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    shelf = PostgresShelf(tmp_path)
+    yield shelf
+    shelf.close()
+
+
+@pytest.fixture
+def store(shelf):
+    return shelf.joined("one")
+
+
+def enqueue(shelf, arguments, *parameters):
+    return shelf.sql(f"select {{s}}.enqueue({arguments})", *parameters).fetchone()[0]
+
+
+def test_a_job_as_from_a_client(shelf, store):
+    id = enqueue(shelf, "'mail', '{\"to\": [\"me\"]}'")
+    assert shelf.rung(store)
+    (by_client,) = store.enqueue([checked("mail", {"to": ["me"]}, limit=1000, queue_for=lambda handler: "default")])
+    assert store.get(id) == {**store.get(by_client), "id": id}
+    shelf.check()
+    assert take_one(store).id == id
+
+
+def test_every_option(shelf, store):
+    id = enqueue(
+        shelf,
+        "'mail', queue => 'post', priority => 7, max_retries => 0, timeout => '90 s', headers => '{\"a\": 1}',"
+        " at => to_timestamp(1)",
+    )
+    job = store.get(id)
+    assert (job["queue"], job["priority"], job["max_retries"], job["headers"]) == ("post", 7, 0, {"a": 1})
+    assert (job["payload"], job["state"], job["due_at"]) == (None, "ready", "1970-01-01T00:00:01.000000Z")
+    (lease,) = take(store, queue="post")
+    assert lease.policy == POLICY._replace(max_retries=0, timeout=90.0)
+
+
+def test_no_time_limit_is_a_timeout_of_zero(shelf, store):
+    enqueue(shelf, "'mail', timeout => '0'")
+    assert take_one(store).policy == POLICY._replace(timeout=None)
+
+
+def test_a_delayed_job_waits(shelf, store):
+    id = enqueue(shelf, "'mail', delay => '1.5 s'")
+    assert (store.get(id)["state"], store.next_due()) == ("scheduled", 1.5)
+    shelf.check()
+
+
+def test_from_a_trigger_the_job_goes_with_the_row(shelf, store):
+    shelf.sql("create table {s}.orders(id int, note text)")
+    shelf.sql(
+        """create function {s}.ordered() returns trigger language plpgsql as
+          $$ begin perform {s}.enqueue('confirm', to_json(new)); return null; end $$"""
+    )
+    shelf.sql("create trigger ordered after insert on {s}.orders for each row execute function {s}.ordered()")
+    with psycopg.connect(shelf.server.url) as theirs:
+        theirs.execute(f"insert into \"{shelf.schema}\".orders values (1, 'a')")
+        theirs.rollback()
+        assert store.list_jobs() == []
+        theirs.execute(f"insert into \"{shelf.schema}\".orders values (2, 'b')")
+    assert [job["payload"] for job in store.list_jobs()] == [{"id": 2, "note": "b"}]
+
+
+NAMES = ["a", "a b", "é", "x" * 255, "", " a", "a ", "a\nb", "x" * 256, "\u00a0", "a\u200bb", "\x7f", "a\u2028"]
+
+
+def told(shelf, arguments, *parameters):
+    """What it says of them; None if it took them."""
+    try:
+        enqueue(shelf, arguments, *parameters)
+    except psycopg.errors.InvalidParameterValue as error:
+        return error.diag.message_primary.partition(", got")[0]
+    return None
+
+
+@pytest.mark.parametrize("what", ["handler", "queue"])
+def test_names_are_taken_as_by_a_client(shelf, store, what):
+    for name in NAMES:
+        names = {"handler": "mail", "queue": "default"} | {what: name}
+        said = told(shelf, "handler => %s, queue => %s", *names.values())
+        try:
+            checked(names["handler"], queue=names["queue"], limit=10, queue_for=str)
+        except InvalidJob as error:
+            assert said == str(error).partition(", got")[0], repr(name)
+        else:
+            assert said is None, repr(name)
+            assert store.list_jobs(limit=1)[0][what] == name
+
+
+TEXTS = [
+    "null", "1E5", "1e308", "-0.0", "1e-999", "1E+00100", "0.1234567890123456789012", '"1e999 9999999999999999999999"',
+    "9223372036854775807", "-9223372036854775808", '"\\u0000"', '"\\ud83d\\ude00"', '"\\\\ud800"', '"\\\\\\ud83d\\ude00"',
+    "[" * 100 + "]" * 100, "[[]]" + " " * 100, '"' + "[{" * 200 + '"', '{"a\\"[": [{"b": [1, 2.5e3, true]}]}',
+    "[" + "[]," * 300 + "{}]", "1e999", "-1.5E0400", "[1, 1e400]", "9223372036854775808", "-9223372036854775809",
+    "123456789012345678901234567890", '{"9999999999999999999999": 9999999999999999999999}', '"\\ud800"', '"\\ude00\\ud83d"',
+    '["\\uD83D\\u0041"]', "[" * 101 + "]" * 101, '{"a":' * 101 + "1" + "}" * 101, "[" * 60 + '{"a":' * 41 + "[]" + "}" * 41 + "]" * 60,
+]  # fmt: skip
+
+
+def test_what_a_worker_could_not_load_is_refused_and_nothing_else(shelf, store):
+    for text in TEXTS:
+        said = told(shelf, "'mail', %s", text)
+        try:
+            value = decode(text)
+        except NotJSON:
+            assert re.match("payload: .*(finite|64-bit|deeper|surrogate)", said or ""), text
+        else:
+            assert said is None, text
+            assert store.list_jobs(limit=1)[0]["payload"] == value
+
+
+WRONG = [
+    ("null", "handler: expected a name of 1 to 255 printable characters, got NULL"),
+    ("'m', queue => null", "queue: expected a name"),
+    ("'m', to_json(repeat('x', 999999))", "payload: 1000001 bytes of JSON, expected at most 1000000"),
+    ("'m', headers => '{\"a\": 1e999}'", "headers: 1e999 is not a finite number"),
+    ("'m', headers => '[]'", "headers: expected an object, got array"),
+    ("'m', priority => null", "priority: expected a whole number"),
+    ("'m', delay => '-1 s'", "delay: expected an interval from 0 to 36500 days"),
+    ("'m', delay => '101 years'", "delay: expected an interval"),
+    ("'m', timeout => '-1 s'", "timeout: expected an interval"),
+    ("'m', at => 'infinity'", "at: expected a time in the years 1 to 9999"),
+    ("'m', at => '20000-01-01'", "at: expected a time"),
+    ("'m', at => now(), delay => '1 s'", "delay and at: expected at most one"),
+    ("'m', max_retries => 1001", "max_retries: expected a whole number from 0 to 1000, got 1001"),
+    ("'m', max_retries => -1", "max_retries: expected"),
+]
+
+
+def test_what_is_wrong_is_named(shelf, store):
+    for arguments, said in WRONG:
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=said):
+            enqueue(shelf, arguments)
+    assert store.list_jobs() == []
+
+
+def test_a_role_needs_two_grants_and_gets_nothing_more(shelf, store):
+    role = f'"app {shelf.schema}"'
+    shelf.admin.execute(f"create role {role}")
+    try:
+        shelf.sql(f"grant usage on schema {{s}} to {role}")
+        shelf.sql(f"set role {role}")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            enqueue(shelf, "'mail'")
+        shelf.sql("reset role")
+        shelf.sql(f"grant execute on function {{s}}.enqueue to {role}")
+        shelf.sql(f"set role {role}")
+        id = enqueue(shelf, "'mail'")
+        for sql in ("select 1 from {s}.jobs", "select {s}.put('[]')"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                shelf.sql(sql)
+        shelf.sql("reset role")
+        assert store.get(id)["state"] == "ready"
+    finally:
+        shelf.sql("reset role")
+        shelf.admin.execute(f"drop owned by {role}; drop role {role}")
