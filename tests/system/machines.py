@@ -65,15 +65,18 @@ class Machine(Place):
         self.do("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
         self.do("ip", "link", "set", "eth0", "up")
         network.do("ip", "link", "set", self._port, "master", "lan", "up")
+        self.joined = True
         self.knows("eth0", network)
         network.knows("lan", self)
 
     def cut(self) -> None:
         """From now on what it sends and what is sent to it is dropped."""
         self._network.do("ip", "link", "set", self._port, "down")
+        self.joined = False
 
     def join(self) -> None:
         self._network.do("ip", "link", "set", self._port, "up")
+        self.joined = True
 
 
 class Network(Place):
