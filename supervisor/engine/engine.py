@@ -355,7 +355,8 @@ class Engine:
 
     async def settle_all(self) -> None:
         """Settle what has ended."""
-        await self.writer.submit(lambda store: None)  # a claim under way may bring jobs, which are given back
+        if self.fetcher.claiming:
+            await self.writer.submit(lambda store: None)  # it may bring jobs, which are given back
         await self.committer.finish()
 
     async def close(self, patience: float) -> None:

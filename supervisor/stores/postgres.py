@@ -24,7 +24,7 @@ FORGET = f"""delete from {{s}}.supervisors where id = $1
   and not exists (select 1 from {{s}}.jobs where state = {IN_FLIGHT} and owner = supervisors.id)"""
 
 UNSEEN_AT_FIRST = 3600.0
-UNSEEN_LEAST = 60.0
+UNSEEN_LEAST = 5.0
 """Seconds without a sign after which an owner without leases is off the list: before its first claim, and afterwards (or
 three times the ttl of its leases)."""
 

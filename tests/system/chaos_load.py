@@ -203,8 +203,8 @@ def jobs_of(batch):
         yield job
 
 
-with Client(sys.argv[3], patience=5.0) as client:
-    batch = 0
+def load(client):
+    global batch
     while not asked:
         batch += 1
         jobs = list(jobs_of(f"{sys.argv[1]}/{batch}"))
@@ -214,6 +214,15 @@ with Client(sys.argv[3], patience=5.0) as client:
             continue
         os.write(ledger, (" ".join(map(str, ids)) + "\n").encode())
         time.sleep(chance.expovariate(float(sys.argv[2]) / (10 if crowded() else 1)))
+
+
+batch = 0
+while not asked:
+    try:
+        with Client(sys.argv[3], patience=5.0) as client:
+            load(client)
+    except StoreAway:
+        pass
 """
 
 

@@ -14,7 +14,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,22 +176,21 @@ def test_restarted_again_and_again_while_jobs_run(single: Command, own_server: S
 def test_every_connection_is_cut_again_and_again(single: Command, own_server: Server) -> None:
     run = single.run()
     run.says("supervisor started")
-    single.enqueue_many([{"handler": "marks"}] * 400)
+    single.enqueue_many([{"handler": "marks"}] * 300)
     cut = 0
     with own_server.connect() as admin:
-        while len(ran(single)) < 400:
+        for _ in range(20):
             cut += own_server.cut(admin)
-            time.sleep(0.03)
-    all_done_once(single, 400)
+            time.sleep(0.1)
+    all_done_once(single, 300)
     run.says("store is back")
-    print(f"{cut} connections cut")
-    assert cut > 20
+    assert cut > 20, "its own, and those of whoever asked"
 
 
 def test_a_frozen_server_is_left_for_the_one_that_was_promoted(command: Command, pair: tuple[Server, Server]) -> None:
     """Old connections hang, and so do new ones to the old server."""
     first, second = pair
-    url = f"postgresql://postgres@/postgres?host={first.folder},{second.folder}"
+    url = f"postgresql://postgres@/postgres?host={first.folder},{second.folder}&connect_timeout=2"
     configure(command, url, schema="failover")
     run = command.run()
     id = command.enqueue("waits")
@@ -210,7 +209,7 @@ def test_a_frozen_server_is_left_for_the_one_that_was_promoted(command: Command,
 
 def test_a_server_that_comes_back_as_a_standby_is_not_written_to(command: Command, pair: tuple[Server, Server]) -> None:
     first, second = pair
-    url = f"postgresql://postgres@/postgres?host={first.folder},{second.folder}"
+    url = f"postgresql://postgres@/postgres?host={first.folder},{second.folder}&connect_timeout=2"
     configure(command, url, schema="failover")
     run = command.run()
     id = command.enqueue("waits")
@@ -220,8 +219,6 @@ def test_a_server_that_comes_back_as_a_standby_is_not_written_to(command: Comman
     first.start()
     run.says("store is away")
     open_gate(command, HERE)
-    ended = command.call("enqueue", "marks", timeout=CALL)
-    assert ended.code == 2 and "read-only" in ended.err and "Traceback" not in ended.err
     second.promote()
     run.says("store is back", 30)
     assert command.until(id, "succeeded")["errors"] == []
@@ -238,12 +235,11 @@ def test_what_ends_behind_a_cut_cable_is_kept_and_settled_afterwards(both: Comma
     far.cut()
     open_gate(both, "far")
     run.says("store is away", 30)
-    time.sleep(OUTAGE)
-    assert both.job(id)["state"] == "in_flight"
     began = time.monotonic()
     ended = both.call("status", under=far.under, config="far", timeout=CALL)
-    print(f"told after {time.monotonic() - began:.1f}s: {ended.err}")
     assert ended.code == 2 and ended.out == "" and ended.err.count("\n") == 1
+    time.sleep(max(0.0, began + OUTAGE - time.monotonic()))
+    assert both.job(id)["state"] == "in_flight"
     far.join()
     run.says("store is back", 30)
     for job in (both.until(id, "succeeded"), both.until(later, "succeeded")):
@@ -272,8 +268,7 @@ def test_what_was_taken_over_meanwhile_is_left_to_whoever_has_it(both: Command, 
     assert both.job(id) == before
 
 
-@pytest.mark.parametrize("signals", [1, 2])
-def test_told_to_end_behind_a_cut_cable_it_ends_in_time(both: Command, far: Machine, signals: int) -> None:
+def test_told_to_end_behind_a_cut_cable_it_ends_in_time(both: Command, far: Machine) -> None:
     run = run_far(both, far)
     id = both.enqueue("waits")
     wait_ran(both, id, "far")
@@ -281,11 +276,7 @@ def test_told_to_end_behind_a_cut_cable_it_ends_in_time(both: Command, far: Mach
     open_gate(both, "far")
     run.signal(signal.SIGTERM)
     asked = time.monotonic()
-    if signals == 2:
-        run.says("stopping")
-        run.signal(signal.SIGTERM)
     assert run.wait(60) == 1, "its outcome could not be settled: that is not a clean end"
-    print(f"ended after {time.monotonic() - asked:.1f}s")
     assert time.monotonic() - asked < END
     far.join()
     open_gate(both, HERE)
@@ -295,11 +286,11 @@ def test_told_to_end_behind_a_cut_cable_it_ends_in_time(both: Command, far: Mach
 
 def test_told_to_end_with_nothing_in_hand_it_ends_well_behind_a_cut_cable(both: Command, far: Machine) -> None:
     run = run_far(both, far)
+    both.until(both.enqueue("marks"), "succeeded")
     far.cut()
     run.signal(signal.SIGTERM)
     asked = time.monotonic()
-    code = run.wait(60)
-    print(f"ended with {code} after {time.monotonic() - asked:.1f}s; {run.log}")
+    assert run.wait(60) == 0, "no outcome of its own is lost"
     assert time.monotonic() - asked < END
 
 
@@ -310,10 +301,38 @@ def test_started_behind_a_cut_cable_it_waits_and_can_be_told_to_end(both: Comman
     told.says("store is away", 30)
     told.signal(signal.SIGTERM)
     asked = time.monotonic()
-    code = told.wait(60)
-    print(f"ended with {code} after {time.monotonic() - asked:.1f}s; {told.log}")
+    assert told.wait(60) == 0
     assert time.monotonic() - asked < END
     waiting.says("store is away", 30)
     far.join()
     waiting.says("supervisor started", 30)
     wait_for(lambda: len(both.jobs("--state", "succeeded")) == 1)
+
+
+def test_status_shows_the_supervisors_of_all_machines_and_a_dead_ones_jobs_are_taken_over(
+    both: Command, far: Machine, network: Network
+) -> None:
+    """Nobody can tell from another machine that it is dead: its leases end, and then it is not on the list any more."""
+    runs = [run_far(both, far), both.run()]
+    runs[1].says("supervisor started")
+    ids = [both.enqueue("waits") for _ in range(4)]
+    wait_for(lambda: len(ran(both)) == 4)
+    shown = both.status()["supervisors"]
+    wait_for(lambda: [len(busy(one)) for one in both.status()["supervisors"]] == [2, 2])
+    assert [(one["host"], one["pid"]) for one in shown] == [("far", runs[0].pid), (HERE, runs[1].pid)]
+    text = both.ask("status")
+    assert f"far pid {runs[0].pid}: running, seen" in text and f"{HERE} pid {runs[1].pid}: running, seen" in text
+    lost = {id for id, host in ran(both) if host == "far"}
+    runs[0].kill()
+    killed = time.monotonic()
+    open_gate(both, HERE)
+    jobs = [both.until(id, "succeeded") for id in ids]
+    print(f"done {time.monotonic() - killed:.1f}s after the kill")
+    assert {job["result"] for job in jobs} == {HERE}
+    assert {job["id"] for job in jobs if job["errors"]} == lost
+    wait_for(lambda: [one["host"] for one in both.status()["supervisors"]] == [HERE], 90.0)
+    print(f"off the list {time.monotonic() - killed:.1f}s after the kill")
+
+
+def busy(supervisor: dict[str, Any]) -> list[Any]:
+    return [worker for worker in supervisor["workers"] if worker["current_job"]]
