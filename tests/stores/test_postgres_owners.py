@@ -226,7 +226,9 @@ def test_a_machine_that_is_never_seen_again_goes_off_the_list_after_its_leases(s
     store.recover([release(one.lease)._replace(seen=one.deadline) for one in lapsed])
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
     store.lapsed(10)
-    assert store.column("select owner from {s}.supervisors order by id") == ["one", "far"], "it may have left programs there"
+    assert store.column("select owner from {s}.supervisors order by id") == ["one", "far"], (
+        "it may have left programs there"
+    )
     shelf.clock.step(3600)
     store.lapsed(10)
     assert store.column("select owner from {s}.supervisors") == ["one"]

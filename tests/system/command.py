@@ -150,7 +150,9 @@ class Command:
     def run(self, *arguments: str, under: Sequence[str] = (), config: str = "supervisor") -> Running:
         """Start `supervisor run`; it is ended with the test at the latest. `under` is a command that execs it, `config` the name
         of its own config."""
-        run = Running([*under, *self.arguments("run", *arguments, config=config)], self.folder, self.env, len(self.runs) + 1)
+        run = Running(
+            [*under, *self.arguments("run", *arguments, config=config)], self.folder, self.env, len(self.runs) + 1
+        )
         self.runs.append(run)
         return run
 

@@ -54,7 +54,9 @@ def disks(folder: Path, *names: str) -> Iterator[frozenset[str]]:
 
 def rage(command: Command, ground: Ground, without: frozenset[str], name: str) -> None:
     seed = os.environ.get("SUPERVISOR_CHAOS_SEED") or str(secrets.randbelow(10**9))
-    replay = f"SUPERVISOR_CHAOS_SEED={seed} SUPERVISOR_CHAOS_SECONDS={SECONDS:g} pytest tests/system/test_chaos.py -k {name}"
+    replay = (
+        f"SUPERVISOR_CHAOS_SEED={seed} SUPERVISOR_CHAOS_SECONDS={SECONDS:g} pytest tests/system/test_chaos.py -k {name}"
+    )
     print(f"\nchaos: {replay}")
     chaos = Chaos(command, ground, seed, without)
     told = []
