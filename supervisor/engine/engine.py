@@ -321,7 +321,7 @@ class Engine:
             await _first_of(self.changes, timeout=1.0)
 
     def status(self, owner: str, state: str) -> dict[str, Any]:
-        row = presence(state, self.pool, self._loop.time())
+        row = presence(state, self.pool, self._loop.time(), self.settings.lease.ttl)
         return {
             "owner": owner, "state": row.state, "workers": list(row.workers), "leases": len(self.leases),
             "held": len(self.fetcher), "store_away": self.writer.away,

@@ -99,7 +99,6 @@ class Settles(Claims):
             return self._settled(self._dispose, outcomes)
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
-        self.note_ttl(ttl)
         with self.transaction():
             return sorted(self._touch(EXTEND, microseconds(ttl), leases) | self._touch(MARK, 0, started))
 
