@@ -53,7 +53,7 @@ class Client:
 
     def __enter__(self) -> Client:
         with self._lock:
-            self._store()
+            insist(self._store, self._patience)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -121,12 +121,14 @@ class Letter(NamedTuple):
 class Presence:
     """What a supervisor tells of itself; written with a commit that happens anyway, or by itself at least every ttl/3.
 
-    `workers` is a list of the objects that `status --json` prints; `idle` counts workers with nothing to do.
+    `workers` is a list of the objects that `status --json` prints; `idle` counts workers with nothing to do; `ttl` is how many
+    seconds its leases last, if it says so.
     """
 
     state: str
     workers: Sequence[Mapping[str, Any]] = ()
     idle: int = 0
+    ttl: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,6 @@ class Claims(Database):
     def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
         if self.owner_id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
-        self.note_ttl(ttl)
         with self.transaction():
             rows = [row for take in takes for row in self._pick(take)]
             rows = self._as_fit(rows)
@@ -233,9 +232,6 @@ class Claims(Database):
                 self.count(READY, queue, tier, -n)
                 self.count(IN_FLIGHT, queue, tier, n)
             return leases_from(rows)
-
-    def note_ttl(self, ttl: float) -> None:
-        """How long leases of this owner last, from which others tell when it should have been seen."""
 
     def _pick(self, take: Take) -> list[list[Any]]:
         began = time.monotonic()

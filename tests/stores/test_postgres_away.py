@@ -9,6 +9,8 @@ import time
 import psycopg
 import pytest
 
+from supervisor.client import Client
+from supervisor.config import Settings, StoreSettings
 from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, StoreUnsure
 from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.postgres_link import Link
@@ -126,6 +128,28 @@ def test_a_restart_in_between_is_survived(shelf, store, how):
     shelf.admin = shelf.server.connect()
     assert store.settle([success(lease)]) == []
     assert state_of(store, id) == "succeeded"
+
+
+def test_a_client_that_finds_the_server_away_waits_for_it_from_the_beginning(shelf, store):
+    settings = Settings(store=StoreSettings(url=shelf.server.url, options={"schema": shelf.schema}))
+    shelf.kill(store)
+    shelf.server.stop()
+    with pytest.raises(StoreAway), Client(settings, patience=0.1):
+        pass
+    ids = []
+
+    def enqueue():
+        with Client(settings, patience=20.0) as client:
+            ids.append(client.enqueue("mail"))
+
+    waiting = threading.Thread(target=enqueue)
+    waiting.start()
+    time.sleep(0.1)  # it has met nobody by now, or has yet to ask: it gets on either way
+    shelf.server.start()
+    shelf.admin.close()
+    shelf.admin = shelf.server.connect()
+    waiting.join()
+    assert shelf.sql("select id from {s}.jobs").fetchall() == [(ids[0],)]
 
 
 @pytest.mark.parametrize("name", ["enqueue many", "claim", "settle"])
