@@ -161,7 +161,7 @@ class Claims(Database):
     _resolve: Resolve | None = None
     _resolved: dict[tuple[str, str], str]  # policies by (handler, queue), as the last `resolve` had it
     _policies: dict[str, str | None]
-    _sequence: str | None = None
+    _sequence: str | None = None  # of the ids
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -171,6 +171,8 @@ class Claims(Database):
         if not rows:
             return []
         try:
+            if len(rows) == 1 and self._sequence is None:
+                self._sequence = str(self.value(SEQUENCE, f"{self.quoted}.jobs"))
             if self.alone and len(rows) < COPIED_FROM:
                 with self.committing():
                     ids = self._insert(rows)
@@ -190,7 +192,6 @@ class Claims(Database):
 
     def _insert(self, rows: Sequence[EnqueueRow]) -> list[int]:
         if len(rows) == 1:
-            self._sequence = self._sequence or str(self.value(SEQUENCE, f"{self.quoted}.jobs"))
             return self.column(ENQUEUE_ONE, self._sequence, self.channel, *_columns(rows[0]).values())
         batch = packed([_columns(row) for row in rows])
         return self.column(ENQUEUE, batch, f"{self.quoted}.jobs", self.channel)
