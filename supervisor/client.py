@@ -156,7 +156,9 @@ class Client:
     def _open(self) -> Store:
         settings = self._settings
         if settings.store.scheme == "memory":
-            raise StoreError("store: memory:// lives inside one process, so no supervisor would see the jobs of a Client")
+            raise StoreError(
+                "store: memory:// lives inside one process, so no supervisor would see the jobs of a Client"
+            )
         openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
         return open_store(settings.store, create=self._create, base=settings.base, openers=openers)
 

@@ -159,8 +159,9 @@ class Store(Protocol):
     on_owner_gone: Callable[[str], None]
     """Called on the writer's thread with each owner of this machine that `lapsed` has found dead and forgotten."""
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """One commit around everything called inside; all or nothing. Raises StoreAway if it can't begin or commit."""
+    def transaction(self, *, single: bool = False) -> AbstractContextManager[None]:
+        """One commit around everything called inside; all or nothing. Raises StoreAway if it can't begin or commit.
+        `single`: if jobs are claimed in it, that comes last, so that it may be committed with the claim."""
 
     def reader(self) -> Store:
         """A sibling that only asks (`stats`, `get`, `list_jobs`, `remaining`, ...), for another thread."""

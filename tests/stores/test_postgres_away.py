@@ -13,6 +13,7 @@ from supervisor.client import Client
 from supervisor.config import Settings, StoreSettings
 from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, StoreUnsure
 from supervisor.stores.postgres import PostgresStore
+from supervisor.stores.postgres_claims import ENQUEUE_ONE
 from supervisor.stores.postgres_link import Link
 from tests.stores.postgres_server import Server
 from tests.stores.shelf import (
@@ -186,7 +187,7 @@ def lose_answer_to_commit(monkeypatch, shelf):
 
         def and_lose(last):
             answer = exchange(last)
-            if last[0] == "commit" or not store._open_transaction:
+            if last[0] in ("commit", ENQUEUE_ONE):
                 monkeypatch.undo()
                 store._drop()
                 raise StoreAway("lost") from psycopg.OperationalError("server closed the connection unexpectedly")
