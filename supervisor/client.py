@@ -15,7 +15,7 @@ from supervisor.jobs import Backoff, NewJob
 from supervisor.new_jobs import InvalidJob, checked, row_of
 from supervisor.plugin_manager import PluginManager, discover
 from supervisor.stores import BUILT_IN, guest_of, insist, open_store
-from supervisor.stores.base import EnqueueRow, Guest, Store
+from supervisor.stores.base import EnqueueRow, Guest, Store, StoreError
 from supervisor.trust import insist_on_trust
 
 __all__ = ["Client", "InvalidJob"]
@@ -53,7 +53,7 @@ class Client:
 
     def __enter__(self) -> Client:
         with self._lock:
-            self._store()
+            insist(self._store, self._patience)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -155,6 +155,10 @@ class Client:
 
     def _open(self) -> Store:
         settings = self._settings
+        if settings.store.scheme == "memory":
+            raise StoreError(
+                "store: memory:// lives inside one process, so no supervisor would see the jobs of a Client"
+            )
         openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
         return open_store(settings.store, create=self._create, base=settings.base, openers=openers)
 

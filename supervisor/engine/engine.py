@@ -321,7 +321,7 @@ class Engine:
             await _first_of(self.changes, timeout=1.0)
 
     def status(self, owner: str, state: str) -> dict[str, Any]:
-        row = presence(state, self.pool, self._loop.time())
+        row = presence(state, self.pool, self._loop.time(), self.settings.lease.ttl)
         return {
             "owner": owner, "state": row.state, "workers": list(row.workers), "leases": len(self.leases),
             "held": len(self.fetcher), "store_away": self.writer.away,
@@ -355,7 +355,8 @@ class Engine:
 
     async def settle_all(self) -> None:
         """Settle what has ended."""
-        await self.writer.submit(lambda store: None)  # a claim under way may bring jobs, which are given back
+        if self.fetcher.claiming:
+            await self.writer.submit(lambda store: None)  # it may bring jobs, which are given back
         await self.committer.finish()
 
     async def close(self, patience: float) -> None:

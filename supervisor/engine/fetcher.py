@@ -146,6 +146,11 @@ class Fetcher:
         return self._count
 
     @property
+    def claiming(self) -> bool:
+        """A claim is under way, and may bring jobs."""
+        return self._claiming
+
+    @property
     def quiet(self) -> bool:
         """Nothing held, and at the last look nothing claimable in the store."""
         return not self._count and not self._claiming and not self._more

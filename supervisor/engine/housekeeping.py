@@ -85,7 +85,7 @@ class Housekeeping:
         now = self._loop.time()
         if self.news or now - self._announced_at >= self._engine.settings.lease.ttl / 3:
             self.news, self._announced_at = False, now
-            row = presence(state, self._engine.pool, now)
+            row = presence(state, self._engine.pool, now, self._engine.settings.lease.ttl)
             running, ttl = self._engine.running(), self._engine.settings.lease.ttl
 
             def announce(store: Store) -> None:

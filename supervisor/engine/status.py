@@ -9,9 +9,9 @@ from supervisor.processes.pool import Pool
 from supervisor.stores.base import Presence
 
 
-def presence(state: str, pool: Pool, now: float) -> Presence:
+def presence(state: str, pool: Pool, now: float, ttl: float) -> Presence:
     """`now` is monotonic seconds."""
-    return Presence(state, [_row(worker, now) for worker in pool.workers.values()], pool.idle_count())
+    return Presence(state, [_row(worker, now) for worker in pool.workers.values()], pool.idle_count(), ttl)
 
 
 def _row(worker: Worker, now: float) -> dict[str, Any]:

@@ -360,6 +360,8 @@ class Supervisor:
         if self._engine is not None:
             await self._engine.drain(self.settings.shutdown.grace, self._stop.forced)
             flushed = await self._settle_all(self._engine)
+            if not flushed:
+                remaining = self._told_unsettled(self._engine)
             if self._letters is not None:
                 await self._end_letters(self._letters, flushed)
             if self._drain and flushed:
@@ -377,6 +379,13 @@ class Supervisor:
                 return True
             if self._stop.forced.is_set() or engine.committer.batches_settled == before:
                 return False
+
+    def _told_unsettled(self, engine: Engine) -> dict[str, int]:
+        """What the store has not taken, which others recover when its leases end; and why, if nobody has said so yet."""
+        if not engine.writer.away:
+            assert self._store is not None
+            self._bus.emit(StoreLost(f"{self._store.url}: it has not answered at the end"))
+        return {"unsettled": len(engine.leases)} if len(engine.leases) else {}
 
     async def _end_letters(self, letters: DeadLetters, flushed: bool) -> None:
         if flushed and not self._stop.forced.is_set():

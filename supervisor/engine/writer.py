@@ -147,7 +147,7 @@ class Writer:
         delay, most = RETRY_DELAYS
         while True:
             try:
-                with self._store.transaction():
+                with self._store.transaction(single=len(works) == 1):
                     for work in works:
                         work.result = work.call(self._store)
                 self._tell_back()

@@ -121,12 +121,14 @@ class Letter(NamedTuple):
 class Presence:
     """What a supervisor tells of itself; written with a commit that happens anyway, or by itself at least every ttl/3.
 
-    `workers` is a list of the objects that `status --json` prints; `idle` counts workers with nothing to do.
+    `workers` is a list of the objects that `status --json` prints; `idle` counts workers with nothing to do; `ttl` is how many
+    seconds its leases last, if it says so.
     """
 
     state: str
     workers: Sequence[Mapping[str, Any]] = ()
     idle: int = 0
+    ttl: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,9 @@ class Store(Protocol):
     on_owner_gone: Callable[[str], None]
     """Called on the writer's thread with each owner of this machine that `lapsed` has found dead and forgotten."""
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """One commit around everything called inside; all or nothing. Raises StoreAway if it can't begin or commit."""
+    def transaction(self, *, single: bool = False) -> AbstractContextManager[None]:
+        """One commit around everything called inside; all or nothing. Raises StoreAway if it can't begin or commit.
+        `single`: if jobs are claimed in it, that comes last, so that it may be committed with the claim."""
 
     def reader(self) -> Store:
         """A sibling that only asks (`stats`, `get`, `list_jobs`, `remaining`, ...), for another thread."""

@@ -65,7 +65,7 @@ class MemoryStore:
         pass
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, *, single: bool = False) -> Iterator[None]:
         shelf = self._shelf
         with shelf.lock:
             if shelf.before is not None:

@@ -24,9 +24,9 @@ FORGET = f"""delete from {{s}}.supervisors where id = $1
   and not exists (select 1 from {{s}}.jobs where state = {IN_FLIGHT} and owner = supervisors.id)"""
 
 UNSEEN_AT_FIRST = 3600.0
-UNSEEN_LEAST = 60.0
-"""Seconds without a sign after which an owner without leases is off the list: before its first claim, and afterwards (or
-three times the ttl of its leases)."""
+UNSEEN_LEAST = 5.0
+"""Seconds without a sign after which an owner without leases is off the list: while it starts, and afterwards (or three
+times the ttl of its leases)."""
 
 
 class PostgresStore(Moving):
@@ -95,6 +95,8 @@ class PostgresStore(Moving):
     def announce(self, presence: Presence) -> None:
         if self.owner_id is None:
             raise StoreError("announce: join first")
+        if presence.ttl is not None:
+            self._unseen = max(UNSEEN_LEAST, 3 * presence.ttl)
         with self.transaction():
             self._announce(presence.state, presence.idle, orjson.dumps(list(presence.workers)).decode())
 
@@ -104,9 +106,6 @@ class PostgresStore(Moving):
         table = f"{self.quoted}.supervisors"
         unseen = microseconds(self._unseen)
         return int(self.value(ANNOUNCE, self.owner_id, *self._who, place, state, unseen, idle, workers, table))
-
-    def note_ttl(self, ttl: float) -> None:
-        self._unseen = max(UNSEEN_LEAST, 3 * ttl)
 
     # wake-ups
 

@@ -24,6 +24,10 @@ COPIED_AT_ONCE = 20_000
 FOLDED_FROM = 100  # rows of counts more than need be
 FOLDED_AT_ONCE = 20_000
 CLAIM_LENGTH = 16_000_000  # of the texts of one claim
+FEW = 16
+FEW_HANDLERS = 64
+LIGHT_OF_FEW = CLAIM_LENGTH // FEW
+ALL = -(2**63)  # no priority and no age is below
 LIGHT = 4096  # what is longer is not read with the other candidates
 
 NOW = "(select {s}.clock())"
@@ -42,6 +46,15 @@ ENQUEUE = f"""with put as (
     returning id, queue, state),
   counted as (insert into {{s}}.counts(state, queue, tier, n) select state, queue, 0, count(*) from put group by state, queue)
   select id, pg_notify($3, '') from put order by id"""
+ENQUEUE_ONE = f"""with put as (
+    insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+    select id, id, $3, $4, $5, $6, $7, $8, due, now, case when due > now then {SCHEDULED} else {READY} end
+    from (select id, now, coalesce(now + $9::bigint, $10::bigint, now) as due
+      from (select nextval($1::regclass) as id, {NOW} as now) as it) as it
+    returning id, state),
+  counted as (insert into {{s}}.counts(state, queue, tier, n) select state, $4, 0, 1 from put)
+  select id, pg_notify($2, '') from put"""
+SEQUENCE = "select pg_get_serial_sequence($1, 'id')"
 RESERVE = "select nextval(pg_get_serial_sequence($1, 'id')) from generate_series(1, $2)"
 RESERVE_RUN = f"select {NOW}, min(id), max(id) from ({RESERVE}) as it(id)"
 COPY = """copy {s}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
@@ -67,6 +80,12 @@ def _candidates(tier: int, where: str, limit: str) -> str:
     return f"""(select {LEASE_LIGHT} from {{s}}.jobs
     where state = {READY} and queue = $1 and tier = {tier} and {where} and (select yes from open)
     order by priority desc, age, id limit greatest(0, {limit}) for no key update skip locked)"""
+
+
+def _few(where: str, limit: str) -> str:
+    return f"""(select id, handler, {LENGTH} as length from {{s}}.jobs
+    where state = {READY} and queue = $1 and tier = 0 and {where} and (select yes from open)
+    order by priority desc, age, id limit {limit} for no key update skip locked)"""
 
 
 LEASE_LIGHT = f"""id, token, handler, queue, case when {LENGTH} <= {LIGHT} then coalesce(payload, '') end as payload,
@@ -112,6 +131,20 @@ CANDIDATES_FROM = f"""{_BEGIN},
 CLAIM = f"""update {{s}}.jobs set state = {IN_FLIGHT}, token = token + 1, owner = $1, lease_until = {NOW} + $2,
     started_at = null, policy = $3
   where id = any($4::bigint[])"""
+# A few fresh jobs that are light and of handlers whose policy is known ($7, by handler), in one statement; none if one is not.
+CLAIM_FEW = f"""with open as materialized (
+    select not exists (select 1 from {{s}}.queues where queue = $1 and paused) as yes),
+  above as materialized {_few("priority > $3", "$2")},
+  there as materialized {_few("priority = $3 and age >= $4", "$2 - (select count(*) from above)")},
+  picked as materialized (select * from above union all select * from there),
+  moved as (update {{s}}.jobs set state = {IN_FLIGHT}, token = token + 1, owner = $5, lease_until = {NOW} + $6,
+      started_at = null, policy = $7::json ->> handler
+    where id = any(array(select id from picked))
+      and not exists (select 1 from picked where length > {LIGHT_OF_FEW} or $7::json ->> handler is null)
+    returning {LEASE}, age),
+  counted as (insert into {{s}}.counts(state, queue, tier, n) select state, $1, 0, sign * n
+    from (select count(*) as n from moved) as it, (values ({READY}, -1), ({IN_FLIGHT}, 1)) as way(state, sign) where n > 0)
+  select * from moved order by priority desc, age, id"""
 LENGTHS = f"""select {LENGTH} from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs using (id)
   order by place"""
 TEXTS = LENGTHS.replace(LENGTH, "coalesce(payload, ''), headers")
@@ -127,6 +160,8 @@ class Claims(Database):
     """By queue, at the last look."""
     _resolve: Resolve | None = None
     _resolved: dict[tuple[str, str], str]  # policies by (handler, queue), as the last `resolve` had it
+    _policies: dict[str, str | None]
+    _sequence: str | None = None  # of the ids
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -136,6 +171,8 @@ class Claims(Database):
         if not rows:
             return []
         try:
+            if len(rows) == 1 and self._sequence is None:
+                self._sequence = str(self.value(SEQUENCE, f"{self.quoted}.jobs"))
             if self.alone and len(rows) < COPIED_FROM:
                 with self.committing():
                     ids = self._insert(rows)
@@ -154,6 +191,8 @@ class Claims(Database):
         self.notified = True
 
     def _insert(self, rows: Sequence[EnqueueRow]) -> list[int]:
+        if len(rows) == 1:
+            return self.column(ENQUEUE_ONE, self._sequence, self.channel, *enqueued(rows[0]).values())
         batch = packed([enqueued(row) for row in rows])
         return self.column(ENQUEUE, batch, f"{self.quoted}.jobs", self.channel)
 
@@ -205,7 +244,8 @@ class Claims(Database):
         """One statement as long as nothing is due."""
         with self.transaction():
             self.write_counts()
-            (_, _, kept, due), *rows = self.rows(LOOK)
+            with self.in_itself():
+                (_, _, kept, due), *rows = self.rows(LOOK)
             if due is not None and due <= 0:
                 self.promote(limit)
                 self.write_counts()
@@ -223,8 +263,9 @@ class Claims(Database):
     def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
         if self.owner_id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
-        self.note_ttl(ttl)
         with self.transaction():
+            if len(takes) == 1 and (few := self._claim_few(takes[0], ttl, resolve)):
+                return few
             rows = [row for take in takes for row in self._pick(take)]
             rows = self._as_fit(rows)
             for policy, ids in self._by_policy(rows, resolve).items():
@@ -234,8 +275,24 @@ class Claims(Database):
                 self.count(IN_FLIGHT, queue, tier, n)
             return leases_from(rows)
 
-    def note_ttl(self, ttl: float) -> None:
-        """How long leases of this owner last, from which others tell when it should have been seen."""
+    def _claim_few(self, take: Take, ttl: float, resolve: Resolve) -> list[Lease]:
+        """In one statement, which is a transaction of its own if nothing else is in this one. None, if that can't be done."""
+        policies = self._policies_of(take.queue, resolve)
+        if take.limit > FEW or take.retries_most or policies is None:
+            return []
+        began = time.monotonic()
+        floor = self._floors.of(take.queue, take.urgent, began)
+        claim = (CLAIM_FEW, take.queue, take.limit, *(floor or (ALL, ALL)), self.owner_id, microseconds(ttl), policies)
+        if self.is_last:
+            with self.committing(), self.in_itself():
+                rows = self.rows(*claim)
+        else:
+            rows = self.rows(*claim)
+        self._floors.note(take.queue, [row for row in rows if row[7] < take.urgent])
+        if floor is None and rows:
+            now = time.monotonic()
+            self._floors.looked(take.queue, now - began, now)
+        return leases_from(rows)
 
     def _pick(self, take: Take) -> list[list[Any]]:
         began = time.monotonic()
@@ -273,10 +330,21 @@ class Claims(Database):
                 return ids[: max(1, place)]
         return ids
 
+    def _note_resolve(self, resolve: Resolve) -> None:
+        if resolve != self._resolve:  # the settings were read again
+            self._resolve, self._resolved, self._policies = resolve, {}, {}
+
+    def _policies_of(self, queue: str, resolve: Resolve) -> str | None:
+        """Those known for this queue, by handler, as JSON; None if they are none or many."""
+        self._note_resolve(resolve)
+        if queue not in self._policies:
+            known = {handler: policy for (handler, of), policy in self._resolved.items() if of == queue}
+            self._policies[queue] = packed(known) if 0 < len(known) <= FEW_HANDLERS else None
+        return self._policies[queue]
+
     def _by_policy(self, rows: Iterable[list[Any]], resolve: Resolve) -> dict[str, list[int]]:
         """The ids of rows of LEASE by the policy that they are claimed under, which is put into each."""
-        if resolve != self._resolve:  # the settings were read again
-            self._resolve, self._resolved = resolve, {}
+        self._note_resolve(resolve)
         ids: dict[str, list[int]] = {}
         for (handler, queue), run in groupby(rows, itemgetter(2, 3)):
             policy = self._resolved.get((handler, queue))
@@ -284,6 +352,7 @@ class Claims(Database):
                 if len(self._resolved) >= _RESOLVED_MOST:
                     self._resolved.clear()
                 policy = self._resolved[handler, queue] = policy_text(resolve(handler, queue))
+                self._policies.pop(queue, None)
             its = ids.setdefault(policy, [])
             for row in run:
                 row[11] = policy

@@ -51,7 +51,7 @@ class Database:
         self._deltas: Counter[tuple[int, str, int]] = Counter()
         self._later: list[Statement] = []
         self._after_commit: list[Callable[[], None]] = []
-        self._open_transaction = self._broken = self._begun = False
+        self._open_transaction = self._broken = self._begun = self._single = self._in_itself = False
         self._begin = BEGIN
         self._used = 0.0
 
@@ -62,13 +62,13 @@ class Database:
     # transactions
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, *, single: bool = False) -> Iterator[None]:
         self._check_process()
         if self._open_transaction:
             with self._joined():
                 yield
             return
-        self._open_transaction = True
+        self._open_transaction, self._single = True, single
         try:
             yield
             self._commit()
@@ -76,7 +76,7 @@ class Database:
             self._roll_back()
             raise
         finally:
-            self._open_transaction = self._broken = self._begun = False
+            self._open_transaction = self._broken = self._begun = self._single = False
         acts, self._after_commit = self._after_commit, []
         for act in acts:
             act()
@@ -127,6 +127,20 @@ class Database:
         """Whether a statement would be its own transaction, with the limits of the session."""
         return self._listen and not self._open_transaction
 
+    @property
+    def is_last(self) -> bool:
+        """Whether a claim is all that is written in this transaction, so that it may be one by itself (`in_itself`)."""
+        return self._listen and self._single and not (self._begun or self._later or self._deltas)
+
+    @contextmanager
+    def in_itself(self) -> Iterator[None]:
+        """A statement in here doesn't begin the transaction around it, if that has not begun: it is one of its own."""
+        self._in_itself = self._listen
+        try:
+            yield
+        finally:
+            self._in_itself = False
+
     def _roll_back(self) -> None:
         self._deltas.clear()
         self._later.clear()
@@ -174,7 +188,7 @@ class Database:
                 return [self._send(link, statement) for statement in statements][-1]
 
     def _openers(self) -> Iterable[Statement]:
-        if not self._open_transaction or self._begun:
+        if not self._open_transaction or self._begun or self._in_itself:
             return ()
         self._begun = True
         return [(self._begin, ())] if self._listen else [(self._begin, ()), (SET, ())]

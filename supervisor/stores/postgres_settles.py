@@ -54,7 +54,10 @@ LEASES = (
     f"select {LEASE} from {{s}}.jobs where id = any($2::bigint[]) and state = {IN_FLIGHT} and owner = $1 order by id"
 )
 
-OWNERS = f"""select id, owner, state, place, {NOW} > unseen_after,
+FORGOTTEN_AFTER = 3_600_000_000
+"""Microseconds that an owner without leases is remembered after it is off the list: only its own machine can end the programs
+that it has left there, and does when a supervisor runs there again."""
+OWNERS = f"""select id, owner, state, place, {NOW} > unseen_after + {FORGOTTEN_AFTER},
     exists (select 1 from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id)
   from {{s}}.supervisors where id is distinct from $1 order by id"""
 LAPSED = f"""select lease_until, started_at, lapses, owner, {LEASE} from {{s}}.jobs
@@ -96,7 +99,6 @@ class Settles(Claims):
             return self._settled(self._dispose, outcomes)
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
-        self.note_ttl(ttl)
         with self.transaction():
             return sorted(self._touch(EXTEND, microseconds(ttl), leases) | self._touch(MARK, 0, started))
 
@@ -171,8 +173,8 @@ class Settles(Claims):
             owners = {row[0]: row[1:] for row in self.rows(OWNERS, self.owner_id)}
             gone = {id for id, (_, state, place, *_) in owners.items() if state == LEFT or is_gone(place)}
             rows = self.rows(LAPSED, self.owner_id, array(gone), limit)
-            for id, (owner, _, _, overdue, holds) in owners.items():
-                if not holds and (id in gone or overdue):
+            for id, (owner, _, _, long_ago, holds) in owners.items():
+                if not holds and (id in gone or long_ago):
                     self._forget_owner(id, owner if id in gone else None)
         names = {id: owner for id, (owner, *_) in owners.items()}
         return [

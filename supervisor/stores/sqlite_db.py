@@ -81,7 +81,7 @@ class Database:
     # transactions
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, *, single: bool = False) -> Iterator[None]:
         self._check_process()
         if self._open_transaction:
             with self._joined():

@@ -47,9 +47,11 @@ class Stamps:
             times.setdefault(id, []).append(at)
         return times
 
-    def wait(self, count: int, patience: float = PATIENCE) -> None:
-        """Until so many lines are there. Looks seldom: the time is in the lines, and the machine is the jobs'."""
-        until(lambda: self.file.read_bytes().count(b"\n") >= count, f"{count} jobs in {self.file.name}", patience, 0.02)
+    def wait(self, count: int, patience: float = PATIENCE, every: float = 0.001) -> None:
+        """Until so many lines are there; looks `every` so many seconds."""
+        until(
+            lambda: self.file.read_bytes().count(b"\n") >= count, f"{count} jobs in {self.file.name}", patience, every
+        )
 
     def wait_for(self, id: object, patience: float = PATIENCE) -> int:
         """Until a job has started; when that was, in ns."""

@@ -9,8 +9,11 @@ import time
 import psycopg
 import pytest
 
+from supervisor.client import Client
+from supervisor.config import Settings, StoreSettings
 from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, StoreUnsure
 from supervisor.stores.postgres import PostgresStore
+from supervisor.stores.postgres_claims import ENQUEUE_ONE
 from supervisor.stores.postgres_link import Link
 from tests.stores.postgres_server import Server
 from tests.stores.shelf import (
@@ -128,6 +131,28 @@ def test_a_restart_in_between_is_survived(shelf, store, how):
     assert state_of(store, id) == "succeeded"
 
 
+def test_a_client_that_finds_the_server_away_waits_for_it_from_the_beginning(shelf, store):
+    settings = Settings(store=StoreSettings(url=shelf.server.url, options={"schema": shelf.schema}))
+    shelf.kill(store)
+    shelf.server.stop()
+    with pytest.raises(StoreAway), Client(settings, patience=0.1):
+        pass
+    ids = []
+
+    def enqueue():
+        with Client(settings, patience=20.0) as client:
+            ids.append(client.enqueue("mail"))
+
+    waiting = threading.Thread(target=enqueue)
+    waiting.start()
+    time.sleep(0.1)  # it has met nobody by now, or has yet to ask: it gets on either way
+    shelf.server.start()
+    shelf.admin.close()
+    shelf.admin = shelf.server.connect()
+    waiting.join()
+    assert shelf.sql("select id from {s}.jobs").fetchall() == [(ids[0],)]
+
+
 @pytest.mark.parametrize("name", ["enqueue many", "claim", "settle"])
 def test_a_server_that_hangs_keeps_nobody_longer_than_the_limit(shelf, store, name, monkeypatch):
     put(store)
@@ -162,7 +187,7 @@ def lose_answer_to_commit(monkeypatch, shelf):
 
         def and_lose(last):
             answer = exchange(last)
-            if last[0] == "commit" or not store._open_transaction:
+            if last[0] in ("commit", ENQUEUE_ONE):
                 monkeypatch.undo()
                 store._drop()
                 raise StoreAway("lost") from psycopg.OperationalError("server closed the connection unexpectedly")

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from supervisor.stores.base import EnqueueRow, Retention, Waiting
+from supervisor.stores.base import EnqueueRow, Presence, Retention, Waiting
 from supervisor.stores.postgres import PostgresStore
 from tests.stores.shelf import (
     TTL,
@@ -226,14 +226,28 @@ def test_a_machine_that_is_never_seen_again_goes_off_the_list_after_its_leases(s
     store.recover([release(one.lease)._replace(seen=one.deadline) for one in lapsed])
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
     store.lapsed(10)
+    assert store.column("select owner from {s}.supervisors order by id") == ["one", "far"], (
+        "it may have left programs there"
+    )
+    shelf.clock.step(3600)
+    store.lapsed(10)
     assert store.column("select owner from {s}.supervisors") == ["one"]
+
+
+@pytest.mark.parametrize(("ttl", "listed"), [(30.0, 90), (0.5, 5)])
+def test_one_of_another_machine_that_has_never_claimed_is_off_the_list_by_what_it_said(shelf, store, ttl, listed):
+    far = shelf.joined("far")
+    far.announce(Presence("running", ttl=ttl))
+    shelf.sql("update {s}.supervisors set place = null where owner = 'far'")
+    shelf.clock.step(listed)
+    assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"]
+    shelf.clock.step(1)
+    assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
 
 
 def test_one_that_was_forgotten_and_comes_back_is_on_the_list_again(shelf, store):
     other = shelf.joined("two")
     shelf.sql("delete from {s}.supervisors where owner = 'one'")
-    from supervisor.stores.base import Presence
-
     store.announce(Presence("running"))
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
     put(store)

@@ -1,13 +1,12 @@
-"""The chaos as a whole: two seats, a load, a hand and a watch over one small disk, from the first act to the evidence."""
+"""The chaos as a whole: seats, a load, a hand and a watch over one ground, from the first act to the evidence."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from typing import Any
 
 from tests.system.chaos_checks import Evidence
+from tests.system.chaos_grounds import Ground, Span, Unseen
 from tests.system.chaos_hand import Deed, Hand, plan
 from tests.system.chaos_load import CONFIG, PLUGIN, Load, accepted, letters_in, runs_of
 from tests.system.chaos_seats import Line, Seat
@@ -15,26 +14,26 @@ from tests.system.chaos_watch import Watch
 from tests.system.command import Command, wait_for
 
 BATCHES_PER_SECOND = 14.0
-DISKS = ("disk", "letters")
 
 
 class Chaos:
-    """In the folder of `command`, whose disks (DISKS) are there already. `without` are acts that can't be done."""
+    """In the folder of `command`, whose disks are there already. `without` are acts that can't be done."""
 
-    def __init__(self, command: Command, seed: str, without: frozenset[str]) -> None:
-        self._command, self._seed, self._without = command, seed, without
-        self._disk = command.folder / DISKS[0]
-        command.write(config=CONFIG, plugins={"load.py": PLUGIN})
-        self._seats = [Seat(command), Seat(command)]
-        self._load = Load(command, seed, BATCHES_PER_SECOND)
-        self._hand = Hand(self._seats, self._load, command.folder)
-        self.watch = Watch(command.folder)
+    def __init__(self, command: Command, ground: Ground, seed: str, without: frozenset[str]) -> None:
+        self._command, self._ground, self._seed, self._without = command, ground, seed, without
+        command.write(plugins={"load.py": PLUGIN})
+        for name, store in ground.configs().items():
+            (command.folder / f"{name}.yaml").write_text(f"store: {store}\n{CONFIG}")
+        self._seats = [Seat(command, stand) for stand in ground.stands]
+        self._load = Load(command, seed, BATCHES_PER_SECOND, ground.url)
+        self._hand = Hand(self._seats, self._load, ground)
+        self.watch = Watch(command.folder, ground)
 
     def rage(self, seconds: float) -> None:
         wait_for(lambda: all(seat.serves for seat in self._seats))
         self._load.start()
         self.watch.start()
-        self._hand.follow(plan(self._seed, seconds, self._without))
+        self._hand.follow(plan(self._seed, seconds, tricks_of(self._ground), self._without))
 
     def calm_down(self, patience: float) -> None:
         """What is left is done within `patience` seconds; whoever serves then ends well, and nothing is left."""
@@ -42,8 +41,8 @@ class Chaos:
         self._load.end()
         wait_for(self._all_is_done, patience, every=0.2)
         self._hand.end_well()
-        assert [seat.run.wait() for seat in self._seats] == [0, 0]
-        assert not list(self._disk.glob("*.bells")), "bells or owner files are left"
+        assert {seat.run.wait() for seat in self._seats} == {0}
+        assert not (left := self._ground.left()), f"left by supervisors that have ended: {left}"
         wait_for(self._no_process_is_left, timeout=5.0)
 
     def stop(self) -> None:
@@ -63,16 +62,19 @@ class Chaos:
         pending = self._ask("select job_id from letters where state = 1")
         assert not pending, f"letters are pending: {pending}"
         owners = self._ask("select owner, state from supervisors")
-        files = sorted(path.name for path in self._disk.glob("*.bells/*"))
-        assert (len(owners), len(files)) == (2, 4), f"somebody who is gone is not forgotten: {owners} {files}"
+        assert len(owners) == len(self._seats), f"somebody who is gone is not forgotten: {owners}"
+        assert not (left := self._ground.left(len(owners))), f"left by somebody who is gone: {left}"
 
     def _no_process_is_left(self) -> None:
         left = self._command.processes()
         assert not left, f"processes are left: {left}"
 
     def _ask(self, sql: str) -> list[Any]:
-        with closing(sqlite3.connect(f"file:{self._disk}/jobs.db?mode=ro", uri=True, timeout=5)) as db:
-            return db.execute(sql).fetchall()
+        try:
+            with self._ground.moment() as ask:
+                return ask(sql)
+        except Unseen as error:
+            raise AssertionError(f"the store can't be looked into: {error}") from error
 
     def evidence(self) -> Evidence:
         runs = sorted(sitting for seat in self._seats for sitting in seat.runs)
@@ -85,6 +87,7 @@ class Chaos:
             lines=[line for _, _, log in runs for line in log.read()],
             deeds=self._hand.deeds,
             codes={number: run.code or 0 for number, run, _ in runs},
+            stands={number: place for place, seat in enumerate(self._seats) for number, _, _ in seat.runs},
             letters=letters,
             torn=torn,
         )
@@ -105,6 +108,10 @@ class Chaos:
                 f"{self.watch.looks} looks",
             ]
         )
+
+
+def tricks_of(ground: Ground) -> dict[str, tuple[int, Span]]:
+    return {name: (trick.weight, trick.seconds) for name, trick in ground.tricks.items()}
 
 
 def _counted(deeds: list[Deed]) -> dict[str, int]:

@@ -16,9 +16,10 @@ from tests.system.chaos_load import RAISING, TTL, Run
 from tests.system.chaos_seats import Line
 
 SLACK = 0.25  # seconds between something and its line in the log, on a busy machine
-DEADLY = frozenset({"kill supervisor", "term supervisor", "stop supervisor"})
+DEADLY = frozenset({"kill supervisor", "term supervisor", "stop supervisor", "cut cable"})
 FATAL = frozenset({"kill supervisor"})
-HOLDING = frozenset({"lock database", "fill disk"})
+HOLDING = frozenset({"lock database", "fill disk", "restart server", "crash server", "freeze server"})
+STANDSTILL = frozenset({"stop supervisor", "cut cable"})
 RECOVERED_WITHIN = 15.0  # seconds; the other may stand still itself
 CAUSES = {
     "rejecting": {"rejected"},
@@ -30,7 +31,7 @@ CAUSES = {
 
 @dataclass
 class Evidence:
-    """`jobs` as `jobs list --json` shows them; `codes` by run number; `owners` gives the run number of each owner."""
+    """`jobs` as `jobs list --json` shows them; `codes` and `stands` by run number; `owners` gives the run number of each owner."""
 
     accepted: set[int]
     jobs: dict[int, dict[str, Any]]
@@ -39,6 +40,7 @@ class Evidence:
     lines: list[Line]
     deeds: list[Deed]
     codes: dict[int, int]
+    stands: dict[int, int]
     letters: set[int]
     torn: int
 
@@ -64,9 +66,12 @@ class Evidence:
     def met(self, what: frozenset[str], since: float, until: float, run: int | None = None) -> bool:
         """Whether the hand did one of these to the run (to any, if None) in this time."""
         return any(
-            deed.what in what and (run is None or deed.run == run) and deed.at <= until + SLACK and deed.until >= since - SLACK
+            deed.what in what and (run is None or self.hits(deed, run)) and deed.at <= until + SLACK and deed.until >= since - SLACK
             for deed in self.deeds
         )  # fmt: skip
+
+    def hits(self, deed: Deed, run: int) -> bool:
+        return deed.run == run or (deed.stand is not None and deed.stand == self.stands.get(run))
 
     def owner_of(self, error: dict[str, Any]) -> int | None:
         """The run that a failed attempt's lease belonged to."""
@@ -229,7 +234,7 @@ def overlapping_for_a_reason(evidence: Evidence) -> Problems:
             if run.end is None or again.at >= run.end or _lease_ended(evidence, id, run.at - TTL, again.at):
                 continue
             home = evidence.home(run.pid, run.at)
-            stood_still = evidence.met(frozenset({"stop supervisor"}), run.at - TTL, again.at, home)
+            stood_still = evidence.met(STANDSTILL, run.at - TTL, again.at, home)
             if not (stood_still and evidence.met(DEADLY, run.at, again.at)):
                 yield id, f"ran twice at once, and no lease was lost: {run}, {again}"
 

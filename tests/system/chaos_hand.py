@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 
 import psutil
 
+from tests.system.chaos_grounds import Ground, Span, Trick
 from tests.system.chaos_load import Load
 from tests.system.chaos_seats import Seat
 
@@ -21,7 +19,7 @@ BETWEEN = 0.3  # seconds from one act to the next, on the average
 TURN = 0.03
 MANY_WORKERS = 4
 
-ACTS: dict[str, tuple[int, tuple[float, float]]] = {  # how often, and for how many seconds
+ACTS: dict[str, tuple[int, Span]] = {  # how often, and for how many seconds
     "kill worker": (14, (0.0, 0.0)),
     "stop worker": (8, (0.05, 3.5)),
     "term worker": (3, (0.0, 0.0)),
@@ -35,11 +33,9 @@ ACTS: dict[str, tuple[int, tuple[float, float]]] = {  # how often, and for how m
     "hup supervisor": (3, (0.0, 0.0)),
     "ttin supervisor": (2, (0.0, 0.0)),
     "ttou supervisor": (2, (0.0, 0.0)),
-    "lock database": (4, (0.1, 2.5)),
-    "fill disk": (4, (0.3, 2.0)),
-    "fill letters": (4, (1.0, 5.0)),
     "kill client": (2, (0.0, 0.0)),
 }
+"""On every ground; each has tricks of its own."""
 
 
 @dataclass(frozen=True)
@@ -55,33 +51,37 @@ class Act:
 
 @dataclass
 class Deed:
-    """An act that met somebody: run number `run`, or nobody's in particular (0); monotonic seconds."""
+    """An act that met somebody: run number `run`, whoever sits at `stand`, or nobody in particular (0, None); monotonic
+    seconds."""
 
     what: str
     run: int
     pid: int
     at: float
     until: float
+    stand: int | None = None
 
 
-def plan(seed: str, seconds: float, without: frozenset[str] = frozenset()) -> list[Act]:
+def plan(
+    seed: str, seconds: float, tricks: Mapping[str, tuple[int, Span]], without: frozenset[str] = frozenset()
+) -> list[Act]:
     """The acts of `seconds` seconds. What is left out changes nothing of the rest."""
     chance, at, acts = Random(seed), 1.0, []
-    names, weights = list(ACTS), [weight for weight, _ in ACTS.values()]
+    known = {**ACTS, **tricks}
+    names, weights = list(known), [weight for weight, _ in known.values()]
     while (at := at + chance.expovariate(1 / BETWEEN)) < seconds:
         what = chance.choices(names, weights)[0]
-        act = Act(at, what, chance.random(), chance.random(), chance.uniform(*ACTS[what][1]))
+        act = Act(at, what, chance.random(), chance.random(), chance.uniform(*known[what][1]))
         if what not in without:
             acts.append(act)
     return acts
 
 
 class Hand:
-    """In `folder` are the small disks `disk`, with the database, and `letters`. Every deed is undone in time, and by `rest` at
-    the latest."""
+    """Every deed is undone in time, and by `rest` at the latest."""
 
-    def __init__(self, seats: list[Seat], load: Load, folder: Path) -> None:
-        self._seats, self._load, self._folder = seats, load, folder
+    def __init__(self, seats: list[Seat], load: Load, ground: Ground) -> None:
+        self._seats, self._load, self._ground = seats, load, ground
         self._undo: list[tuple[Deed, Callable[[], object]]] = []
         self.deeds: list[Deed] = []
 
@@ -125,10 +125,8 @@ class Hand:
         if act.what == "kill client":
             self._load.kill()
             self._note(act, 0, 0)
-        elif object == "database":
-            self._lock(act)
-        elif verb == "fill":
-            self._fill(act, self._folder / object / "filler")
+        elif (trick := self._ground.tricks.get(act.what)) is not None:
+            self._play(act, trick)
         else:
             self._signal(act, verb, object)
 
@@ -170,25 +168,12 @@ class Hand:
         workers = seat.workers()
         return workers[int(which * len(workers))] if workers else None
 
-    def _lock(self, act: Act) -> None:
-        db = sqlite3.connect(self._folder / "disk" / "jobs.db", timeout=0.3, isolation_level=None)
-        try:
-            db.execute("begin immediate")
-        except sqlite3.OperationalError:
-            db.close()
+    def _play(self, act: Act, trick: Trick) -> None:
+        deed = self._note(act, 0, 0)
+        played = trick.play(act.whom)
+        if played is None:
+            self.deeds.remove(deed)
             return
-        self._undo.append((self._note(act, 0, 0), db.close))
-
-    def _fill(self, act: Act, filler: Path) -> None:
-        if not filler.exists():
-            self._undo.append((self._note(act, 0, 0), filler.unlink))
-            fill(filler)
-
-
-def fill(filler: Path) -> None:
-    """Until nothing more goes onto its disk."""
-    with filler.open("ab", buffering=0) as file:
-        for size in (1 << 20, 1 << 12, 1):
-            with suppress(OSError):
-                while True:
-                    os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), size)
+        deed.stand, undo = played
+        deed.until = time.monotonic() + act.seconds
+        self._undo.append((deed, undo))

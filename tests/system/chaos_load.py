@@ -20,7 +20,6 @@ RETRIES = 3
 RAISING = frozenset({"flaky", "doomed", "later"})
 
 CONFIG = f"""
-store: sqlite:///disk/jobs.db
 workers: {{count: 2, timeout: 30s, heartbeat: 100ms, heartbeat_timeout: 2s}}
 lease: {{ttl: {TTL}s}}
 retry: {{max_retries: {RETRIES}, backoff: {{base: 50ms, factor: 2, max: 400ms}}}}
@@ -142,8 +141,9 @@ def bulky(job):
 
 CLIENT = r"""
 import os, random, signal, sqlite3, sys, time
+import psycopg
 from supervisor import Client
-from supervisor.stores.base import StoreAway
+from supervisor.stores.base import StoreAway, StoreUnsure
 
 MANY = 150  # jobs waiting, beyond which only a few come in: what is left when the hand rests takes time
 
@@ -169,13 +169,24 @@ KINDS = {
 WEIGHTS = [weight for weight, _ in KINDS.values()]
 
 
-counts = sqlite3.connect("file:disk/jobs.db?mode=ro", uri=True, timeout=1)
+def connected():
+    url = sys.argv[3]
+    if url.startswith("postgresql:"):
+        return psycopg.connect(url, autocommit=True, connect_timeout=2, options="-c search_path=supervisor")
+    return sqlite3.connect("file:disk/jobs.db?mode=ro", uri=True, timeout=1)
+
+
+counts = None
 
 
 def crowded():
+    global counts
     try:
+        if counts is None:
+            counts = connected()
         return counts.execute("select coalesce(sum(n), 0) from counts where state < 3").fetchone()[0] > MANY
-    except sqlite3.OperationalError:
+    except (sqlite3.OperationalError, psycopg.OperationalError):
+        counts = None
         return True
 
 
@@ -192,17 +203,26 @@ def jobs_of(batch):
         yield job
 
 
-with Client("sqlite:///disk/jobs.db", patience=5.0) as client:
-    batch = 0
+def load(client):
+    global batch
     while not asked:
         batch += 1
         jobs = list(jobs_of(f"{sys.argv[1]}/{batch}"))
         try:
             ids = client.enqueue_many(jobs) if len(jobs) > 1 else [client.enqueue(**jobs[0])]
-        except StoreAway:
+        except (StoreAway, StoreUnsure):
             continue
         os.write(ledger, (" ".join(map(str, ids)) + "\n").encode())
         time.sleep(chance.expovariate(float(sys.argv[2]) / (10 if crowded() else 1)))
+
+
+batch = 0
+while not asked:
+    try:
+        with Client(sys.argv[3], patience=5.0) as client:
+            load(client)
+    except StoreAway:
+        pass
 """
 
 
@@ -219,13 +239,13 @@ class Run:
 class Load:
     """One client at a time, which enqueues until it is ended; killed, another goes on."""
 
-    def __init__(self, command: Command, seed: str, batches_per_second: float) -> None:
-        self._command, self._seed, self._pace = command, seed, batches_per_second
+    def __init__(self, command: Command, seed: str, batches_per_second: float, url: str) -> None:
+        self._command, self._seed, self._pace, self._url = command, seed, batches_per_second, url
         self._clients: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         seed = f"{self._seed}/{len(self._clients)}"
-        arguments = [sys.executable, "-c", CLIENT, seed, str(self._pace)]
+        arguments = [sys.executable, "-c", CLIENT, seed, str(self._pace), self._url]
         self._clients.append(subprocess.Popen(arguments, cwd=self._command.folder, env=self._command.env))
 
     def kill(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from tests.system.chaos_grounds import Stand
 from tests.system.command import Command, Running
 
 AWAY_FOR = 0.3  # seconds until the next supervisor is started
@@ -34,9 +35,9 @@ class Line:
 class Log:
     """What a run has logged so far; each `read` goes on where the last one ended."""
 
-    def __init__(self, run: Running, number: int) -> None:
+    def __init__(self, run: Running, number: int, skew: float) -> None:
         self._path, self._number, self._offset = run._log, number, 0
-        self._monotonic = time.time() - time.monotonic()
+        self._monotonic = time.time() - time.monotonic() + skew
         self.lines: list[Line] = []
 
     def read(self) -> list[Line]:
@@ -60,16 +61,16 @@ class Log:
 class Seat:
     """`run` is the supervisor that sits here now."""
 
-    def __init__(self, command: Command) -> None:
-        self._command = command
+    def __init__(self, command: Command, stand: Stand) -> None:
+        self._command, self._stand = command, stand
         self.runs: list[tuple[int, Running, Log]] = []
         self._empty_since: float | None = None
         self.sit()
 
     def sit(self) -> None:
-        run = self._command.run()
+        run = self._command.run(under=self._stand.under, config=self._stand.config)
         self.number = len(self._command.runs)
-        self.run, self.log = run, Log(run, self.number)
+        self.run, self.log = run, Log(run, self.number, self._stand.skew)
         self.runs.append((self.number, run, self.log))
         self._empty_since = None
 

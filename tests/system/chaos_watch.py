@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.stores.codes import DELIVERED, FAILED, IN_FLIGHT, SUCCEEDED
+from tests.system.chaos_grounds import Ground, Unseen
 from tests.system.chaos_load import letters_in
 
 EVERY = 0.2
 SHARE = 0.1  # of the time, at most, is spent looking
 
 ROWS = "select id, state, token, finished_at, retries, owner, lease_until, tier, queue from jobs"
+COUNTS = "select state, queue, tier, sum(n) from counts group by state, queue, tier having sum(n) != 0"
 
 
 class Row(NamedTuple):
@@ -37,8 +37,8 @@ class Row(NamedTuple):
 class Watch:
     """A thread from `start` to `end`. `problems` are what it has found; `looks` is how often it looked."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, ground: Ground) -> None:
+        self._folder, self._ground = folder, ground
         self._before: dict[int, Row] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -67,13 +67,12 @@ class Watch:
     def _look(self) -> None:
         """The store first: a letter that it calls delivered must be in the file already."""
         try:
-            with closing(sqlite3.connect(f"file:{self._folder}/disk/jobs.db?mode=ro", uri=True, timeout=5)) as db:
-                db.execute("begin")
-                rows = [Row(*row) for row in db.execute(ROWS)]
-                counts = {(s, q, t): n for s, q, t, n in db.execute("select state, queue, tier, n from counts where n")}
-                letters = dict(db.execute("select job_id, state from letters"))
-        except sqlite3.OperationalError:
-            return  # no room on the disk, or somebody has locked it
+            with self._ground.moment() as ask:
+                rows = [Row(*row) for row in ask(ROWS)]
+                counts = {(s, q, t): n for s, q, t, n in ask(COUNTS)}
+                letters = dict(ask("select job_id, state from letters"))
+        except Unseen:
+            return
         self.looks += 1
         self._tell(problem for row in rows for problem in self._row_problems(row))
         self._tell(self._count_problems(rows, counts))

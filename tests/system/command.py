@@ -147,16 +147,21 @@ class Command:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(text))
 
-    def run(self, *arguments: str, under: Sequence[str] = ()) -> Running:
-        """Start `supervisor run`; it is ended with the test at the latest. `under` is a command that execs it."""
-        run = Running([*under, *self.arguments("run", *arguments)], self.folder, self.env, len(self.runs) + 1)
+    def run(self, *arguments: str, under: Sequence[str] = (), config: str = "supervisor") -> Running:
+        """Start `supervisor run`; it is ended with the test at the latest. `under` is a command that execs it, `config` the name
+        of its own config."""
+        run = Running(
+            [*under, *self.arguments("run", *arguments, config=config)], self.folder, self.env, len(self.runs) + 1
+        )
         self.runs.append(run)
         return run
 
-    def call(self, *arguments: str, input: str = "", timeout: float = 60.0, under: Sequence[str] = ()) -> Ended:
+    def call(
+        self, *arguments: str, input: str = "", timeout: float = 60.0, under: Sequence[str] = (), config: str = "supervisor"
+    ) -> Ended:  # fmt: skip
         """Run any command to its end, as a process; `under` is a command that runs it."""
         ended = subprocess.run(
-            [*under, *self.arguments(*arguments)], cwd=self.folder, env=self.env, input=input, capture_output=True, text=True,
+            [*under, *self.arguments(*arguments, config=config)], cwd=self.folder, env=self.env, input=input, capture_output=True, text=True,
             timeout=timeout, start_new_session=True,
         )  # fmt: skip
         return Ended(ended.returncode, ended.stdout, ended.stderr)
@@ -244,5 +249,5 @@ class Command:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def arguments(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "supervisor", *arguments, "-c", str(self.config)]
+    def arguments(self, *arguments: str, config: str = "supervisor") -> list[str]:
+        return [sys.executable, "-m", "supervisor", *arguments, "-c", str(self.folder / f"{config}.yaml")]

@@ -127,6 +127,11 @@ def test_a_file_that_is_not_there_is_refused(url):
         Client(url).enqueue("a")
 
 
+def test_a_store_that_no_supervisor_sees_is_refused():
+    with pytest.raises(StoreError, match="memory:// lives inside one process"):
+        Client("memory://").enqueue("mail")
+
+
 def test_without_a_url_it_uses_the_config_of_the_command_line(tmp_path, monkeypatch):
     monkeypatch.delenv("SUPERVISOR_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)

@@ -24,7 +24,7 @@ class Notebook:
         self.away: Callable[[], bool] = lambda: False
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, *, single: bool = False) -> Iterator[None]:
         self.open = []
         yield
         if self.away():

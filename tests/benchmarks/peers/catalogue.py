@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.benchmarks.peers import ours
 from tests.benchmarks.peers.base import Peer, Place
@@ -52,6 +53,23 @@ def _procrastinate(place: Place) -> Sequence[Sequence[str]]:
 
 
 SUPERVISOR = Peer(OURS, OURS, "ours", ("job-supervisor",), None, 50_000, "", ours.commands, bulk=True)
+SUPERVISOR_POSTGRES = Peer(
+    "supervisor-postgres",
+    f"{OURS} on PostgreSQL",
+    "ours",
+    ("job-supervisor", "psycopg"),
+    "postgresql",
+    15_000,
+    "",
+    ours.commands,
+    bulk=True,
+)
+SUPERVISORS_POSTGRES = replace(
+    SUPERVISOR_POSTGRES,
+    name="supervisors-postgres",
+    title=f"2 x {OURS} on PostgreSQL, 1 worker each",
+    commands=ours.commands_apart,
+)
 HUEY_SQLITE = _huey("sqlite")
 HUEY_REDIS = _huey("redis")
 CELERY = Peer(

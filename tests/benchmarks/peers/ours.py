@@ -1,12 +1,16 @@
-"""This project, on SQLite."""
+"""This project: on PostgreSQL if its place has a server, else on SQLite."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import psycopg
 
 from supervisor import Client
 from supervisor.config import load
@@ -67,19 +71,23 @@ def supervisor_events(events):
 """
 
 
-def write(place: Place) -> None:
-    """The config and the plugin of this place."""
+def write(place: Place, workers: int | None = None) -> None:
+    """The config and the plugin of this place; `workers` of each supervisor, all there are unless given."""
     settings = place.settings
     timeout = "" if settings.timeout is None else f", timeout: {settings.timeout:g}s"
     folder = Path(place.folder)
     (folder / "plugins").mkdir(exist_ok=True)
     (folder / "plugins" / "bench.py").write_text(PLUGIN)
     config(place).write_text(
-        f"store: {{url: 'sqlite:///jobs.db', synchronous: {settings.synchronous}}}\n"
-        f"workers: {{count: {settings.workers}{timeout}}}\n"
+        f"store: {json.dumps(_store(place))}\n"
+        f"workers: {{count: {workers or settings.workers}{timeout}}}\n"
         f"retry: {{max_retries: {settings.retries}}}\n"
         "log: {level: warning}\n"
     )
+
+
+def _store(place: Place) -> dict[str, str]:
+    return {"url": place.url} if place.url else {"url": "sqlite:///jobs.db", "synchronous": place.settings.synchronous}
 
 
 def config(place: Place) -> Path:
@@ -92,31 +100,46 @@ def database(place: Place) -> Path:
 
 def commands(place: Place) -> Sequence[Sequence[str]]:
     write(place)
-    return [[sys.executable, "-m", "supervisor", "run", "-c", str(config(place))]]
+    return [_command(place)]
+
+
+def commands_apart(place: Place) -> Sequence[Sequence[str]]:
+    """As many supervisors as there are workers, each with one of them."""
+    write(place, workers=1)
+    return [_command(place)] * place.settings.workers
+
+
+def _command(place: Place) -> Sequence[str]:
+    return [sys.executable, "-m", "supervisor", "run", "-c", str(config(place))]
 
 
 class Store:
     """Asks the store behind the supervisor's back."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self.db = db
+    def __init__(self, ask: Callable[[str], Sequence[Any]], schema: str = "") -> None:
+        self._ask, self._schema = ask, schema
 
     def succeeded(self, each: bool = False) -> int:
         """From the store's own counts, which costs nothing; or by counting each job."""
-        query = "select count(*) from jobs where state = ?" if each else "select sum(n) from counts where state = ?"
-        return int(self.db.execute(query, (SUCCEEDED,)).fetchone()[0] or 0)
+        what, table = ("count(*)", "jobs") if each else ("sum(n)", "counts")
+        return int(self._ask(f"select {what} from {self._schema}{table} where state = {SUCCEEDED}")[0] or 0)
 
     def span(self) -> tuple[float, float]:
         """When the first of the jobs that succeeded started, and when the last was settled; seconds since the epoch."""
-        query = "select min(started_at), max(finished_at) from jobs where state = ? and state >= ?"
-        first, last = self.db.execute(query, (SUCCEEDED, SUCCEEDED)).fetchone()
+        first, last = self._ask(
+            f"select min(started_at), max(finished_at) from {self._schema}jobs where state = {SUCCEEDED} and state >= {SUCCEEDED}"
+        )
         return first / 1e6, last / 1e6
 
 
 @contextlib.contextmanager
 def asking(place: Place) -> Iterator[Store]:
-    with contextlib.closing(sqlite3.connect(database(place))) as db:
-        yield Store(db)
+    if place.url:
+        with psycopg.connect(place.url, autocommit=True) as link:
+            yield Store(lambda query: link.execute(query).fetchone() or (), "supervisor.")
+    else:
+        with contextlib.closing(sqlite3.connect(database(place))) as db:
+            yield Store(lambda query: db.execute(query).fetchone())
 
 
 class Jobs:
