@@ -44,6 +44,13 @@ class Clock:
         return round(self.now * 1e6)
 
 
+def is_readable(fd: int | None, seconds: float) -> bool:
+    assert fd is not None
+    waiting = select.poll()
+    waiting.register(fd, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
+
+
 class Shelf:
     bell_holds = 1000
     """More rings than that a bell doesn't take."""
@@ -68,11 +75,11 @@ class Shelf:
 
     def rung(self, store: Store) -> bool:
         """Whether somebody has rung: waits as long as one may take."""
-        return bool(select.select([store.bell()], [], [], self.ring_takes)[0])
+        return is_readable(store.bell(), self.ring_takes)
 
     def quiet(self, store: Store) -> bool:
         """Whether nobody has rung, nor has a ring on its way."""
-        return not select.select([store.bell()], [], [], min(0.1, self.ring_takes))[0]
+        return not is_readable(store.bell(), min(0.1, self.ring_takes))
 
     def hush(self, store: Store) -> None:
         """Off the bell with what rang, and with what is on its way."""

@@ -165,7 +165,7 @@ def test_an_outcome_is_kept_while_the_server_lets_nobody_in(postgres: Command, s
             " where pid != pg_backend_pid() and backend_type = 'client backend'"
         )
         (postgres.folder / "gate").touch()
-        run.says("no pg_hba.conf entry")
+        run.says("store is away")
     finally:
         rules.write_text(before)
         admin.execute("select pg_reload_conf()")
