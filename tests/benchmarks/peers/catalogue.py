@@ -52,6 +52,14 @@ def _procrastinate(place: Place) -> Sequence[Sequence[str]]:
     return [worker] * place.settings.workers
 
 
+def _pgqueuer(place: Place) -> Sequence[Sequence[str]]:
+    words = ("run", f"{_CODE}.pgqueuer:serve", "--log-level", "WARNING", "--batch-size", PGQUEUER_BATCH)
+    return [_python("pgqueuer", *words)] * place.settings.workers
+
+
+PGQUEUER_BATCH = 100
+"""Jobs that one takes at once; of its default, 10, it is slower."""
+
 SUPERVISOR = Peer(OURS, OURS, "ours", ("job-supervisor",), None, 50_000, "", ours.commands, bulk=True)
 SUPERVISOR_POSTGRES = Peer(
     "supervisor-postgres",
@@ -114,6 +122,17 @@ PROCRASTINATE = Peer(
     _procrastinate,
     bulk=True,
 )
+PGQUEUER = Peer(
+    "pgqueuer",
+    "PgQueuer",
+    "pgqueuer",
+    ("pgqueuer", "asyncpg"),
+    "postgresql",
+    2_000,
+    "runs jobs on its own event loop: no timeout, and what blocks or dies takes the others with it",
+    _pgqueuer,
+    bulk=True,
+)
 PEBBLE = Peer(
     "pebble",
     "pebble.ProcessPool",
@@ -125,4 +144,4 @@ PEBBLE = Peer(
     lambda place: [],
 )
 
-PEERS = (HUEY_SQLITE, HUEY_REDIS, CELERY, DRAMATIQ, RQ, PROCRASTINATE)
+PEERS = (HUEY_SQLITE, HUEY_REDIS, CELERY, DRAMATIQ, RQ, PROCRASTINATE, PGQUEUER)
