@@ -53,12 +53,8 @@ def _procrastinate(place: Place) -> Sequence[Sequence[str]]:
 
 
 def _pgqueuer(place: Place) -> Sequence[Sequence[str]]:
-    words = ("run", f"{_CODE}.pgqueuer:serve", "--log-level", "WARNING", "--batch-size", PGQUEUER_BATCH)
-    return [_python("pgqueuer", *words)] * place.settings.workers
+    return [_python(f"{_CODE}.pgqueuer")] * place.settings.workers
 
-
-PGQUEUER_BATCH = 100
-"""Jobs that one takes at once; of its default, 10, it is slower."""
 
 SUPERVISOR = Peer(OURS, OURS, "ours", ("job-supervisor",), None, 50_000, "", ours.commands, bulk=True)
 SUPERVISOR_POSTGRES = Peer(
@@ -128,7 +124,7 @@ PGQUEUER = Peer(
     "pgqueuer",
     ("pgqueuer", "asyncpg"),
     "postgresql",
-    2_000,
+    1_500,
     "runs jobs on its own event loop: no timeout, and what blocks or dies takes the others with it",
     _pgqueuer,
     bulk=True,

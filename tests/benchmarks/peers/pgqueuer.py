@@ -14,12 +14,15 @@ from pgqueuer import AsyncpgDriver, PgQueuer, Queries
 from tests.benchmarks import tasks
 from tests.benchmarks.peers.base import Payload, Task, here
 
+BATCH = 100
+"""Jobs that a process takes at once; its default is 10."""
+
 place = here()
 
 
 @asynccontextmanager
 async def serve() -> AsyncIterator[PgQueuer]:
-    """What `pgqueuer run` runs."""
+    """What a worker process runs, to its end."""
     connection = await asyncpg.connect(place.url)
     try:
         queue = PgQueuer(AsyncpgDriver(connection))
@@ -53,3 +56,12 @@ class Jobs:
 
 def connect() -> Jobs:
     return Jobs()
+
+
+async def work() -> None:
+    async with serve() as queue:
+        await queue.run(batch_size=BATCH)
+
+
+if __name__ == "__main__":
+    asyncio.run(work())
