@@ -124,7 +124,7 @@ PGQUEUER = Peer(
     "pgqueuer",
     ("pgqueuer", "asyncpg"),
     "postgresql",
-    1_500,
+    7_000,
     "runs jobs on its own event loop: no timeout, and what blocks or dies takes the others with it",
     _pgqueuer,
     bulk=True,
