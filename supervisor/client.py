@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from supervisor.config import Settings, StoreSettings, load
 from supervisor.jobs import Backoff, NewJob
-from supervisor.new_jobs import InvalidJob, checked, row_of
+from supervisor.new_jobs import InvalidJob, checked, rows_of
 from supervisor.plugin_manager import PluginManager, discover
 from supervisor.stores import BUILT_IN, guest_of, insist, open_store
 from supervisor.stores.base import EnqueueRow, Guest, Store, StoreError
@@ -101,7 +101,7 @@ class Client:
         limit, queue_for = self._settings.limits.payload, self._settings.queue_for
         rows: list[EnqueueRow] = []
         try:
-            rows.extend(row_of(job, limit=limit, queue_for=queue_for) for job in jobs)
+            rows.extend(rows_of(jobs, limit=limit, queue_for=queue_for))
         except InvalidJob as error:
             raise InvalidJob(f"jobs[{len(rows)}]: {error}") from None
         return self._enqueue(rows, connection)

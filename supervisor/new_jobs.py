@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -21,12 +21,34 @@ from supervisor.stores.base import EnqueueRow
 MAX_NAME = 255
 MAX_RETRIES = 1000
 _KEYS = tuple(field.name for field in fields(NewJob))
+_NOTHING_ELSE = EnqueueRow("", "")[3:]
 _all_fields = attrgetter(*_KEYS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class InvalidJob(ValueError):
     """A job that can't be enqueued; the message names the key and what was expected."""
+
+
+def rows_of(
+    jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]], *, limit: int, queue_for: Callable[[str], str]
+) -> Iterator[EnqueueRow]:
+    """`row_of` each. Of (handler, payload) only the payload is checked if another of that handler was before: a program that
+    enqueues many at once waits for this."""
+    queues: dict[str, str] = {}
+    make = tuple.__new__
+    for job in jobs:
+        if type(job) is tuple and len(job) == 2 and type(job[0]) is str:
+            handler, payload = job
+            queue = queues.get(handler)
+            if queue is not None:
+                yield make(EnqueueRow, (handler, _json("payload", payload, limit), queue, *_NOTHING_ELSE))
+                continue
+            row = row_of(job, limit=limit, queue_for=queue_for)
+            queues[handler] = row.queue
+            yield row
+        else:
+            yield row_of(job, limit=limit, queue_for=queue_for)
 
 
 def row_of(

@@ -386,6 +386,9 @@ def _lines(rows: Sequence[EnqueueRow], ids: Sequence[int], now: int) -> str:
     plain = _is_plain("".join([f"{row[0]}{row[1]}{row[2]}" for row in rows]))
     lines = []
     for row, id in zip(rows, ids, strict=True):
+        if plain and row[4:] == _NOTHING_SPECIAL:
+            lines.append(f"{id}\t{id}\t{row[0]}\t{row[2]}\t{row[1]}\t\\N\t{row[3]}\t\\N\t{now}\t{now}\t{READY}\n")
+            continue
         handler, payload, queue, priority, delay, at, *own, headers = row
         if not plain:
             handler, payload, queue = _escaped(handler), _escaped(payload), _escaped(queue)
@@ -399,6 +402,7 @@ def _lines(rows: Sequence[EnqueueRow], ids: Sequence[int], now: int) -> str:
     return "".join(lines)
 
 
+_NOTHING_SPECIAL = EnqueueRow("", "")[4:]
 _NO_OPTIONS = [None, None, None]
 
 

@@ -30,6 +30,7 @@ ROWS = (
     "footprint",
     "mixed",
     "fairness",
+    "postgres",
 )
 # Contenders that are no queues of their own stand beside the peers of the catalogue: they have a store of ours, or none.
 OTHERS = {"pebble": "Pebble"}

@@ -32,8 +32,8 @@ def run(run: Run) -> None:
     jobs = JOBS // 50 if run.quick else JOBS
     contenders = {SUPERVISOR.title: partial(drained, SUPERVISOR, jobs), YARDSTICK: partial(yardstick, jobs)}
     for peer in run.wanted(PEERS):
-        contenders[peer.title] = partial(drained, peer, _share(peer, run.quick))
-        table.note(f"{peer.title}: {_share(peer, run.quick):,} jobs; {peer.lacks}")
+        contenders[peer.title] = partial(drained, peer, share(peer, run.quick))
+        table.note(f"{peer.title}: {share(peer, run.quick):,} jobs; {peer.lacks}")
     table.note(f"{SUPERVISOR.title}: {jobs:,} jobs, durable (synchronous=FULL), until the last is settled as succeeded")
     table.note("Redis keeps nothing on disk; PostgreSQL is durable, as it comes")
     run.compare(table, contenders)
@@ -51,7 +51,7 @@ def drained(peer: Peer, jobs: int) -> Mapping[str, float]:
         client.enqueue_many("stamp", [stamps.payload(number) for number in range(LAST)])
         with place.workers():
             stamps.wait(LAST + 1, every=SELDOM)
-            settled = _settled(place, jobs) if peer is SUPERVISOR else 0.0
+            settled = _settled(place, jobs) if peer.module == SUPERVISOR.module else 0.0
             times = [at / 1e9 for _id, at, _pid in stamps.lines()]
             return {RATE.name: jobs / (max(*times, settled) - min(times))}
 
@@ -75,6 +75,6 @@ def _settled(place: Site, jobs: int) -> float:
     return at
 
 
-def _share(peer: Peer, quick: bool) -> int:
+def share(peer: Peer, quick: bool) -> int:
     """As many jobs as it drains in seconds."""
     return max(2 * LAST, int(peer.drains * SECONDS / (10 if quick else 1)))

@@ -42,6 +42,7 @@ def store(request, shelf):
 STATEMENTS = {
     "claim": (claims.CANDIDATES, ("q1", 100, 10, 50, 100), {"ready"}),
     "claim from": (claims.CANDIDATES_FROM, ("q1", 100, 10, 50, 100, 0, 25_000), {"ready"}),
+    "claim few": (claims.CLAIM_FEW, ("q1", 10, -100, 0, 1, 1, "{}"), {"ready", "jobs_pkey"}),
     "promote": (claims.PROMOTE, (1000,), {"scheduled", "jobs_pkey"}),
     "next due": (claims.NEXT_DUE, (), {"scheduled"}),
     "claimed": (claims.CLAIM, (1, 1, "[]", "{1,2,3}"), {"jobs_pkey"}),

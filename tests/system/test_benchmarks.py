@@ -30,3 +30,20 @@ def test_the_command_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert all(figure["median"] > 0 for figure in table["figures"])
     assert "| supervisor | drain |" in markdown.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.json", "all.md"]
+
+
+@pytest.mark.timeout(60)
+def test_on_postgresql_too(tmp_path: Path) -> None:
+    """Not in a folder of the test's: the server's user may not enter that."""
+    data = tmp_path / "all.json"
+    words = ["postgres", "--quick", "--peers", "none", "--json", str(data)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (table,) = json.loads(data.read_text())["tables"]
+    assert {figure["contender"] for figure in table["figures"]} == {
+        "supervisor on PostgreSQL",
+        "2 x supervisor on PostgreSQL, 1 worker each",
+    }
+    assert all(figure["median"] > 0 for figure in table["figures"]) and not table["absent"]

@@ -52,6 +52,10 @@ def _procrastinate(place: Place) -> Sequence[Sequence[str]]:
     return [worker] * place.settings.workers
 
 
+def _pgqueuer(place: Place) -> Sequence[Sequence[str]]:
+    return [_python(f"{_CODE}.pgqueuer")] * place.settings.workers
+
+
 SUPERVISOR = Peer(OURS, OURS, "ours", ("job-supervisor",), None, 50_000, "", ours.commands, bulk=True)
 SUPERVISOR_POSTGRES = Peer(
     "supervisor-postgres",
@@ -114,6 +118,17 @@ PROCRASTINATE = Peer(
     _procrastinate,
     bulk=True,
 )
+PGQUEUER = Peer(
+    "pgqueuer",
+    "PgQueuer",
+    "pgqueuer",
+    ("pgqueuer", "asyncpg"),
+    "postgresql",
+    7_000,
+    "runs jobs on its own event loop: no timeout, and what blocks or dies takes the others with it",
+    _pgqueuer,
+    bulk=True,
+)
 PEBBLE = Peer(
     "pebble",
     "pebble.ProcessPool",
@@ -125,4 +140,4 @@ PEBBLE = Peer(
     lambda place: [],
 )
 
-PEERS = (HUEY_SQLITE, HUEY_REDIS, CELERY, DRAMATIQ, RQ, PROCRASTINATE)
+PEERS = (HUEY_SQLITE, HUEY_REDIS, CELERY, DRAMATIQ, RQ, PROCRASTINATE, PGQUEUER)

@@ -1,0 +1,67 @@
+"""PgQueuer on PostgreSQL, by asyncpg, as its documentation has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+from pgqueuer import AsyncpgDriver, PgQueuer, Queries
+
+from tests.benchmarks import tasks
+from tests.benchmarks.peers.base import Payload, Task, here
+
+BATCH = 100
+"""Jobs that a process takes at once; its default is 10."""
+
+place = here()
+
+
+@asynccontextmanager
+async def serve() -> AsyncIterator[PgQueuer]:
+    """What a worker process runs, to its end."""
+    connection = await asyncpg.connect(place.url)
+    try:
+        queue = PgQueuer(AsyncpgDriver(connection))
+        for task in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die):
+            queue.entrypoint(task.__name__)(_entrypoint(task))
+        yield queue
+    finally:
+        await connection.close()
+
+
+def _entrypoint(task: Callable[[Payload], None]) -> Callable[[Any], Any]:
+    async def run(job: Any) -> None:
+        task(json.loads(job.payload))
+
+    return run
+
+
+class Jobs:
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._queries = Queries(AsyncpgDriver(self._loop.run_until_complete(asyncpg.connect(place.url))))
+        self._loop.run_until_complete(self._queries.install())
+
+    def enqueue(self, task: Task, payload: Payload) -> None:
+        self._loop.run_until_complete(self._queries.enqueue(task, json.dumps(payload).encode()))
+
+    def enqueue_many(self, task: Task, payloads: Sequence[Payload]) -> None:
+        texts = [json.dumps(payload).encode() for payload in payloads]
+        self._loop.run_until_complete(self._queries.enqueue([task] * len(texts), texts, [0] * len(texts)))
+
+
+def connect() -> Jobs:
+    return Jobs()
+
+
+async def work() -> None:
+    async with serve() as queue:
+        await queue.run(batch_size=BATCH)
+
+
+if __name__ == "__main__":
+    asyncio.run(work())
