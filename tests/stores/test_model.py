@@ -62,7 +62,9 @@ ENQUEUE = op(
     "enqueue", queue=QUEUES, handler=st.sampled_from(["mail", "once"]), priority=st.integers(0, 3), n=st.integers(1, 3),
     delay=st.sampled_from([None, None, 5.0, -5.0]), max_retries=st.sampled_from([None, 0, 1]),
 )  # fmt: skip
-CLAIM = op("claim", limit=FEW, first=FEW, most=FEW, urgent=st.integers(1, 4))
+CLAIM = op(
+    "claim", limit=FEW, first=FEW, most=FEW, urgent=st.integers(1, 4), queues=st.sampled_from(["ab", "ab", "a", "b"])
+)  # fmt: skip
 SETTLE = op("settle", picks=st.dictionaries(st.integers(0, 7), ENDINGS, min_size=1, max_size=4), twice=st.booleans())
 OPERATIONS = st.one_of(
     CLAIM, CLAIM, CLAIM, SETTLE, SETTLE, SETTLE, ENQUEUE, ENQUEUE,
@@ -217,8 +219,8 @@ class Machine(RuleBasedStateMachine):
     def promote(self, store: Store, owner: str, limit: int) -> None:
         assert store.promote(limit) == self.model.promote(limit)
 
-    def claim(self, store: Store, owner: str, limit: int, first: int, most: int, urgent: int) -> None:
-        takes = [Take(queue, limit, first, most, urgent) for queue in ("a", "b")]
+    def claim(self, store: Store, owner: str, limit: int, first: int, most: int, urgent: int, queues: str) -> None:
+        takes = [Take(queue, limit, min(first, most), most, urgent) for queue in queues]
         leases = store.claim(takes, TTL, resolve)
         assert leases == self.model.claim(owner, takes, TTL)
         self.leases = leases + self.leases
