@@ -19,7 +19,7 @@ from supervisor.stores.base import Store
 BATCH = 2000
 AT_ONCE = 2  # batches: while one is written, the writer's next is there already
 MARK_AFTER = 0.001  # seconds that a job has run
-BATCH_WEIGHT = 16_000_000  # characters of results
+BATCH_WEIGHT = 16_000_000  # characters of results, or of what failures tell
 WAITING_WEIGHT = 64_000_000
 
 
@@ -42,6 +42,7 @@ class Committer:
         self.batches_settled = 0
         self._waiting: list[Outcome] = []
         self._under_way = 0
+        self._kept: dict[tuple[int, int], Outcome] = {}  # by claim: what the store refuses
         self._budgets: dict[str, RetryBudget] = {}
         self._ended = asyncio.Event()
         self.configure(settings)
@@ -151,12 +152,23 @@ class Committer:
             return
         (outcome,) = batch
         if outcome.failure is None and outcome.state is JobState.FAILED:
-            self._leases.abandon(outcome.lease)  # not even that can be stored: the lease is left to recovery
-            self._bus.emit(JobsStale([outcome.lease], f"settle refused by the store: {error}"))
+            self._keep(outcome, error)
         elif outcome.failure is not None and outcome.failure.cause is Cause.REFUSED:
             self._settle_again([outcome._replace(failure=None)])
         else:
             self._settle_again([self.decide(refused(outcome, error))])
+
+    def _keep(self, outcome: Outcome, error: BaseException) -> None:
+        """Not even that can be stored: tried again now and then, for somebody may mend what stands in its way."""
+        claim = outcome.lease[:2]
+        if claim not in self._kept:
+            self._bus.emit(JobsStale([outcome.lease], f"settle refused by the store: {error}"))
+        self._kept[claim] = outcome
+
+    def try_kept_again(self) -> None:
+        self._kept = {claim: outcome for claim, outcome in self._kept.items() if self._leases.holds(outcome.lease)}
+        for outcome in self._kept.values():
+            self._settle_again([outcome])
 
     def _settle_again(self, batch: list[Outcome]) -> None:
         self._weight += _weight(batch)
@@ -167,9 +179,16 @@ def _weight(outcomes: Sequence[Outcome]) -> int:
     return sum([len(outcome[2]) for outcome in outcomes if outcome[2]])
 
 
+def _length(failure: Failure) -> int:
+    texts = (failure.message, failure.traceback, failure.stack, failure.stderr)
+    return sum(len(text) for text in texts if text)
+
+
 def _as_fit(outcomes: Sequence[Outcome]) -> int:
     """How many of the first make a batch."""
-    weights = accumulate([len(outcome[2] or "") for outcome in outcomes[:BATCH]])
+    weights = accumulate(
+        [len(outcome[2] or "") if outcome[4] is None else _length(outcome[4]) for outcome in outcomes[:BATCH]]
+    )
     return bisect_right([*weights], BATCH_WEIGHT) + 1
 
 

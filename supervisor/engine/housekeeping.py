@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PRUNE_MOST = 1000
 PRUNE_TICKS = 10
 STRAY_TICKS = 10
+KEPT_TICKS = 5
 CLOCK_STEP = 1.0
 
 
@@ -44,6 +45,8 @@ class Housekeeping:
         self._begin(self._look_around, state)
         if self._ticks % PRUNE_TICKS == 0:
             self._begin(self._prune)
+        if self._ticks % KEPT_TICKS == 0:
+            self._engine.committer.try_kept_again()
 
     def look_for_paused(self) -> None:
         """Somebody rang: it may have been for a queue that was paused."""

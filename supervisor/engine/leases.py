@@ -20,7 +20,6 @@ class Leases:
         self._held: dict[int, Lease] = {}
         self.weight = 0
         """Characters of the payloads held."""
-        self._abandoned: set[tuple[int, int]] = set()
         self._extending: asyncio.Future[list[int]] | None = None
         self._checking: asyncio.Future[list[tuple[int, int]]] | None = None
 
@@ -37,11 +36,6 @@ class Leases:
         for id in ours:
             del self._held[id]
         self.weight -= _weight(ours.values())
-
-    def abandon(self, lease: Lease) -> None:
-        """The store takes no outcome of it, so it is neither kept alive nor given back: somebody recovers it when it ends."""
-        self.drop((lease,))
-        self._abandoned.add((lease.id, lease.token))
 
     def holds(self, lease: Lease) -> bool:
         return bool(self.of_ours((lease,)))
@@ -83,9 +77,8 @@ class Leases:
         self._checking = self._writer.submit(_held)
         ours = dict(await self._checking)
         lost = [lease for id, lease in before.items() if ours.get(id) != lease.token and self.holds(lease)]
-        self._abandoned &= ours.items()
         known = self._held.keys() | before.keys()
-        strays = [(id, token) for id, token in ours.items() if id not in known and (id, token) not in self._abandoned]
+        strays = [(id, token) for id, token in ours.items() if id not in known]
         return lost, strays
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from supervisor.engine.writer import Writer
 from supervisor.events import Bus, LeasesRecovered
 from supervisor.jobs import Outcome
 from supervisor.retry import lapse
-from supervisor.stores.base import Lapsed, Store
+from supervisor.stores.base import Lapsed
 
+SEEN_AT_ONCE = 5_000
 BATCH = 500
 Sighting = tuple[int, int, int]
 
@@ -34,39 +35,38 @@ class Recovery:
 
     async def sweep(self) -> int:
         """Recover what may be recovered now; gives how many jobs were."""
-        recovered = 0
+        recovered, met = 0, set[Sighting]()
+        after: Lapsed | None = None
         while True:
-            lapsed = await self._writer.submit(_lapsed)
+            lapsed = await self._writer.submit(lambda store, after=after: store.lapsed(SEEN_AT_ONCE, after))  # type: ignore[misc]
             due = self._due(lapsed)
-            if not due:
+            for start in range(0, len(due), BATCH):
+                recovered += await self._recover(due[start : start + BATCH])
+            met.update(map(_sighting, lapsed))
+            if len(lapsed) < SEEN_AT_ONCE:
+                self._seen = {sighting: since for sighting, since in self._seen.items() if sighting in met}
                 return recovered
-            outcomes = [self._decide(_outcome(lapsed)) for lapsed in due]
-            stale = set(await self._writer.submit(lambda store, outcomes=outcomes: store.recover(outcomes)))  # type: ignore[misc]
-            taken = [outcome for outcome in outcomes if outcome.lease.id not in stale]
-            if taken:
-                self._bus.emit(LeasesRecovered(taken))
-            recovered += len(taken)
-            if len(lapsed) < BATCH or not taken:
-                return recovered
+            after = lapsed[-1]
+
+    async def _recover(self, due: Sequence[Lapsed]) -> int:
+        outcomes = [self._decide(_outcome(lapsed)) for lapsed in due]
+        stale = set(await self._writer.submit(lambda store: store.recover(outcomes)))
+        taken = [outcome for outcome in outcomes if outcome.lease.id not in stale]
+        if taken:
+            self._bus.emit(LeasesRecovered(taken))
+        return len(taken)
 
     def _due(self, lapsed: list[Lapsed]) -> list[Lapsed]:
         now = self._now()
-        seen: dict[Sighting, float] = {}
-        due = []
-        for one in lapsed:
-            sighting = (one.lease.id, one.lease.token, one.deadline)
-            since = seen[sighting] = self._seen.get(sighting, now)
-            if one.owner_gone or now - since >= self._patience:
-                due.append(one)
-        self._seen = seen
-        return due
+        since = [self._seen.setdefault(_sighting(one), now) for one in lapsed]
+        return [one for one, seen in zip(lapsed, since, strict=True) if one.owner_gone or now - seen >= self._patience]
+
+
+def _sighting(lapsed: Lapsed) -> Sighting:
+    return lapsed.lease.id, lapsed.lease.token, lapsed.deadline
 
 
 def _outcome(lapsed: Lapsed) -> Outcome:
     how = "is gone" if lapsed.owner_gone else "did not extend it"
     message = f"the lease ended without an outcome: its owner {lapsed.owner} {how}"
     return lapse(lapsed.lease, started=lapsed.started, lapses=lapsed.lapses, deadline=lapsed.deadline, message=message)
-
-
-def _lapsed(store: Store) -> list[Lapsed]:
-    return store.lapsed(BATCH)

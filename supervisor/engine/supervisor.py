@@ -48,7 +48,7 @@ from supervisor.processes.pool import HOST, Pool
 from supervisor.processes.port import ChildOptions
 from supervisor.sinks import BuiltInSinks
 from supervisor.stores import BUILT_IN, insist, open_store
-from supervisor.stores.base import Store, StoreAway
+from supervisor.stores.base import Store, StoreAway, StoreBroken
 
 SWITCH = 0.0002  # seconds
 GARBAGE = 50_000  # objects more than there were
@@ -178,6 +178,8 @@ class Supervisor:
             self._joining.add_done_callback(_note_error)  # told to end meanwhile, nobody else asks for it
             try:
                 return await asyncio.shield(self._joining)
+            except StoreBroken:
+                raise
             except StoreAway as error:
                 if not away:
                     self._bus.emit(StoreLost(str(error)))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from supervisor.config import StoreSettings
-from supervisor.stores.base import Guest, Store, StoreAway, StoreError
+from supervisor.stores.base import Guest, Store, StoreAway, StoreBroken, StoreError
 
 __all__ = ["BUILT_IN", "Opener", "guest_of", "insist", "open_store"]
 
@@ -42,6 +42,8 @@ def insist(call: Callable[[], Answer], patience: float) -> Answer:
     while True:
         try:
             return call()
+        except StoreBroken:
+            raise
         except StoreAway:
             if time.monotonic() + nap > deadline:
                 raise

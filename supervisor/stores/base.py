@@ -25,6 +25,11 @@ class StoreAway(StoreError):
     """The store can't be reached or is locked: the same call may succeed later, and nothing of it was done."""
 
 
+class StoreBroken(StoreAway):
+    """The store answers and takes nothing, until somebody mends it: a right is missing, say. A supervisor goes on as if it
+    were away; a program is told at once."""
+
+
 class StoreMissing(StoreError):
     """There is no store yet where it should be; whoever may create it makes one."""
 
@@ -96,7 +101,7 @@ class Lapsed(NamedTuple):
     """A lease whose owner is gone or whose deadline has passed. `owner_gone` means provably dead: recover at once.
 
     `deadline` is as seen: recovery names it, so a lease extended meanwhile is left alone. `lapses` counts the leases in a
-    row that ended without a start mark.
+    row that ended without a start mark. The lease is without payload and headers, which may be heavy.
     """
 
     lease: Lease
@@ -105,6 +110,11 @@ class Lapsed(NamedTuple):
     lapses: int
     owner: str
     owner_gone: bool
+
+    @property
+    def place(self) -> tuple[bool, int, int]:
+        """In the order of recovery: whose owner is gone, then the longest expired."""
+        return not self.owner_gone, self.deadline, self.lease.id
 
 
 class Letter(NamedTuple):
@@ -221,8 +231,9 @@ class Store(Protocol):
         """The leases in full of those of these jobs that the store says are this owner's."""
 
     # recovery
-    def lapsed(self, limit: int) -> list[Lapsed]:
-        """Leases of others that have expired, or whose owner is provably dead; never this owner's."""
+    def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
+        """Leases of others that have expired, or whose owner is provably dead; never this owner's. The first `limit` by
+        `place`, or the first behind `after`."""
 
     def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
         """`settle` for lapsed leases: `seen` is required; a release (nothing counted) adds one to the job's lapses."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Tier
@@ -295,7 +296,7 @@ class MemoryStore:
 
     # recovery
 
-    def lapsed(self, limit: int) -> list[Lapsed]:
+    def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
         with self._shelf.lock:
             self._forget_owners()
             now, found = self._now(), []
@@ -303,9 +304,10 @@ class MemoryStore:
                 owner = self._shelf.owners.get(job.owner or "")
                 gone = owner is not None and owner.presence.state == LEFT
                 if job.owner != self._owner and (gone or job.lease_until <= now):
-                    started = job.started_at is not None
-                    found.append(Lapsed(job.lease(), job.lease_until, started, job.lapses, job.owner or "", gone))
-            return found[:limit]
+                    started, lease = job.started_at is not None, job.lease()._replace(payload="", headers=None)
+                    found.append(Lapsed(lease, job.lease_until, started, job.lapses, job.owner or "", gone))
+            found.sort(key=attrgetter("place"))
+            return [one for one in found if after is None or one.place > after.place][:limit]
 
     # dead letters
 

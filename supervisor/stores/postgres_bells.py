@@ -75,8 +75,9 @@ class Listener:
     def _hear(self) -> None:
         """Until something is wrong with the connection."""
         link = self._link
+        waiting = _poll(link.fileno(), self._woken)
         while not self._stopped:
-            readable, _, _ = select.select([link.fileno(), self._woken], [], [], _LOOK_AFTER)
+            readable = [fd for fd, _ in waiting.poll(_LOOK_AFTER * 1000)]
             if self._woken in readable:
                 _empty(self._woken)
                 self._notify(link)
@@ -109,7 +110,7 @@ class Listener:
                 self._link = self._listening()
                 _fill(self._rope)  # whoever rang meanwhile was not heard
                 return
-            select.select([self._woken], [], [], delay)
+            _poll(self._woken).poll(delay * 1000)
             _empty(self._woken)
             delay = min(most, delay * 2)
 
@@ -123,6 +124,14 @@ class Listener:
             link.close()
             raise StoreAway(str(self._address.translated(error))) from error
         return link
+
+
+def _poll(*fds: int) -> select.poll:
+    """Unlike `select`, whatever their numbers."""
+    waiting = select.poll()
+    for fd in fds:
+        waiting.register(fd, select.POLLIN)
+    return waiting
 
 
 def _fill(pipe: int) -> None:

@@ -32,8 +32,8 @@ LIGHT = 4096  # what is longer is not read with the other candidates
 
 NOW = "(select {s}.clock())"
 LENGTH = "coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)"
-LEASE = """id, token, handler, queue, coalesce(payload, ''), headers, retries, priority, tier, due_at, created_at,
-  policy, options"""
+TEXTS_OF_LEASE = "coalesce(payload, ''), headers"
+LEASE = f"""id, token, handler, queue, {TEXTS_OF_LEASE}, retries, priority, tier, due_at, created_at, policy, options"""
 QUEUE_AND_TIER = itemgetter(3, 8)  # of a lease, and of a row of LEASE
 
 ENQUEUE = f"""with put as (

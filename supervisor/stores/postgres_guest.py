@@ -21,16 +21,15 @@ from supervisor.masking import without_secrets
 from supervisor.stores.base import EnqueueRow, StoreError
 from supervisor.stores.postgres_claims import enqueued
 from supervisor.stores.postgres_db import packed
+from supervisor.stores.postgres_moving import DATABASE
 
 AT_ONCE = 16_000_000
 """Characters in one statement: more are several, which only a transaction makes one."""
 EXPECTED = """a psycopg connection, a SQLAlchemy Connection or Session, or Django's connection, none of them async"""
 
-LOOK = """select system_identifier, (select oid::bigint from pg_database where datname = current_database()),
-    namespace.oid is not null,
-    coalesce(has_schema_privilege(namespace.oid, 'usage'), false), put.oid is not null,
-    coalesce(has_function_privilege(put.oid, 'execute'), false), current_user
-  from pg_control_system() left join pg_namespace as namespace on nspname = %s
+LOOK = """select namespace.oid is not null and put.oid is not null,
+    coalesce(has_schema_privilege(namespace.oid, 'usage') and has_function_privilege(put.oid, 'execute'), false), current_user
+  from (select) as it left join pg_namespace as namespace on nspname = %s
     left join pg_proc as put on pronamespace = namespace.oid and proname = 'put'"""
 
 
@@ -42,15 +41,15 @@ class Caller(Protocol):
     def check(self) -> None:
         """Raises StoreError if nothing can be done on it."""
 
-    def ask(self, sql: str, parameter: str) -> Sequence[Any]:
+    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
         """The one row; errors are those of the caller's own library."""
 
 
 class Guest:
-    """Used from any thread. `identity_of_store` is asked only if the address of a connection is not written as in `url`."""
+    """Used from any thread. `database_of_store` is asked only if the address of a connection is not written as in `url`."""
 
-    def __init__(self, url: str, schema: str, identity_of_store: Callable[[], tuple[int, int]]) -> None:
-        self.shown, self._schema, self._identity_of_store = without_secrets(url), schema, identity_of_store
+    def __init__(self, url: str, schema: str, database_of_store: Callable[[], tuple[int, int]]) -> None:
+        self.shown, self._schema, self._database_of_store = without_secrets(url), schema, database_of_store
         given = conninfo_to_dict(url)
         self._place = tuple(str(given.get(key) or "") for key in ("host", "port", "dbname"))
         self._put = f"select {quoting.Identifier(schema).as_string(None)}.put(".replace("%", "%%") + "%s::json)"
@@ -74,14 +73,14 @@ class Guest:
         return [id for batch in batches for id in caller.ask(self._put, batch)[0]]
 
     def _check_place(self, caller: Caller) -> None:
-        server, database, there, may_use, is_store, may_put, user = caller.ask(LOOK, self._schema)
-        if not self._is_written_as(caller.driver) and (server, database) != self._identity_of_store():
+        if not self._is_written_as(caller.driver) and tuple(caller.ask(DATABASE)) != self._database_of_store():
             raise StoreError(f"connection: it leads to another database than the store, {self.shown}")
-        if not there or not is_store:
+        there, may_put, user = caller.ask(LOOK, self._schema)
+        if not there:
             raise StoreError(
                 f"connection: no job store in the schema {self._schema} of its database ({self.shown}) yet"
             )
-        if not may_use or not may_put:
+        if not may_put:
             raise StoreError(
                 f"connection: its role {user} may not enqueue; expected: grant usage on schema {self._schema} and "
                 f"execute on function {self._schema}.put to {user}"
@@ -113,9 +112,9 @@ class _Psycopg:
     def check(self) -> None:
         _check_driver(self.driver)
 
-    def ask(self, sql: str, parameter: str) -> Sequence[Any]:
+    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
         with psycopg.Cursor(self.driver, row_factory=tuple_row) as cursor:
-            row = cursor.execute(sql.encode(), (parameter,), prepare=False).fetchone()
+            row = cursor.execute(sql.encode(), parameters, prepare=False).fetchone()
         assert row is not None
         return row
 
@@ -136,8 +135,8 @@ class _SQLAlchemy:
     def check(self) -> None:
         _check_driver(self.driver)
 
-    def ask(self, sql: str, parameter: str) -> Sequence[Any]:
-        row: Sequence[Any] = self._connection.exec_driver_sql(sql, (parameter,)).one()
+    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
+        row: Sequence[Any] = self._connection.exec_driver_sql(sql, parameters).one()
         return row
 
 
@@ -154,9 +153,9 @@ class _Django:
     def check(self) -> None:
         _check_driver(self.driver)
 
-    def ask(self, sql: str, parameter: str) -> Sequence[Any]:
+    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
         with self._connection.cursor() as cursor:
-            cursor.execute(sql, (parameter,))
+            cursor.execute(sql, parameters)
             row: Sequence[Any] = cursor.fetchone()
         return row
 

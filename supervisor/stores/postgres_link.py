@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import DataError, IntegrityError
 
 from supervisor.masking import Mask, secrets_of, without_secrets
-from supervisor.stores.base import RowRefused, StoreAway, StoreError
+from supervisor.stores.base import RowRefused, StoreAway, StoreBroken, StoreError
 
 Answer = TypeVar("Answer")
 
@@ -61,7 +61,7 @@ DEFAULTS: Mapping[str, str] = {
 
 _AWAY_CLASSES = ("08", "53", "57", "58", "25")
 _AWAY = frozenset({"40001", "40P01", "55P03", "55006"})
-_REFUSED_CLASSES = ("22", "23", "54")
+_REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last by somebody's trigger
 _READ_ONLY = "25006"
 _FAILED_TRANSACTION = "25P02"
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
@@ -130,7 +130,7 @@ class Address:
             self._arguments["options"] = f"{own} {given.get('options') or ''}".strip()
 
     def connect(self) -> Link:
-        """Raises StoreAway, or StoreError if trying again won't help."""
+        """Raises StoreAway, or StoreBroken if trying again won't help by itself."""
         try:
             link = Link.connect(
                 make_conninfo(**self._arguments),
@@ -147,7 +147,7 @@ class Address:
         text = str(error)
         state = error.sqlstate or ""
         final = state.startswith(_FINAL_AT_CONNECT) or any(word in text for word in _FINAL_WORDS)
-        kind = StoreError if final and "starting up" not in text else StoreAway
+        kind = StoreBroken if final and "starting up" not in text else StoreAway
         return kind(f"{self.shown}: {self._line(error)}")
 
     def translated(self, error: Error | UnicodeError | OverflowError) -> StoreError:
@@ -159,12 +159,12 @@ class Address:
         if state is None:
             lost = isinstance(error, OperationalError)
             refused = isinstance(error, DataError | IntegrityError)
-            return (StoreAway if lost else RowRefused if refused else StoreError)(message)
+            return (StoreAway if lost else RowRefused if refused else StoreBroken)(message)
         if state == _FAILED_TRANSACTION:
             return StoreError(f"{self.shown}: a write inside this transaction failed, so none of it is kept")
         if state in _AWAY or state.startswith(_AWAY_CLASSES):
             return StoreAway(message)
-        return (RowRefused if state.startswith(_REFUSED_CLASSES) else StoreError)(message)
+        return (RowRefused if state.startswith(_REFUSED_CLASSES) else StoreBroken)(message)
 
     def _line(self, error: BaseException) -> str:
         primary = error.diag.message_primary if isinstance(error, Error) else None

@@ -26,7 +26,7 @@ from supervisor.stores.postgres_verbs import Verbs
 
 WEIGHED = f"""select id, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(result), 0)
     + coalesce((select sum(octet_length(record)) from {{s}}.attempts where job_id = jobs.id), 0)::bigint
-  from {{s}}.jobs where id > $1 and state + 0 in ({", ".join(map(str, MOVED_STATES))}) order by id limit $2"""
+  from {{s}}.jobs where id > $1 and id <= $2 and state + 0 in ({", ".join(map(str, MOVED_STATES))}) order by id limit $3"""
 PACKED = f"""select jobs.id, age, jobs.token, handler, queue, coalesce(payload, ''), headers, priority, jobs.state, tier,
     retries, lapses, jobs.due_at, created_at, started_at, finished_at, policy, options, result,
     letters.state, letters.due_at, tries, accepted
@@ -35,6 +35,8 @@ PACKED = f"""select jobs.id, age, jobs.token, handler, queue, coalesce(payload, 
 ATTEMPTS = """select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by job_id, id"""
 COUNTED = "select state, sum(n)::bigint from {s}.counts group by state"
 LAST_ID = """select last_value - case when is_called then 0 else 1 end from {sequence}"""
+
+STRETCH = 100_000
 
 LOCK = "lock table {s}.jobs, {s}.supervisors in exclusive mode"
 SHUT = (
@@ -87,8 +89,14 @@ class Moving(Verbs):
                 self.run(statement)
 
     def weigh(self, after: int, limit: int) -> list[tuple[int, int]]:
-        with self.snapshot():
-            return [(id, weight) for id, weight in self.rows(WEIGHED, after, limit)]
+        """Ids are looked through in stretches: of jobs that are not to move there may be more than one call has time for."""
+        last = self.value("select max(id) from {s}.jobs") or 0
+        while after < last:
+            rows = self.rows(WEIGHED, after, after + STRETCH, limit)
+            if rows:
+                return [(id, weight) for id, weight in rows]
+            after += STRETCH
+        return []
 
     def pack(self, ids: Sequence[int]) -> list[MovedJob]:
         with self.snapshot():

@@ -12,7 +12,7 @@ from supervisor.stores.base import Lapsed
 from supervisor.stores.codes import FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.lifeline import is_gone
 from supervisor.stores.moves import KEEP, RESET, destination, lapses_after
-from supervisor.stores.postgres_claims import LEASE, NOW, QUEUE_AND_TIER, Claims, leases_from
+from supervisor.stores.postgres_claims import ALL, LEASE, NOW, QUEUE_AND_TIER, TEXTS_OF_LEASE, Claims, leases_from
 from supervisor.stores.postgres_db import array, packed
 from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
 
@@ -64,9 +64,11 @@ that it has left there, and does when a supervisor runs there again."""
 OWNERS = f"""select id, owner, state, place, {NOW} > unseen_after + {FORGOTTEN_AFTER},
     exists (select 1 from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id)
   from {{s}}.supervisors where id is distinct from $1 order by id"""
-LAPSED = f"""select lease_until, started_at, lapses, owner, {LEASE} from {{s}}.jobs
-  where state = {IN_FLIGHT} and owner is distinct from $1 and (lease_until <= {NOW} or owner = any($2::bigint[]))
-  order by lease_until, id limit $3"""
+LAPSED = f"""select lease_until, started_at, lapses, owner, {LEASE.replace(TEXTS_OF_LEASE, "'', null")}
+  from (select *, coalesce(owner <> all($2::bigint[]), true) as lives from {{s}}.jobs
+    where state = {IN_FLIGHT} and owner is distinct from $1) as jobs
+  where (lease_until <= {NOW} or not lives) and (lives, lease_until, id) > ($3::boolean, $4::bigint, $5::bigint)
+  order by lives, lease_until, id limit $6"""
 
 ADD_ATTEMPTS = f"""insert into {{s}}.attempts(job_id, at, record)
   select job_id, coalesce(nullif(at, 0), {NOW}), record
@@ -176,12 +178,13 @@ class Settles(Claims):
 
     # recovery
 
-    def lapsed(self, limit: int) -> list[Lapsed]:
+    def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
         """On the way, owners that are gone and have no lease left are forgotten."""
         with self.transaction():
             owners = {row[0]: row[1:] for row in self.rows(OWNERS, self.owner_id)}
             gone = {id for id, (_, state, place, *_) in owners.items() if state == LEFT or is_gone(place)}
-            rows = self.rows(LAPSED, self.owner_id, array(gone), limit)
+            behind = (False, ALL, ALL) if after is None else after.place
+            rows = self.rows(LAPSED, self.owner_id, array(gone), *behind, limit)
             for id, (owner, _, _, long_ago, holds) in owners.items():
                 if not holds and (id in gone or long_ago):
                     self._forget_owner(id, owner if id in gone else None)

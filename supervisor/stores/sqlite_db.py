@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from supervisor.stores.base import RowRefused, StoreAway, StoreError
+from supervisor.stores.base import RowRefused, StoreAway, StoreBroken, StoreError
 from supervisor.stores.sqlite_schema import APPLICATION_ID, MIGRATIONS, VERSION
 from supervisor.stores.turnstile import Turnstile, beside
 
@@ -279,7 +279,7 @@ class Database:
             return StoreAway(f"{self.path}: {error}")
         if code in _REFUSED or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
             return RowRefused(f"{self.path}: {error}")
-        return StoreError(f"{self.path}: {error}")
+        return StoreBroken(f"{self.path}: {error}")
 
     # the write-ahead log
 

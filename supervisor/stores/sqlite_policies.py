@@ -13,8 +13,9 @@ from supervisor.stores.shapes import overlaid, policy_of, policy_text
 from supervisor.stores.sqlite_db import Database, packed
 
 TEXTS = "coalesce(cast(payload as text), ''), cast(headers as text)"
-LEASE = """jobs.id, token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), retries, priority,
-  tier, due_at, created_at, policy, options"""
+_TEXTS = "coalesce(cast(payload as text), ''), cast(headers as text)"
+LEASE = f"""jobs.id, token, handler, queue, {_TEXTS}, retries, priority, tier, due_at, created_at, policy, options"""
+LIGHT_LEASE = LEASE.replace(_TEXTS, "'', null")
 RESOLVED_MOST = 10_000
 BY_ID = "json_each(?) as it cross join jobs on jobs.id = it.value"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Outcome
@@ -14,7 +15,7 @@ from supervisor.stores.moves import KEEP, RESET, destination, lapses_after
 from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
 from supervisor.stores.sqlite_claims import QUEUE_AND_TIER, Claims
 from supervisor.stores.sqlite_db import packed
-from supervisor.stores.sqlite_policies import BY_ID, LEASE, ids_of
+from supervisor.stores.sqlite_policies import BY_ID, LEASE, LIGHT_LEASE, ids_of
 
 _SUCCEEDED = JobState.SUCCEEDED
 
@@ -55,8 +56,8 @@ OWNERS = f"""(with recursive found(id) as (
     select (select min(owner) from jobs where state = {IN_FLIGHT} and owner > found.id) from found where id is not null)
   select found.id, supervisors.owner, supervisors.state from found left join supervisors on supervisors.id = found.id
   where found.id is not null)"""
-EXPIRED = f"""(select * from jobs where state = {IN_FLIGHT} and owner = ? and lease_until <= ?
-  order by lease_until limit ?) as jobs"""
+EXPIRED = f"""(select * from jobs where state = {IN_FLIGHT} and owner = ? and lease_until <= ? and (lease_until, id) > (?, ?)
+  order by lease_until, id limit ?) as jobs"""
 _EVER = 2**62
 HELD = f"{BY_ID} and jobs.state = {IN_FLIGHT} and jobs.owner = ?"
 
@@ -107,15 +108,15 @@ class Settles(Claims):
         with self.snapshot():
             return self.leases_from(self.rows(LEASE, HELD, packed(ids), self.owner_id))
 
-    def lapsed(self, limit: int) -> list[Lapsed]:
+    def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
         """On the way, owners that are gone and have no lease left are forgotten."""
         found: list[Lapsed] = []
         beside = self.bells.owners()
         with self.snapshot():
             for id, owner, state in self.rows("id, owner, state", OWNERS):
-                if id != self.owner_id and len(found) < limit:
+                if id != self.owner_id:
                     gone = owner is not None and (state == LEFT or self.bells.is_gone(owner))
-                    found += self._lapsed_of(id, owner or f"owner {id}", gone, limit - len(found))
+                    found += self._lapsed_of(id, owner or f"owner {id}", gone, limit, after)
             without = self.rows("id, owner, state, seen_at", WITHOUT_LEASES, self.owner_id)
             long_ago = self.now() - _FORGOTTEN
             unlisted = beside.difference(self.column("owner", "supervisors"))
@@ -126,7 +127,7 @@ class Settles(Claims):
             gone = state == LEFT or self.bells.is_gone(owner)
             if gone or seen_at < long_ago:
                 self._forget_owner(id, owner if gone else None)
-        return found
+        return sorted(found, key=attrgetter("place"))[:limit]
 
     def _forget_owner(self, id: int, gone: str | None) -> None:
         """What it was publishing is offered to the others at once. By the file of its lock it is known to be `gone`, so
@@ -141,9 +142,12 @@ class Settles(Claims):
         self.on_owner_gone(owner)
         self.bells.remove(owner)
 
-    def _lapsed_of(self, id: int, owner: str, gone: bool, limit: int) -> list[Lapsed]:
-        columns = f"lease_until, started_at, lapses, {LEASE}"
-        rows = self.rows(columns, EXPIRED, id, _EVER if gone else self.now(), limit)
+    def _lapsed_of(self, id: int, owner: str, gone: bool, limit: int, after: Lapsed | None) -> list[Lapsed]:
+        if after is not None and gone and not after.owner_gone:
+            return []
+        behind = (after.deadline, after.lease.id) if after is not None and after.owner_gone == gone else (-_EVER, 0)
+        columns = f"lease_until, started_at, lapses, {LIGHT_LEASE}"
+        rows = self.rows(columns, EXPIRED, id, _EVER if gone else self.now(), *behind, limit)
         leases = self.leases_from(row[3:] for row in rows)
         return [
             Lapsed(lease, deadline, started is not None, lapses, owner, gone)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
@@ -29,10 +28,7 @@ def shelves(request, tmp_path) -> Iterator[tuple[Shelf, Shelf]]:
 
 @pytest.fixture
 def source(shelves):
-    store = shelves[0].joined("one")
-    yield store
-    with suppress(StoreError):
-        store.leave()
+    return shelves[0].joined("one")
 
 
 @pytest.fixture
@@ -67,6 +63,10 @@ def filled(shelves, source):
     source.settle([release(old)])
     for lease, delay in zip(others, (50.0, 5.0), strict=True):
         source.settle([again(lease, delay, stderr="tail", host="there", pid=7)])
+    put(source, "twice", queue="twice")
+    for said in ("one", "two"):
+        source.settle([again(lease, 0.0, stderr=said) for lease in take(source, queue="twice")])
+        source.promote(10)
     put(source, "first", headers='{"a": "\u00e9\\u0000"}')
     put(source, "options", max_retries=7, timeout=1.5, backoff=Backoff(1.0, 4.0, 60.0, "none"), queue="post")
     put(source, "urgent", priority=100)
@@ -304,3 +304,13 @@ def test_one_that_was_opened_again_meanwhile_is_not_moved(shelves, source, targe
     with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
         move(left_alone(source), target)
     assert jobs_of(target) == []
+
+
+def test_stretches_without_a_job_to_move_are_passed_over(shelves, source, target, monkeypatch):
+    monkeypatch.setattr("supervisor.stores.postgres_moving.STRETCH", 3)
+    source.delete(put(source, *["gone"] * 10))
+    put(source, "a")
+    source.delete(put(source, *["gone"] * 10))
+    put(source, "b")
+    move(left_alone(source), target)
+    assert [job["handler"] for job in jobs_of(target)] == ["a", "b"]

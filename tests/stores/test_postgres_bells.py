@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 import time
 
@@ -67,6 +69,21 @@ def test_the_descriptor_stays_the_same_and_rings_after_the_connection_came_back(
     assert listeners(shelf) not in ([], [before])
     put(shelf.open())
     assert shelf.rung(store)
+
+
+def test_a_bell_is_heard_however_many_files_are_open(shelf):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        many = shelf.joined("many")
+        assert many._listener._link.fileno() > 1024
+        put(shelf.open())
+        assert shelf.rung(many)
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_supervisor_rings_others_from_any_thread(shelf, store):

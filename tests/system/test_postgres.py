@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.stores.postgres_server import Server
@@ -146,3 +147,37 @@ def test_two_supervisors_share_the_work(postgres: Command) -> None:
     runs = [postgres.run("--drain") for _ in range(2)]
     assert [run.wait(60) for run in runs] == [0, 0]
     assert sorted(ran(postgres.folder)) == list(range(1, 2001))
+
+
+def test_an_outcome_is_kept_while_the_server_lets_nobody_in(postgres: Command, server: Server) -> None:
+    rules = server.data / "pg_hba.conf"
+    before = rules.read_text()
+    run = postgres.run()
+    id = postgres.enqueue("gated")
+    wait_ran(postgres, 1)
+    admin = server.connect()
+    try:
+        rules.write_text("local postgres_only postgres trust\n")
+        admin.execute("select pg_reload_conf()")
+        wait_for(lambda: shut_to(server))
+        admin.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where pid != pg_backend_pid() and backend_type = 'client backend'"
+        )
+        (postgres.folder / "gate").touch()
+        run.says("no pg_hba.conf entry")
+    finally:
+        rules.write_text(before)
+        admin.execute("select pg_reload_conf()")
+        admin.close()
+    postgres.until(id, "succeeded")
+    assert len(ran(postgres.folder)) == 1
+    assert run.code is None
+
+
+def shut_to(server: Server) -> bool:
+    try:
+        server.connect().close()
+    except psycopg.OperationalError:
+        return True
+    return False

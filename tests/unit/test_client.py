@@ -10,7 +10,7 @@ from supervisor.client import InvalidJob
 from supervisor.config import ConfigError
 from supervisor.jobs import Backoff, Policy
 from supervisor.stores import insist
-from supervisor.stores.base import StoreAway, StoreError, Take
+from supervisor.stores.base import StoreAway, StoreBroken, StoreError, Take
 from supervisor.stores.sqlite import SqliteStore
 
 
@@ -200,6 +200,18 @@ def test_a_store_that_is_away_is_tried_again_for_a_while(client, monkeypatch):
     with pytest.raises(StoreAway):
         insist(call, 5.0)
     assert len(naps) == 2 + 4
+
+
+def test_a_store_that_answers_and_takes_nothing_is_told_at_once():
+    tries = []
+
+    def call():
+        tries.append(1)
+        raise StoreBroken("permission denied for schema supervisor")
+
+    with pytest.raises(StoreBroken):
+        insist(call, 30.0)
+    assert len(tries) == 1
 
 
 def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):

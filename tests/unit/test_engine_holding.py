@@ -68,6 +68,20 @@ def test_few_outcomes_are_settled_at_once_while_their_results_are_heavy(monkeypa
     assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]
 
 
+def test_few_outcomes_are_settled_at_once_while_their_failures_tell_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "BATCH_WEIGHT", 1000)
+    here = Virtual(workers=10)
+    here.enqueue(*["work"] * 10)
+    here.serve()
+    here.writer.eager = False
+    for child in here.children.forked:
+        child.start_next()
+        child.finish(kind="failed", error={"type": "Oops", "message": "", "traceback": "x" * 400})
+        child.drain()
+    here.writer.step()
+    assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]
+
+
 def test_results_that_the_store_is_slow_to_take_hold_up_what_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committer, "BATCH_WEIGHT", 1000)
     monkeypatch.setattr(committer, "WAITING_WEIGHT", 4000)

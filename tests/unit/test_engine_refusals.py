@@ -38,5 +38,10 @@ def test_a_job_whose_failure_cannot_be_recorded_does_not_run_for_ever(worst: boo
         here.engine.tick("running")
     assert here.state(id) == state
     assert not here.child.permits
-    assert len(here.engine.leases) == 0
+    assert len(here.engine.leases) == worst
     assert len([event for event in here.events if isinstance(event, JobsStale)]) == worst
+    store.worst = frozenset()
+    for _ in range(10):
+        here.engine.tick("running")
+    assert here.state(id) == "failed"
+    assert len(here.engine.leases) == 0
