@@ -111,7 +111,8 @@ class Client:
         return self._ask(lambda store: store.get(id))
 
     def cancel(self, id: int) -> bool:
-        """Whether the job was cancelled: it had not finished. If it is running, its worker is killed."""
+        """Whether this cancelled the job: it had not finished. If it is running, its worker is killed. Where the store was
+        away for a moment it may be False though it did, so if that matters, ask `get` for the job's state."""
         cancelled, _ = self._ask(lambda store: store.cancel([id]))
         return bool(cancelled)
 

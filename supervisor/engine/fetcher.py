@@ -31,6 +31,9 @@ HEAD_START = 0.5  # seconds by which those that may have a handler look before t
 PROMOTE_MOST = 1000
 CAPTIVE_SECONDS = 1.0
 LANES_MOST = 1000
+HELD_BY_OTHERS = (
+    0.1  # seconds to the next look for what another supervisor is claiming; twice as many after each in vain
+)
 MAKE_WAY_EVERY = FRAME_SECONDS  # in less, a frame makes way by itself
 
 
@@ -38,6 +41,7 @@ class Claimed(NamedTuple):
     leases: list[Lease]
     waiting: dict[str, Waiting]
     next_due: float | None
+    missed: bool = False  # there were some to claim, and another supervisor had them all: it may not keep them
 
 
 class Demand(NamedTuple):
@@ -125,6 +129,8 @@ class Fetcher:
         self._made_way_at = float("-inf")
         self._waiting: dict[str, Waiting] = {}
         self._due: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._again_in = HELD_BY_OTHERS
         self._moved_at = loop.time()
         self.closed = True  # and before it is open
         self._settings = settings
@@ -181,6 +187,10 @@ class Fetcher:
 
     def _ring_due(self) -> None:
         self._came_due = True
+        self.ring()
+
+    def _look_again(self) -> None:
+        self._again = None
         self.ring()
 
     def _poll(self) -> None:
@@ -325,7 +335,7 @@ class Fetcher:
             waiting, next_due = store.look(demand.settings.workers.queues, PROMOTE_MOST)
             takes = demand.takes(waiting)
             leases = store.claim(takes, demand.settings.lease.ttl, demand.resolve) if takes else []
-            return Claimed(leases, waiting, next_due)
+            return Claimed(leases, waiting, next_due, missed=bool(takes) and not leases)
 
         self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, known_most, overtaking))
 
@@ -362,6 +372,11 @@ class Fetcher:
             self._accept(claimed.leases, known_most)
             if overtaking:
                 self._make_way(claimed.leases)
+        if not claimed.missed:
+            self._again_in = HELD_BY_OTHERS
+        elif self._again is None:
+            self._again = self._loop.call_later(self._again_in, self._look_again)
+            self._again_in = min(self._pace.poll, 2 * self._again_in)
         if claimed.next_due is not None:
             self.due_in(claimed.next_due + (HEAD_START if self._strangers else 0.0))
         self.pump()
@@ -379,7 +394,8 @@ class Fetcher:
         for queue, lane in self._lanes.items():
             lane.fresh_in_store = left[queue].fresh if queue in left else 0
         self._left = any(w.fresh > 0 or w.retries > 0 for w in left.values())
-        # What is left though nothing was claimed is held off by a limit: looked at again when a worker has changed.
+        # What is left though nothing was claimed is held off by a limit: looked at again when a worker has changed. (Or it
+        # is `missed`.)
         self._more = self._rung or (self._left and (self._changed or bool(claimed.leases)))
         self._bus.emit(QueuesSeen({queue: (w.fresh, w.retries) for queue, w in claimed.waiting.items()}))
 

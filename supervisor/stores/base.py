@@ -217,7 +217,8 @@ class Store(Protocol):
         give fewer where payloads are heavy, but at least one."""
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
-        """Write decided outcomes; gives the stale ids. A settle repeated under a token that it itself settled is success.
+        """Write decided outcomes; gives the stale ids. A settle repeated under a token that it itself settled is success, as
+        long as no later token of the job was settled.
         Lapses go to 0 unless the cause is lease_expired. With `seen`, the deadline must still be that one too.
         Raises RowRefused if a row of the batch can't be stored."""
 
@@ -274,7 +275,8 @@ class Store(Protocol):
     ) -> list[dict[str, Any]]:
         """Newest first; `letter` is "pending", "delivered" or "any" (the jobs that are dead letters)."""
 
-    # the operator's verbs: each gives the ids it changed; what it refuses is in the other half, id -> why
+    # the operator's verbs: each gives the ids it changed; what it refuses is in the other half, id -> why. Many jobs are
+    # changed in batches, a commit each: one that ends in StoreAway may have changed some, and tried again refuses those.
     def cancel(self, ids: Sequence[int]) -> tuple[list[int], dict[int, str]]: ...
     def retry(self, ids: Sequence[int]) -> tuple[list[int], dict[int, str]]: ...
     def redrive(self, ids: Sequence[int] | None, force: bool = False) -> tuple[list[int], dict[int, str]]: ...

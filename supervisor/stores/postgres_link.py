@@ -22,8 +22,9 @@ CONNECT_LIMIT = 5
 LOCK_LIMIT = 5_000
 STATEMENT_LIMIT = 9_000
 """Milliseconds, kept by the server: below CALL_LIMIT, so that its word comes before the line is cut."""
-IDLE_LIMIT = 60_000
-"""Of a transaction in which this process says nothing (it was stopped): then its locks are given back."""
+IDLE_LIMIT = 10_000
+"""Of a transaction in which this process says nothing, or takes nothing (it was stopped, or cut off): then its locks are
+given back, before leases that are extended behind them end."""
 _LOOK_AT_CLOCK = 0.1
 _NOTHING_READY = 0
 
@@ -37,6 +38,15 @@ SESSION = {
 }
 """A plan made while the tables were small is kept after they have grown; every statement has its index, so nothing else is
 considered where that can be used."""
+
+FAR_END = {
+    "tcp_user_timeout": str(IDLE_LIMIT),
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+"""What the server, which no limit of SESSION reaches while it sends, expects of this end of the connection. Behind a pooler
+that is not this process."""
 
 DEFAULTS: Mapping[str, str] = {
     "connect_timeout": str(CONNECT_LIMIT),
@@ -116,7 +126,7 @@ class Address:
             raise StoreError(f"{self.shown}: {self._line(error)}") from None
         self._arguments: dict[str, Any] = {**DEFAULTS, **given}
         if listen:  # a pooler refuses options, and would keep them for the next client
-            own = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+            own = " ".join(f"-c {name}={value}" for name, value in {**SESSION, **FAR_END}.items())
             self._arguments["options"] = f"{own} {given.get('options') or ''}".strip()
 
     def connect(self) -> Link:

@@ -41,6 +41,10 @@ DISPOSE = f"""update {{s}}.jobs set state = it.state, owner = null, lease_until 
     and (it.seen is null or jobs.lease_until = it.seen)
   returning jobs.id, jobs.token"""
 
+# Whoever locks several jobs by more than one statement first locks them all, in the order of the ids.
+LOCK = "select id from {s}.jobs where id = any($1::bigint[]) order by id for no key update"
+LOCK_FREE = f"{LOCK} skip locked"
+
 SETTLED = """select it.id, it.token from unnest($1::bigint[], $2::bigint[]) as it(id, token)
   join {s}.jobs on jobs.id = it.id and jobs.settled = it.token"""
 
@@ -93,12 +97,17 @@ class Settles(Claims):
         if len(won) != len(outcomes):
             rest = [outcome for outcome in outcomes if outcome.state is not _SUCCEEDED or outcome.seen is not None]
         with self.transaction():
+            if won and rest:
+                self.later(LOCK, array(outcome.lease.id for outcome in outcomes))
             return [*self._settled(self._succeed, won), *self._settled(self._dispose, rest)]
 
     def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
+        """What somebody else is changing at this moment is stale: it waits for nobody, who may be cut off in the middle."""
         require_seen(outcomes)
         with self.transaction():
-            return self._settled(self._dispose, outcomes)
+            free = set(self.column(LOCK_FREE, array(outcome.lease.id for outcome in outcomes)))
+            locked = [outcome.lease.id for outcome in outcomes if outcome.lease.id not in free]
+            return [*locked, *self._settled(self._dispose, [it for it in outcomes if it.lease.id in free])]
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
         with self.transaction():

@@ -9,11 +9,11 @@ from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, PENDING, READY
 from supervisor.stores.postgres_claims import NOW
 from supervisor.stores.postgres_db import array
 from supervisor.stores.postgres_letters import Letters
+from supervisor.stores.postgres_settles import LOCK
 from supervisor.stores.shapes import microseconds
 from supervisor.stores.verdicts import Target, Verdicts
 
-# First the locks, then, in a statement of its own, what is behind them: a settle that was waited for may have left a letter.
-LOCK = "select id from {s}.jobs where id = any($1::bigint[]) order by id for update"
+# First the locks (LOCK), then, in a statement of its own, what is behind them: a settle that was waited for may have left a letter.
 TARGETS = """select jobs.id, jobs.state, queue, tier, letters.state
   from unnest($1::bigint[]) with ordinality as it(id, place) join {s}.jobs on jobs.id = it.id
   left join {s}.letters on letters.job_id = jobs.id order by place"""

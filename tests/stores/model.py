@@ -200,7 +200,14 @@ class Model:
 
     def lapsed(self, owner: str) -> list[Lapsed]:
         return [
-            Lapsed(job.lease(), job.deadline, job.started_at is not None, job.lapses, job.owner, job.owner in self.gone)
+            Lapsed(
+                _light(job.lease()),
+                job.deadline,
+                job.started_at is not None,
+                job.lapses,
+                job.owner,
+                job.owner in self.gone,
+            )
             for job in self.those(IN_FLIGHT)
             if job.owner and job.owner != owner and (job.owner in self.gone or job.deadline <= self.now)
         ]
@@ -357,6 +364,10 @@ class Model:
                 "paused": queue in self.paused, "processing": 0,
             })  # fmt: skip
         return rows
+
+
+def _light(lease: Lease) -> Lease:
+    return lease._replace(payload="", headers=None)
 
 
 def iso(time: int | None) -> str | None:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -243,8 +244,8 @@ class Machine(RuleBasedStateMachine):
         assert store.extend(leases, TTL, marks) == self.model.extend(leases, TTL, marks)
 
     def recover(self, store: Store, owner: str, meanwhile: str) -> None:
-        found = sorted(store.lapsed(100))
-        assert found == sorted(self.model.lapsed(owner))
+        found = store.lapsed(100)
+        assert found == sorted(self.model.lapsed(owner), key=attrgetter("place"))
         outcomes = [recovery(lapsed) for lapsed in found]
         leases = [lapsed.lease for lapsed in found[:1]]
         if meanwhile == "extended":

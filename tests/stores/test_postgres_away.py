@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -14,7 +15,7 @@ from supervisor.config import Settings, StoreSettings
 from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, StoreUnsure
 from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.postgres_claims import ENQUEUE_ONE
-from supervisor.stores.postgres_link import Link
+from supervisor.stores.postgres_link import FAR_END, IDLE_LIMIT, SESSION, Address, Link
 from tests.stores.postgres_server import Server
 from tests.stores.shelf import (
     PostgresShelf,
@@ -36,9 +37,14 @@ LIMIT = 1.0
 @pytest.fixture(scope="module")
 def own_server():
     """One that may be stopped, and keeps what it has promised."""
-    server = Server({})
+    server = Server({}, address=loopback())
     yield server
     server.remove()
+
+
+def loopback():
+    """An address of this machine that no other test process listens at."""
+    return f"127.{os.getpid() >> 16 & 255}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
 
 
 @pytest.fixture(params=["near", "far"])
@@ -263,6 +269,34 @@ def test_a_lock_that_somebody_keeps_ends_the_wait(shelf, store, monkeypatch):
             store.settle([success(lease)])
     other.close()
     assert store.settle([success(lease)]) == []
+
+
+def test_what_a_process_that_was_stopped_was_being_sent_is_free_again(shelf, store, monkeypatch):
+    put(store)
+    """While it sends, the server heeds no limit of the statement."""
+    monkeypatch.setitem(SESSION, "statement_timeout", "0")
+    monkeypatch.setitem(FAR_END, "tcp_user_timeout", "500")
+    stopped = Address(shelf.server.far_url, listen=True).connect()
+    try:
+        much = f"""select repeat('x', 1000000) from "{shelf.schema}".jobs, generate_series(1, 100) for update of jobs"""
+        stopped.pgconn.send_query(much.encode())
+        process = stopped.pgconn.backend_pid
+        while shelf.sql("select wait_event from pg_stat_activity where pid = %s", process).fetchone() != (
+            "ClientWrite",
+        ):
+            time.sleep(0.01)
+        assert take(store) == []
+        deadline = time.monotonic() + 10
+        while not take(store):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        stopped.close()
+
+
+def test_what_a_stopped_process_locks_is_free_before_leases_end_that_wait_for_it():
+    assert Settings().lease.ttl / 2 > IDLE_LIMIT / 1000
+    assert FAR_END["tcp_user_timeout"] == str(IDLE_LIMIT)
 
 
 def test_two_that_lock_each_others_rows_are_told_to_try_again(shelf, store):

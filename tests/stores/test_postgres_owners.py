@@ -19,6 +19,7 @@ from tests.stores.shelf import (
     make_retries,
     put,
     release,
+    states,
     success,
     take,
     take_one,
@@ -145,6 +146,49 @@ def test_of_two_that_prune_at_once_each_takes_others(shelf, store):
         assert store.prune(Retention(), 6) == 6
         assert other.prune(Retention(), 6) == 4
     shelf.check()
+
+
+def test_recovery_waits_for_nobody(shelf, store):
+    """Who holds a lapsed job may be cut off in the middle of its settle."""
+    put(store, "a", "b")
+    held, free = take(store)
+    shelf.clock.step(TTL)
+    other = shelf.joined("two")
+    lapsed = other.lapsed(10)
+    outcomes = [release(one.lease)._replace(seen=one.deadline) for one in lapsed]
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.settle([success(held)])
+        store.run("select 1")
+        assert other.recover(outcomes) == [held.id]
+        raise ZeroDivisionError
+    assert other.recover(outcomes) == [free.id]
+    assert states(other, [held.id, free.id]) == ["ready", "ready"]
+    shelf.check()
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_settle_that_waits_for_a_job_has_locked_none_behind_it(shelf, store, failed):
+    """Whatever becomes of the jobs of a batch, it locks them in the order in which a cancel of the same jobs does."""
+    put(store, "a", "b")
+    leases = take(store)
+    outcomes = [again(lease) if place == failed else success(lease) for place, lease in enumerate(leases)]
+    stale = []
+    with shelf.server.connect() as other:
+        lock = f"""select 1 from "{shelf.schema}".jobs where id = %s for update nowait"""
+        with other.transaction():
+            other.execute(lock, (leases[0].id,))
+            settling = threading.Thread(target=lambda: stale.append(store.settle(outcomes)))
+            settling.start()
+            process = store._link.pgconn.backend_pid
+            while shelf.sql(WAITS, process).fetchone() != ("Lock",):
+                time.sleep(0.002)
+            other.execute(lock, (leases[1].id,))
+    settling.join()
+    assert stale == [[]]
+    shelf.check()
+
+
+WAITS = "select wait_event_type from pg_stat_activity where pid = %s"
 
 
 # who lives

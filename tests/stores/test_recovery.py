@@ -11,6 +11,10 @@ def released(lapsed):
     return Outcome(lapsed.lease, Kind.RELEASED, state=JobState.READY, seen=lapsed.deadline)
 
 
+def light(lease):
+    return lease._replace(payload="", headers=None)
+
+
 def expired(lapsed):
     return Outcome(
         lapsed.lease, Kind.FAILED, failure=failure(lapsed.lease, Cause.LEASE_EXPIRED), seen=lapsed.deadline,
@@ -78,8 +82,8 @@ def test_what_has_lapsed_tells_all_that_recovery_needs(shelf, store):
     deadline = shelf.clock.microseconds + round(TTL * 1e6)
     shelf.clock.step(TTL)
     found = {lapsed.lease.id: lapsed for lapsed in shelf.joined("two").lapsed(10)}
-    assert found[a.id] == (a, deadline, False, 0, "one", False)
-    assert found[b.id] == (b, deadline, True, 0, "one", False)
+    assert found[a.id] == (light(a), deadline, False, 0, "one", False)
+    assert found[b.id] == (light(b), deadline, True, 0, "one", False)
     assert a.policy == POLICY._replace(max_retries=7)
 
 
@@ -90,11 +94,27 @@ def test_an_owner_never_sees_its_own_leases_lapse(shelf, store):
     assert store.lapsed(10) == []
 
 
-def test_lapsed_is_bounded(shelf, store):
-    put(store, *"abc")
-    take(store)
+def test_lapsed_goes_on_behind_what_it_has_given(shelf, store):
+    """First of owners that are gone, then the longest expired, in parts of any size."""
+    late, early = put(store), put(store, *"ab")
+    other, gone, observer = shelf.joined("two"), shelf.joined("gone"), shelf.joined("three")
+    assert [lease.id for lease in take(store, 1)] == late
+    take(other, 1)
+    shelf.clock.step(1)
+    store.extend([light(lease) for lease in store.leases(late)], TTL, [])
+    take(store, 1)
+    left = put(gone, *"abc")
+    take(gone, 3)
+    gone.leave()
     shelf.clock.step(TTL)
-    assert len(shelf.joined("two").lapsed(2)) == 2
+    order = [*left, early[0], late[0], early[1]]
+    assert [lapsed.lease.id for lapsed in observer.lapsed(10)] == order
+    for size in range(1, 7):
+        found = observer.lapsed(size)
+        while part := observer.lapsed(size, found[-1]):
+            assert len(part) <= size
+            found += part
+        assert [lapsed.lease.id for lapsed in found] == order
 
 
 def test_a_clock_that_steps_back_makes_nothing_lapse(shelf, store):

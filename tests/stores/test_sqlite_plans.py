@@ -26,7 +26,7 @@ STATEMENTS = {
     "extend": (sqlite_settles.EXTEND, [BY_KEY]),
     "expired": (
         f"select id from {sqlite_settles.EXPIRED}",
-        ["SEARCH jobs USING INDEX in_flight (owner=? AND lease_until<?)"],
+        ["SEARCH jobs USING INDEX in_flight (owner=? AND lease_until>? AND lease_until<?)"],
     ),
     "prune": (
         f"select id from {sqlite_verbs.EXPIRED}",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from supervisor.engine.pace import USUAL
 from supervisor.events import ClockStepped, JobCancelled, LeasesRecovered, QueuesSeen
-from supervisor.jobs import Policy
-from supervisor.stores.base import EnqueueRow, Take
+from supervisor.jobs import Lease, Policy
+from supervisor.stores.base import EnqueueRow, Resolve, Take
+from supervisor.stores.memory import MemoryStore
 from tests.stores.shelf import dead
 from tests.unit.virtual import Virtual
 
@@ -55,6 +59,91 @@ def test_what_is_recovered_from_another_supervisor_starts_here_at_once() -> None
     here.engine.tick("running")
     assert here.child.permits
     assert here.state(lease.id) == "in_flight"
+
+
+class Contended(MemoryStore):
+    """Another supervisor has locked whatever is ready, and may let go of it."""
+
+    locked = True
+
+    def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
+        return [] if self.locked else super().claim(takes, ttl, resolve)
+
+
+def test_what_another_supervisor_was_claiming_and_lets_go_of_starts_here_soon() -> None:
+    here = Virtual(store=(store := Contended()))
+    here.serve()
+    (id,) = here.enqueue("work")
+    here.engine.fetcher.ring()
+    assert here.state(id) == "ready"
+    store.locked = False
+    here.loop.advance(0.2)
+    assert here.state(id) == "in_flight"
+
+
+def test_what_others_keep_locked_is_looked_for_ever_more_seldom() -> None:
+    here = Virtual(store=Contended())
+    here.serve()
+    here.enqueue("work")
+    here.engine.fetcher.ring()
+    before = claims(here)
+    for _ in range(600):
+        here.loop.advance(0.1)
+    assert claims(here) - before < 40
+
+
+def lose_machine(here: Virtual, count: int) -> None:
+    claim_elsewhere(here, count, owner=f"far {count}")
+    here.wall.step(31.0)
+
+
+def recovered(here: Virtual) -> int:
+    return sum(len(event.outcomes) for event in here.events if isinstance(event, LeasesRecovered))
+
+
+@pytest.fixture
+def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.engine.recovery.SEEN_AT_ONCE", 4)
+    monkeypatch.setattr("supervisor.engine.recovery.BATCH", 3)
+
+
+@pytest.mark.usefixtures("in_small_parts")
+def test_all_leases_of_a_machine_that_is_lost_are_recovered_at_the_same_time() -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    lose_machine(here, 21)
+    here.loop.create_task(here.engine.recovery.sweep())
+    here.loop.advance(14.9)
+    here.loop.create_task(here.engine.recovery.sweep())
+    assert recovered(here) == 0
+    here.loop.advance(0.1)
+    here.loop.create_task(here.engine.recovery.sweep())
+    assert recovered(here) == 21
+
+
+@pytest.mark.usefixtures("in_small_parts")
+def test_what_the_provably_dead_left_is_recovered_at_once_however_much_else_has_lapsed() -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    lose_machine(here, 21)
+    other, _ = claim_elsewhere(here, 9)
+    other.leave()
+    here.loop.create_task(here.engine.recovery.sweep())
+    assert recovered(here) == 9
+
+
+@pytest.mark.usefixtures("in_small_parts")
+def test_what_is_forgotten_in_the_middle_of_a_sweep_was_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    lose_machine(here, 6)
+    here.loop.create_task(here.engine.recovery.sweep())
+    here.loop.advance(10.0)
+    here.writer.eager = False
+    here.loop.create_task(here.engine.recovery.sweep())
+    here.engine.recovery.forget()
+    here.writer.eager = True
+    here.writer.step()
+    here.loop.advance(10.0)
+    here.loop.create_task(here.engine.recovery.sweep())
+    assert recovered(here) == 0
 
 
 def test_what_comes_due_before_the_first_worker_is_asked_for_starts_then() -> None:
