@@ -245,7 +245,7 @@ def test_a_server_that_takes_no_writes_is_not_connected_to(shelf):
     shelf.sql("alter database postgres set default_transaction_read_only = on")
     try:
         with pytest.raises(StoreAway, match="read-only"):
-            PostgresStore(shelf.server.url, schema=shelf.schema)
+            PostgresStore(shelf.server.url, schema=shelf.schema, listen=False)  # otherwise it is only a default
     finally:
         shelf.sql("set default_transaction_read_only = off")
         shelf.sql("alter database postgres reset default_transaction_read_only")
