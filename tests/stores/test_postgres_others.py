@@ -67,14 +67,14 @@ def impostors(shelf):
     shelf.sql("set search_path = theirs, pg_catalog")
     shelf.sql("create table theirs.called(what text)")
     for name, arguments, result in (
-        ("nextval", "text", "bigint"), ("statement_timeout", "", "int"), ("current_database", "", "name"), ("multiply", "numeric, int", "numeric"),
+        ("nextval", "text", "bigint"), ("statement_timeout", "", "int"), ("current_database", "", "name"), ("multiply", "numeric, numeric", "numeric"),
         ("pg_notify", "text, text", "int"),
     ):  # fmt: skip
         shelf.sql(
             f"""create function theirs.{name}({arguments}) returns {result} language plpgsql as
             $$ begin insert into theirs.called values ('{name}'); return null; end $$"""
         )
-    shelf.sql("create operator theirs.* (leftarg = numeric, rightarg = int, function = theirs.multiply)")
+    shelf.sql("create operator theirs.* (leftarg = numeric, rightarg = numeric, function = theirs.multiply)")
     shelf.sql("create domain theirs.json as int")
     with role_with(shelf, "search_path", "theirs, pg_catalog"):
         yield
