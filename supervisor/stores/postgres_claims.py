@@ -20,7 +20,7 @@ from supervisor.stores.postgres_floors import Floors
 from supervisor.stores.shapes import microseconds, options_text, overlaid, policy_of, policy_text
 
 COPIED_FROM = 200  # rows; below, one statement is faster
-COPIED_AT_ONCE = 20_000
+SENT_AT_ONCE = 4_000_000  # characters: what a slow line takes within the limit of a call
 FOLDED_FROM = 100  # rows of counts more than need be
 FOLDED_AT_ONCE = 20_000
 CLAIM_LENGTH = 16_000_000  # of the texts of one claim
@@ -170,16 +170,18 @@ class Claims(Database):
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         if not rows:
             return []
+        parts = parts_of(rows, SENT_AT_ONCE)
+        few = len(parts) == 1 and len(rows) < COPIED_FROM
         try:
             if len(rows) == 1 and self._sequence is None:
                 self._sequence = str(self.value(SEQUENCE, f"{self.quoted}.jobs"))
-            if self.alone and len(rows) < COPIED_FROM:
+            if self.alone and few:
                 with self.committing():
                     ids = self._insert(rows)
                 self._has_rung()
                 return ids
             with self.transaction():
-                ids = self._copy(rows) if len(rows) >= COPIED_FROM else self._insert(rows)
+                ids = self._insert(rows) if few else self._copy(parts)
                 self.after_commit(self._has_rung)
             return ids
         except CommitUnknown as error:
@@ -196,15 +198,14 @@ class Claims(Database):
         batch = packed([enqueued(row) for row in rows])
         return self.column(ENQUEUE, batch, f"{self.quoted}.jobs", self.channel)
 
-    def _copy(self, rows: Sequence[EnqueueRow]) -> list[int]:
+    def _copy(self, parts: Sequence[Sequence[EnqueueRow]]) -> list[int]:
         ids: list[int] = []
-        for start in range(0, len(rows), COPIED_AT_ONCE):
-            part = rows[start : start + COPIED_AT_ONCE]
+        for part in parts:
             now, own = self._reserved(len(part))
             ids += own
             with self.on_link() as link, link.cursor().copy(COPY.replace("{s}", self.quoted)) as copy:
-                for at in range(0, len(part), _SENT_AT_ONCE):
-                    end = at + _SENT_AT_ONCE
+                for at in range(0, len(part), _WRITTEN_AT_ONCE):
+                    end = at + _WRITTEN_AT_ONCE
                     copy.write(_lines(part[at:end], own[at:end], now).encode())
             states = [SCHEDULED if _due(row, now) > now else READY for row in part]
             for (queue, state), n in Counter(zip([row.queue for row in part], states, strict=True)).items():
@@ -361,7 +362,20 @@ class Claims(Database):
 
 
 _RESOLVED_MOST = 10_000
-_SENT_AT_ONCE = 1_000
+_WRITTEN_AT_ONCE = 1_000
+
+
+def parts_of(rows: Sequence[EnqueueRow], most: int) -> list[Sequence[EnqueueRow]]:
+    """In order, each of about so many characters (or one row)."""
+    parts: list[Sequence[EnqueueRow]] = []
+    start = length = 0
+    for place, row in enumerate(rows):
+        its = len(row[1]) + len(row[-1] or "") + 200
+        length += its
+        if length > most and place > start:
+            parts.append(rows[start:place])
+            start, length = place, its
+    return [*parts, rows[start:]]
 
 
 def enqueued(row: EnqueueRow) -> dict[str, Any]:

@@ -23,7 +23,7 @@ Statement = tuple[str, Sequence[Any]]
 
 BEGIN = "begin isolation level read committed read write"
 LOOK = "begin isolation level repeatable read read only"
-SET = f"select {', '.join(f'''set_config('{name}', '{value}', true)''' for name, value in SESSION.items())}"
+SET = f"select {', '.join(f'''pg_catalog.set_config('{name}', '{value}', true)''' for name, value in SESSION.items())}"
 ADD_COUNTS = """insert into {s}.counts(state, queue, tier, n)
   select * from json_to_recordset($1::json) as it(state smallint, queue text, tier smallint, n bigint)"""
 

@@ -11,6 +11,9 @@ from supervisor.new_jobs import MAX_NAME, MAX_RETRIES
 from supervisor.payloads import MAX_DEPTH, MAX_INTEGER
 from supervisor.stores.codes import READY, SCHEDULED
 
+LONGEST_NAME = 50  # of a schema: PostgreSQL cuts names at 63, and the channel's is longer
+BODY = f"${'body_' * 11}$"
+"""Around the text of a function: longer than any name in it, so none ends it."""
 LONGEST_JSON = 1_000_000
 """Bytes: the default of `limits.payload`, which the database does not know."""
 
@@ -18,19 +21,19 @@ LONGEST_JSON = 1_000_000
 _UNPRINTABLE = r"[\u0001-\u001f\u007f-\u00a0\u00ad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ue000-\uf8ff\ufeff\ufff9-\ufffb]"
 
 _CHECKED_NAME = f"""create function {{s}}.checked_name(what text, value text) returns text language plpgsql immutable
-  set search_path = pg_catalog, pg_temp as $$
+  set search_path = pg_catalog, pg_temp as {BODY}
   begin
     if value is null or length(value) not between 1 and {MAX_NAME} or value ~ '^ | $|{_UNPRINTABLE}' then
       raise exception using errcode = 'invalid_parameter_value',
         message = format('%s: expected a name of 1 to {MAX_NAME} printable characters, got %L', what, left(value, 80));
     end if;
     return value;
-  end $$"""
+  end {BODY}"""
 
 # PostgreSQL's json lets through what no loader takes: numbers that are too large, and halves of surrogate pairs. Depth is how
 # often the innermost brackets can be taken off.
 _CHECKED_JSON = rf"""create function {{s}}.checked_json(what text, value json) returns text language plpgsql immutable
-  set search_path = pg_catalog, pg_temp as $$
+  set search_path = pg_catalog, pg_temp as {BODY}
   declare
     written constant text := coalesce(value::text, 'null');
     bare text;
@@ -77,21 +80,21 @@ _CHECKED_JSON = rf"""create function {{s}}.checked_json(what text, value json) r
       raise exception using errcode = 'invalid_parameter_value', message = format('%s: %s', what, wrong);
     end if;
     return written;
-  end $$"""
+  end {BODY}"""
 
 _CHECKED_SECONDS = f"""create function {{s}}.checked_seconds(what text, value interval) returns float8 language plpgsql immutable
-  set search_path = pg_catalog, pg_temp as $$
+  set search_path = pg_catalog, pg_temp as {BODY}
   begin
     if extract(epoch from value) not between 0 and {MAX_SECONDS:.0f} then
       raise exception using errcode = 'invalid_parameter_value',
         message = format('%s: expected an interval from 0 to {MAX_SECONDS / 86_400:.0f} days, got %L', what, value);
     end if;
     return extract(epoch from value);
-  end $$"""
+  end {BODY}"""
 
 # Of jobs that have been checked: by a client, or by `enqueue` below.
 _PUT = f"""create function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
-  set search_path = pg_catalog, pg_temp as $$
+  set search_path = pg_catalog, pg_temp as {BODY}
   declare
     now constant bigint := {{s}}.clock();
     ids bigint[];
@@ -112,12 +115,12 @@ _PUT = f"""create function {{s}}.put(jobs json) returns bigint[] language plpgsq
     select coalesce(array_agg(put.id order by put.id), '{{}}') into ids from put;
     perform pg_notify({{channel}}, '');
     return ids;
-  end $$"""
+  end {BODY}"""
 
 _ENQUEUE = f"""create function {{s}}.enqueue(handler text, payload json default 'null', queue text default 'default',
     priority bigint default 0, delay interval default null, at timestamptz default null, max_retries int default null,
     timeout interval default null, headers json default null)
-  returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+  returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}
   declare
     wrong text;
     options text;
@@ -148,7 +151,7 @@ _ENQUEUE = f"""create function {{s}}.enqueue(handler text, payload json default 
       'options', options,
       'delay', ({{s}}.checked_seconds('delay', delay) * 1000000)::bigint,
       'at', (extract(epoch from at) * 1000000)::bigint))))[1];
-  end $$"""
+  end {BODY}"""
 
 FUNCTIONS = (
     _CHECKED_NAME,

@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 
 from supervisor.masking import without_secrets
 from supervisor.stores.base import EnqueueRow, StoreError
-from supervisor.stores.postgres_claims import enqueued
+from supervisor.stores.postgres_claims import enqueued, parts_of
 from supervisor.stores.postgres_db import packed
 from supervisor.stores.postgres_moving import DATABASE
 
@@ -27,10 +27,13 @@ AT_ONCE = 16_000_000
 """Characters in one statement: more are several, which only a transaction makes one."""
 EXPECTED = """a psycopg connection, a SQLAlchemy Connection or Session, or Django's connection, none of them async"""
 
+# All names in full: the search path is the caller's.
 LOOK = """select namespace.oid is not null and put.oid is not null,
-    coalesce(has_schema_privilege(namespace.oid, 'usage') and has_function_privilege(put.oid, 'execute'), false), current_user
-  from (select) as it left join pg_namespace as namespace on nspname = %s
-    left join pg_proc as put on pronamespace = namespace.oid and proname = 'put'"""
+    coalesce(pg_catalog.has_schema_privilege(namespace.oid, 'usage')
+      and pg_catalog.has_function_privilege(put.oid, 'execute'), false), current_user
+  from (select) as it left join pg_catalog.pg_namespace as namespace on nspname operator(pg_catalog.=) %s
+    left join pg_catalog.pg_proc as put
+      on pronamespace operator(pg_catalog.=) namespace.oid and proname operator(pg_catalog.=) 'put'"""
 
 
 class Caller(Protocol):
@@ -52,7 +55,9 @@ class Guest:
         self.shown, self._schema, self._database_of_store = without_secrets(url), schema, database_of_store
         given = conninfo_to_dict(url)
         self._place = tuple(str(given.get(key) or "") for key in ("host", "port", "dbname"))
-        self._put = f"select {quoting.Identifier(schema).as_string(None)}.put(".replace("%", "%%") + "%s::json)"
+        self._put = (
+            f"select {quoting.Identifier(schema).as_string(None)}.put(".replace("%", "%%") + "%s::pg_catalog.json)"
+        )
         self._known: WeakSet[Any] = WeakSet()
 
     def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:
@@ -64,7 +69,7 @@ class Guest:
         if caller.driver not in self._known:
             self._check_place(caller)
             self._known.add(caller.driver)
-        batches = list(_batches(rows))
+        batches = [packed([enqueued(row) for row in part]) for part in parts_of(rows, AT_ONCE)]
         if len(batches) > 1 and not _in_transaction(caller.driver):
             raise StoreError(
                 f"connection: more than {AT_ONCE // 10**6} MB of jobs at once, on a connection in autocommit: "
@@ -185,18 +190,3 @@ def _has(value: Any, *names: str) -> bool:
 
 def _kind(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _batches(rows: Sequence[EnqueueRow]) -> Sequence[str]:
-    """JSON texts of rows in order, each as long as one statement may be (or of one row)."""
-    batches: list[str] = []
-    part: list[dict[str, Any]] = []
-    length = 0
-    for row in rows:
-        its = len(row.payload) + len(row.headers or "") + 200
-        if part and length + its > AT_ONCE:
-            batches.append(packed(part))
-            part, length = [], 0
-        part.append(enqueued(row))
-        length += its
-    return [*batches, packed(part)]

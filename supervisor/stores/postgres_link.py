@@ -32,12 +32,16 @@ SESSION = {
     "statement_timeout": str(STATEMENT_LIMIT),
     "lock_timeout": str(LOCK_LIMIT),
     "idle_in_transaction_session_timeout": str(IDLE_LIMIT),
+    "search_path": "pg_catalog",
+    "array_nulls": "on",
+    "default_transaction_read_only": "off",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     **dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off"),
 }
-"""A plan made while the tables were small is kept after they have grown; every statement has its index, so nothing else is
-considered where that can be used."""
+"""Whatever the role, the database and the URL say. Of functions, operators and types only those of PostgreSQL are found:
+anybody may have put others into a schema that is searched otherwise. A plan made while the tables were small is kept after
+they have grown; every statement has its index, so nothing else is considered where that can be used."""
 
 FAR_END = {
     "tcp_user_timeout": str(IDLE_LIMIT),
@@ -124,10 +128,10 @@ class Address:
             given = conninfo_to_dict(url)
         except Error as error:
             raise StoreError(f"{self.shown}: {self._line(error)}") from None
-        self._arguments: dict[str, Any] = {**DEFAULTS, **given}
+        self._arguments: dict[str, Any] = {**DEFAULTS, **given, "client_encoding": "UTF8"}
         if listen:  # a pooler refuses options, and would keep them for the next client
             own = " ".join(f"-c {name}={value}" for name, value in {**SESSION, **FAR_END}.items())
-            self._arguments["options"] = f"{own} {given.get('options') or ''}".strip()
+            self._arguments["options"] = f"{given.get('options') or ''} {own}".strip()
 
     def connect(self) -> Link:
         """Raises StoreAway, or StoreBroken if trying again won't help by itself."""

@@ -22,6 +22,7 @@ from supervisor.stores.moving import (
     told_to_go_to,
 )
 from supervisor.stores.postgres_db import array
+from supervisor.stores.postgres_functions import BODY
 from supervisor.stores.postgres_verbs import Verbs
 
 WEIGHED = f"""select id, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(result), 0)
@@ -41,8 +42,8 @@ STRETCH = 100_000
 LOCK = "lock table {s}.jobs, {s}.supervisors in exclusive mode"
 SHUT = (
     "create table {s}.shut(id text not null, target text not null)",
-    """create function {s}.refuse_shut() returns trigger language plpgsql as
-      $$ begin raise exception using message = {told}; end $$""",
+    f"""create function {{s}}.refuse_shut() returns trigger language plpgsql as
+      {BODY} begin raise exception using message = {{told}}; end {BODY}""",
     """create trigger shut before insert or update on {s}.jobs for each statement execute function {s}.refuse_shut()""",
     """create trigger shut before insert on {s}.supervisors for each statement execute function {s}.refuse_shut()""",
 )
@@ -161,5 +162,6 @@ def _storable(text: str) -> str:
     return text.replace("\x00", "\\x00") if "\x00" in text else text
 
 
-DATABASE = """select system_identifier, (select oid::bigint from pg_database where datname = current_database())
-  from pg_control_system()"""
+DATABASE = """select system_identifier, (select oid::pg_catalog.int8 from pg_catalog.pg_database
+    where datname operator(pg_catalog.=) pg_catalog.current_database())
+  from pg_catalog.pg_control_system()"""

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+from supervisor.new_jobs import MAX_RETRIES
+from supervisor.stores.bounds import CENTURY, FURTHEST, MAX_FACTOR, MOST_LAPSES, MOST_TOKEN
 from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
 
 APPLICATION_ID = 0x4A535631
 
 _NOW = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
 
+
+def _whole(column: str, least: int, most: int) -> str:
+    return f"typeof(new.{column}) = 'integer' and new.{column} between {least} and {most}"
+
+
+def _option(path: str, least: int, most: int, kinds: str = "'integer', 'real'") -> str:
+    value = f"json_extract(new.options, '{path}') between {least} and {most}"
+    return f"(json_type(new.options, '{path}') in ({kinds}) and {value})"
+
+
+# [max_retries, timeout, [base, factor, max, jitter] of a backoff], each of them a null if the job has none of its own.
+_OPTIONS = f"""json_array_length(new.options) = 3
+        and (json_type(new.options, '$[0]') = 'null' or {_option("$[0]", 0, MAX_RETRIES, "'integer'")})
+        and (json_type(new.options, '$[1]') = 'null' or {_option("$[1]", 0, CENTURY)})
+        and (json_type(new.options, '$[2]') = 'null' or (json_array_length(new.options, '$[2]') = 4
+          and {_option("$[2][0]", 0, CENTURY)} and {_option("$[2][1]", 1, MAX_FACTOR)} and {_option("$[2][2]", 0, CENTURY)}
+          and (json_extract(new.options, '$[2][3]') in ('full', 'none') or {_option("$[2][3]", 0, CENTURY)})))"""
+
+_TIME = "microseconds since the epoch, up to 36,500 years from it"
 _EXPECTED = {
     "handler": ("text", "typeof(new.handler) = 'text'"),
     "queue": ("text", "typeof(new.queue) = 'text'"),
     "priority": ("a whole number", "typeof(new.priority) = 'integer'"),
     "state": ("a whole number from 0 to 5", "new.state in (0, 1, 2, 3, 4, 5)"),
     "tier": ("0 or 1", "new.tier in (0, 1)"),
-    "retries": ("a whole number", "typeof(new.retries) = 'integer'"),
-    "due_at": ("microseconds since the epoch", "typeof(new.due_at) = 'integer'"),
-    "created_at": ("microseconds since the epoch", "typeof(new.created_at) = 'integer'"),
-    "options": ("a JSON array of three", "new.options is null or iif(json_valid(new.options), json_array_length(new.options) = 3, 0)"),
+    "token": (f"a whole number from 0 to {MOST_TOKEN}", _whole("token", 0, MOST_TOKEN)),
+    "retries": (f"a whole number from 0 to {MAX_RETRIES}", _whole("retries", 0, MAX_RETRIES)),
+    "lapses": (f"a whole number from 0 to {MOST_LAPSES}", _whole("lapses", 0, MOST_LAPSES)),
+    "due_at": (_TIME, _whole("due_at", -FURTHEST, FURTHEST)),
+    "created_at": (_TIME, _whole("created_at", -FURTHEST, FURTHEST)),
+    "options": ("[max_retries, timeout, backoff] in JSON", f"new.options is null or iif(json_valid(new.options), {_OPTIONS}, 0)"),
 }  # fmt: skip
 
 
 def _refuse(*columns: str) -> str:
     """A row that no claim could read would stand in the way of all others, so it is refused where it is written."""
     return "\n      ".join(
-        f"select raise(abort, 'jobs.{column}: expected {expected}') where not ({condition});"
+        f"select raise(abort, 'jobs.{column}: expected {expected}') where ({condition}) is not true;"
         for column, (expected, condition) in _EXPECTED.items()
         if column in columns
     )

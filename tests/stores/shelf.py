@@ -316,6 +316,22 @@ def drop_as_killed(store: SqliteStore) -> None:
     os.close(store.bells._lock)
 
 
+UNREADABLE_OPTIONS = (
+    "[1]", "null", "7", '{"a": 1, "b": 2, "c": 3}', "[null,null,7]", '["x",null,null]', "[true,null,null]", "[-1,null,null]",
+    "[1.5,null,null]", "[1001,null,null]", "[[1],null,null]", '[null,"x",null]', "[null,[],null]", "[null,[5],null]",
+    "[null,-1,null]", "[null,1e300,null]", "[null,null,[1,2,3]]", "[null,null,[1,2,3,4,5,6]]", '[null,null,["a","b","c","d"]]',
+    '[null,null,[1,2,3,"often"]]', "[null,null,[1,2,3,null]]", '[null,null,[-1,2,3,"full"]]', '[null,null,[1,0,3,"full"]]',
+    '[null,null,[1,2,1e99,"full"]]', "[null,null,[1,2,3,-1]]", '[null,null,[1,[2],3,"full"]]',
+)  # fmt: skip
+PAST_ALL_BOUNDS = {
+    "token": 2**63 - 1,
+    "retries": 2**31 - 1,
+    "lapses": 2**31 - 1,
+    "due_at": -(2**63),
+    "created_at": 2**63 - 1,
+}
+"""What somebody may write into a job with plain SQL, if nothing keeps him from it."""
+
 SHELVES: dict[str, type[Shelf]] = {"memory": MemoryShelf, "sqlite": SqliteShelf, "postgresql": PostgresShelf}
 """Every test of the suite, and the model, runs over each."""
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 
+import psycopg
 import pytest
 
+from supervisor.durations import MAX_SECONDS
+from supervisor.jobs import Backoff
+from supervisor.new_jobs import MAX_RETRIES
 from supervisor.stores.base import StoreError, StoreMissing
+from supervisor.stores.moving import Ticket
 from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.postgres_schema import VERSION
-from tests.stores.shelf import PostgresShelf, put, states, take
+from tests.stores.shelf import PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, PostgresShelf, put, states, take
 
 
 @pytest.fixture
@@ -76,9 +81,9 @@ def test_a_newer_schema_is_refused_by_name(shelf):
         PostgresStore(shelf.server.url, schema=shelf.schema, create=True)
 
 
-@pytest.mark.parametrize("schema", ["", "x" * 51, "a\nb"])
-def test_a_name_that_postgresql_would_cut_is_refused(shelf, schema):
-    with pytest.raises(StoreError, match="expected a name"):
+@pytest.mark.parametrize("schema", ["", "x" * 51, "a\nb", "pg_jobs", "{s}"])
+def test_a_name_that_postgresql_would_cut_or_refuse_is_refused(shelf, schema):
+    with pytest.raises(StoreError, match=r"store\.schema: .*name"):
         PostgresStore(shelf.server.url, schema=schema, create=True)
 
 
@@ -105,7 +110,40 @@ def test_jobs_put_in_with_plain_sql_are_counted_claimed_and_heard_of(shelf):
     assert [lease.id for lease in take(store)] == [ready]
 
 
-def test_a_row_that_no_claim_could_read_is_refused(shelf):
+@pytest.mark.parametrize("schema", ["a$$b", "a'b", 'a"b', "a\\b", "%s", "\u00e9" * 25, "a b; drop table x --"])
+def test_every_other_name_is_a_name(shelf, schema):
+    store = PostgresStore(shelf.server.url, schema=schema, create=True)
+    try:
+        store.shut(Ticket("id", f"a store in {schema}"))
+        store.reopen()
+        store.join("one", "host", 1)
+        put(store)
+        put(store, *["many"] * 300)
+        store.run("insert into {s}.jobs(handler) values ('mail')")
+        assert store.value("select {s}.enqueue('mail')") == 303
+        assert len(take(store, 1000)) == 303
+    finally:
+        store.run("drop schema {s} cascade")
+        store.close()
+
+
+@pytest.mark.parametrize("text", [*UNREADABLE_OPTIONS, '["\\u0000",null,null]'])
+def test_options_that_no_claim_could_read_are_refused(shelf, text):
     shelf.open()
-    with pytest.raises(Exception, match="claimable"):
-        shelf.sql("insert into {s}.jobs(handler, options) values ('mail', '[1]')")
+    with pytest.raises(psycopg.Error, match=r"claimable|Unicode"):
+        shelf.sql("insert into {s}.jobs(handler, options) values ('mail', %s)", text)
+
+
+@pytest.mark.parametrize(("column", "value"), PAST_ALL_BOUNDS.items())
+def test_numbers_past_which_sums_overflow_are_refused(shelf, column, value):
+    shelf.open()
+    with pytest.raises(psycopg.Error, match=f"claimable|{column}: expected|integer out of range"):
+        shelf.sql(f"insert into {{s}}.jobs(handler, {column}) values ('mail', %s)", value)
+
+
+def test_the_options_of_any_job_are_taken(shelf):
+    store = shelf.open()
+    for backoff in (None, Backoff(), Backoff(0.0, 1.0, MAX_SECONDS, "none"), Backoff(jitter=0.2)):
+        for timeout in (None, 0.0, 1e-9, MAX_SECONDS):
+            for max_retries in (None, 0, MAX_RETRIES):
+                put(store, max_retries=max_retries, timeout=timeout, backoff=backoff)

@@ -12,7 +12,16 @@ from supervisor.config import StoreSettings
 from supervisor.stores import open_store, sqlite_db
 from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, Waiting
 from supervisor.stores.sqlite import SqliteStore
-from tests.stores.shelf import SqliteShelf, failure, put, success, take, take_one
+from tests.stores.shelf import (
+    PAST_ALL_BOUNDS,
+    UNREADABLE_OPTIONS,
+    SqliteShelf,
+    failure,
+    put,
+    success,
+    take,
+    take_one,
+)
 
 
 @pytest.fixture
@@ -205,7 +214,8 @@ def test_plain_sql_may_enqueue(store, raw):
     ("column", "value"),
     [
         ("handler", b"mail"), ("queue", b"\xff"), ("priority", "high"), ("priority", b"\xff"), ("priority", 1.5),
-        ("created_at", "2030-01-01 00:00:00"), ("options", "{"), ("options", "[1]"), ("options", b"\xff"),
+        ("created_at", "2030-01-01 00:00:00"), ("created_at", 2**63 - 1), ("options", "{"), ("options", b"\xff"),
+        *(("options", text) for text in UNREADABLE_OPTIONS),
     ],
 )  # fmt: skip
 def test_what_no_claim_could_read_is_refused_where_it_is_written(store, raw, column, value):
@@ -221,8 +231,11 @@ def test_what_no_claim_could_read_is_refused_where_it_is_written(store, raw, col
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("state", "ready"), ("state", 9), ("tier", 7), ("retries", "many"), ("due_at", "2030-01-01 00:00:00")],
-)
+    [
+        ("state", "ready"), ("state", 9), ("tier", 7), ("retries", "many"), ("due_at", "2030-01-01 00:00:00"),
+        *PAST_ALL_BOUNDS.items(),
+    ],
+)  # fmt: skip
 def test_a_row_put_in_by_hand_must_be_one_that_its_readers_know(store, raw, column, value):
     with pytest.raises(sqlite3.Error, match=rf"jobs\.{column}: expected"):
         raw.execute(f"insert into jobs(handler, {column}) values ('mail', ?)", (value,))
@@ -280,9 +293,9 @@ def test_a_transaction_with_a_refused_row_is_not_committed_even_if_the_caller_go
 def test_more_than_one_json_text_can_hold(store, monkeypatch):
     """A claim of a gigabyte of payloads goes row by row instead."""
     put(store, "a", "b")
-    store._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 700)
-    store.enqueue([EnqueueRow("c", '"' + "x" * 300 + '"')])
-    store.enqueue([EnqueueRow("c", '"' + "x" * 300 + '"')])
+    store._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2800)
+    store.enqueue([EnqueueRow("c", '"' + "x" * 1200 + '"')])
+    store.enqueue([EnqueueRow("c", '"' + "x" * 1200 + '"')])
     assert [lease.id for lease in take(store)] == [1, 2, 3, 4]
 
 

@@ -1,0 +1,71 @@
+"""Jobs by weight: however heavy they are together, no exchange with the server is longer than a slow line takes within its limit."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from supervisor.stores.base import EnqueueRow
+from supervisor.stores.postgres import PostgresStore
+from supervisor.stores.postgres_link import Link
+from tests.stores.shelf import PostgresShelf
+
+LIMIT = 1.0
+AT_ONCE = 50_000
+PER_SECOND = 500_000
+TOTAL = 750_000
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    shelf = PostgresShelf(tmp_path)
+    yield shelf
+    shelf.close()
+
+
+def pump(source, target, per_second=None):
+    try:
+        while data := source.recv(16_384):
+            if per_second:
+                time.sleep(len(data) / per_second)
+            target.sendall(data)
+    except OSError:
+        pass
+    for end in (source, target):
+        end.close()
+
+
+def serve(door, path):
+    try:
+        while True:
+            near, _ = door.accept()
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(path)
+            threading.Thread(target=pump, args=(near, far, PER_SECOND), daemon=True).start()
+            threading.Thread(target=pump, args=(far, near), daemon=True).start()
+    except OSError:
+        return
+
+
+@pytest.fixture
+def slow_url(shelf):
+    """A line to the server that takes so many bytes a second."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=serve, args=(door, f"{shelf.server.folder}/.s.PGSQL.5432"), daemon=True).start()
+        yield f"postgresql://postgres@127.0.0.1:{door.getsockname()[1]}/postgres?sslmode=disable&gssencmode=disable"
+
+
+@pytest.mark.parametrize("n", [300, 50], ids=["many", "heavy"])
+def test_more_than_a_slow_line_takes_at_once_is_enqueued(shelf, slow_url, n, monkeypatch):
+    monkeypatch.setattr("supervisor.stores.postgres_claims.SENT_AT_ONCE", AT_ONCE)
+    shelf.open()
+    far = PostgresStore(slow_url, schema=shelf.schema)
+    far.run(f"set statement_timeout = '{LIMIT:g}s'")
+    monkeypatch.setattr(Link, "limit", LIMIT)
+    ids = far.enqueue([EnqueueRow("mail", '"' + "x" * (TOTAL // n) + '"')] * n)
+    assert shelf.sql("select array_agg(id order by id) from {s}.jobs").fetchone() == (ids,)
+    shelf.check()
+    far.close()
