@@ -147,7 +147,7 @@ class Command:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(text))
 
-    def run(self, *arguments: str, under: Sequence[str] = (), config: str = "supervisor") -> Running:
+    def run(self, *arguments: str, under: Sequence[str] = (), config: str | None = None) -> Running:
         """Start `supervisor run`; it is ended with the test at the latest. `under` is a command that execs it, `config` the name
         of its own config."""
         run = Running(
@@ -157,7 +157,7 @@ class Command:
         return run
 
     def call(
-        self, *arguments: str, input: str = "", timeout: float = 60.0, under: Sequence[str] = (), config: str = "supervisor"
+        self, *arguments: str, input: str = "", timeout: float = 60.0, under: Sequence[str] = (), config: str | None = None
     ) -> Ended:  # fmt: skip
         """Run any command to its end, as a process; `under` is a command that runs it."""
         ended = subprocess.run(
@@ -249,5 +249,12 @@ class Command:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def arguments(self, *arguments: str, config: str = "supervisor") -> list[str]:
-        return [sys.executable, "-m", "supervisor", *arguments, "-c", str(self.folder / f"{config}.yaml")]
+    def arguments(self, *arguments: str, config: str | None = None) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "supervisor",
+            *arguments,
+            "-c",
+            str(self.folder / f"{config}.yaml" if config else self.config),
+        ]
