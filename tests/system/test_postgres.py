@@ -120,7 +120,7 @@ def test_a_server_that_hangs_stops_neither_what_runs_nor_the_end(postgres: Comma
     (postgres.folder / "gate").touch()
     run.says("store is away", 30)
     run.signal(signal.SIGTERM)
-    time.sleep(1)
+    run.says("supervisor stopping")
     server.thaw()
     assert run.wait(30) == 0
     assert postgres.job(id)["state"] == "succeeded"
