@@ -31,9 +31,8 @@ HEAD_START = 0.5  # seconds by which those that may have a handler look before t
 PROMOTE_MOST = 1000
 CAPTIVE_SECONDS = 1.0
 LANES_MOST = 1000
-HELD_BY_OTHERS = (
-    0.1  # seconds to the next look for what another supervisor is claiming; twice as many after each in vain
-)
+HELD_BY_OTHERS = 0.1
+"""Seconds to the next look for what another supervisor is claiming; twice as many after each in vain."""
 MAKE_WAY_EVERY = FRAME_SECONDS  # in less, a frame makes way by itself
 
 
@@ -122,7 +121,7 @@ class Fetcher:
         self._claiming = False
         self._more = True  # the store may have claimable jobs
         self._rung = False  # it was said so while a claim was under way
-        self._changed = False
+        self._changed = False  # a worker has, since the last claim began: what held jobs off may do so no more
         self._came_due = False  # since the last claim began: a retry may have to overtake what is held
         self._left = False  # the last claim left some
         self._strangers = 0  # jobs in the last claim, if nobody here knows the handler of any
@@ -205,7 +204,7 @@ class Fetcher:
 
     def worker_changed(self) -> None:
         self._more = self._more or self._left
-        self._changed = True  # what a claim under way has found held off may not be any more
+        self._changed = True
         self.pump()
 
     def pump(self) -> None:
@@ -394,8 +393,8 @@ class Fetcher:
         for queue, lane in self._lanes.items():
             lane.fresh_in_store = left[queue].fresh if queue in left else 0
         self._left = any(w.fresh > 0 or w.retries > 0 for w in left.values())
-        # What is left though nothing was claimed is held off by a limit: looked at again when a worker has changed. (Or it
-        # is `missed`.)
+        # What is left though nothing was claimed is held off by a limit: looked at again when a worker has changed; or
+        # it was missed.
         self._more = self._rung or (self._left and (self._changed or bool(claimed.leases)))
         self._bus.emit(QueuesSeen({queue: (w.fresh, w.retries) for queue, w in claimed.waiting.items()}))
 
