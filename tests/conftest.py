@@ -1,6 +1,14 @@
 from __future__ import annotations
 
+import os
+
 import pytest
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """More than there are cores: most tests wait for processes."""
+    return 3 * (os.cpu_count() or 1) // 2
 
 
 @pytest.fixture(autouse=True)

@@ -132,16 +132,19 @@ def test_everything_killed_at_random_at_once(command: Command) -> None:
     command.write(config=CONFIG, plugins=COUNTED)
     jobs_here = JOBS // 2
     counts, chance, kills = enqueue_counted(command, jobs_here), random.Random(2), 0
-    while ended(counts) < jobs_here:
+    pause = 0.050
+    while (before := ended(counts)) < jobs_here:
         run = command.run("--drain")
         run.says("nursery started")
-        give_up = time.monotonic() + 1.0
+        give_up = time.monotonic() + 20 * pause
         while time.monotonic() < give_up and run.code is None:
             kill_one(list(command.processes()), chance)
-            time.sleep(0.050)
+            time.sleep(pause)
         run.kill()
         kills += 1
         assert kills < 60, f"no way on: {ended(counts)} of {jobs_here}"
+        if ended(counts) < before + 5:  # on a machine this busy nothing that was killed is there again so soon
+            pause *= 1.5
     assert command.run("--drain").wait(60) == 0
     jobs = command.jobs()
     assert [job["state"] for job in jobs] == ["succeeded"] * jobs_here
