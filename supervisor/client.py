@@ -135,9 +135,7 @@ class Client:
         if connection is not None:
             return self._as_guest().enqueue(connection, rows)
         with self._lock:
-            ids = insist(lambda: self._store().enqueue(rows), self._patience)
-            self._store().ring()
-        return ids
+            return insist(lambda: self._store().enqueue(rows), self._patience)
 
     def _ask(self, question: Callable[[Store], Answer]) -> Answer:
         with self._lock:

@@ -13,7 +13,7 @@ from supervisor.cli.context import UserMistake, config_option, load_settings, us
 from supervisor.config import Settings
 from supervisor.new_jobs import InvalidJob, row_of
 from supervisor.payloads import decode
-from supervisor.stores.base import EnqueueRow, Store
+from supervisor.stores.base import EnqueueRow
 
 MOST_PROBLEMS = 20
 
@@ -98,9 +98,4 @@ def _row(job: dict[str, Any], settings: Settings) -> EnqueueRow:
 
 
 def _enqueue(settings: Settings, rows: list[EnqueueRow]) -> list[int]:
-    def add(store: Store) -> list[int]:
-        ids = store.enqueue(rows)
-        store.ring()
-        return ids
-
-    return use_store(settings, add, create=True) if rows else []
+    return use_store(settings, lambda store: store.enqueue(rows), create=True) if rows else []

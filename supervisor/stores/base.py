@@ -180,10 +180,10 @@ class Store(Protocol):
 
     # clients
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
-        """Ids in order, once all rows are durable; or none is, and it raises."""
+        """Ids in order, once all rows are durable; or none is, and it raises. Rings: whoever wakes finds them."""
 
     def ring(self) -> None:
-        """Wake the supervisors that share this store; called after the commit, may do nothing."""
+        """Wake the supervisors that share this store, after a commit of anything but new rows; may do nothing."""
 
     # a supervisor's life
     def join(self, owner: str, host: str, pid: int) -> int | None:

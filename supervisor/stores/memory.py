@@ -101,7 +101,9 @@ class MemoryStore:
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         with self.transaction():
-            return [self._add(row) for row in rows]
+            ids = [self._add(row) for row in rows]
+            self.ring()
+            return ids
 
     def _add(self, row: EnqueueRow) -> int:
         now = self._now()

@@ -110,14 +110,11 @@ class PostgresStore(Moving):
     # wake-ups
 
     def ring(self) -> None:
-        """What enqueues rings with its commit. A supervisor may call it from any thread."""
+        """A supervisor may call it from any thread."""
         if self._listener is not None:
             self._listener.ring_others()
         elif self.owner_id is None:
-            if self.notified:
-                self.notified = False
-            else:
-                self.run("select pg_notify($1, '')", self.channel)
+            self.run("select pg_notify($1, '')", self.channel)
 
     def bell(self) -> int | None:
         return None if self._listener is None else self._listener.bell

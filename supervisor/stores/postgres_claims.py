@@ -154,8 +154,6 @@ class Claims(Database):
     """`owner_id` is the row of `supervisors` that claims are made for; None until the store has joined."""
 
     owner_id: int | None = None
-    notified = False
-    """The commit just made has rung already."""
     _ready: Mapping[str, int] = MappingProxyType({})
     """By queue, at the last look."""
     _resolve: Resolve | None = None
@@ -177,20 +175,13 @@ class Claims(Database):
                 self._sequence = str(self.value(SEQUENCE, f"{self.quoted}.jobs"))
             if self.alone and few:
                 with self.committing():
-                    ids = self._insert(rows)
-                self._has_rung()
-                return ids
+                    return self._insert(rows)
             with self.transaction():
-                ids = self._insert(rows) if few else self._copy(parts)
-                self.after_commit(self._has_rung)
-            return ids
+                return self._insert(rows) if few else self._copy(parts)
         except CommitUnknown as error:
             raise StoreUnsure(
                 f"{error}; the jobs of this call may or may not have been enqueued: its commit was not answered"
             ) from error
-
-    def _has_rung(self) -> None:
-        self.notified = True
 
     def _insert(self, rows: Sequence[EnqueueRow]) -> list[int]:
         if len(rows) == 1:

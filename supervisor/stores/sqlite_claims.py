@@ -11,6 +11,7 @@ from typing import Any
 
 from supervisor.jobs import Lease
 from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreAway, StoreError, Take, Waiting
+from supervisor.stores.bells import Bells
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
 from supervisor.stores.shapes import microseconds, options_text
@@ -44,6 +45,7 @@ class Claims(Policies):
     """`owner_id` is the row of `supervisors` that claims are made for; None until the store has joined."""
 
     owner_id: int | None = None
+    bells: Bells
     _unsure: tuple[Sequence[EnqueueRow], int, int] | None = None
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
@@ -57,6 +59,8 @@ class Claims(Policies):
                 if first is None:
                     attempt = (rows, *self._insert(rows))
                     first = attempt[1]
+                # Whoever wakes now looks after this commit, for its look takes the lock of writers too; and wakes meanwhile.
+                self.bells.ring()
         except StoreAway:
             self._unsure = attempt or self._unsure
             raise

@@ -27,6 +27,11 @@ def test_a_ring_wakes_everybody_else(shelf, store):
     assert shelf.rung(other)
 
 
+def test_an_enqueue_rings(shelf, store):
+    put(shelf.open())
+    assert shelf.rung(store)
+
+
 def test_a_supervisor_does_not_ring_itself(shelf, store):
     store.ring()
     assert shelf.quiet(store)

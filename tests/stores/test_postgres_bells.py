@@ -48,17 +48,6 @@ def test_an_enqueue_rings_with_its_commit_and_not_before(shelf, store):
     assert time.monotonic() - began < 0.5
 
 
-def test_a_ring_after_an_enqueue_is_not_sent_twice(shelf, store):
-    client = shelf.open()
-    put(client)
-    assert shelf.rung(store)
-    shelf.hush(store)
-    client.ring()
-    assert shelf.quiet(store)
-    client.ring()
-    assert shelf.rung(store)
-
-
 def test_the_descriptor_stays_the_same_and_rings_after_the_connection_came_back(shelf, store):
     bell = store.bell()
     (before,) = listeners(shelf)

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from supervisor.stores.base import StoreAway
+from supervisor.stores.base import EnqueueRow, StoreAway
 from supervisor.stores.bells import Bells
+from supervisor.stores.sqlite import SqliteStore
 from supervisor.stores.turnstile import Turnstile
 
 
@@ -46,6 +47,35 @@ def test_the_bell_of_a_dead_owner_is_taken_down(folder):
     assert [path.name for path in folder.iterdir()] == ["one.lock"]
     owner._socket = None
     owner.leave()
+
+
+def test_whoever_wakes_before_the_commit_looks_after_it(tmp_path, monkeypatch):
+    """The bell rings while the new row is made durable, so that waking takes no time of its own."""
+    client = SqliteStore(tmp_path / "jobs.db", create=True)
+    store = SqliteStore(tmp_path / "jobs.db")
+    store.join("one", "host", 4711)
+    commit, seen = client._commit, []
+
+    def look() -> None:
+        with store.transaction():
+            seen.append(store.look(None, 1).waiting["default"].fresh)
+
+    looking = threading.Thread(target=look)
+
+    def commit_slowly() -> None:
+        assert rung(store.bells)
+        looking.start()
+        looking.join(0.1)
+        assert seen == []
+        commit()
+
+    monkeypatch.setattr(client, "_commit", commit_slowly)
+    client.enqueue([EnqueueRow("noop", "null")])
+    looking.join()
+    assert seen == [1]
+    store.leave()
+    client.close()
+    store.close()
 
 
 def test_what_is_no_bell_is_left_alone_or_taken_down_but_never_fatal(folder):
