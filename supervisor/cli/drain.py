@@ -75,7 +75,7 @@ class DrainReport:
             parts.append(f"{delivered} dead letter{'s' if delivered > 1 else ''}")
         return ", ".join(parts) or "no jobs"
 
-    def print(self) -> None:
+    def print(self, *, failed_are_kept: bool = True) -> None:
         out = console()
         took = format_duration(time.monotonic() - self.started)
         style = STYLES["failed"] if self.code else STYLES["succeeded"]
@@ -86,7 +86,7 @@ class DrainReport:
             tell(f"  {failure}")
         if self.counts["failed"] > len(self.failures):
             click.echo(f"  ... and {self.counts['failed'] - len(self.failures)} more")
-        if self.failures:
+        if self.failures and failed_are_kept:
             click.echo("all about one: supervisor jobs show ID")
         for plugin in self.plugins:
             tell(f"plugin not loaded: {plugin}")

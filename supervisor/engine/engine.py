@@ -359,6 +359,10 @@ class Engine:
             await self.writer.submit(lambda store: None)  # it may bring jobs, which are given back
         await self.committer.finish()
 
+    async def prune(self) -> None:
+        """Delete what is past its retention, until there is no more of it."""
+        await self._housekeeping.prune()
+
     async def close(self, patience: float) -> None:
         for task in [*self._tasks]:
             task.cancel()

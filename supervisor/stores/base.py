@@ -143,7 +143,7 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Seconds that a terminal job is kept after it ended; None keeps it."""
+    """Seconds that a terminal job is kept after it ended, 0 for not at all; None keeps it."""
 
     succeeded: float | None = 86_400.0
     cancelled: float | None = 7 * 86_400.0
@@ -218,7 +218,7 @@ class Store(Protocol):
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         """Write decided outcomes; gives the stale ids. A settle repeated under a token that it itself settled is success, as
-        long as no later token of the job was settled.
+        long as no later token of the job was settled and the job was not deleted.
         Lapses go to 0 unless the cause is lease_expired. With `seen`, the deadline must still be that one too.
         Raises RowRefused if a row of the batch can't be stored."""
 

@@ -65,6 +65,14 @@ def test_a_sink_that_came_back_is_not_complained_of(report: DrainReport, capsys:
     assert not any("disk full" in line for line in printed(report, capsys))
 
 
+def test_who_wants_more_is_told_where_to_look_unless_there_is_nothing(report: DrainReport, capsys: Any) -> None:
+    report(settled(failed(5, JobState.FAILED)))
+    hint = "all about one: supervisor jobs show ID"
+    assert printed(report, capsys)[-1] == hint
+    report.print(failed_are_kept=False)
+    assert hint not in capsys.readouterr().out
+
+
 def test_only_the_first_failures_are_listed(report: DrainReport, capsys: Any) -> None:
     report(settled(*(failed(id, JobState.FAILED) for id in range(25))))
     lines = printed(report, capsys)
