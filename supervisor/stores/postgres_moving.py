@@ -19,6 +19,7 @@ from supervisor.stores.moving import (
     moved_job,
     refuse_full,
     refuse_in_use,
+    refuse_shut_for_another,
     told_to_go_to,
 )
 from supervisor.stores.postgres_db import array
@@ -40,6 +41,8 @@ LAST_ID = """select last_value - case when is_called then 0 else 1 end from {seq
 STRETCH = 100_000
 
 LOCK = "lock table {s}.jobs, {s}.supervisors in exclusive mode"
+LOCK_ALONE = LOCK.replace("exclusive", "access exclusive")
+"""At once all that is needed to drop what stands there, so that the wait for it has one limit."""
 SHUT = (
     "create table {s}.shut(id text not null, target text not null)",
     f"""create function {{s}}.refuse_shut() returns trigger language plpgsql as
@@ -84,8 +87,14 @@ class Moving(Verbs):
                 self.run(statement.replace("{told}", told))
             self.run("insert into {s}.shut values ($1, $2)", *ticket)
 
-    def reopen(self) -> None:
+    def reopen(self, ticket: Ticket) -> None:
         with self.transaction():
+            self.run(LOCK_ALONE)
+            shut_for = self._ticket()
+            if shut_for is None:
+                return
+            if shut_for != ticket:
+                raise refuse_shut_for_another(self.url, shut_for)
             for statement in REOPEN:
                 self.run(statement)
 

@@ -19,6 +19,7 @@ from supervisor.stores.moving import (
     moved_job,
     refuse_full,
     refuse_in_use,
+    refuse_shut_for_another,
     told_to_go_to,
 )
 from supervisor.stores.sqlite_asking import ATTEMPTS
@@ -67,8 +68,13 @@ class Moving(Verbs):
             for name, act in GUARDS.items():
                 self.run(f"create trigger shut_{name} before {act} begin select raise(abort, '{told}'); end")
 
-    def reopen(self) -> None:
+    def reopen(self, ticket: Ticket) -> None:
         with self.transaction():
+            shut_for = self._ticket()
+            if shut_for is None:
+                return
+            if shut_for != ticket:
+                raise refuse_shut_for_another(self.url, shut_for)
             for name in GUARDS:
                 self.run(f"drop trigger shut_{name}")
             self.run("drop table shut")
