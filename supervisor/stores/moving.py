@@ -60,10 +60,12 @@ class MovedJob(NamedTuple):
 
 
 class Ticket(NamedTuple):
-    """Of one move: its own id, and where to, as people call it."""
+    """Of one move: its own id, where to, as people call it and as `place` does, and whether the jobs are known to have arrived."""
 
     id: str
     target: str
+    place: str
+    arrived: bool = False
 
 
 @runtime_checkable
@@ -83,6 +85,8 @@ class Movable(Protocol):
     def shut(self, ticket: Ticket) -> None:
         """From here on nobody enqueues, claims or joins: they are told where to. Raises StoreError while a supervisor lives
         here or a job is in flight."""
+
+    def note_arrival(self, ticket: Ticket) -> None: ...
 
     def reopen(self, ticket: Ticket) -> None:
         """What `shut` did is undone, if it has not been yet. Raises StoreError if it is shut for another move."""
@@ -123,24 +127,37 @@ class Moved(NamedTuple):
 
 
 def move(source: Movable, target: Movable) -> Moved:
-    if source.place() == target.place():
+    place = target.place()
+    if source.place() == place:
         raise StoreError(f"{source.url} and {target.url} are the same store")
     ticket = source.ticket()
     if ticket is None:
-        ticket = Ticket(secrets.token_hex(16), target.url)
+        ticket = Ticket(secrets.token_hex(16), target.url, place)
         source.shut(ticket)
     elif target.has_received(ticket):
+        source.note_arrival(ticket)
         return _moved(source, before=True)
-    elif ticket.target != target.url:
-        raise StoreError(f"{source.url}: its jobs were moved, or are being moved, to {ticket.target}")
+    else:
+        _expect_on_their_way(source, target, ticket)
     try:
         target.receive(ticket, _batches(source, ticket), source.last_id(), source.paused())
     except BaseException as error:
         if not _has_received_after_all(source, target, ticket, error):
             raise
-    with suppress(StoreError):
-        target.ring()
+    for act in (target.ring, lambda: source.note_arrival(ticket)):
+        with suppress(StoreError):
+            act()
     return _moved(source, before=False)
+
+
+def _expect_on_their_way(source: Movable, target: Movable, ticket: Ticket) -> None:
+    """To this target, which has not got them: whether another has can't be told by looking here."""
+    if ticket.place != target.place():
+        raise StoreError(
+            f"{source.url}: its jobs were moved, or are being moved, to {ticket.target}, and {target.url} is another store than that was"
+        )
+    if ticket.arrived:
+        raise StoreError(f"{source.url}: its jobs had arrived in {ticket.target}, which knows nothing of them any more")
 
 
 def _has_received_after_all(source: Movable, target: Movable, ticket: Ticket, error: BaseException) -> bool:
@@ -156,12 +173,11 @@ def _has_received_after_all(source: Movable, target: Movable, ticket: Ticket, er
 
 def undo_move(source: Movable, target: Movable, ticket: Ticket) -> None:
     """Undo a move that was cut short. Raises StoreError, and the source stays shut, unless the target surely has not the jobs."""
-    if ticket.target != target.url:
-        raise StoreError(
-            f"{source.url}: its jobs were moved, or are being moved, to {ticket.target}, not to {target.url}"
-        )
-    if not _reopened(source, target, ticket):
-        raise StoreError(f"{source.url}: its jobs are in {target.url}")
+    if not target.has_received(ticket):
+        _expect_on_their_way(source, target, ticket)
+        if _reopened(source, target, ticket):
+            return
+    raise StoreError(f"{source.url}: its jobs are in {target.url}")
 
 
 def _reopened(source: Movable, target: Movable, ticket: Ticket) -> bool:
@@ -186,7 +202,7 @@ def _batches(source: Movable, ticket: Ticket) -> Iterator[list[MovedJob]]:
         for ids in _by_weight(page):
             yield source.pack(ids)
         after = page[-1][0]
-    if source.ticket() != ticket:
+    if (shut_for := source.ticket()) is None or shut_for.id != ticket.id:
         raise StoreError(f"{source.url}: somebody else has opened it again meanwhile; nothing was moved")
 
 

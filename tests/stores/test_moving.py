@@ -294,7 +294,7 @@ def test_a_move_that_fails_half_way_leaves_nothing_there(shelves, source, target
 
 def test_a_source_on_its_way_elsewhere_is_refused(shelves, source, target):
     put(source)
-    left_alone(source).shut(Ticket("x", "postgresql://elsewhere"))
+    left_alone(source).shut(Ticket("x", "postgresql://elsewhere", "elsewhere"))
     with pytest.raises(StoreError, match="were moved, or are being moved, to postgresql://elsewhere"):
         move(source, target)
 
@@ -323,7 +323,7 @@ def cut_short(shelves, source, target):
     """Shut by a copy that has died since; gives its ticket."""
     make_dead(source, "dead")
     put(source, "a", "b")
-    ticket = Ticket("x", target.url)
+    ticket = Ticket("x", target.url, target.place())
     left_alone(source).shut(ticket)
     return ticket
 
@@ -353,15 +353,36 @@ def test_what_has_arrived_is_not_undone(shelves, source, target, cut_short):
 
 def test_only_where_the_jobs_were_to_go_can_tell(source, target, cut_short):
     source.reopen(cut_short)
-    source.shut(ticket := Ticket("y", "postgresql://elsewhere"))
-    with pytest.raises(StoreError, match="are being moved, to postgresql://elsewhere, not to "):
+    source.shut(ticket := Ticket("y", target.url, "on a server of the same name"))
+    with pytest.raises(StoreError, match=r"are being moved, to .*, and .* is another store than that was"):
         undo_move(source, target, ticket)
     assert source.ticket() == ticket
 
 
+@pytest.mark.parametrize("again", [move, lambda source, target: undo_move(source, target, source.ticket())])
+def test_what_has_arrived_once_is_neither_moved_again_nor_undone(shelves, source, target, again):
+    """Though the target has been made anew since, and knows nothing of it."""
+    put(source)
+    move(left_alone(source), target)
+    target.delete([1])
+    target.run(f"delete from {'{s}.' if isinstance(target, PostgresStore) else ''}received")
+    with pytest.raises(StoreError, match=r"had arrived in .*, which knows nothing of them any more"):
+        again(source, target)
+    assert source.ticket() is not None and jobs_of(target) == []
+
+
+def test_another_store_that_is_called_the_same_gets_nothing(shelves, source, target):
+    """A schema, a host: not all of where a store is can be seen in what it is called."""
+    put(source)
+    left_alone(source).shut(Ticket("x", target.url, "elsewhere"))
+    with pytest.raises(StoreError, match=r"are being moved, to .* is another store than that was"):
+        move(source, target)
+    assert jobs_of(target) == []
+
+
 def test_another_move_is_not_undone(source, cut_short):
     with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
-        source.reopen(Ticket("older", "postgresql://elsewhere"))
+        source.reopen(cut_short._replace(id="older"))
     assert source.ticket() == cut_short
 
 
@@ -405,7 +426,7 @@ def test_a_copy_that_was_thought_dead_finds_it_undone(shelves, source, target, c
 
 
 def test_a_copy_that_was_thought_dead_undoes_no_other(shelves, source, target, cut_short, monkeypatch):
-    newer = Ticket("newer", "postgresql://elsewhere")
+    newer = cut_short._replace(id="newer")
 
     def late(*arguments):
         other = shelves[0].open()

@@ -114,8 +114,8 @@ def test_jobs_put_in_with_plain_sql_are_counted_claimed_and_heard_of(shelf):
 def test_every_other_name_is_a_name(shelf, schema):
     store = PostgresStore(shelf.server.url, schema=schema, create=True)
     try:
-        store.shut(Ticket("id", f"a store in {schema}"))
-        store.reopen()
+        store.shut(ticket := Ticket("id", f"a store in {schema}", "elsewhere"))
+        store.reopen(ticket)
         store.join("one", "host", 1)
         put(store)
         put(store, *["many"] * 300)
