@@ -14,14 +14,9 @@ from supervisor.stores.base import StoreError, StoreMissing
 from supervisor.stores.moving import Ticket
 from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.postgres_schema import VERSION
-from tests.stores.shelf import PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, PostgresShelf, put, states, take
+from tests.stores.shelf import ON_POSTGRESQL, PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, put, states, take
 
-
-@pytest.fixture
-def shelf(tmp_path):
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
+pytestmark = ON_POSTGRESQL
 
 
 def test_a_schema_that_is_not_there_is_made_only_for_those_who_may(shelf):
