@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from supervisor.events import COUNTED_MOST
 from supervisor.jobs import Backoff, JobState, Lease, Outcome, Policy
 
 Candidate = TypeVar("Candidate")
@@ -257,9 +258,12 @@ class Store(Protocol):
     def stats(self) -> dict[str, Any]:
         """What `status --json` prints: `queues` and `supervisors`."""
 
-    def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
+    def remaining(
+        self, served: frozenset[str] | None, horizon: float | None, most: int = COUNTED_MOST
+    ) -> dict[str, int]:
         """What keeps --drain from ending: counts of `ready`, `in_flight`, `scheduled` (only due within `horizon` seconds,
-        unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out."""
+        unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out. Where it counts rows it may
+        stop at `most`."""
 
     def get(self, id: int) -> dict[str, Any] | None:
         """The job as `jobs show --json` prints it."""
