@@ -214,9 +214,9 @@ class ShutdownSettings(Section):
 
 
 class RetentionSettings(Section):
-    succeeded: kind.Limit = 86_400.0
-    cancelled: kind.Limit = 7 * 86_400.0
-    failed: kind.Limit = 30 * 86_400.0
+    succeeded: kind.Kept = 86_400.0
+    cancelled: kind.Kept = 7 * 86_400.0
+    failed: kind.Kept = 30 * 86_400.0
 
 
 class LimitSettings(Section):

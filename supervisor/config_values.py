@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import PlainValidator, ValidationInfo
@@ -78,6 +79,13 @@ def _limit(value: Any, info: ValidationInfo) -> float | None:
     if value is None and not from_yaml(info):
         return None
     return _measure(value, info, parse_limit, f"{DURATION}, or none for no limit", "30s")
+
+
+def _kept(value: Any, info: ValidationInfo) -> float | None:
+    if value is None and not from_yaml(info):
+        return None
+    expected = f"{DURATION}, 0s to drop at once, or none to keep for ever"
+    return _measure(value, info, partial(parse_limit, zero=True), expected, "30s")
 
 
 def _size(value: Any, info: ValidationInfo) -> int:
@@ -158,6 +166,7 @@ OptionalText = Annotated[str | None, PlainValidator(lambda value: None if value 
 Duration = Annotated[float, PlainValidator(_duration)]
 OptionalDuration = Annotated[float | None, PlainValidator(_duration)]
 Limit = Annotated[float | None, PlainValidator(_limit)]
+Kept = Annotated[float | None, PlainValidator(_kept)]
 Size = Annotated[int, PlainValidator(_size)]
 SizeLimit = Annotated[int | None, PlainValidator(_size_limit)]
 Flag = Annotated[bool, PlainValidator(_flag)]

@@ -25,9 +25,9 @@ def parse_duration(value: str | float, *, zero: bool = False) -> float:
     return seconds
 
 
-def parse_limit(value: str | float) -> float | None:
+def parse_limit(value: str | float, *, zero: bool = False) -> float | None:
     """`parse_duration`, or None for "none": no limit."""
-    return None if isinstance(value, str) and value == "none" else parse_duration(value)
+    return None if isinstance(value, str) and value == "none" else parse_duration(value, zero=zero)
 
 
 def parse_size(value: str | int) -> int:

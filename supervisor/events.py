@@ -22,9 +22,21 @@ class SupervisorStopping(NamedTuple):
     reason: str
 
 
+COUNTED_MOST = 10_000
+"""Where rows would have to be counted one by one, no more are than these: there may be more."""
+
+
 class SupervisorStopped(NamedTuple):
     code: int
     remaining: dict[str, int]
+
+    @property
+    def left(self) -> str:
+        """What remains, for a person to read."""
+        return ", ".join(
+            f"{n}{' or more' if n == COUNTED_MOST else ''} {what.replace('_', ' ')}"
+            for what, n in self.remaining.items()
+        )
 
 
 class PluginLoaded(NamedTuple):

@@ -13,25 +13,57 @@ from supervisor.config import Settings, StoreSettings
 from supervisor.jobs import JobState
 from supervisor.stores import insist, open_store
 from supervisor.stores.base import StoreError
-from supervisor.stores.moving import Movable, Moved, move
+from supervisor.stores.moving import Movable, Moved, move, to_move, undo_move
 
 
 @click.command()
 @config_option
 @click.option("--from", "source", metavar="URL", required=True, help="The store that the jobs are in.")
 @click.option("--to", "target", metavar="URL", help="The store they go to; otherwise that of the config.")
-def copy(config: Path | None, source: str, target: str | None) -> None:
+@click.option("--reopen", is_flag=True, help="Undo a copy that was cut short: open the first store again.")
+@click.option(
+    "--force", is_flag=True, help="With --reopen: even if the other store has the jobs or can't be looked into."
+)
+def copy(config: Path | None, source: str, target: str | None, reopen: bool, force: bool) -> None:
     """Go over to another store: move waiting, scheduled and failed jobs into an empty one, all or nothing.
 
     They keep their ids, attempts and dead letters. No supervisor may run on the first store; afterwards it is shut: it keeps
-    its rows, and whoever enqueues there or starts a supervisor is told where the jobs are. If this was cut short, call it again.
+    its rows, and whoever enqueues there or starts a supervisor is told where the jobs are. If this was cut short, call it again,
+    or undo it with --reopen.
     """
+    if force and not reopen:
+        raise click.UsageError("--force goes with --reopen")
     settings = load_settings(config)
-    with (
-        closing(_opened(settings, source, create=False)) as first,
-        closing(_opened(settings, target, create=True)) as second,
-    ):
-        _report(insist(lambda: move(first, second), PATIENCE), first.url, second.url)
+    with closing(_opened(settings, source, create=False)) as first:
+        if reopen:
+            _reopen(settings, first, target, force)
+            return
+        with closing(_opened(settings, target, create=True)) as second:
+            _report(insist(lambda: move(first, second), PATIENCE), first.url, second.url)
+
+
+def _reopen(settings: Settings, first: Movable, target: str | None, force: bool) -> None:
+    ticket = insist(first.ticket, PATIENCE)
+    if ticket is None:
+        raise StoreError(f"{first.url}: it is not shut")
+    doubt = ""
+    try:
+        with closing(_opened(settings, target, create=False)) as second:
+            insist(lambda: undo_move(first, second, ticket), PATIENCE)
+    except StoreError as error:
+        doubt = str(error)
+        if not force:
+            raise StoreError(
+                f"{doubt}; so {first.url} stays shut. Once nobody will run jobs in {ticket.target} any more, --force opens it all the same"
+            ) from None
+        insist(lambda: first.reopen(ticket), PATIENCE)
+    jobs = _counted(insist(lambda: to_move(first), PATIENCE)) or "no"
+    tell(f"{first.url} is open again, with the {jobs} jobs that it had when it was shut")
+    if doubt:
+        tell(f"opened by force, although: {doubt}")
+        tell(
+            f"what was done in {ticket.target} meanwhile is done again here, and what still waits there must not be run there"
+        )
 
 
 def _opened(settings: Settings, url: str | None, *, create: bool) -> Movable:

@@ -40,7 +40,7 @@ class DrainReport:
         self.letters: dict[str, set[int]] = {}
         self.sink_errors: dict[str, str] = {}
         self.unknown: dict[str, set[int]] = {}
-        self.remaining: dict[str, int] = {}
+        self.left = ""
         self.code = 0
         self.started = time.monotonic()
 
@@ -65,7 +65,7 @@ class DrainReport:
                 f"{event.source}:{event.line}: {event.error}" if event.line else f"{event.source}: {event.error}"
             )
         elif isinstance(event, SupervisorStopped):
-            self.code, self.remaining = event.code, event.remaining
+            self.code, self.left = event.code, event.left
 
     def line(self) -> str:
         """The counts so far."""
@@ -75,7 +75,7 @@ class DrainReport:
             parts.append(f"{delivered} dead letter{'s' if delivered > 1 else ''}")
         return ", ".join(parts) or "no jobs"
 
-    def print(self) -> None:
+    def print(self, *, failed_are_kept: bool = True) -> None:
         out = console()
         took = format_duration(time.monotonic() - self.started)
         style = STYLES["failed"] if self.code else STYLES["succeeded"]
@@ -86,7 +86,7 @@ class DrainReport:
             tell(f"  {failure}")
         if self.counts["failed"] > len(self.failures):
             click.echo(f"  ... and {self.counts['failed'] - len(self.failures)} more")
-        if self.failures:
+        if self.failures and failed_are_kept:
             click.echo("all about one: supervisor jobs show ID")
         for plugin in self.plugins:
             tell(f"plugin not loaded: {plugin}")
@@ -94,9 +94,8 @@ class DrainReport:
             tell(f"dead letters not delivered to {sink}: {error}")
         for handler, ids in self.unknown.items():
             click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
-        if self.remaining:
-            left = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.remaining.items())
-            click.echo(f"left behind: {left}")
+        if self.left:
+            click.echo(f"left behind: {self.left}")
 
     def _count(self, outcome: Outcome) -> None:
         if outcome.state is JobState.FAILED:

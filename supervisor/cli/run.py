@@ -71,7 +71,7 @@ def _drain(settings: Settings, horizon: float | None) -> int:
             code = supervisor.run()
         finally:
             logs.stop()
-    report.print()
+    report.print(failed_are_kept=supervisor.settings.retention.failed != 0)
     return code
 
 

@@ -26,10 +26,11 @@ async def until_drained(
     stuck_since: float | None = None
     while True:
         if engine.quiet:
-            remaining = await engine.remaining(horizon)
-            can_be_done = set(remaining)
+            most = len(engine.unknown_jobs or ()) + 1
+            remaining = await engine.remaining(horizon, most)
+            can_be_done, scheduled = set(remaining), remaining.get("scheduled", 0)
             latest = None if horizon is None else wall() + horizon
-            if await _only_unknown(engine, remaining.get("scheduled", 0), latest):
+            if scheduled < most and await _only_unknown(engine, scheduled, latest):
                 can_be_done.discard("scheduled")
             if not can_be_done:
                 return

@@ -19,6 +19,7 @@ from supervisor.engine.status import presence
 from supervisor.engine.watchdog import Watchdog, seconds_suspended
 from supervisor.engine.writer import Abandoned, Writer, ignore_abandoned
 from supervisor.events import (
+    COUNTED_MOST,
     Bus,
     Event,
     JobCancelled,
@@ -333,9 +334,9 @@ class Engine:
     def quiet(self) -> bool:
         return self.fetcher.quiet and not len(self.leases) and self.committer.idle
 
-    async def remaining(self, horizon: float | None) -> dict[str, int]:
+    async def remaining(self, horizon: float | None, most: int = COUNTED_MOST) -> dict[str, int]:
         served = self.settings.workers.queues
-        return await self.writer.submit(lambda store: store.remaining(served, horizon))
+        return await self.writer.submit(lambda store: store.remaining(served, horizon, most))
 
     async def drain(self, grace: float, forced: asyncio.Event) -> None:
         """Claim no more, give back what has not started, wait for what runs; then kill and release it."""
@@ -358,6 +359,10 @@ class Engine:
         if self.fetcher.claiming:
             await self.writer.submit(lambda store: None)  # it may bring jobs, which are given back
         await self.committer.finish()
+
+    async def prune(self) -> None:
+        """Delete what is past its retention, until there is no more of it."""
+        await self._housekeeping.prune()
 
     async def close(self, patience: float) -> None:
         for task in [*self._tasks]:

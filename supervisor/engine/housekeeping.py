@@ -44,7 +44,7 @@ class Housekeeping:
         self._watch_the_clock()
         self._begin(self._look_around, state)
         if self._ticks % PRUNE_TICKS == 0:
-            self._begin(self._prune)
+            self._begin(self.prune)
         if self._ticks % KEPT_TICKS == 0:
             self._engine.committer.try_kept_again()
 
@@ -110,7 +110,7 @@ class Housekeeping:
         if others and not self._engine.pool.idle_count():
             self._engine.release(self._engine.fetcher.take_all(), "others idle")
 
-    async def _prune(self) -> None:
+    async def prune(self) -> None:
         if self._engine.writer.away:
             return
         kept = self._engine.settings.retention

@@ -367,6 +367,8 @@ class Supervisor:
             if self._letters is not None:
                 await self._end_letters(self._letters, flushed)
             if self._drain and flushed:
+                # Whoever runs nothing but short drains would otherwise never prune.
+                await self._patiently(self._engine.prune())
                 asked = asyncio.ensure_future(self._engine.remaining(self._horizon))
                 flushed = await self._patiently(asked)  # the store may have gone away just now
                 remaining = asked.result() if flushed else {}

@@ -116,8 +116,8 @@ def _supervisor_stopping(event: events.SupervisorStopping) -> None:
 
 
 def _supervisor_stopped(event: events.SupervisorStopped) -> None:
-    left = ", ".join(f"{count} {what}" for what, count in event.remaining.items())
-    _say(logging.INFO, "supervisor stopped: exit code %d%s", event.code, f"; left behind: {left}" if left else "")
+    left = f"; left behind: {event.left}" if event.remaining else ""
+    _say(logging.INFO, "supervisor stopped: exit code %d%s", event.code, left)
 
 
 def _plugin_loaded(event: events.PluginLoaded) -> None:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from supervisor.events import COUNTED_MOST
 from supervisor.jobs import Backoff, JobState, Lease, Outcome, Policy
 
 Candidate = TypeVar("Candidate")
@@ -143,7 +144,7 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Seconds that a terminal job is kept after it ended; None keeps it."""
+    """Seconds that a terminal job is kept after it ended, 0 for not at all; None keeps it."""
 
     succeeded: float | None = 86_400.0
     cancelled: float | None = 7 * 86_400.0
@@ -218,7 +219,7 @@ class Store(Protocol):
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         """Write decided outcomes; gives the stale ids. A settle repeated under a token that it itself settled is success, as
-        long as no later token of the job was settled.
+        long as no later token of the job was settled and the job was not deleted.
         Lapses go to 0 unless the cause is lease_expired. With `seen`, the deadline must still be that one too.
         Raises RowRefused if a row of the batch can't be stored."""
 
@@ -257,9 +258,12 @@ class Store(Protocol):
     def stats(self) -> dict[str, Any]:
         """What `status --json` prints: `queues` and `supervisors`."""
 
-    def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
+    def remaining(
+        self, served: frozenset[str] | None, horizon: float | None, most: int = COUNTED_MOST
+    ) -> dict[str, int]:
         """What keeps --drain from ending: counts of `ready`, `in_flight`, `scheduled` (only due within `horizon` seconds,
-        unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out."""
+        unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out. Where it counts rows it may
+        stop at `most`."""
 
     def get(self, id: int) -> dict[str, Any] | None:
         """The job as `jobs show --json` prints it."""

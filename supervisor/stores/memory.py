@@ -12,6 +12,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from supervisor.events import COUNTED_MOST
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Tier
 from supervisor.stores.base import (
     Capabilities,
@@ -398,7 +399,9 @@ class MemoryStore:
                 if job is not None and job.state is JobState.IN_FLIGHT:
                     yield job.row.queue
 
-    def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
+    def remaining(
+        self, served: frozenset[str] | None, horizon: float | None, most: int = COUNTED_MOST
+    ) -> dict[str, int]:
         with self._shelf.lock:
             left: Counter[str] = Counter()
             latest = None if horizon is None else self._now() + microseconds(horizon)
@@ -406,7 +409,9 @@ class MemoryStore:
                 if not job.state.terminal and self._serves(job.row.queue, served):
                     beyond = job.state is JobState.SCHEDULED and latest is not None and job.due_at > latest
                     left[job.state.value] += not beyond
-            left["dead_letters"] = len(self._pending())
+            left["dead_letters"] = min(most, len(self._pending()))
+            if latest is not None:
+                left["scheduled"] = min(most, left["scheduled"])
             return {what: n for what, n in left.items() if n}
 
     def get(self, id: int) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 Three commits, in this order: the source is shut, so that nobody enqueues there or runs what is there; the target has the jobs,
 and a record that it has them; or else, if it surely has not, the source is opened again. A move that was cut short between
-these is finished by the same call again.
+these is finished by the same call again, or undone by `undo_move`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from supervisor.jobs import JobState
@@ -60,10 +60,12 @@ class MovedJob(NamedTuple):
 
 
 class Ticket(NamedTuple):
-    """Of one move: its own id, and where to, as people call it."""
+    """Of one move: its own id, where to, as people call it and as `place` does, and whether the jobs are known to have arrived."""
 
     id: str
     target: str
+    place: str
+    arrived: bool = False
 
 
 @runtime_checkable
@@ -78,12 +80,16 @@ class Movable(Protocol):
     def ticket(self) -> Ticket | None:
         """The move that this store is shut for."""
 
+    def transaction(self) -> AbstractContextManager[None]: ...
+
     def shut(self, ticket: Ticket) -> None:
         """From here on nobody enqueues, claims or joins: they are told where to. Raises StoreError while a supervisor lives
         here or a job is in flight."""
 
-    def reopen(self) -> None:
-        """What `shut` did is undone."""
+    def note_arrival(self, ticket: Ticket) -> None: ...
+
+    def reopen(self, ticket: Ticket) -> None:
+        """What `shut` did is undone, if it has not been yet. Raises StoreError if it is shut for another move."""
 
     def weigh(self, after: int, limit: int) -> list[tuple[int, int]]:
         """(id, length of its texts) of the next jobs to move, by id."""
@@ -104,7 +110,7 @@ class Movable(Protocol):
         """All in one transaction, under the ids they have. Raises StoreError unless this store is empty."""
 
     def has_received(self, ticket: Ticket) -> bool:
-        """Never no while it is still being received."""
+        """Never no while it is still being received, nor can that begin before the open transaction has ended."""
 
     def ring(self) -> None: ...
 
@@ -121,37 +127,73 @@ class Moved(NamedTuple):
 
 
 def move(source: Movable, target: Movable) -> Moved:
-    if source.place() == target.place():
+    place = target.place()
+    if source.place() == place:
         raise StoreError(f"{source.url} and {target.url} are the same store")
     ticket = source.ticket()
     if ticket is None:
-        ticket = Ticket(secrets.token_hex(16), target.url)
+        ticket = Ticket(secrets.token_hex(16), target.url, place)
         source.shut(ticket)
     elif target.has_received(ticket):
+        source.note_arrival(ticket)
         return _moved(source, before=True)
-    elif ticket.target != target.url:
-        raise StoreError(f"{source.url}: its jobs were moved, or are being moved, to {ticket.target}")
+    else:
+        _expect_on_their_way(source, target, ticket)
     try:
         target.receive(ticket, _batches(source, ticket), source.last_id(), source.paused())
     except BaseException as error:
         if not _has_received_after_all(source, target, ticket, error):
             raise
-    with suppress(StoreError):
-        target.ring()
+    for act in (target.ring, lambda: source.note_arrival(ticket)):
+        with suppress(StoreError):
+            act()
     return _moved(source, before=False)
+
+
+def _expect_on_their_way(source: Movable, target: Movable, ticket: Ticket) -> None:
+    """To this target, which has not got them: whether another has can't be told by looking here."""
+    if ticket.place != target.place():
+        raise StoreError(
+            f"{source.url}: its jobs were moved, or are being moved, to {ticket.target}, and {target.url} is another store than that was"
+        )
+    if ticket.arrived:
+        raise StoreError(f"{source.url}: its jobs had arrived in {ticket.target}, which knows nothing of them any more")
 
 
 def _has_received_after_all(source: Movable, target: Movable, ticket: Ticket, error: BaseException) -> bool:
     """The answer to its commit may have been lost. If it has not, the source is as it was before."""
     try:
-        if target.has_received(ticket):
-            return True
+        return not _reopened(source, target, ticket)
     except StoreAway:
         raise StoreAway(
-            f"{error}; whether the jobs are there can't be told, so {source.url} stays shut: the same command again finishes it"
+            f"{error}; whether the jobs are there can't be told, so {source.url} stays shut: the same command again finishes it, "
+            "with --reopen it undoes it"
         ) from error
-    source.reopen()
-    return False
+
+
+def undo_move(source: Movable, target: Movable, ticket: Ticket) -> None:
+    """Undo a move that was cut short. Raises StoreError, and the source stays shut, unless the target surely has not the jobs."""
+    if not target.has_received(ticket):
+        _expect_on_their_way(source, target, ticket)
+        if _reopened(source, target, ticket):
+            return
+    raise StoreError(f"{source.url}: its jobs are in {target.url}")
+
+
+def _reopened(source: Movable, target: Movable, ticket: Ticket) -> bool:
+    """Whether the target has not received, so that the source is open again. Nobody can begin to receive in between: whoever
+    does so afterwards finds the source open, and fails."""
+    done = False
+    try:
+        with target.transaction():
+            if target.has_received(ticket):
+                return False
+            source.reopen(ticket)
+            done = True
+    except StoreAway:
+        if not done:
+            raise
+    return True
 
 
 def _batches(source: Movable, ticket: Ticket) -> Iterator[list[MovedJob]]:
@@ -160,7 +202,7 @@ def _batches(source: Movable, ticket: Ticket) -> Iterator[list[MovedJob]]:
         for ids in _by_weight(page):
             yield source.pack(ids)
         after = page[-1][0]
-    if source.ticket() != ticket:
+    if (shut_for := source.ticket()) is None or shut_for.id != ticket.id:
         raise StoreError(f"{source.url}: somebody else has opened it again meanwhile; nothing was moved")
 
 
@@ -176,9 +218,14 @@ def _by_weight(page: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
     yield ids
 
 
-def _moved(source: Movable, before: bool) -> Moved:
+def to_move(source: Movable) -> Mapping[JobState, int]:
+    """How many jobs of each state that is to be moved there are."""
     counts = source.counted()
-    moved = {STATES[state]: counts.get(STATES[state], 0) for state in MOVED_STATES}
+    return {STATES[state]: counts.get(STATES[state], 0) for state in MOVED_STATES}
+
+
+def _moved(source: Movable, before: bool) -> Moved:
+    counts, moved = source.counted(), to_move(source)
     left = {state: n for state, n in counts.items() if state not in moved and n}
     return Moved(moved, len(source.paused()), left, before)
 
@@ -200,6 +247,10 @@ def refuse_in_use(url: str, alive: Sequence[Mapping[str, object]], in_flight: in
             f"{url}: {in_flight} jobs are in flight, of a supervisor that was lost; `supervisor run --drain` on this store "
             "recovers them, or start a supervisor there and stop it once they are done"
         )
+
+
+def refuse_shut_for_another(url: str, ticket: Ticket) -> StoreError:
+    return StoreError(f"{url}: somebody else is moving its jobs to {ticket.target} meanwhile")
 
 
 def refuse_full(url: str) -> StoreError:

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from supervisor.events import COUNTED_MOST
 from supervisor.jobs import JobState
 from supervisor.stores.codes import (
     CODES,
@@ -35,10 +36,11 @@ ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::b
 
 COUNTED = "select queue, state, tier, sum(n)::bigint from {s}.counts group by queue, state, tier having sum(n) > 0"
 UNFINISHED = f"select queue, state, sum(n)::bigint from {{s}}.counts where state < {SUCCEEDED} group by queue, state"
-DUE_BY_QUEUE = (
-    f"""select queue, count(*) from {{s}}.jobs where state = {SCHEDULED} and due_at <= {NOW} + $1 group by queue"""
-)
-PENDING_LETTERS = f"select count(*) from {{s}}.letters where state = {PENDING}"
+# In the order of their index, so that no more is read than is counted.
+DUE_WITHIN = f"""select count(*) from (select from {{s}}.jobs
+  where state = {SCHEDULED} and due_at <= {NOW} + $1 and queue = any($2::text[]) order by due_at, id limit $3) as it"""
+PENDING_LETTERS = f"""select count(*) from (select from {{s}}.letters
+  where state = {PENDING} order by due_at, job_id limit $1) as it"""
 RUNNING_BY_QUEUE = f"""select queue, count(*) from {{s}}.jobs
   where id = any($1::bigint[]) and state = {IN_FLIGHT} group by queue"""
 SUPERVISORS = f"""select id, owner, host, pid, state, place, seen_at, workers, {NOW} > unseen_after,
@@ -72,24 +74,24 @@ class Asking(Settles):
             errors.setdefault(job_id, []).append({**orjson.loads(record), "at": at})
         return [job_dict(_shown(row, errors.get(row[0], ()))) for row in self.rows(SHOWN, array(ids))]
 
-    def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
+    def remaining(
+        self, served: frozenset[str] | None, horizon: float | None, most: int = COUNTED_MOST
+    ) -> dict[str, int]:
         with self.snapshot():
             self.write_counts()
             paused = self.paused()
-            left = {SCHEDULED: 0, READY: 0, IN_FLIGHT: 0}
-            for queue, state, n in self._unfinished(horizon):
-                if queue not in paused and (served is None or queue in served):
-                    left[state] += n
-            letters = self.value(PENDING_LETTERS)
+            counted = [
+                (queue, state, n)
+                for queue, state, n in self.rows(UNFINISHED)
+                if n and queue not in paused and (served is None or queue in served)
+            ]
+            left = {of: sum(n for _, state, n in counted if state == of) for of in (SCHEDULED, READY, IN_FLIGHT)}
+            if horizon is not None and left[SCHEDULED]:
+                waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
+                left[SCHEDULED] = self.value(DUE_WITHIN, microseconds(horizon), list(waiting), most)
+            letters = self.value(PENDING_LETTERS, most)
         counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": letters}
         return {what: n for what, n in counts.items() if n}
-
-    def _unfinished(self, horizon: float | None) -> list[tuple[str, int, int]]:
-        counted = [(queue, state, n) for queue, state, n in self.rows(UNFINISHED)]
-        if horizon is None:
-            return counted
-        due = self.rows(DUE_BY_QUEUE, microseconds(horizon))
-        return [row for row in counted if row[1] != SCHEDULED] + [(queue, SCHEDULED, n) for queue, n in due]
 
     def stats(self) -> dict[str, Any]:
         with self.snapshot():

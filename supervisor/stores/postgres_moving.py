@@ -19,6 +19,7 @@ from supervisor.stores.moving import (
     moved_job,
     refuse_full,
     refuse_in_use,
+    refuse_shut_for_another,
     told_to_go_to,
 )
 from supervisor.stores.postgres_db import array
@@ -40,8 +41,10 @@ LAST_ID = """select last_value - case when is_called then 0 else 1 end from {seq
 STRETCH = 100_000
 
 LOCK = "lock table {s}.jobs, {s}.supervisors in exclusive mode"
+LOCK_ALONE = LOCK.replace("exclusive", "access exclusive")
+"""At once all that is needed to drop what stands there, so that the wait for it has one limit."""
 SHUT = (
-    "create table {s}.shut(id text not null, target text not null)",
+    "create table {s}.shut(id text not null, target text not null, place text not null, arrived boolean not null)",
     f"""create function {{s}}.refuse_shut() returns trigger language plpgsql as
       {BODY} begin raise exception using message = {{told}}; end {BODY}""",
     """create trigger shut before insert or update on {s}.jobs for each statement execute function {s}.refuse_shut()""",
@@ -72,7 +75,7 @@ class Moving(Verbs):
     def _ticket(self) -> Ticket | None:
         if not self._has_table("shut"):
             return None
-        return next((Ticket(*row) for row in self.rows("select id, target from {s}.shut")), None)
+        return next((Ticket(*row) for row in self.rows("select id, target, place, arrived from {s}.shut")), None)
 
     def shut(self, ticket: Ticket) -> None:
         with self.transaction():
@@ -82,10 +85,20 @@ class Moving(Verbs):
             told = quoting.Literal(told_to_go_to(ticket.target)).as_string(None)
             for statement in SHUT:
                 self.run(statement.replace("{told}", told))
-            self.run("insert into {s}.shut values ($1, $2)", *ticket)
+            self.run("insert into {s}.shut values ($1, $2, $3, $4)", *ticket)
 
-    def reopen(self) -> None:
+    def note_arrival(self, ticket: Ticket) -> None:
         with self.transaction():
+            self.run("update {s}.shut set arrived = true where id = $1", ticket.id)
+
+    def reopen(self, ticket: Ticket) -> None:
+        with self.transaction():
+            self.run(LOCK_ALONE)
+            shut_for = self._ticket()
+            if shut_for is None:
+                return
+            if shut_for.id != ticket.id:
+                raise refuse_shut_for_another(self.url, shut_for)
             for statement in REOPEN:
                 self.run(statement)
 

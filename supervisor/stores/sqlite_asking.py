@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from supervisor.events import COUNTED_MOST
 from supervisor.jobs import JobState
 from supervisor.stores.codes import (
     CODES,
@@ -28,7 +29,9 @@ _SHOWN = """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priori
   jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), letters.state"""
 _WITH_LETTER = f"{BY_ID} left join letters on letters.job_id = jobs.id"
 
-DUE_BY_QUEUE = f"""(select queue, count(*) as n from jobs where state = {SCHEDULED} and due_at <= ? group by queue)"""
+DUE_WITHIN = f"""select count(*) from (select 1 from jobs where state = {SCHEDULED} and due_at <= ?1
+  and queue in (select value from json_each(?2)) order by due_at limit ?3)"""
+PENDING_LETTERS = f"select count(*) from (select 1 from letters where state = {PENDING} limit ?)"
 RUNNING_BY_QUEUE = f"""(select queue, count(*) as n from json_each(?) as it cross join jobs
   on jobs.id = it.value and jobs.state = {IN_FLIGHT} group by queue)"""
 _UNSEEN = 3_600_000_000
@@ -83,24 +86,26 @@ class Asking(Settles):
             dead_letter=None if letter is None else LETTERS[letter],
         )
 
-    def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
+    def remaining(
+        self, served: frozenset[str] | None, horizon: float | None, most: int = COUNTED_MOST
+    ) -> dict[str, int]:
         with self.snapshot():
             self.write_counts()
             paused = self.paused()
-            left = {SCHEDULED: 0, READY: 0, IN_FLIGHT: 0}
-            for queue, state, n in self._unfinished(horizon):
-                if queue not in paused and (served is None or queue in served):
-                    left[state] += n
-            letters = self.value(f"select count(*) from letters where state = {PENDING}")
+            counted = [
+                (queue, state, n)
+                for queue, state, n in self.rows("queue, state, n", f"counts where state < {SUCCEEDED}")
+                if n and queue not in paused and (served is None or queue in served)
+            ]
+            left = {of: sum(n for _, state, n in counted if state == of) for of in (SCHEDULED, READY, IN_FLIGHT)}
+            if horizon is not None and left[SCHEDULED]:
+                waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
+                left[SCHEDULED] = self.value(
+                    DUE_WITHIN, self.now() + microseconds(horizon), packed(list(waiting)), most
+                )
+            letters = self.value(PENDING_LETTERS, most)
         counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": letters}
         return {what: n for what, n in counts.items() if n}
-
-    def _unfinished(self, horizon: float | None) -> list[list[Any]]:
-        counted = self.rows("queue, state, n", f"counts where state < {SUCCEEDED}")
-        if horizon is None:
-            return counted
-        due = self.rows("queue, n", DUE_BY_QUEUE, self.now() + microseconds(horizon))
-        return [row for row in counted if row[1] != SCHEDULED] + [[queue, SCHEDULED, n] for queue, n in due]
 
     def stats(self) -> dict[str, Any]:
         with self.snapshot():

@@ -19,6 +19,7 @@ from supervisor.stores.moving import (
     moved_job,
     refuse_full,
     refuse_in_use,
+    refuse_shut_for_another,
     told_to_go_to,
 )
 from supervisor.stores.sqlite_asking import ATTEMPTS
@@ -55,20 +56,31 @@ class Moving(Verbs):
     def _ticket(self) -> Ticket | None:
         if not self._has_table("shut"):
             return None
-        return next((Ticket(*row) for row in self.rows("id, target", "shut")), None)
+        return next((Ticket(*row) for row in self.rows("id, target, place, arrived", "shut")), None)
 
     def shut(self, ticket: Ticket) -> None:
         with self.transaction():
             alive = [it for it in self.stats()["supervisors"] if it["state"] != "gone"]
             refuse_in_use(self.url, alive, self.value(f"select count(*) from jobs where state = {IN_FLIGHT}"))
-            self.run("create table shut(id text not null, target text not null)")
-            self.run("insert into shut values (?, ?)", *ticket)
+            self.run(
+                "create table shut(id text not null, target text not null, place text not null, arrived int not null)"
+            )
+            self.run("insert into shut values (?, ?, ?, ?)", *ticket)
             told = told_to_go_to(ticket.target).replace("'", "''")
             for name, act in GUARDS.items():
                 self.run(f"create trigger shut_{name} before {act} begin select raise(abort, '{told}'); end")
 
-    def reopen(self) -> None:
+    def note_arrival(self, ticket: Ticket) -> None:
         with self.transaction():
+            self.run("update shut set arrived = true where id = ?", ticket.id)
+
+    def reopen(self, ticket: Ticket) -> None:
+        with self.transaction():
+            shut_for = self._ticket()
+            if shut_for is None:
+                return
+            if shut_for.id != ticket.id:
+                raise refuse_shut_for_another(self.url, shut_for)
             for name in GUARDS:
                 self.run(f"drop trigger shut_{name}")
             self.run("drop table shut")

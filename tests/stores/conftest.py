@@ -11,8 +11,13 @@ from tests.stores.shelf import SHELVES, Shelf
 
 
 @pytest.fixture(params=SHELVES)
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
-    shelf = SHELVES[request.param](tmp_path)
+def shelf(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    """Where the test's module says so: see ON_POSTGRESQL and NEAR_AND_FAR."""
+    kind = request.param
+    if kind in ("near", "far"):
+        monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: kind == "near")
+        kind = "postgresql"
+    shelf = SHELVES[kind](tmp_path)
     yield shelf
     shelf.close()
 

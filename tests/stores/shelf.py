@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
+import pytest
 
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.stores.base import EnqueueRow, Letter, Store, Take
@@ -334,6 +335,9 @@ PAST_ALL_BOUNDS = {
 
 SHELVES: dict[str, type[Shelf]] = {"memory": MemoryShelf, "sqlite": SqliteShelf, "postgresql": PostgresShelf}
 """Every test of the suite, and the model, runs over each."""
+ON_POSTGRESQL = pytest.mark.parametrize("shelf", ["postgresql"], indirect=True)
+NEAR_AND_FAR = pytest.mark.parametrize("shelf", ["near", "far"], indirect=True)
+"""As if its server were on this machine, or on another: there, what can wait goes along with the next question."""
 
 
 def resolve(handler: str, queue: str) -> Policy:

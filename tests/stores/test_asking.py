@@ -59,6 +59,20 @@ def test_what_keeps_a_drain_from_ending(shelf, store):
     assert store.remaining(None, None) == {"ready": 1}
 
 
+def test_no_more_rows_are_counted_than_asked_for(shelf, store):
+    make_dead(store, "a", "b", "c")
+    put(store, *["paused"] * 5, delay=1.0, queue="paused")
+    put(store, *["mail"] * 3, delay=2.0)
+    put(store, delay=50.0)
+    store.pause("paused", True)
+    assert store.remaining(None, None) == {"scheduled": 4, "dead_letters": 3}
+    for most in (1, 2, 3):
+        assert store.remaining(None, 5.0, most) == {"scheduled": most, "dead_letters": most}
+    assert store.remaining(None, 5.0, 4) == {"scheduled": 3, "dead_letters": 3}
+    assert store.remaining(frozenset({"other"}), 5.0, 4) == {"dead_letters": 3}
+    assert store.remaining(None, 1.5, 4) == {"dead_letters": 3}
+
+
 def test_next_due_of_nothing(store):
     put(store)
     assert store.next_due() is None

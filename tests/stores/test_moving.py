@@ -9,7 +9,8 @@ import pytest
 from supervisor.jobs import Backoff, JobState
 from supervisor.stores import moving
 from supervisor.stores.base import EnqueueRow, StoreAway, StoreError
-from supervisor.stores.moving import Ticket, move
+from supervisor.stores.moving import Ticket, move, undo_move
+from supervisor.stores.postgres import PostgresStore
 from tests.stores.shelf import SHELVES, Shelf, again, letters, make_dead, put, release, success, take
 
 WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
@@ -41,6 +42,13 @@ def target(shelves, source):
 def left_alone(source):
     source.leave()
     return source
+
+
+def impatient(store):
+    """One that doesn't wait long for locks of others."""
+    if isinstance(store, PostgresStore):
+        store.run("set lock_timeout = 100")
+    return store
 
 
 def jobs_of(store):
@@ -286,7 +294,7 @@ def test_a_move_that_fails_half_way_leaves_nothing_there(shelves, source, target
 
 def test_a_source_on_its_way_elsewhere_is_refused(shelves, source, target):
     put(source)
-    left_alone(source).shut(Ticket("x", "postgresql://elsewhere"))
+    left_alone(source).shut(Ticket("x", "postgresql://elsewhere", "elsewhere"))
     with pytest.raises(StoreError, match="were moved, or are being moved, to postgresql://elsewhere"):
         move(source, target)
 
@@ -296,7 +304,8 @@ def test_one_that_was_opened_again_meanwhile_is_not_moved(shelves, source, targe
     pack = source.pack
 
     def reopened(ids):
-        shelves[0].open().reopen()
+        other = shelves[0].open()
+        other.reopen(other.ticket())
         return pack(ids)
 
     monkeypatch.setattr(source, "pack", reopened)
@@ -304,6 +313,149 @@ def test_one_that_was_opened_again_meanwhile_is_not_moved(shelves, source, targe
     with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
         move(left_alone(source), target)
     assert jobs_of(target) == []
+
+
+# --- undone
+
+
+@pytest.fixture
+def cut_short(shelves, source, target):
+    """Shut by a copy that has died since; gives its ticket."""
+    make_dead(source, "dead")
+    put(source, "a", "b")
+    ticket = Ticket("x", target.url, target.place())
+    left_alone(source).shut(ticket)
+    return ticket
+
+
+def test_a_move_cut_short_is_undone(shelves, source, target, cut_short):
+    before = jobs_of(source)
+    undo_move(source, target, cut_short)
+    assert source.ticket() is None
+    assert jobs_of(source) == before and jobs_of(target) == []
+    source.join("one", "host", 1)
+    assert [lease.handler for lease in take(source)] == ["a", "b"] and put(source) == [4]
+    source.settle([success(lease) for lease in take(source)])
+    source.reopen(cut_short)  # whose answer was lost
+    source.settle([release(lease) for lease in source.leases([2, 3])])
+    source.leave()
+    assert move(source, target).jobs[JobState.READY] == 2
+    shelves[0].check()
+
+
+def test_what_has_arrived_is_not_undone(shelves, source, target, cut_short):
+    target.receive(cut_short, [source.pack([1, 2, 3])], 3, frozenset())
+    with pytest.raises(StoreError, match="its jobs are in "):
+        undo_move(shelves[0].open(), shelves[1].open(), cut_short)
+    with pytest.raises(StoreError, match="were moved to"):
+        put(source)
+
+
+def test_only_where_the_jobs_were_to_go_can_tell(source, target, cut_short):
+    source.reopen(cut_short)
+    source.shut(ticket := Ticket("y", target.url, "on a server of the same name"))
+    with pytest.raises(StoreError, match=r"are being moved, to .*, and .* is another store than that was"):
+        undo_move(source, target, ticket)
+    assert source.ticket() == ticket
+
+
+@pytest.mark.parametrize("again", [move, lambda source, target: undo_move(source, target, source.ticket())])
+def test_what_has_arrived_once_is_neither_moved_again_nor_undone(shelves, source, target, again):
+    """Though the target has been made anew since, and knows nothing of it."""
+    put(source)
+    move(left_alone(source), target)
+    target.delete([1])
+    target.run(f"delete from {'{s}.' if isinstance(target, PostgresStore) else ''}received")
+    with pytest.raises(StoreError, match=r"had arrived in .*, which knows nothing of them any more"):
+        again(source, target)
+    assert source.ticket() is not None and jobs_of(target) == []
+
+
+def test_another_store_that_is_called_the_same_gets_nothing(shelves, source, target):
+    """A schema, a host: not all of where a store is can be seen in what it is called."""
+    put(source)
+    left_alone(source).shut(Ticket("x", target.url, "elsewhere"))
+    with pytest.raises(StoreError, match=r"are being moved, to .* is another store than that was"):
+        move(source, target)
+    assert jobs_of(target) == []
+
+
+def test_another_move_is_not_undone(source, cut_short):
+    with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
+        source.reopen(cut_short._replace(id="older"))
+    assert source.ticket() == cut_short
+
+
+def test_nobody_can_tell_while_they_arrive(shelves, source, target, cut_short):
+    """A copy that was thought dead, in the middle of it."""
+
+    def batches():
+        yield source.pack([1, 2])
+        with pytest.raises(StoreAway):
+            undo_move(shelves[0].open(), impatient(shelves[1].open()), cut_short)
+        yield source.pack([3])
+
+    target.receive(cut_short, batches(), 3, frozenset())
+    assert source.ticket() == cut_short and len(jobs_of(target)) == 3
+
+
+def test_none_can_arrive_between_the_look_and_the_opening(shelves, source, target, cut_short, monkeypatch):
+    reopen, late = source.reopen, impatient(shelves[1].open())
+
+    def meanwhile(ticket):
+        with pytest.raises(StoreAway):
+            late.receive(ticket, [], 3, frozenset())
+        reopen(ticket)
+
+    monkeypatch.setattr(source, "reopen", meanwhile)
+    undo_move(source, target, cut_short)
+    assert source.ticket() is None and not target.has_received(cut_short)
+
+
+def test_a_copy_that_was_thought_dead_finds_it_undone(shelves, source, target, cut_short, monkeypatch):
+    receive = target.receive
+
+    def late(*arguments):
+        undo_move(shelves[0].open(), shelves[1].open(), cut_short)
+        receive(*arguments)
+
+    monkeypatch.setattr(target, "receive", late)
+    with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
+        move(source, target)
+    assert source.ticket() is None and jobs_of(target) == []
+
+
+def test_a_copy_that_was_thought_dead_undoes_no_other(shelves, source, target, cut_short, monkeypatch):
+    newer = cut_short._replace(id="newer")
+
+    def late(*arguments):
+        other = shelves[0].open()
+        other.reopen(cut_short)
+        other.shut(newer)
+        raise StoreError("disk full")
+
+    monkeypatch.setattr(target, "receive", late)
+    with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
+        move(source, target)
+    assert source.ticket() == newer
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_undoing_cut_short_is_called_again(shelves, source, target, cut_short, monkeypatch, when):
+    reopen = source.reopen
+
+    def dies(ticket):
+        if when == "after":
+            reopen(ticket)
+        raise Killed
+
+    monkeypatch.setattr(source, "reopen", dies)
+    with pytest.raises(Killed):
+        undo_move(source, target, cut_short)
+    first, second = shelves[0].open(), shelves[1].open()
+    assert (first.ticket() is None) == (when == "after")
+    undo_move(first, second, cut_short)
+    assert put(first) == [4] and jobs_of(second) == []
 
 
 def test_stretches_without_a_job_to_move_are_passed_over(shelves, source, target, monkeypatch):

@@ -11,22 +11,10 @@ import pytest
 
 from supervisor import Client
 from supervisor.stores.postgres import PostgresStore
-from tests.stores.shelf import PostgresShelf, put, release, success, take, take_one
+from tests.stores.shelf import NEAR_AND_FAR, put, release, success, take, take_one
 from tests.stores.test_client_forked import in_child
 
-
-@pytest.fixture(params=["near", "far"])
-def shelf(request, tmp_path, monkeypatch):
-    """On a server of another machine, what can wait for it goes along with the next question."""
-    monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: request.param == "near")
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
-
-
-@pytest.fixture
-def store(shelf):
-    return shelf.joined("one")
+pytestmark = NEAR_AND_FAR
 
 
 def listeners(shelf):

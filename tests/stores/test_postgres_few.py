@@ -6,16 +6,11 @@ import pytest
 
 from supervisor.stores.base import EnqueueRow, Waiting
 from supervisor.stores.postgres_claims import FEW, LIGHT_OF_FEW
-from tests.stores.shelf import PostgresShelf, put, success, take, take_one
+from tests.stores.shelf import ON_POSTGRESQL, put, success, take, take_one
+
+pytestmark = ON_POSTGRESQL
 
 FRESH = {"retries_first": 0, "retries_most": 0}
-
-
-@pytest.fixture
-def shelf(tmp_path):
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
 
 
 @pytest.fixture

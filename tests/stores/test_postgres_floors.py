@@ -6,23 +6,13 @@ import psycopg
 import pytest
 
 from supervisor.stores.postgres_claims import CANDIDATES, CANDIDATES_FROM
-from supervisor.stores.postgres_floors import LOOKED_EVERY, PASSED_MANY, Floors
-from tests.stores.shelf import PostgresShelf, put, release, success, take
+from supervisor.stores.postgres_floors import PASSED_MANY
+from tests.stores.shelf import ON_POSTGRESQL, put, release, success, take
+
+pytestmark = ON_POSTGRESQL
 
 MANY = PASSED_MANY + 1000
 RULE = ("default", 10, 10, 10, 100)
-
-
-@pytest.fixture
-def shelf(tmp_path):
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
-
-
-@pytest.fixture
-def store(shelf):
-    return shelf.joined("one")
 
 
 @pytest.fixture
@@ -102,19 +92,3 @@ def test_after_a_rollback_the_whole_line_is_looked_at(store):
         take(store, MANY - 5)
         raise ZeroDivisionError
     assert [lease.id for lease in take(store, 2)] == [1, 2]
-
-
-def test_a_floor_holds_for_a_while_and_longer_if_it_saves_more():
-    floors = Floors()
-    row = [0] * 13 + [77]
-    floors.note("a", [row] * PASSED_MANY)
-    assert floors.of("a", 100, 0.0) is None
-    floors.looked("a", 0.001, 10.0)
-    assert floors.of("a", 100, 10.0 + LOOKED_EVERY - 0.01) == (0, 77)
-    assert floors.of("a", 0, 10.0) is None, "all of it is urgent"
-    assert floors.of("b", 100, 10.0) is None
-    assert floors.of("a", 100, 10.0 + LOOKED_EVERY) is None
-    floors.looked("a", 0.1, 20.0)
-    assert floors.of("a", 100, 20.9) == (0, 77)
-    floors.forget()
-    assert floors.of("a", 100, 20.9) is None

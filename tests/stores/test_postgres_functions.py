@@ -9,19 +9,9 @@ import pytest
 
 from supervisor.new_jobs import InvalidJob, checked
 from supervisor.payloads import NotJSON, decode
-from tests.stores.shelf import POLICY, PostgresShelf, take, take_one
+from tests.stores.shelf import ON_POSTGRESQL, POLICY, take, take_one
 
-
-@pytest.fixture
-def shelf(tmp_path):
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
-
-
-@pytest.fixture
-def store(shelf):
-    return shelf.joined("one")
+pytestmark = ON_POSTGRESQL
 
 
 def enqueue(shelf, arguments, *parameters):

@@ -23,7 +23,9 @@ from supervisor.config import Settings, StoreSettings
 from supervisor.stores import postgres_guest
 from supervisor.stores.base import StoreError
 from supervisor.stores.postgres import PostgresStore
-from tests.stores.shelf import PostgresShelf, take
+from tests.stores.shelf import ON_POSTGRESQL, take
+
+pytestmark = ON_POSTGRESQL
 
 
 class Caller:
@@ -113,18 +115,6 @@ class Django(Caller):
 
 
 CALLERS = {"psycopg": Psycopg, "sqlalchemy": SQLAlchemy, "psycopg2": Psycopg2, "session": OrmSession, "django": Django}
-
-
-@pytest.fixture
-def shelf(tmp_path) -> Iterator[PostgresShelf]:
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
-
-
-@pytest.fixture
-def store(shelf):
-    return shelf.joined("one")
 
 
 @pytest.fixture

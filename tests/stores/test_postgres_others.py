@@ -10,16 +10,11 @@ import pytest
 from supervisor.stores.base import EnqueueRow
 from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.postgres_guest import Guest
-from tests.stores.shelf import PostgresShelf, again, put, success, take, take_one
+from tests.stores.shelf import ON_POSTGRESQL, again, put, success, take, take_one
+
+pytestmark = ON_POSTGRESQL
 
 ROWS = [EnqueueRow("mail", '{"to":"\u00e9 \u65e5"}')]
-
-
-@pytest.fixture
-def shelf(tmp_path):
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
 
 
 @contextlib.contextmanager

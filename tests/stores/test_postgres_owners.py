@@ -11,8 +11,8 @@ import pytest
 from supervisor.stores.base import EnqueueRow, Presence, Retention, Waiting
 from supervisor.stores.postgres import PostgresStore
 from tests.stores.shelf import (
+    NEAR_AND_FAR,
     TTL,
-    PostgresShelf,
     again,
     dead,
     make_dead,
@@ -25,21 +25,9 @@ from tests.stores.shelf import (
     take_one,
 )
 
+pytestmark = NEAR_AND_FAR
+
 JOBS = 3000
-
-
-@pytest.fixture(params=["near", "far"])
-def shelf(request, tmp_path, monkeypatch):
-    """On a server of another machine, what can wait for it goes along with the next question."""
-    monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: request.param == "near")
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
-
-
-@pytest.fixture
-def store(shelf):
-    return shelf.joined("one")
 
 
 def test_owners_in_parallel_never_share_a_job(shelf):

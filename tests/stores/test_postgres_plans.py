@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.stores import postgres_asking as asking
 from supervisor.stores import postgres_claims as claims
 from supervisor.stores import postgres_letters as letters
 from supervisor.stores import postgres_settles as settles
 from supervisor.stores import postgres_verbs as verbs
+from supervisor.stores.codes import PENDING
 from tests.stores.shelf import PostgresShelf, take
 
 MANY = 50_000
@@ -26,6 +28,9 @@ def shelf(tmp_path_factory):
         )  # fmt: skip
     shelf.sql(
         "insert into {s}.counts(state, queue, tier, n) select state, queue, tier, count(*) from {s}.jobs group by 1, 2, 3"
+    )
+    shelf.sql(
+        "insert into {s}.letters(job_id, state, due_at) select i, %s, i from generate_series(1, %s) as i", PENDING, MANY
     )
     yield shelf
     shelf.close()
@@ -52,6 +57,8 @@ STATEMENTS = {
     "held": (settles.HELD, (1,), {"in_flight"}),
     "lapsed": (settles.LAPSED, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
     "prune": (verbs.EXPIRED, (3, 1, 100), {"terminal"}),
+    "due within": (asking.DUE_WITHIN, (10**15, "{q1,q2}", 1), {"scheduled"}),
+    "pending letters": (asking.PENDING_LETTERS, (1,), {"pending_letters"}),
     "letters": (letters.DUE_LETTERS, (10,), {"pending_letters"}),
 }
 
@@ -76,6 +83,22 @@ def test_it_reads_through_its_index(store, name, mode):
     used = {node["Index Name"] for node in nodes if "Index Name" in node}
     assert indexes <= used
     assert not [node for node in nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] == "jobs"]
+
+
+@pytest.mark.parametrize("horizon", [1.0, None])
+def test_a_drain_that_asks_whether_anything_is_left_reads_little_of_it(store, monkeypatch, horizon):
+    """Of all that is scheduled within the horizon, and of as many pending letters."""
+    asked = []
+    value = store.value
+    monkeypatch.setattr(
+        store, "value", lambda sql, *parameters: asked.append((sql, parameters)) or value(sql, *parameters)
+    )
+    store.remaining(None, horizon, 10)
+    assert len(asked) == (1 if horizon is None else 2)
+    for sql, parameters in asked:
+        with store.transaction():
+            ((explained,),) = store.rows(f"explain (analyze, buffers, format json) {sql}", *parameters)
+        assert explained[0]["Plan"]["Shared Hit Blocks"] + explained[0]["Plan"]["Shared Read Blocks"] < 100
 
 
 def test_a_claim_touches_little_however_much_waits(store):

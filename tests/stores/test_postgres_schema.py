@@ -14,14 +14,9 @@ from supervisor.stores.base import StoreError, StoreMissing
 from supervisor.stores.moving import Ticket
 from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.postgres_schema import VERSION
-from tests.stores.shelf import PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, PostgresShelf, put, states, take
+from tests.stores.shelf import ON_POSTGRESQL, PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, put, states, take
 
-
-@pytest.fixture
-def shelf(tmp_path):
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
+pytestmark = ON_POSTGRESQL
 
 
 def test_a_schema_that_is_not_there_is_made_only_for_those_who_may(shelf):
@@ -114,8 +109,8 @@ def test_jobs_put_in_with_plain_sql_are_counted_claimed_and_heard_of(shelf):
 def test_every_other_name_is_a_name(shelf, schema):
     store = PostgresStore(shelf.server.url, schema=schema, create=True)
     try:
-        store.shut(Ticket("id", f"a store in {schema}"))
-        store.reopen()
+        store.shut(ticket := Ticket("id", f"a store in {schema}", "elsewhere"))
+        store.reopen(ticket)
         store.join("one", "host", 1)
         put(store)
         put(store, *["many"] * 300)

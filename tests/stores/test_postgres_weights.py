@@ -11,19 +11,14 @@ import pytest
 from supervisor.stores.base import EnqueueRow
 from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.postgres_link import Link
-from tests.stores.shelf import PostgresShelf
+from tests.stores.shelf import ON_POSTGRESQL
+
+pytestmark = ON_POSTGRESQL
 
 LIMIT = 1.0
 AT_ONCE = 50_000
 PER_SECOND = 500_000
 TOTAL = 750_000
-
-
-@pytest.fixture
-def shelf(tmp_path):
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
 
 
 def pump(source, target, per_second=None):

@@ -44,6 +44,10 @@ STATEMENTS = {
         f"select job_id from {sqlite_letters.DUE_LETTERS}",
         ["SEARCH letters USING INDEX pending_letters (due_at<?)"],
     ),
+    "due within": (
+        sqlite_asking.DUE_WITHIN.replace("?2", "'[1]'").replace("?3", "?2"),
+        ["SEARCH jobs USING INDEX scheduled (due_at<?)"],
+    ),
     "next due": (
         sqlite_claims.NEXT_DUE,
         ["SEARCH jobs USING INDEX scheduled"],

@@ -131,6 +131,33 @@ def test_pruning_takes_what_is_past_its_time_and_no_more(shelf, store, one_of_ea
     assert queue["failed"] == 1
 
 
+def test_what_is_kept_for_no_time_goes_at_the_moment_it_ended(shelf, store, one_of_each):
+    (pending,) = make_dead(store)
+    at_once = Retention(0.0, 0.0, 0.0)
+    assert store.prune(Retention(succeeded=0.0, cancelled=None, failed=None), 100) == 1
+    assert store.get(one_of_each["succeeded"]) is None
+    assert store.prune(at_once, 100) == 2
+    assert {job["id"] for job in store.list_jobs()} == {
+        pending, *(one_of_each[state] for state in ("scheduled", "ready", "in_flight"))
+    }  # fmt: skip
+    (letter,) = letters(store)
+    assert store.prune(at_once, 100) == 0, "it is being delivered"
+    store.accepted([letter], "file", frozenset({"file"}))
+    assert store.prune(at_once, 100) == 1
+    assert store.stats()["queues"][0]["failed"] == 0
+    shelf.check()
+
+
+def test_an_outcome_repeated_after_its_job_was_dropped_changes_nothing(shelf, store):
+    (id,) = put(store)
+    lease = take_one(store)
+    assert store.settle([success(lease)]) == []
+    assert shelf.joined("two").prune(Retention(succeeded=0.0), 100) == 1
+    assert store.settle([success(lease)]) == [id]
+    assert store.recover([]) == [] and store.list_jobs() == [] and store.remaining(None, None) == {}
+    shelf.check()
+
+
 def test_pruning_is_bounded_and_starts_with_the_oldest(shelf, store):
     ids = put(store, *"abc")
     for lease in take(store):

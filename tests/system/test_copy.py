@@ -8,9 +8,11 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.stores.postgres_server import Server, server
 from tests.system.command import Command, wait_for
@@ -24,11 +26,15 @@ JOBS = {
 def database() -> Iterator[str]:
     """The URL of an empty one."""
     running: Server = server()
-    name = f"copy_{os.getpid()}"
+    url = running.url.replace("/postgres?", f"/copy_{os.getpid()}?")
     with running.connect() as admin:
-        admin.execute(f"create database {name}")
-        yield running.url.replace("/postgres?", f"/{name}?")
-        admin.execute(f"drop database {name} with (force)")
+        admin.execute(f"create database {database_of(url)}")
+        yield url
+        admin.execute(f"drop database if exists {database_of(url)} with (force)")
+
+
+def database_of(url: str) -> str:
+    return conninfo_to_dict(url)["dbname"]
 
 
 @pytest.fixture
@@ -86,23 +92,92 @@ def test_what_is_in_the_way_is_said_and_nothing_changes(database: str, command: 
     assert command.call(*arguments).code == 0
 
 
-def test_killed_in_the_middle_and_called_again(database: str, command: Command) -> None:
-    command.enqueue_many([{"handler": "mail", "payload": "x" * 500} for _ in range(20_000)])
-    arguments = command.arguments("copy", "--from", "sqlite:///jobs.db", "--to", database)
+def killed_in_the_middle(command: Command, source: str, target: str) -> None:
+    """A copy, of what the config's store has, as soon as the source is shut."""
+    arguments = command.arguments("copy", "--from", source, "--to", target)
     process = subprocess.Popen(arguments, cwd=command.folder, env=command.env, start_new_session=True)
-    with (
-        psycopg.connect(database, autocommit=True) as watching,
-        closing(sqlite3.connect(command.folder / "jobs.db")) as source,
-    ):
-        wait_for(
-            lambda: bool(source.execute("select 1 from sqlite_master where name = 'shut'").fetchone()), every=0.001
-        )
-        process.kill()
-        process.wait()
-        there = watching.execute("select count(*) from supervisor.jobs").fetchone()
-    assert there in ((0,), (20_000,))
+    with closing(link_to(command, source)) as link:
+        table = "sqlite_master where name" if source.startswith("sqlite") else "pg_tables where tablename"
+        wait_for(lambda: bool(link.execute(f"select 1 from {table} = 'shut'").fetchone()), every=0.001)
+    process.kill()
+    process.wait()
+
+
+def link_to(command: Command, url: str) -> Any:
+    if url.startswith("sqlite"):
+        return sqlite3.connect(command.folder / url.removeprefix("sqlite:///"))
+    return psycopg.connect(url, autocommit=True)
+
+
+def jobs_in(database: str) -> int:
+    with psycopg.connect(database) as link:
+        (count,) = link.execute("select count(*) from supervisor.jobs").fetchone() or (0,)
+    return int(count)
+
+
+MANY = [{"handler": "mail", "payload": "x" * 500} for _ in range(20_000)]
+
+
+def test_killed_in_the_middle_and_called_again(database: str, command: Command) -> None:
+    command.enqueue_many(MANY)
+    arguments = ("copy", "--from", "sqlite:///jobs.db", "--to", database)
+    killed_in_the_middle(command, *arguments[2::2])
+    assert jobs_in(database) in (0, 20_000)
     refused = command.call("enqueue", "mail")
     assert refused.code == 2 and "were moved to" in refused.err
-    assert command.call(*arguments[3:-2]).code == 0
+    assert command.call(*arguments).code == 0
     go_over(command, database)
     assert command.status()["queues"][0]["queue_size"] == 20_000
+    undone = command.call(*arguments, "--reopen")
+    assert (undone.code, undone.out) == (2, "") and ": its jobs are in postgresql://" in undone.err
+
+
+def test_killed_in_the_middle_and_undone(database: str, command: Command) -> None:
+    command.enqueue_many(MANY)
+    killed_in_the_middle(command, "sqlite:///jobs.db", database)
+    undone = command.call("copy", "--from", "sqlite:///jobs.db", "--to", database, "--reopen")
+    if jobs_in(database):  # the kill came late
+        assert undone.code == 2 and "its jobs are in" in undone.err
+        return
+    assert (undone.code, undone.err) == (0, "")
+    assert undone.out.endswith("is open again, with the 20000 ready jobs that it had when it was shut\n")
+    command.enqueue("mail")
+    assert command.status()["queues"][0]["queue_size"] == 20_001
+    again = command.call("copy", "--from", "sqlite:///jobs.db", "--to", database, "--reopen")
+    assert again.code == 2 and "it is not shut" in again.err
+
+
+@pytest.mark.parametrize("way", ["from SQLite", "to SQLite"])
+def test_killed_in_the_middle_and_the_target_is_lost(database: str, command: Command, way: str) -> None:
+    source, target = "sqlite:///jobs.db", database
+    if way == "to SQLite":
+        source, target = database, "sqlite:///new.db"
+        go_over(command, database)
+    command.enqueue_many(MANY)
+    killed_in_the_middle(command, source, target)
+    if way == "to SQLite":
+        for file in command.folder.glob("new.db*"):
+            file.unlink()
+    else:
+        with server().connect() as admin:
+            admin.execute(f"drop database {database_of(database)} with (force)")
+    reopen = ("copy", "--from", source, "--to", target, "--reopen")
+    refused = command.call(*reopen)
+    assert (refused.code != 0, refused.out) == (True, "")
+    assert "stays shut. Once nobody will run jobs in" in refused.err and "--force opens it all the same" in refused.err
+    assert "were moved to" in command.call("enqueue", "mail").err
+    opened = command.call(*reopen, "--force")
+    assert (opened.code, opened.err) == (0, "")
+    first, why, warning = opened.out.splitlines()
+    assert first.endswith("is open again, with the 20000 ready jobs that it had when it was shut")
+    assert why.startswith("opened by force, although: ")
+    assert warning.endswith("is done again here, and what still waits there must not be run there")
+    command.enqueue("mail")
+    assert command.status()["queues"][0]["queue_size"] == 20_001
+
+
+def test_force_alone_is_a_mistake(command: Command) -> None:
+    command.enqueue("mail")
+    ended = command.call("copy", "--from", "sqlite:///jobs.db", "--to", "sqlite:///new.db", "--force")
+    assert ended.code == 2 and "--force goes with --reopen" in ended.err
+    command.enqueue("mail")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.system.command import Command, wait_for
 
 JOBS = {
@@ -28,7 +30,7 @@ def test_what_is_past_its_retention_goes_but_no_pending_letter(command: Command)
     command.write(
         config="""
             workers: {count: 1}
-            retention: {succeeded: 1s, cancelled: none, failed: 1s}
+            retention: {succeeded: 0s, cancelled: none, failed: 1s}
             dlq: {sinks: [{type: refusing}]}
         """,
         plugins=JOBS,
@@ -45,6 +47,30 @@ def test_what_is_past_its_retention_goes_but_no_pending_letter(command: Command)
 
     wait_for(pruned, timeout=40, every=0.3)
     assert command.job(failed)["dead_letter"] == "pending"
+    (queue,) = command.status()["queues"]
+    assert (queue["queue_size"], queue["in_flight"], queue["failed"]) == (0, 0, 1)
+
+
+def test_a_drain_drops_what_is_kept_for_no_time_and_still_tells_of_it(command: Command) -> None:
+    command.write(
+        config="""
+            workers: {count: 1}
+            retention: {succeeded: 0s, cancelled: 0s, failed: 0s}
+            dlq: {sinks: [{type: file, path: dead.jsonl}]}
+        """,
+        plugins=JOBS,
+    )
+    done, failed = command.enqueue("noop"), command.enqueue("fails")
+    command.enqueue_many([{"handler": "noop"}] * 1500)
+    run = command.run("--drain")
+    assert run.wait(30) == 0
+    assert ": 1501 succeeded, 1 failed, 1 dead letter" in run.out
+    assert f"job {failed} fails failed at attempt 1: exception: ValueError: never" in run.out
+    assert "supervisor jobs show" not in run.out, "there is nothing to be shown"
+    assert [json.loads(line)["id"] for line in (command.folder / "dead.jsonl").read_text().splitlines()] == [failed]
+    assert command.jobs() == [] and command.status()["queues"] == []
+    shown = command.call("jobs", "show", str(done))
+    assert (shown.code, shown.out, shown.err) == (2, "", f"Error: no job {done}\n")
 
 
 def test_failed_jobs_without_letters_go_too_and_none_keeps(command: Command) -> None:

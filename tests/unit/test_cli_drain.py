@@ -59,10 +59,23 @@ def test_what_is_left_behind(report: DrainReport, capsys: Any) -> None:
     ]
 
 
+def test_what_was_not_counted_to_the_end_is_told_so(report: DrainReport, capsys: Any) -> None:
+    report(events.SupervisorStopped(4, {"ready": 10_001, "scheduled": events.COUNTED_MOST}))
+    assert printed(report, capsys)[-1] == "left behind: 10001 ready, 10000 or more scheduled"
+
+
 def test_a_sink_that_came_back_is_not_complained_of(report: DrainReport, capsys: Any) -> None:
     report(events.LettersFailed("file", [1], "disk full", 5.0))
     report(events.LettersPublished("file", [1]))
     assert not any("disk full" in line for line in printed(report, capsys))
+
+
+def test_who_wants_more_is_told_where_to_look_unless_there_is_nothing(report: DrainReport, capsys: Any) -> None:
+    report(settled(failed(5, JobState.FAILED)))
+    hint = "all about one: supervisor jobs show ID"
+    assert printed(report, capsys)[-1] == hint
+    report.print(failed_are_kept=False)
+    assert hint not in capsys.readouterr().out
 
 
 def test_only_the_first_failures_are_listed(report: DrainReport, capsys: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.config import ConfigError, RetrySettings, Settings, find, known_keys, load
+from supervisor.config import ConfigError, RetentionSettings, RetrySettings, Settings, find, known_keys, load
 from supervisor.jobs import Backoff, Policy
 from supervisor.plugin_manager import HandlerInfo
 from supervisor.stores.base import Retention
@@ -136,6 +136,12 @@ def test_units(write: Any) -> None:
     assert settings.retry.adaptive
     assert settings.retry.fetch_ratio == 1
     assert (settings.retention.failed, settings.retention.cancelled) == (None, 86_400.0)
+
+
+def test_jobs_may_be_kept_for_no_time_at_all(write: Any) -> None:
+    retention = load(write("retention: {succeeded: 0s, cancelled: 0ms, failed: none}"), {}).retention
+    assert (retention.succeeded, retention.cancelled, retention.failed) == (0.0, 0.0, None)
+    assert RetentionSettings(succeeded=0, failed=None) == RetentionSettings(succeeded=0.0, failed=None)
 
 
 def test_a_ratio_is_exact(write: Any) -> None:
@@ -294,6 +300,13 @@ def test_unknown_keys_at_every_level(errors: Any, text: str, key: str, hint: str
         ("workers: {max_memory: 512}", "workers.max_memory: expected a size"),
         ("workers: {max_jobs: 0}", "workers.max_jobs: expected a whole number from 1 to 1000000000, or none, got 0"),
         ("lease: {ttl: 0s}", "lease.ttl: expected a duration"),
+        ("shutdown: {grace: 0s}", "shutdown.grace: expected a duration"),
+        ("unknown_handler: {grace: 0s}", "unknown_handler.grace: expected a duration"),
+        ("handlers: {a: {timeout: 0s}}", "handlers.a.timeout: expected a duration"),
+        ("retention: {failed: 0}", "retention.failed: expected a duration such as 500ms, 30s, 5m, 2h or 1d, 0s to drop at once, or none"),
+        ("retention: {failed: 0 s ago}", "retention.failed: expected a duration such as"),
+        ("retention: {succeeded: -1s}", "retention.succeeded: expected a duration such as"),
+        ("retention: {succeeded: null}", "retention.succeeded: expected a duration such as"),
         ("retry: {max_retries: -1}", "retry.max_retries: expected a whole number from 0 to 1000"),
         ("retry: {max_retries: 1001}", "retry.max_retries: expected a whole number from 0 to 1000"),
         ("retry: {fetch_ratio: 0}", "retry.fetch_ratio: expected a number above 0 and up to 1, got 0"),

@@ -17,7 +17,7 @@ GRACE = 30.0
 
 
 def seconds_until_drained(remaining: dict[str, int], *outlets: ScriptedOutlet) -> float:
-    async def answer(horizon: float | None) -> dict[str, int]:
+    async def answer(horizon: float | None, most: int) -> dict[str, int]:
         return remaining
 
     loop = JumpingLoop()
@@ -66,6 +66,8 @@ class Backoff:
         self.retry = self.add("default", self.RETRY_IN)
         self.loop.call_later(self.RETRY_IN, self.store.delete, [self.retry])
         self.unknown: set[int] = set()
+        self.found_out: set[int] = set()
+        """Those that turn out to be so while it is asked what remains."""
         self.served = served
 
     def add(self, queue: str, delay: float) -> int:
@@ -77,8 +79,10 @@ class Backoff:
         return id
 
     def seconds(self, horizon: float | None = None) -> float:
-        async def remaining(horizon: float | None) -> dict[str, int]:
-            return self.store.remaining(self.served, horizon)
+        async def remaining(horizon: float | None, most: int) -> dict[str, int]:
+            left = self.store.remaining(self.served, horizon)
+            self.unknown |= self.found_out
+            return {what: min(n, most) for what, n in left.items()}
 
         engine = SimpleNamespace(
             quiet=True, changes=asyncio.Event(), unknown_jobs=self.unknown, remaining=remaining,
@@ -102,6 +106,13 @@ def test_a_retry_is_waited_for_whatever_became_of_jobs_that_no_plugin_serves() -
     backoff.put_off("paused")
     backoff.store.pause("paused", True)
     backoff.put_off()
+    assert Backoff.RETRY_IN <= backoff.seconds() < Backoff.RETRY_IN + 5.0
+
+
+def test_a_retry_is_waited_for_beside_jobs_that_turn_out_to_be_nobodys_while_it_is_counted() -> None:
+    """What is scheduled is counted no further than one past those that were known to be nobody's: there may be more."""
+    backoff = Backoff()
+    backoff.found_out = {backoff.add("default", Backoff.WEEK) for _ in range(2)}
     assert Backoff.RETRY_IN <= backoff.seconds() < Backoff.RETRY_IN + 5.0
 
 

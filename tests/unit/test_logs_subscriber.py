@@ -58,7 +58,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         (events.SupervisorStopped(0, {}), "INFO supervisor stopped: exit code 0"),
         (
             events.SupervisorStopped(4, {"ready": 3, "dead_letters": 1}),
-            "INFO supervisor stopped: exit code 4; left behind: 3 ready, 1 dead_letters",
+            "INFO supervisor stopped: exit code 4; left behind: 3 ready, 1 dead letters",
         ),
         (
             events.PluginLoaded("plugins/a.py", ("thumb", "mail"), ()),
