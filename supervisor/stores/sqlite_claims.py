@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -75,12 +75,18 @@ class Claims(Policies):
     def _insert(self, rows: Sequence[EnqueueRow]) -> tuple[int, int]:
         """(id of the first, created_at)."""
         now, first = self.now(), self.next_age()
-        batch = [(*_columns(row, now), id) for id, row in enumerate(rows, first)]
-        for start in range(0, len(batch), ENQUEUED_AT_ONCE):
-            part = batch[start : start + ENQUEUED_AT_ONCE]
-            self.run(enqueue_sql(len(part)), now, *chain.from_iterable(part))
-        for (queue, state), n in Counter([(row[1], row[7]) for row in batch]).items():
-            self.count(state, queue, 0, n)
+        for start in range(0, len(rows), ENQUEUED_AT_ONCE):
+            part = rows[start : start + ENQUEUED_AT_ONCE]
+            columns = _columns(part, now)
+            given = [column[:1] if column.count(column[0]) == len(part) else column for column in columns]
+            sql = enqueue_sql(len(part), tuple(map(len, given)))
+            self.run(sql, now, first + start, *chain.from_iterable(given))
+            queues, states = given[_QUEUE], given[_STATE]
+            if len(queues) == len(states) == 1:
+                self.count(states[0], queues[0], 0, len(part))
+                continue
+            for (queue, state), n in Counter(zip(columns[_QUEUE], columns[_STATE], strict=True)).items():
+                self.count(state, queue, 0, n)
         return first, now
 
     def next_age(self) -> int:
@@ -171,17 +177,37 @@ class Claims(Policies):
         return take.pick(fresh, urgent, retries)
 
 
-@cache
-def enqueue_sql(rows: int) -> str:
-    """By the values of `_columns` and the id of each row, after the time of them all."""
-    width = 9
-    values = (range(first, first + width) for first in range(2, 2 + rows * width, width))
-    marks = ", ".join(f"({', '.join(f'?{number}' for number in row)}, ?{row[-1]}, ?1)" for row in values)
-    columns = "handler, queue, payload, headers, priority, options, due_at, state, id, age, created_at"
-    return f"insert into jobs({columns}) values {marks}"
+_COLUMNS = ("handler", "payload", "queue", "priority", "headers", "options", "due_at", "state")
+_QUEUE, _STATE = _COLUMNS.index("queue"), _COLUMNS.index("state")
 
 
-def _columns(row: EnqueueRow, now: int) -> tuple[Any, ...]:
-    handler, payload, queue, priority, delay, at, *_, headers = row
-    due = now + microseconds(delay) if delay else now if at is None else at
-    return handler, queue, payload, headers, priority, options_text(row), due, SCHEDULED if due > now else READY
+@lru_cache(256)
+def enqueue_sql(rows: int, given: tuple[int, ...]) -> str:
+    """By the time, the first id, and of each of _COLUMNS as many values as are `given`: one for every row, or the one that all
+    share. To hand over a value for each row is most of what a row costs."""
+    marks, last = [], 2
+    for n in given:
+        marks.append([last + 1] * rows if n == 1 else range(last + 1, last + 1 + n))
+        last += n
+    values = [
+        f"(?2 + {row}, ?2 + {row}, ?1, {', '.join([f'?{number}' for number in numbers])})"
+        for row, numbers in enumerate(zip(*marks, strict=True))
+    ]
+    return f"insert into jobs(id, age, created_at, {', '.join(_COLUMNS)}) values {', '.join(values)}"
+
+
+def _columns(rows: Sequence[EnqueueRow], now: int) -> Sequence[Sequence[Any]]:
+    """Those of _COLUMNS, each with a value for every row. Plain, since many go in at once."""
+    handlers, payloads, queues, priorities, delays, ats, limits, timeouts, backoffs, headers = zip(*rows, strict=True)
+    most = len(rows)
+    dues, states, options = [now] * most, [READY] * most, [None] * most
+    if not delays.count(None) == ats.count(None) == most:
+        dues = [_due(delay, at, now) for delay, at in zip(delays, ats, strict=True)]
+        states = [SCHEDULED if due > now else READY for due in dues]
+    if not limits.count(None) == timeouts.count(None) == backoffs.count(None) == most:
+        options = [options_text(row) for row in rows]
+    return handlers, payloads, queues, priorities, headers, options, dues, states
+
+
+def _due(delay: float | None, at: int | None, now: int) -> int:
+    return now + microseconds(delay) if delay else now if at is None else at
