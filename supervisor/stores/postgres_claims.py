@@ -39,7 +39,7 @@ QUEUE_AND_TIER = itemgetter(3, 8)  # of a lease, and of a row of LEASE
 ENQUEUE = f"""with put as (
     insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
     select id, id, handler, queue, payload, headers, priority, options, due, now, case when due > now then {SCHEDULED} else {READY} end
-    from (select it.*, nextval(pg_get_serial_sequence($2, 'id')) as id, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due
+    from (select it.*, nextval((select pg_get_serial_sequence($2, 'id')::regclass)) as id, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due
       from rows from (json_to_recordset($1::json) as (handler text, queue text, payload text, headers text, priority bigint,
         options text, delay bigint, at bigint)) with ordinality
         as it(handler, queue, payload, headers, priority, options, delay, at, place) order by place) as it
@@ -55,7 +55,7 @@ ENQUEUE_ONE = f"""with put as (
   counted as (insert into {{s}}.counts(state, queue, tier, n) select state, $4, 0, 1 from put)
   select id, pg_notify($2, '') from put"""
 SEQUENCE = "select pg_get_serial_sequence($1, 'id')"
-RESERVE = "select nextval(pg_get_serial_sequence($1, 'id')) from generate_series(1, $2)"
+RESERVE = "select nextval((select pg_get_serial_sequence($1, 'id')::regclass)) from generate_series(1, $2)"
 RESERVE_RUN = f"select {NOW}, min(id), max(id) from ({RESERVE}) as it(id)"
 COPY = """copy {s}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
   from stdin"""
