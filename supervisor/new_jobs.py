@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -17,11 +17,11 @@ from supervisor.durations import parse_duration
 from supervisor.jobs import Backoff, NewJob
 from supervisor.payloads import MAX_INTEGER, NotJSON, encode
 from supervisor.stores.base import EnqueueRow
+from supervisor.stores.rows import Rows
 
 MAX_NAME = 255
 MAX_RETRIES = 1000
 _KEYS = tuple(field.name for field in fields(NewJob))
-_NOTHING_ELSE = EnqueueRow("", "")[3:]
 _all_fields = attrgetter(*_KEYS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -32,23 +32,27 @@ class InvalidJob(ValueError):
 
 def rows_of(
     jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]], *, limit: int, queue_for: Callable[[str], str]
-) -> Iterator[EnqueueRow]:
-    """`row_of` each. Of (handler, payload) only the payload is checked if another of that handler was before: a program that
-    enqueues many at once waits for this."""
-    queues: dict[str, str] = {}
-    make = tuple.__new__
-    for job in jobs:
-        if type(job) is tuple and len(job) == 2 and type(job[0]) is str:
-            handler, payload = job
-            queue = queues.get(handler)
-            if queue is not None:
-                yield make(EnqueueRow, (handler, _json("payload", payload, limit), queue, *_NOTHING_ELSE))
-                continue
-            row = row_of(job, limit=limit, queue_for=queue_for)
-            queues[handler] = row.queue
-            yield row
-        else:
-            yield row_of(job, limit=limit, queue_for=queue_for)
+) -> Rows:
+    """`row_of` each; an InvalidJob says which. Of (handler, payload) only the payload is checked if another of that handler was
+    before. Plain: a program that enqueues many at once waits for this."""
+    rows = Rows()
+    add_payload, add_place = rows.payloads.append, rows.places.append
+    known: dict[str, int] = {}
+    try:
+        for job in jobs:
+            if type(job) is tuple and len(job) == 2 and type(job[0]) is str:
+                handler, payload = job
+                place = known.get(handler)
+                if place is None:
+                    known[handler] = rows.append(row_of(job, limit=limit, queue_for=queue_for))
+                else:
+                    add_payload(_json("payload", payload, limit))
+                    add_place(place)
+            else:
+                rows.append(row_of(job, limit=limit, queue_for=queue_for))
+    except InvalidJob as error:
+        raise InvalidJob(f"jobs[{len(rows)}]: {error}") from None
+    return rows
 
 
 def row_of(

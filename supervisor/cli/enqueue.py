@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from supervisor.config import Settings
 from supervisor.new_jobs import InvalidJob, row_of
 from supervisor.payloads import decode
 from supervisor.stores.base import EnqueueRow, Store
+from supervisor.stores.rows import Rows
 
 MOST_PROBLEMS = 20
 
@@ -53,7 +54,7 @@ def enqueue(config: Path | None, handler: str | None, payload: str | None, file:
         click.echo(_enqueue(settings, [row])[0])
 
 
-def read_file(file: str, settings: Settings) -> list[EnqueueRow]:
+def read_file(file: str, settings: Settings) -> Rows:
     """A row for each line that isn't empty; raises UserMistake that names every bad line."""
     try:
         if file == "-":
@@ -64,8 +65,8 @@ def read_file(file: str, settings: Settings) -> list[EnqueueRow]:
         raise UserMistake(f"{file}: {error.strerror}") from None
 
 
-def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> list[EnqueueRow]:
-    rows: list[EnqueueRow] = []
+def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> Rows:
+    rows = Rows()
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -97,7 +98,7 @@ def _row(job: dict[str, Any], settings: Settings) -> EnqueueRow:
     return row_of(job, limit=settings.limits.payload, queue_for=settings.queue_for)
 
 
-def _enqueue(settings: Settings, rows: list[EnqueueRow]) -> list[int]:
+def _enqueue(settings: Settings, rows: Sequence[EnqueueRow]) -> list[int]:
     def add(store: Store) -> list[int]:
         ids = store.enqueue(rows)
         store.ring()

@@ -13,6 +13,7 @@ from supervisor.jobs import Lease
 from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreAway, StoreError, Take, Waiting
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
+from supervisor.stores.rows import Rows
 from supervisor.stores.shapes import microseconds, options_text
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, TEXTS, Policies
@@ -75,19 +76,28 @@ class Claims(Policies):
     def _insert(self, rows: Sequence[EnqueueRow]) -> tuple[int, int]:
         """(id of the first, created_at)."""
         now, first = self.now(), self.next_age()
+        if len(rows) == 1:  # as most programs do it
+            (row,) = rows
+            values = _values(row, now)
+            self.run(_ONE, now, first, row.payload, *values)
+            self._count(values, 1)
+            return first, now
+        rows = Rows.of(rows)
+        kinds = [_values(row, now) for row in rows.kinds]
         for start in range(0, len(rows), ENQUEUED_AT_ONCE):
-            part = rows[start : start + ENQUEUED_AT_ONCE]
-            columns = _columns(part, now)
-            given = [column[:1] if column.count(column[0]) == len(part) else column for column in columns]
-            sql = enqueue_sql(len(part), tuple(map(len, given)))
-            self.run(sql, now, first + start, *chain.from_iterable(given))
-            queues, states = given[_QUEUE], given[_STATE]
-            if len(queues) == len(states) == 1:
-                self.count(states[0], queues[0], 0, len(part))
-                continue
-            for (queue, state), n in Counter(zip(columns[_QUEUE], columns[_STATE], strict=True)).items():
-                self.count(state, queue, 0, n)
+            places = rows.places[start : start + ENQUEUED_AT_ONCE]
+            payloads = rows.payloads[start : start + ENQUEUED_AT_ONCE]
+            few = places[:1] if places.count(places[0]) == len(places) else places
+            columns = [payloads, *[_shared(column) for column in zip(*[kinds[place] for place in few], strict=True)]]
+            sql = enqueue_sql(len(places), tuple(map(len, columns)))
+            self.run(sql, now, first + start, *chain.from_iterable(columns))
+        for place, n in Counter(rows.places).items():
+            self._count(kinds[place], n)
         return first, now
+
+    def _count(self, values: Sequence[Any], n: int) -> None:
+        _, queue, *_, state = values
+        self.count(state, queue, 0, n)
 
     def next_age(self) -> int:
         """The next value of the id sequence: behind everything that waits."""
@@ -177,8 +187,7 @@ class Claims(Policies):
         return take.pick(fresh, urgent, retries)
 
 
-_COLUMNS = ("handler", "payload", "queue", "priority", "headers", "options", "due_at", "state")
-_QUEUE, _STATE = _COLUMNS.index("queue"), _COLUMNS.index("state")
+_COLUMNS = ("payload", "handler", "queue", "priority", "headers", "options", "due_at", "state")
 
 
 @lru_cache(256)
@@ -196,18 +205,16 @@ def enqueue_sql(rows: int, given: tuple[int, ...]) -> str:
     return f"insert into jobs(id, age, created_at, {', '.join(_COLUMNS)}) values {', '.join(values)}"
 
 
-def _columns(rows: Sequence[EnqueueRow], now: int) -> Sequence[Sequence[Any]]:
-    """Those of _COLUMNS, each with a value for every row. Plain, since many go in at once."""
-    handlers, payloads, queues, priorities, delays, ats, limits, timeouts, backoffs, headers = zip(*rows, strict=True)
-    most = len(rows)
-    dues, states, options = [now] * most, [READY] * most, [None] * most
-    if not delays.count(None) == ats.count(None) == most:
-        dues = [_due(delay, at, now) for delay, at in zip(delays, ats, strict=True)]
-        states = [SCHEDULED if due > now else READY for due in dues]
-    if not limits.count(None) == timeouts.count(None) == backoffs.count(None) == most:
-        options = [options_text(row) for row in rows]
-    return handlers, payloads, queues, priorities, headers, options, dues, states
+_ONE = enqueue_sql(1, (1,) * len(_COLUMNS))
 
 
-def _due(delay: float | None, at: int | None, now: int) -> int:
-    return now + microseconds(delay) if delay else now if at is None else at
+def _values(row: EnqueueRow, now: int) -> tuple[Any, ...]:
+    """As in _COLUMNS, but for the payload."""
+    handler, _, queue, priority, delay, at, *_, headers = row
+    due = now + microseconds(delay) if delay else now if at is None else at
+    return handler, queue, priority, headers, options_text(row), due, SCHEDULED if due > now else READY
+
+
+def _shared(column: Sequence[Any]) -> Sequence[Any]:
+    """Of a column that is the same in all rows, one."""
+    return column[:1] if column.count(column[0]) == len(column) else column

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from supervisor.jobs import NewJob
 from supervisor.new_jobs import InvalidJob, row_of, rows_of
+from supervisor.stores.rows import Rows
 
 
 def queue_for(handler: str) -> str:
@@ -31,7 +33,30 @@ def test_they_are_as_each_alone() -> None:
 
 @pytest.mark.parametrize("wrong", [("a", float("nan")), ("a", "x" * 99), ("", 1), (" c", 1), ("a", 1, 2), ([], 1)])
 def test_what_is_wrong_is_refused_behind_others_of_its_handler(wrong: Any) -> None:
-    rows: list[Any] = []
-    with pytest.raises(InvalidJob):
-        rows.extend(rows_of([("a", 1), ("a", 2), wrong], limit=100, queue_for=queue_for))
-    assert len(rows) == 2
+    with pytest.raises(InvalidJob, match=re.escape("jobs[2]: ")):
+        rows_of([("a", 1), ("a", 2), wrong], limit=100, queue_for=queue_for)
+
+
+def job(number: int) -> Any:
+    kinds: list[Any] = [
+        ("a", number),
+        ("b", number),
+        NewJob("c", number, priority=3),
+        {"handler": "d", "payload": number, "headers": {"trace": "x"}},
+    ]
+    return kinds[number // 10 % 4]
+
+
+def test_jobs_that_are_alike_are_kept_once_but_for_their_payloads() -> None:
+    rows = rows_of(map(job, range(80)), limit=100, queue_for=queue_for)
+    assert (len(rows.kinds), rows.payloads) == (6, [str(number) for number in range(80)])
+    again = Rows.of(list(rows))
+    assert list(again) == list(rows) == [row_of(job(number), limit=100, queue_for=queue_for) for number in range(80)]
+    assert len(again.kinds) == 8
+
+
+def test_a_part_of_many_is_as_that_part_of_a_list() -> None:
+    rows = rows_of(map(job, range(80)), limit=100, queue_for=queue_for)
+    assert list(rows[15:42]) == list(rows)[15:42]
+    assert (rows[-1], len(rows[70:90])) == (list(rows)[-1], 10)
+    assert Rows.of(rows) is rows
