@@ -33,26 +33,41 @@ class InvalidJob(ValueError):
 def rows_of(
     jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]], *, limit: int, queue_for: Callable[[str], str]
 ) -> Rows:
-    """`row_of` each; an InvalidJob says which. Of (handler, payload) only the payload is checked if another of that handler was
-    before. Plain: a program that enqueues many at once waits for this."""
-    rows = Rows()
-    add_payload, add_place = rows.payloads.append, rows.places.append
-    known: dict[str, int] = {}
+    """`row_of` each; an InvalidJob says which."""
+    checks = Checks(limit=limit, queue_for=queue_for)
+    add = checks.add
     try:
         for job in jobs:
-            if type(job) is tuple and len(job) == 2 and type(job[0]) is str:
-                handler, payload = job
-                place = known.get(handler)
-                if place is None:
-                    known[handler] = rows.append(row_of(job, limit=limit, queue_for=queue_for))
-                else:
-                    add_payload(_json("payload", payload, limit))
-                    add_place(place)
-            else:
-                rows.append(row_of(job, limit=limit, queue_for=queue_for))
+            add(job)
     except InvalidJob as error:
-        raise InvalidJob(f"jobs[{len(rows)}]: {error}") from None
-    return rows
+        raise InvalidJob(f"jobs[{len(checks.rows)}]: {error}") from None
+    return checks.rows
+
+
+class Checks:
+    """`rows` has the row of each job that was added. Of one that is a handler and a payload, only the payload is checked if
+    another of that handler was before. Plain: a program that enqueues many at once waits for this."""
+
+    def __init__(self, *, limit: int, queue_for: Callable[[str], str]) -> None:
+        self.rows = Rows()
+        self._limit, self._queue_for = limit, queue_for
+        self._known: dict[str, int] = {}
+        self._add_payload, self._add_place = self.rows.payloads.append, self.rows.places.append
+
+    def add(self, job: NewJob | Mapping[str, Any] | tuple[str, Any]) -> None:
+        """Raises InvalidJob; then `rows` is as it was."""
+        if type(job) is dict and len(job) == 2 and "handler" in job and "payload" in job:
+            job = job["handler"], job["payload"]
+        if type(job) is tuple and len(job) == 2 and type(job[0]) is str:
+            handler, payload = job
+            place = self._known.get(handler)
+            if place is not None:
+                self._add_payload(_json("payload", payload, self._limit))
+                self._add_place(place)
+                return
+            self._known[handler] = self.rows.append(row_of(job, limit=self._limit, queue_for=self._queue_for))
+        else:
+            self.rows.append(row_of(job, limit=self._limit, queue_for=self._queue_for))
 
 
 def row_of(

@@ -11,7 +11,7 @@ import click
 
 from supervisor.cli.context import UserMistake, config_option, load_settings, use_store
 from supervisor.config import Settings
-from supervisor.new_jobs import InvalidJob, row_of
+from supervisor.new_jobs import Checks, InvalidJob, row_of
 from supervisor.payloads import decode
 from supervisor.stores.base import EnqueueRow, Store
 from supervisor.stores.rows import Rows
@@ -66,19 +66,19 @@ def read_file(file: str, settings: Settings) -> Rows:
 
 
 def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> Rows:
-    rows = Rows()
+    checks = Checks(limit=settings.limits.payload, queue_for=settings.queue_for)
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            rows.append(_row(_read_line(line), settings))
+            checks.add(_read_line(line))
         except ValueError as error:
             problems.append(f"{name}:{number}: {error}")
     if problems:
         more = [f"... and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
         raise UserMistake("\n".join(["nothing was enqueued", *problems[:MOST_PROBLEMS], *more]))
-    return rows
+    return checks.rows
 
 
 def _read_line(line: bytes) -> dict[str, Any]:

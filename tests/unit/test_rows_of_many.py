@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor.jobs import NewJob
-from supervisor.new_jobs import InvalidJob, row_of, rows_of
+from supervisor.new_jobs import Checks, InvalidJob, row_of, rows_of
 from supervisor.stores.rows import Rows
 
 
@@ -22,6 +22,8 @@ MIXED: list[Any] = [
     ("b", None),
     NewJob("a", queue="x", priority=3),
     {"handler": "b"},
+    {"handler": "a", "payload": [2]},
+    {"handler": "a", "priority": 1},
     ("b", ""),
 ]
 
@@ -31,10 +33,28 @@ def test_they_are_as_each_alone() -> None:
     assert list(rows_of(MIXED, limit=100, queue_for=queue_for)) == alone
 
 
-@pytest.mark.parametrize("wrong", [("a", float("nan")), ("a", "x" * 99), ("", 1), (" c", 1), ("a", 1, 2), ([], 1)])
+WRONG: list[Any] = [
+    ("a", float("nan")), ("a", "x" * 99), ("", 1), (" c", 1), ("a", 1, 2), ([], 1), {"handler": "a", "payload": b""},
+    {"handler": 1, "payload": 1}, {"handler": "a", "paylod": 1}, {"payload": 1, "queue": "b"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_wrong_is_refused_behind_others_of_its_handler(wrong: Any) -> None:
-    with pytest.raises(InvalidJob, match=re.escape("jobs[2]: ")):
+    with pytest.raises(InvalidJob) as alone:
+        row_of(wrong, limit=100, queue_for=queue_for)
+    with pytest.raises(InvalidJob, match=re.escape(f"jobs[2]: {alone.value}")):
         rows_of([("a", 1), ("a", 2), wrong], limit=100, queue_for=queue_for)
+
+
+def test_rows_are_as_they_were_if_a_job_is_refused() -> None:
+    checks = Checks(limit=100, queue_for=queue_for)
+    for wrong in WRONG:
+        checks.add(("a", 1))
+        with pytest.raises(InvalidJob):
+            checks.add(wrong)
+    assert list(checks.rows) == [row_of(("a", 1), limit=100, queue_for=queue_for)] * len(WRONG)
+    assert len(checks.rows.places) == len(WRONG)
 
 
 def job(number: int) -> Any:
