@@ -80,24 +80,26 @@ class Claims(Policies):
             (row,) = rows
             values = _values(row, now)
             self.run(_ONE, now, first, row.payload, *values)
-            self._count(values, 1)
+            _, queue, *_, state = values
+            self.count(state, queue, 0)
             return first, now
-        rows = Rows.of(rows)
-        kinds = [_values(row, now) for row in rows.kinds]
-        for start in range(0, len(rows), ENQUEUED_AT_ONCE):
-            places = rows.places[start : start + ENQUEUED_AT_ONCE]
-            payloads = rows.payloads[start : start + ENQUEUED_AT_ONCE]
-            few = places[:1] if places.count(places[0]) == len(places) else places
-            columns = [payloads, *[_shared(column) for column in zip(*[kinds[place] for place in few], strict=True)]]
-            sql = enqueue_sql(len(places), tuple(map(len, columns)))
-            self.run(sql, now, first + start, *chain.from_iterable(columns))
-        for place, n in Counter(rows.places).items():
-            self._count(kinds[place], n)
+        its = Rows.of(rows)
+        for start in range(0, len(its), ENQUEUED_AT_ONCE):
+            part = its[start : start + ENQUEUED_AT_ONCE]
+            kinds = {place: _values(part.kinds[place], now) for place in set(part.places)}
+            few = [kinds[place] for place in part.places] if len(kinds) > 1 else list(kinds.values())
+            columns = list(zip(*few, strict=True))
+            given = [part.payloads, *map(_shared, columns)]
+            sql = enqueue_sql(len(part), tuple(map(len, given)))
+            self.run(sql, now, first + start, *chain.from_iterable(given))
+            self._count(columns, len(part) // len(few))
         return first, now
 
-    def _count(self, values: Sequence[Any], n: int) -> None:
-        _, queue, *_, state = values
-        self.count(state, queue, 0, n)
+    def _count(self, columns: Sequence[Sequence[Any]], n: int) -> None:
+        """Each row, so many times."""
+        _, queues, *_, states = columns
+        for (queue, state), times in Counter(zip(queues, states, strict=True)).items():
+            self.count(state, queue, 0, times * n)
 
     def next_age(self) -> int:
         """The next value of the id sequence: behind everything that waits."""
