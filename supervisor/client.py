@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
@@ -99,12 +99,7 @@ class Client:
         A job is a NewJob, a mapping with the arguments of `enqueue` by name, or (handler, payload). `connection` is as there.
         """
         limit, queue_for = self._settings.limits.payload, self._settings.queue_for
-        rows: list[EnqueueRow] = []
-        try:
-            rows.extend(rows_of(jobs, limit=limit, queue_for=queue_for))
-        except InvalidJob as error:
-            raise InvalidJob(f"jobs[{len(rows)}]: {error}") from None
-        return self._enqueue(rows, connection)
+        return self._enqueue(rows_of(jobs, limit=limit, queue_for=queue_for), connection)
 
     def job(self, id: int) -> dict[str, Any] | None:
         """The job as `supervisor jobs show --json` prints it; None if there is none."""
@@ -130,7 +125,7 @@ class Client:
             _inherited.append(self._opened)
             self._opened = None
 
-    def _enqueue(self, rows: list[EnqueueRow], connection: Any) -> list[int]:
+    def _enqueue(self, rows: Sequence[EnqueueRow], connection: Any) -> list[int]:
         """The same `rows` at every try, by which the store knows a try whose commit it was not sure of."""
         if connection is not None:
             return self._as_guest().enqueue(connection, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -17,11 +17,11 @@ from supervisor.durations import parse_duration
 from supervisor.jobs import Backoff, NewJob
 from supervisor.payloads import MAX_INTEGER, NotJSON, encode
 from supervisor.stores.base import EnqueueRow
+from supervisor.stores.rows import Rows
 
 MAX_NAME = 255
 MAX_RETRIES = 1000
 _KEYS = tuple(field.name for field in fields(NewJob))
-_NOTHING_ELSE = EnqueueRow("", "")[3:]
 _all_fields = attrgetter(*_KEYS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -32,23 +32,42 @@ class InvalidJob(ValueError):
 
 def rows_of(
     jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]], *, limit: int, queue_for: Callable[[str], str]
-) -> Iterator[EnqueueRow]:
-    """`row_of` each. Of (handler, payload) only the payload is checked if another of that handler was before: a program that
-    enqueues many at once waits for this."""
-    queues: dict[str, str] = {}
-    make = tuple.__new__
-    for job in jobs:
+) -> Rows:
+    """`row_of` each; an InvalidJob says which."""
+    checks = Checks(limit=limit, queue_for=queue_for)
+    add = checks.add
+    try:
+        for job in jobs:
+            add(job)
+    except InvalidJob as error:
+        raise InvalidJob(f"jobs[{len(checks.rows)}]: {error}") from None
+    return checks.rows
+
+
+class Checks:
+    """`rows` has the row of each job that was added. Of one that is a handler and a payload, only the payload is checked if
+    another of that handler was before. Plain: a program that enqueues many at once waits for this."""
+
+    def __init__(self, *, limit: int, queue_for: Callable[[str], str]) -> None:
+        self.rows = Rows()
+        self._limit, self._queue_for = limit, queue_for
+        self._known: dict[str, int] = {}
+        self._add_payload, self._add_place = self.rows.payloads.append, self.rows.places.append
+
+    def add(self, job: NewJob | Mapping[str, Any] | tuple[str, Any]) -> None:
+        """Raises InvalidJob; then `rows` is as it was."""
+        if type(job) is dict and len(job) == 2 and "handler" in job and "payload" in job:
+            job = job["handler"], job["payload"]
         if type(job) is tuple and len(job) == 2 and type(job[0]) is str:
             handler, payload = job
-            queue = queues.get(handler)
-            if queue is not None:
-                yield make(EnqueueRow, (handler, _json("payload", payload, limit), queue, *_NOTHING_ELSE))
-                continue
-            row = row_of(job, limit=limit, queue_for=queue_for)
-            queues[handler] = row.queue
-            yield row
+            place = self._known.get(handler)
+            if place is not None:
+                self._add_payload(_json("payload", payload, self._limit))
+                self._add_place(place)
+                return
+            self._known[handler] = self.rows.append(row_of(job, limit=self._limit, queue_for=self._queue_for))
         else:
-            yield row_of(job, limit=limit, queue_for=queue_for)
+            self.rows.append(row_of(job, limit=self._limit, queue_for=self._queue_for))
 
 
 def row_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import click
 
 from supervisor.cli.context import UserMistake, config_option, load_settings, use_store
 from supervisor.config import Settings
-from supervisor.new_jobs import InvalidJob, row_of
+from supervisor.new_jobs import Checks, InvalidJob, row_of
 from supervisor.payloads import decode
 from supervisor.stores.base import EnqueueRow
+from supervisor.stores.rows import Rows
 
 MOST_PROBLEMS = 20
 
@@ -53,7 +54,7 @@ def enqueue(config: Path | None, handler: str | None, payload: str | None, file:
         click.echo(_enqueue(settings, [row])[0])
 
 
-def read_file(file: str, settings: Settings) -> list[EnqueueRow]:
+def read_file(file: str, settings: Settings) -> Rows:
     """A row for each line that isn't empty; raises UserMistake that names every bad line."""
     try:
         if file == "-":
@@ -64,20 +65,20 @@ def read_file(file: str, settings: Settings) -> list[EnqueueRow]:
         raise UserMistake(f"{file}: {error.strerror}") from None
 
 
-def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> list[EnqueueRow]:
-    rows: list[EnqueueRow] = []
+def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> Rows:
+    checks = Checks(limit=settings.limits.payload, queue_for=settings.queue_for)
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            rows.append(_row(_read_line(line), settings))
+            checks.add(_read_line(line))
         except ValueError as error:
             problems.append(f"{name}:{number}: {error}")
     if problems:
         more = [f"... and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
         raise UserMistake("\n".join(["nothing was enqueued", *problems[:MOST_PROBLEMS], *more]))
-    return rows
+    return checks.rows
 
 
 def _read_line(line: bytes) -> dict[str, Any]:
@@ -97,5 +98,5 @@ def _row(job: dict[str, Any], settings: Settings) -> EnqueueRow:
     return row_of(job, limit=settings.limits.payload, queue_for=settings.queue_for)
 
 
-def _enqueue(settings: Settings, rows: list[EnqueueRow]) -> list[int]:
+def _enqueue(settings: Settings, rows: Sequence[EnqueueRow]) -> list[int]:
     return use_store(settings, lambda store: store.enqueue(rows), create=True) if rows else []

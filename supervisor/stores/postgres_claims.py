@@ -17,6 +17,7 @@ from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
 from supervisor.stores.postgres_db import CommitUnknown, Database, array, packed
 from supervisor.stores.postgres_floors import Floors
+from supervisor.stores.rows import Rows
 from supervisor.stores.shapes import microseconds, options_text, overlaid, policy_of, policy_text
 
 COPIED_FROM = 200  # rows; below, one statement is faster
@@ -39,7 +40,7 @@ QUEUE_AND_TIER = itemgetter(3, 8)  # of a lease, and of a row of LEASE
 ENQUEUE = f"""with put as (
     insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
     select id, id, handler, queue, payload, headers, priority, options, due, now, case when due > now then {SCHEDULED} else {READY} end
-    from (select it.*, nextval(pg_get_serial_sequence($2, 'id')) as id, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due
+    from (select it.*, nextval((select pg_get_serial_sequence($2, 'id')::regclass)) as id, {NOW} as now, coalesce({NOW} + delay, at, {NOW}) as due
       from rows from (json_to_recordset($1::json) as (handler text, queue text, payload text, headers text, priority bigint,
         options text, delay bigint, at bigint)) with ordinality
         as it(handler, queue, payload, headers, priority, options, delay, at, place) order by place) as it
@@ -55,9 +56,9 @@ ENQUEUE_ONE = f"""with put as (
   counted as (insert into {{s}}.counts(state, queue, tier, n) select state, $4, 0, 1 from put)
   select id, pg_notify($2, '') from put"""
 SEQUENCE = "select pg_get_serial_sequence($1, 'id')"
-RESERVE = "select nextval(pg_get_serial_sequence($1, 'id')) from generate_series(1, $2)"
+RESERVE = "select nextval((select pg_get_serial_sequence($1, 'id')::regclass)) from generate_series(1, $2)"
 RESERVE_RUN = f"select {NOW}, min(id), max(id) from ({RESERVE}) as it(id)"
-COPY = """copy {s}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+COPY = """copy {s}.jobs(id, age, handler, queue, headers, priority, options, due_at, created_at, state, payload)
   from stdin"""
 
 PROMOTE = f"""with due as materialized (select id, queue, tier from {{s}}.jobs
@@ -189,7 +190,7 @@ class Claims(Database):
         batch = packed([enqueued(row) for row in rows])
         return self.column(ENQUEUE, batch, f"{self.quoted}.jobs", self.channel)
 
-    def _copy(self, parts: Sequence[Sequence[EnqueueRow]]) -> list[int]:
+    def _copy(self, parts: Sequence[Rows]) -> list[int]:
         ids: list[int] = []
         for part in parts:
             now, own = self._reserved(len(part))
@@ -198,9 +199,9 @@ class Claims(Database):
                 for at in range(0, len(part), _WRITTEN_AT_ONCE):
                     end = at + _WRITTEN_AT_ONCE
                     copy.write(_lines(part[at:end], own[at:end], now).encode())
-            states = [SCHEDULED if _due(row, now) > now else READY for row in part]
-            for (queue, state), n in Counter(zip([row.queue for row in part], states, strict=True)).items():
-                self.count(state, queue, 0, n)
+            for place, n in Counter(part.places).items():
+                kind = part.kinds[place]
+                self.count(SCHEDULED if _due(kind, now) > now else READY, kind.queue, 0, n)
         self.later("select pg_notify($1, '')", self.channel)
         return ids
 
@@ -356,16 +357,18 @@ _RESOLVED_MOST = 10_000
 _WRITTEN_AT_ONCE = 1_000
 
 
-def parts_of(rows: Sequence[EnqueueRow], most: int) -> list[Sequence[EnqueueRow]]:
+def parts_of(rows: Sequence[EnqueueRow], most: int) -> list[Rows]:
     """In order, each of about so many characters (or one row)."""
-    parts: list[Sequence[EnqueueRow]] = []
+    rows = Rows.of(rows)
+    parts: list[Rows] = []
     start = length = 0
-    for place, row in enumerate(rows):
-        its = len(row[1]) + len(row[-1] or "") + 200
+    around = [200 + len(kind.headers or "") for kind in rows.kinds]
+    for at, (place, payload) in enumerate(zip(rows.places, rows.payloads, strict=True)):
+        its = len(payload) + around[place]
         length += its
-        if length > most and place > start:
-            parts.append(rows[start:place])
-            start, length = place, its
+        if length > most and at > start:
+            parts.append(rows[start:at])
+            start, length = at, its
     return [*parts, rows[start:]]
 
 
@@ -386,29 +389,24 @@ def _due(row: EnqueueRow, now: int) -> int:
     return now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
 
 
-def _lines(rows: Sequence[EnqueueRow], ids: Sequence[int], now: int) -> str:
+def _lines(rows: Rows, ids: Sequence[int], now: int) -> str:
     """As COPY reads them. Plain, since many go in at once."""
-    plain = _is_plain("".join([f"{row[0]}{row[1]}{row[2]}" for row in rows]))
-    lines = []
-    for row, id in zip(rows, ids, strict=True):
-        if plain and row[4:] == _NOTHING_SPECIAL:
-            lines.append(f"{id}\t{id}\t{row[0]}\t{row[2]}\t{row[1]}\t\\N\t{row[3]}\t\\N\t{now}\t{now}\t{READY}\n")
-            continue
-        handler, payload, queue, priority, delay, at, *own, headers = row
-        if not plain:
-            handler, payload, queue = _escaped(handler), _escaped(payload), _escaped(queue)
-        due = now if delay is None and at is None else _due(row, now)
-        options = "\\N" if own == _NO_OPTIONS else _escaped(options_text(row) or "")
-        headers = "\\N" if headers is None else _escaped(headers)
-        state = SCHEDULED if due > now else READY
-        lines.append(
-            f"{id}\t{id}\t{handler}\t{queue}\t{payload}\t{headers}\t{priority}\t{options}\t{due}\t{now}\t{state}\n"
-        )
-    return "".join(lines)
+    payloads = rows.payloads
+    if not _is_plain("".join(payloads)):
+        payloads = [_escaped(payload) for payload in payloads]
+    heads = {place: _head(rows.kinds[place], now) for place in set(rows.places)}
+    its = [heads[place] for place in rows.places]
+    return "".join([f"{id}\t{id}\t{head}\t{payload}\n" for id, head, payload in zip(ids, its, payloads, strict=True)])
 
 
-_NOTHING_SPECIAL = EnqueueRow("", "")[4:]
-_NO_OPTIONS = [None, None, None]
+def _head(row: EnqueueRow, now: int) -> str:
+    """What stands in its line between the ids and the payload."""
+    due = _due(row, now)
+    state = SCHEDULED if due > now else READY
+    handler, queue, headers, options = [
+        "\\N" if text is None else _escaped(text) for text in (row.handler, row.queue, row.headers, options_text(row))
+    ]
+    return f"{handler}\t{queue}\t{headers}\t{row.priority}\t{options}\t{due}\t{now}\t{state}"
 
 
 def _is_plain(text: str) -> bool:

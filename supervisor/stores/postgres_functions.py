@@ -100,7 +100,7 @@ _PUT = f"""create function {{s}}.put(jobs json) returns bigint[] language plpgsq
     ids bigint[];
   begin
     with it as (
-        select it.*, nextval(pg_get_serial_sequence({{jobs}}, 'id')) as id, coalesce(now + it.delay, it.at, now) as due
+        select it.*, nextval((select pg_get_serial_sequence({{jobs}}, 'id')::regclass)) as id, coalesce(now + it.delay, it.at, now) as due
         from rows from (json_to_recordset(jobs) as (handler text, queue text, payload text, headers text, priority bigint,
           options text, delay bigint, at bigint)) with ordinality
           as it(handler, queue, payload, headers, priority, options, delay, at, place) order by place),

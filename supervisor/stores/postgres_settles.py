@@ -49,7 +49,7 @@ SETTLED = """select it.id, it.token from unnest($1::bigint[], $2::bigint[]) as i
   join {s}.jobs on jobs.id = it.id and jobs.settled = it.token"""
 
 _OF_LEASES = f"""from unnest($2::bigint[], $3::bigint[]) as it(id, token)
-  where {FENCE} returning jobs.id"""
+  where {FENCE} returning jobs.id, jobs.token"""
 EXTEND = f"update {{s}}.jobs set lease_until = {NOW} + $1 {_OF_LEASES}"
 MARK = f"update {{s}}.jobs set started_at = coalesce(started_at, {NOW} + $1) {_OF_LEASES}"
 
@@ -173,8 +173,10 @@ class Settles(Claims):
         """The ids whose lease is no longer theirs."""
         if not leases:
             return set()
-        there = self.column(statement, time, *_pairs(sorted(leases, key=_ID)))
-        return {lease[0] for lease in leases}.difference(there) if len(there) < len(leases) else set()
+        there = self.rows(statement, time, *_pairs(sorted(leases, key=_ID)))
+        if len(there) == len(leases):
+            return set()
+        return {id for id, _ in {lease[:2] for lease in leases}.difference(there)}
 
     # recovery
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -14,6 +14,7 @@ from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreAway, StoreEr
 from supervisor.stores.bells import Bells
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
+from supervisor.stores.rows import Rows
 from supervisor.stores.shapes import microseconds, options_text
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, TEXTS, Policies
@@ -79,13 +80,30 @@ class Claims(Policies):
     def _insert(self, rows: Sequence[EnqueueRow]) -> tuple[int, int]:
         """(id of the first, created_at)."""
         now, first = self.now(), self.next_age()
-        batch = [(*_columns(row, now), id) for id, row in enumerate(rows, first)]
-        for start in range(0, len(batch), ENQUEUED_AT_ONCE):
-            part = batch[start : start + ENQUEUED_AT_ONCE]
-            self.run(enqueue_sql(len(part)), now, *chain.from_iterable(part))
-        for (queue, state), n in Counter([(row[1], row[7]) for row in batch]).items():
-            self.count(state, queue, 0, n)
+        if len(rows) == 1:  # as most programs do it
+            (row,) = rows
+            values = _values(row, now)
+            self.run(_ONE, now, first, row.payload, *values)
+            _, queue, *_, state = values
+            self.count(state, queue, 0)
+            return first, now
+        its = Rows.of(rows)
+        for start in range(0, len(its), ENQUEUED_AT_ONCE):
+            part = its[start : start + ENQUEUED_AT_ONCE]
+            kinds = {place: _values(part.kinds[place], now) for place in set(part.places)}
+            few = [kinds[place] for place in part.places] if len(kinds) > 1 else list(kinds.values())
+            columns = list(zip(*few, strict=True))
+            given = [part.payloads, *map(_shared, columns)]
+            sql = enqueue_sql(len(part), tuple(map(len, given)))
+            self.run(sql, now, first + start, *chain.from_iterable(given))
+            self._count(columns, len(part) // len(few))
         return first, now
+
+    def _count(self, columns: Sequence[Sequence[Any]], n: int) -> None:
+        """Each row, so many times."""
+        _, queues, *_, states = columns
+        for (queue, state), times in Counter(zip(queues, states, strict=True)).items():
+            self.count(state, queue, 0, times * n)
 
     def next_age(self) -> int:
         """The next value of the id sequence: behind everything that waits."""
@@ -175,17 +193,34 @@ class Claims(Policies):
         return take.pick(fresh, urgent, retries)
 
 
-@cache
-def enqueue_sql(rows: int) -> str:
-    """By the values of `_columns` and the id of each row, after the time of them all."""
-    width = 9
-    values = (range(first, first + width) for first in range(2, 2 + rows * width, width))
-    marks = ", ".join(f"({', '.join(f'?{number}' for number in row)}, ?{row[-1]}, ?1)" for row in values)
-    columns = "handler, queue, payload, headers, priority, options, due_at, state, id, age, created_at"
-    return f"insert into jobs({columns}) values {marks}"
+_COLUMNS = ("payload", "handler", "queue", "priority", "headers", "options", "due_at", "state")
 
 
-def _columns(row: EnqueueRow, now: int) -> tuple[Any, ...]:
-    handler, payload, queue, priority, delay, at, *_, headers = row
+@lru_cache(256)
+def enqueue_sql(rows: int, given: tuple[int, ...]) -> str:
+    """By the time, the first id, and of each of _COLUMNS as many values as are `given`: one for every row, or the one that all
+    share. To hand over a value for each row is most of what a row costs."""
+    marks, last = [], 2
+    for n in given:
+        marks.append([last + 1] * rows if n == 1 else range(last + 1, last + 1 + n))
+        last += n
+    values = [
+        f"(?2 + {row}, ?2 + {row}, ?1, {', '.join([f'?{number}' for number in numbers])})"
+        for row, numbers in enumerate(zip(*marks, strict=True))
+    ]
+    return f"insert into jobs(id, age, created_at, {', '.join(_COLUMNS)}) values {', '.join(values)}"
+
+
+_ONE = enqueue_sql(1, (1,) * len(_COLUMNS))
+
+
+def _values(row: EnqueueRow, now: int) -> tuple[Any, ...]:
+    """As in _COLUMNS, but for the payload."""
+    handler, _, queue, priority, delay, at, *_, headers = row
     due = now + microseconds(delay) if delay else now if at is None else at
-    return handler, queue, payload, headers, priority, options_text(row), due, SCHEDULED if due > now else READY
+    return handler, queue, priority, headers, options_text(row), due, SCHEDULED if due > now else READY
+
+
+def _shared(column: Sequence[Any]) -> Sequence[Any]:
+    """Of a column that is the same in all rows, one."""
+    return column[:1] if column.count(column[0]) == len(column) else column

@@ -91,6 +91,28 @@ def test_own_settings_of_a_job_are_laid_over_its_policy(store):
     assert store.get(id)["max_retries"] == POLICY.max_retries
 
 
+SOON = 1_700_000_001_000_000
+OWN = EnqueueRow("other", "[]", "others", 7, 1.0, SOON, 7, 2.5, Backoff(1.0, 4.0, 60.0, "none"), '{"trace": "x"}')
+
+
+@pytest.mark.parametrize("many", [3, 450])
+@pytest.mark.parametrize("field", EnqueueRow._fields)
+def test_of_many_jobs_each_keeps_what_is_its_own(shelf, store, field, many):
+    """Though what they share may be written once for all."""
+    shared = EnqueueRow("mail", "{}")
+    own = shared._replace(**{field: getattr(OWN, field)})
+    rows = [shared, own, *[shared] * (many - 3), own]
+    like = dict(zip([shared, own], [*store.enqueue([shared]), *store.enqueue([own])], strict=True))
+    ids = store.enqueue(rows)
+    shown = {id: {**store.get(id), "id": 0} for id in (*like.values(), *ids)}
+    shelf.clock.step(2)
+    store.promote(many)
+    leases = {lease.id: lease._replace(id=0) for queue in ("default", "others") for lease in take(store, 1000, queue)}
+    assert len(leases) == len(shown)
+    for id, row in zip(ids, rows, strict=True):
+        assert (shown[id], leases[id]) == (shown[like[row]], leases[like[row]])
+
+
 def test_max_retries_is_shown_once_it_is_known(store):
     own, others = put(store, max_retries=0) + put(store)
     assert (store.get(own)["max_retries"], store.get(others)["max_retries"]) == (0, None)

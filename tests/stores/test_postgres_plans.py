@@ -110,3 +110,12 @@ def test_a_claim_touches_little_however_much_waits(store):
         plan = explained[0]["Plan"]
         assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 1000
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("name", ["reserve", "enqueue"])
+def test_the_sequence_of_the_ids_is_looked_up_once_for_all_rows(store, name):
+    jobs = f"{store.quoted}.jobs"
+    sql, *parameters = {"reserve": (claims.RESERVE, jobs, 10), "enqueue": (claims.ENQUEUE, "[]", jobs, "bell")}[name]
+    ((explained,),) = store.rows(f"explain (verbose, format json) {sql}", *parameters)
+    nodes = [node for node in plan(explained[0]["Plan"]) if "pg_get_serial_sequence" in str(node.get("Output"))]
+    assert [node["Parent Relationship"] for node in nodes] == ["InitPlan"]

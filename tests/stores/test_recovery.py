@@ -44,6 +44,15 @@ def test_extending_what_is_not_ours_any_more_is_stale(store):
     assert store.extend([kept], TTL, []) == [kept.id]
 
 
+def test_an_old_lease_is_stale_beside_the_new_one_of_its_job(store):
+    put(store)
+    old = take_one(store)
+    store.settle([release(old)])
+    new = take_one(store)
+    assert store.extend([old, new], TTL, []) == store.extend([new], TTL, [new, old]) == [new.id]
+    assert store.extend([new], TTL, [new]) == []
+
+
 def test_start_marks_go_with_an_extend_or_alone(shelf, store):
     put(store, "a", "b")
     a, b = take(store)

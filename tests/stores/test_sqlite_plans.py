@@ -8,6 +8,7 @@ import pytest
 
 from supervisor.jobs import JobState
 from supervisor.stores import sqlite_asking, sqlite_claims, sqlite_letters, sqlite_settles, sqlite_verbs
+from supervisor.stores.base import EnqueueRow
 from supervisor.stores.codes import IN_FLIGHT
 from supervisor.stores.sqlite import SqliteStore
 
@@ -82,3 +83,12 @@ def test_plan(database, name):
 def database_parameters(statement: str) -> int:
     numbered = [f"?{n}" in statement for n in (1, 2, 3)]
     return sum(numbered) or statement.count("?")
+
+
+def test_an_enqueue_hands_over_once_what_its_rows_share(tmp_path, monkeypatch):
+    store = SqliteStore(tmp_path / "jobs.db", create=True)
+    run, handed = store.run, []
+    monkeypatch.setattr(store, "run", lambda sql, *values: handed.append(len(values)) or run(sql, *values))
+    store.enqueue([EnqueueRow("mail", str(number), headers="{}") for number in range(100)])
+    store.close()
+    assert 100 < max(handed) < 120

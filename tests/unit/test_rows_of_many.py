@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from supervisor.jobs import NewJob
-from supervisor.new_jobs import InvalidJob, row_of, rows_of
+from supervisor.new_jobs import Checks, InvalidJob, row_of, rows_of
+from supervisor.stores.rows import Rows
 
 
 def queue_for(handler: str) -> str:
@@ -20,6 +22,8 @@ MIXED: list[Any] = [
     ("b", None),
     NewJob("a", queue="x", priority=3),
     {"handler": "b"},
+    {"handler": "a", "payload": [2]},
+    {"handler": "a", "priority": 1},
     ("b", ""),
 ]
 
@@ -29,9 +33,50 @@ def test_they_are_as_each_alone() -> None:
     assert list(rows_of(MIXED, limit=100, queue_for=queue_for)) == alone
 
 
-@pytest.mark.parametrize("wrong", [("a", float("nan")), ("a", "x" * 99), ("", 1), (" c", 1), ("a", 1, 2), ([], 1)])
+WRONG: list[Any] = [
+    ("a", float("nan")), ("a", "x" * 99), ("", 1), (" c", 1), ("a", 1, 2), ([], 1), {"handler": "a", "payload": b""},
+    {"handler": 1, "payload": 1}, {"handler": "a", "paylod": 1}, {"payload": 1, "queue": "b"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_wrong_is_refused_behind_others_of_its_handler(wrong: Any) -> None:
-    rows: list[Any] = []
-    with pytest.raises(InvalidJob):
-        rows.extend(rows_of([("a", 1), ("a", 2), wrong], limit=100, queue_for=queue_for))
-    assert len(rows) == 2
+    with pytest.raises(InvalidJob) as alone:
+        row_of(wrong, limit=100, queue_for=queue_for)
+    with pytest.raises(InvalidJob, match=re.escape(f"jobs[2]: {alone.value}")):
+        rows_of([("a", 1), ("a", 2), wrong], limit=100, queue_for=queue_for)
+
+
+def test_rows_are_as_they_were_if_a_job_is_refused() -> None:
+    checks = Checks(limit=100, queue_for=queue_for)
+    for wrong in WRONG:
+        checks.add(("a", 1))
+        with pytest.raises(InvalidJob):
+            checks.add(wrong)
+    assert list(checks.rows) == [row_of(("a", 1), limit=100, queue_for=queue_for)] * len(WRONG)
+    assert len(checks.rows.places) == len(WRONG)
+
+
+def job(number: int) -> Any:
+    kinds: list[Any] = [
+        ("a", number),
+        ("b", number),
+        NewJob("c", number, priority=3),
+        {"handler": "d", "payload": number, "headers": {"trace": "x"}},
+    ]
+    return kinds[number // 10 % 4]
+
+
+def test_jobs_that_are_alike_are_kept_once_but_for_their_payloads() -> None:
+    rows = rows_of(map(job, range(80)), limit=100, queue_for=queue_for)
+    assert (len(rows.kinds), rows.payloads) == (6, [str(number) for number in range(80)])
+    again = Rows.of(list(rows))
+    assert list(again) == list(rows) == [row_of(job(number), limit=100, queue_for=queue_for) for number in range(80)]
+    assert len(again.kinds) == 8
+
+
+def test_a_part_of_many_is_as_that_part_of_a_list() -> None:
+    rows = rows_of(map(job, range(80)), limit=100, queue_for=queue_for)
+    assert list(rows[15:42]) == list(rows)[15:42]
+    assert (rows[-1], len(rows[70:90])) == (list(rows)[-1], 10)
+    assert Rows.of(rows) is rows
