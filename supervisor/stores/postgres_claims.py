@@ -15,8 +15,9 @@ from supervisor.jobs import Lease, Policy
 from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreError, StoreUnsure, Take, Waiting
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
-from supervisor.stores.postgres_db import CommitUnknown, Database, array, packed
+from supervisor.stores.postgres_db import CommitUnknown, array, packed
 from supervisor.stores.postgres_floors import Floors
+from supervisor.stores.postgres_locks import Locks
 from supervisor.stores.shapes import microseconds, options_text, overlaid, policy_of, policy_text
 
 COPIED_FROM = 200  # rows; below, one statement is faster
@@ -150,7 +151,7 @@ LENGTHS = f"""select {LENGTH} from unnest($1::bigint[]) with ordinality as it(id
 TEXTS = LENGTHS.replace(LENGTH, "coalesce(payload, ''), headers")
 
 
-class Claims(Database):
+class Claims(Locks):
     """`owner_id` is the row of `supervisors` that claims are made for; None until the store has joined."""
 
     owner_id: int | None = None
