@@ -22,7 +22,7 @@ AT_ONCE = 2  # batches: while one is written, the writer's next is there already
 MARK_AFTER = 0.001  # seconds that a job has run
 BATCH_WEIGHT = 16_000_000  # characters of results, or of what failures tell
 WAITING_WEIGHT = 64_000_000
-LAST_TRIES = 3
+LAST_TRIES = 5
 LAST_TRIES_EVERY = 0.3  # seconds
 
 Claim = tuple[int, int]
