@@ -272,7 +272,7 @@ def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(shelf, store):
     """Settles of one commit, and a session that locks the same rows in the opposite order."""
     ids = put(store, "a", "b")
     first, second = sorted((success(lease) for lease in take(store)), key=lambda outcome: outcome.lease.id)
-    store.run("set lock_timeout = '10s'")
+    store.run("set lock_timeout = '5s'")
     store.run("set deadlock_timeout = '10ms'")  # whoever looks first is the one that is ended
     lock = f'select from "{shelf.schema}".jobs where id = %s for update'
     events: list[Any] = []
@@ -294,7 +294,8 @@ def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(shelf, store):
             bus = Bus()
             bus.subscribe(events.append)
             writer = Writer(store, asyncio.get_running_loop(), bus)
-            done = await asyncio.gather(writer.submit(settle_first), writer.submit(settle_free(second, ended)))
+            both = writer.submit(settle_first), writer.submit(settle_free(second, ended))
+            done = await asyncio.wait_for(asyncio.gather(*both), 20)
             assert await writer.close(30)
             return done
 

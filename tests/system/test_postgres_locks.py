@@ -16,7 +16,7 @@ from supervisor.stores.postgres_link import LOCK_LIMIT
 from tests.stores.postgres_server import FAST, Server
 from tests.system.command import PATIENCE, Command, Running, wait_for
 
-TTL = 3.0
+TTL = 4.0
 JOBS = {
     "jobs.py": """
         import os, time

@@ -52,11 +52,13 @@ class WithLocks(MemoryStore):
 
     locked: frozenset[int] = frozenset()
     refuses: frozenset[int] = frozenset()
+    worst: frozenset[int] = frozenset()
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         if locked := self.locked.intersection(outcome.lease.id for outcome in outcomes):
             raise RowsLocked("locked", locked)
-        if any(outcome.lease.id in self.refuses and outcome.failure is None for outcome in outcomes):
+        ids = {outcome.lease.id for outcome in outcomes if outcome.failure is None}
+        if ids & self.refuses or self.worst.intersection(outcome.lease.id for outcome in outcomes):
             raise RowRefused("bad row")
         return super().settle(outcomes)
 
@@ -126,11 +128,15 @@ def test_a_kept_outcome_whose_job_is_taken_away_meanwhile_is_forgotten() -> None
 
 
 def test_a_kept_outcome_that_is_refused_once_its_row_is_free_fails_its_job_alone() -> None:
-    here, store, ids = finished(1, 3)
-    store.refuses = frozenset(ids[3:4])
+    here, store, ids = finished(1, 2, 3)
+    store.refuses, store.worst = frozenset(ids[3:4]), frozenset(ids[2:3])
     store.locked = frozenset()
     pass_seconds(here, 2)
-    assert [here.state(id) for id in ids] == ["succeeded"] * 3 + ["failed", "succeeded"]
+    assert [here.state(id) for id in ids] == ["succeeded", "succeeded", "in_flight", "failed", "succeeded"]
+    assert here.engine.committer.unsettled == 1
+    store.worst = frozenset()
+    pass_seconds(here, 5)
+    assert here.state(ids[2]) == "failed"
     assert nothing_is_kept(here)
 
 
