@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.engine.writer import Writer
 from supervisor.events import Bus
-from supervisor.stores.base import Presence, Retention, RowsLocked, StoreContended
+from supervisor.stores.base import Look, Presence, Retention, RowsLocked, StoreContended, Waiting
 from supervisor.stores.postgres import PostgresStore
 from tests.stores.shelf import (
     TTL,
@@ -224,6 +224,18 @@ def test_what_waits_for_nobody_goes_on_while_rows_are_locked(shelf, store):
         assert len(store.held()) == 6
         store.stats()
     assert time.monotonic() - began < 2.0
+
+
+def test_a_due_job_that_is_locked_is_looked_at_again_after_a_while_and_no_other_is_late(shelf, store):
+    (first, _) = put(store, "a", "b", delay=1.0)
+    put(store, delay=5.5)
+    shelf.clock.step(2)
+    with locked(shelf, "jobs", f"id = {first}"):
+        assert store.look(None, 1).next_due == 0.0, "there may be more than it could move at once"
+        assert store.look(None, 10) == Look({"default": Waiting(1, 0)}, 1.0)
+        shelf.clock.step(3)
+        assert store.look(None, 10).next_due == 0.5
+    assert store.look(None, 10) == Look({"default": Waiting(2, 0)}, 0.5)
 
 
 def test_a_store_that_has_met_no_lock_for_a_while_asks_for_none(shelf, store, monkeypatch):
