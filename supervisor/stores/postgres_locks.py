@@ -30,7 +30,7 @@ class Locks(Database):
 
     def to_pass_by(self, table: str, key: str, ids: Collection[int]) -> set[int]:
         """Those of these rows that are to be left alone now; the others are locked for this transaction. None unless wary."""
-        if not ids or not self.wary:
+        if not self.wary:
             return set()
         locked = self.locked(table, key, ids)
         if locked:
@@ -39,6 +39,8 @@ class Locks(Database):
 
     def locked(self, table: str, key: str, ids: Collection[int]) -> set[int]:
         """Those of these rows that others have locked; the rest are locked here. It waits for nobody."""
+        if not ids:
+            return set()
         missing = set(ids).difference(self.column(LOCK_FREE.format(table=table, key=key), array(ids)))
         if not missing:
             return missing

@@ -60,6 +60,7 @@ LEASES = (
 FORGOTTEN_AFTER = 3_600_000_000
 """Microseconds that an owner without leases is remembered after it is off the list: only its own machine can end the programs
 that it has left there, and does when a supervisor runs there again."""
+LOOKED_AT_LOCKS = 1000  # leases
 OWNERS = f"""select id, owner, state, place, {NOW} > unseen_after + {FORGOTTEN_AFTER},
     exists (select 1 from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id)
   from {{s}}.supervisors where id is distinct from $1 order by id"""
@@ -67,7 +68,6 @@ LAPSED = f"""select lease_until, started_at, lapses, owner, {LEASE.replace(TEXTS
   from (select *, coalesce(owner <> all($2::bigint[]), true) as lives from {{s}}.jobs
     where state = {IN_FLIGHT} and owner is distinct from $1) as jobs
   where (lease_until <= {NOW} or not lives) and (lives, lease_until, id) > ($3::boolean, $4::bigint, $5::bigint)
-    and id <> all($7::bigint[])
   order by lives, lease_until, id limit $6"""
 
 ADD_ATTEMPTS = f"""insert into {{s}}.attempts(job_id, at, record)
@@ -93,9 +93,6 @@ Claim = tuple[int, int]
 
 class Settles(Claims):
     on_owner_gone: Callable[[str], None]
-    _unrecovered: frozenset[int] = frozenset()
-    """Jobs whose rows were locked when they were to be recovered. Their owners may live, and extend or settle first when they
-    can: whoever waits for their leases to end begins anew then."""
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         if not self.wary:
@@ -123,7 +120,6 @@ class Settles(Claims):
         with self.transaction():
             locked = self.locked("jobs", "id", [outcome.lease.id for outcome in outcomes])
             locked |= self.to_pass_by("letters", "job_id", [outcome.lease.id for outcome in outcomes if outcome.letter])
-            self._unrecovered |= locked
             free = [outcome for outcome in outcomes if outcome.lease.id not in locked]
             return [*sorted(locked), *self._settled(self._dispose, free)]
 
@@ -202,14 +198,17 @@ class Settles(Claims):
     # recovery
 
     def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
-        """On the way, owners that are gone and have no lease left are forgotten."""
+        """On the way, owners that are gone and have no lease left are forgotten. While somebody has locked its row, a lease is not
+        shown whose owner may live and wait for the same lock: whoever watches it begins anew once it is free, and the owner,
+        which extends or settles as soon as it can, comes first. Many at once are of a machine that is lost."""
         with self.transaction():
             owners = {row[0]: row[1:] for row in self.rows(OWNERS, self.owner_id)}
             gone = {id for id, (_, state, place, *_) in owners.items() if state == LEFT or is_gone(place)}
             behind = (False, ALL, ALL) if after is None else after.place
-            if self._unrecovered:
-                self._unrecovered = frozenset(self.locked("jobs", "id", self._unrecovered))
-            rows = self.rows(LAPSED, self.owner_id, array(gone), *behind, limit, array(self._unrecovered))
+            rows = self.rows(LAPSED, self.owner_id, array(gone), *behind, limit)
+            if len(rows) < min(limit, LOOKED_AT_LOCKS):
+                locked = self.locked("jobs", "id", [row[4] for row in rows if row[3] not in gone])
+                rows = [row for row in rows if row[4] not in locked]
             for id, (owner, _, _, long_ago, holds) in owners.items():
                 if not holds and (id in gone or long_ago):
                     self._forget_owner(id, owner if id in gone else None)

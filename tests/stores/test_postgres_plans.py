@@ -53,7 +53,7 @@ STATEMENTS = {
     "extend": (settles.EXTEND, (1, "{1,2}", "{1,1}"), {"jobs_pkey"}),
     "lock free": (locks.LOCK_FREE.format(table="jobs", key="id"), ("{1,2}",), {"jobs_pkey"}),
     "held": (settles.HELD, (1,), {"in_flight"}),
-    "lapsed": (settles.LAPSED, (2, "{}", "false", 0, 0, 100, "{}"), {"in_flight"}),
+    "lapsed": (settles.LAPSED, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
     "prune": (verbs.EXPIRED, (3, 1, 100), {"terminal"}),
     "letters": (letters.DUE_LETTERS, (10,), {"pending_letters"}),
 }
