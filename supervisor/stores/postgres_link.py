@@ -69,6 +69,10 @@ _AWAY = frozenset({"55006"})
 _CONTENDED = frozenset({"40001", "40P01", "55P03"})
 _REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last by somebody's trigger
 _READ_ONLY = "25006"
+_TAKES_NO_WRITES = (
+    " (a standby, or default_transaction_read_only is on for this role or database, or in what a pooler keeps open: "
+    "name the primary in the URL, or switch that off there)"
+)
 _FAILED_TRANSACTION = "25P02"
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
 _FINAL_WORDS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
@@ -154,7 +158,8 @@ class Address:
         state = error.sqlstate or ""
         final = state.startswith(_FINAL_AT_CONNECT) or any(word in text for word in _FINAL_WORDS)
         kind = StoreBroken if final and "starting up" not in text else StoreAway
-        return kind(f"{self.shown}: {self._line(error)}")
+        hint = _TAKES_NO_WRITES if "session is read-only" in text else ""
+        return kind(f"{self.shown}: {self._line(error)}{hint}")
 
     def translated(self, error: Error | UnicodeError | OverflowError) -> StoreError:
         """What a failed call means to its caller."""
@@ -168,6 +173,8 @@ class Address:
             return (StoreAway if lost else RowRefused if refused else StoreBroken)(message)
         if state == _FAILED_TRANSACTION:
             return StoreError(f"{self.shown}: a write inside this transaction failed, so none of it is kept")
+        if state == _READ_ONLY:
+            return StoreAway(message + _TAKES_NO_WRITES)
         if state in _CONTENDED:
             return StoreContended(message)
         if state in _AWAY or state.startswith(_AWAY_CLASSES):
