@@ -9,6 +9,7 @@ from supervisor.stores.postgres_db import Database, array
 
 THERE = "select {key} from {{s}}.{table} where {key} = any($1::bigint[])"
 LOCK_FREE = f"{THERE} order by {{key}} for no key update skip locked"
+LOCKED = f"""{THERE} and {{key}} <> all(array({THERE} for share skip locked))"""
 
 WARY_SECONDS = 60.0
 """After a lock was last met. To be wary costs a statement more for each batch."""
@@ -30,7 +31,7 @@ class Locks(Database):
 
     def to_pass_by(self, table: str, key: str, ids: Collection[int]) -> set[int]:
         """Those of these rows that are to be left alone now; the others are locked for this transaction. None unless wary."""
-        if not self.wary:
+        if not ids or not self.wary:
             return set()
         locked = self.locked(table, key, ids)
         if locked:
@@ -39,9 +40,13 @@ class Locks(Database):
 
     def locked(self, table: str, key: str, ids: Collection[int]) -> set[int]:
         """Those of these rows that others have locked; the rest are locked here. It waits for nobody."""
-        if not ids:
-            return set()
         missing = set(ids).difference(self.column(LOCK_FREE.format(table=table, key=key), array(ids)))
         if not missing:
             return missing
         return set(self.column(THERE.format(table=table, key=key), array(missing)))
+
+    def held_by_others(self, table: str, key: str, ids: Collection[int]) -> set[int]:
+        """Those of these rows that others have locked to change them; for a few. Who asks the same at this moment is in nobody's way."""
+        if not ids:
+            return set()
+        return set(self.column(LOCKED.format(table=table, key=key), array(ids)))

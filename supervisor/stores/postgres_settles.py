@@ -207,7 +207,7 @@ class Settles(Claims):
             behind = (False, ALL, ALL) if after is None else after.place
             rows = self.rows(LAPSED, self.owner_id, array(gone), *behind, limit)
             if len(rows) < min(limit, LOOKED_AT_LOCKS):
-                locked = self.locked("jobs", "id", [row[4] for row in rows if row[3] not in gone])
+                locked = self.held_by_others("jobs", "id", [row[4] for row in rows if row[3] not in gone])
                 rows = [row for row in rows if row[4] not in locked]
             for id, (owner, _, _, long_ago, holds) in owners.items():
                 if not holds and (id in gone or long_ago):

@@ -188,6 +188,18 @@ def test_a_lapsed_lease_is_not_shown_while_it_is_locked_unless_its_owner_is_gone
     assert store.recover(outcomes[:1]) == []
 
 
+def test_of_two_that_watch_a_lapsed_lease_neither_takes_the_other_for_its_owner(shelf, store):
+    """Else each would begin anew time and again, and nobody ever recover it."""
+    other = shelf.joined("two")
+    watcher = impatient(shelf.joined("three"))
+    ids = put(store, "a", "b")
+    take(other)
+    shelf.clock.step(TTL + 1)
+    with store.transaction():
+        for one in (store, watcher):
+            assert [it.lease.id for it in one.lapsed(10)] == ids
+
+
 def test_an_accepted_letter_that_is_locked_is_told_as_such_and_its_claim_goes_on(shelf, store):
     ids = make_dead(store, "a", "b")
     claimed = letters(store)

@@ -52,6 +52,7 @@ STATEMENTS = {
     "dispose": (settles.DISPOSE, ('[{"id": 1, "token": 1}]',), {"jobs_pkey"}),
     "extend": (settles.EXTEND, (1, "{1,2}", "{1,1}"), {"jobs_pkey"}),
     "lock free": (locks.LOCK_FREE.format(table="jobs", key="id"), ("{1,2}",), {"jobs_pkey"}),
+    "locked": (locks.LOCKED.format(table="jobs", key="id"), ("{1,2}",), {"jobs_pkey"}),
     "held": (settles.HELD, (1,), {"in_flight"}),
     "lapsed": (settles.LAPSED, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
     "prune": (verbs.EXPIRED, (3, 1, 100), {"terminal"}),
