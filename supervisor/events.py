@@ -145,6 +145,12 @@ class JobsStale(NamedTuple):
     what: str
 
 
+class JobsLocked(NamedTuple):
+    """Somebody else has the rows of these jobs locked in the store: their outcomes are kept until they can be settled."""
+
+    leases: Sequence[Lease]
+
+
 class JobsReleased(NamedTuple):
     leases: Sequence[Lease]
     reason: str

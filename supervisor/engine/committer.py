@@ -7,20 +7,31 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from supervisor.config import Settings
 from supervisor.engine.leases import Leases
 from supervisor.engine.writer import Abandoned, Writer
-from supervisor.events import Bus, JobsSettled, JobsStale
+from supervisor.events import Bus, JobsLocked, JobsSettled, JobsStale
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
 from supervisor.retry import Random, RetryBudget, decide
-from supervisor.stores.base import Store
+from supervisor.stores.base import RowsLocked, Store
 
 BATCH = 2000
 AT_ONCE = 2  # batches: while one is written, the writer's next is there already
 MARK_AFTER = 0.001  # seconds that a job has run
 BATCH_WEIGHT = 16_000_000  # characters of results, or of what failures tell
 WAITING_WEIGHT = 64_000_000
+LAST_TRIES = 5
+LAST_TRIES_EVERY = 0.3  # seconds
+
+Claim = tuple[int, int]
+"""(id, token)"""
+
+
+class Settled(NamedTuple):
+    stale: frozenset[int]
+    locked: frozenset[int]  # left out: somebody else has their rows
 
 
 class Committer:
@@ -42,7 +53,10 @@ class Committer:
         self.batches_settled = 0
         self._waiting: list[Outcome] = []
         self._under_way = 0
-        self._kept: dict[tuple[int, int], Outcome] = {}  # by claim: what the store refuses
+        self._kept: dict[Claim, Outcome] = {}  # what the store refuses
+        self._locked: dict[Claim, Outcome] = {}  # others have the rows; also while it is tried again
+        self._told_locked: set[Claim] = set()
+        self._trying_locked: asyncio.Future[Settled] | None = None
         self._budgets: dict[str, RetryBudget] = {}
         self._ended = asyncio.Event()
         self.configure(settings)
@@ -60,11 +74,22 @@ class Committer:
         """Results come faster than the store takes them: what more is run has to wait, or they would heap up here."""
         return self._weight >= WAITING_WEIGHT
 
+    @property
+    def unsettled(self) -> int:
+        """How many outcomes are kept that the store has not taken, though it was there."""
+        return sum(self._leases.holds(it.lease) for it in (*self._kept.values(), *self._locked.values()))
+
     async def finish(self) -> None:
-        """Until nothing waits to be settled."""
-        while not self.idle:
-            self._ended.clear()
-            await self._ended.wait()
+        """Until nothing waits to be settled. What is locked is tried a few times more, and then left to whoever recovers it."""
+        tries = LAST_TRIES
+        while not self.idle or (self._locked and tries):
+            if self.idle:
+                tries -= 1
+                await asyncio.sleep(LAST_TRIES_EVERY)
+                self.try_locked_again()
+            else:
+                self._ended.clear()
+                await self._ended.wait()
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
         self._waiting += [o if o[7] is not None else self.decide(o) for o in outcomes]
@@ -99,35 +124,44 @@ class Committer:
         elif not self._under_way:
             self._ended.set()
 
-    def _settle(self, batch: list[Outcome]) -> None:
+    def _settle(self, batch: list[Outcome]) -> asyncio.Future[Settled]:
         """Start marks of what runs meanwhile go along in the same commit; not of what will have ended before it."""
         self._under_way += 1
         running, ttl = self._running(MARK_AFTER), self._settings.lease.ttl
 
-        def settle(store: Store) -> list[int]:
-            stale = store.settle(batch)
+        def settle(store: Store) -> Settled:
+            settled = _settle_free(store, batch)
             if running:
                 store.extend((), ttl, running)
-            return stale
+            return settled
 
-        self._writer.submit(settle).add_done_callback(lambda future: self._settled(batch, future))
+        future = self._writer.submit(settle)
+        future.add_done_callback(lambda future: self._settled(batch, future))
+        return future
 
-    def _settled(self, batch: list[Outcome], future: asyncio.Future[list[int]]) -> None:
+    def _settled(self, batch: list[Outcome], future: asyncio.Future[Settled]) -> None:
         self._under_way -= 1
-        self.batches_settled += 1
         was_overfull = self.overfull
         self._weight -= _weight(batch)
         error = future.exception()
         if error is None:
-            self._taken(batch, set(future.result()))
+            stale, locked = future.result()
+            if locked:
+                self._keep_locked([outcome for outcome in batch if outcome.lease.id in locked])
+                batch = [outcome for outcome in batch if outcome.lease.id not in locked]
+            self._taken(batch, stale)
         elif not isinstance(error, Abandoned):
+            self._forget_locked([outcome.lease for outcome in batch])
             self._refused(batch, error)
+        self.batches_settled += bool(batch)
         if self._under_way < AT_ONCE:
             self._settle_next()
         if was_overfull and not self.overfull:
             self._relieved()
 
-    def _taken(self, batch: list[Outcome], stale: set[int]) -> None:
+    def _taken(self, batch: list[Outcome], stale: frozenset[int]) -> None:
+        if self._locked:
+            self._forget_locked([outcome.lease for outcome in batch])
         if stale:
             self._tell_stale([o.lease for o in batch if o.lease.id in stale])
             batch = [o for o in batch if o.lease.id not in stale]
@@ -170,9 +204,47 @@ class Committer:
         for outcome in self._kept.values():
             self._settle_again([outcome])
 
-    def _settle_again(self, batch: list[Outcome]) -> None:
+    def _keep_locked(self, outcomes: Sequence[Outcome]) -> None:
+        """Told once, when it is met again: most locks are gone in a moment."""
+        news = []
+        for outcome in outcomes:
+            claim = outcome.lease[:2]
+            if claim not in self._locked:
+                self._weight += _weight((outcome,))
+            elif claim not in self._told_locked:
+                self._told_locked.add(claim)
+                news.append(outcome.lease)
+            self._locked.pop(claim, None)
+            self._locked[claim] = outcome  # behind the others
+        if news:
+            self._bus.emit(JobsLocked(news))
+
+    def _forget_locked(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            claim = lease[:2]
+            if (outcome := self._locked.pop(claim, None)) is not None:
+                self._told_locked.discard(claim)
+                self._weight -= _weight((outcome,))
+
+    def try_locked_again(self) -> None:
+        """As many as make a batch, unless that is under way. Those that are not ours any more have been told as stale."""
+        if self._trying_locked is not None and not self._trying_locked.done():
+            return
+        self._forget_locked([it.lease for it in self._locked.values() if not self._leases.holds(it.lease)])
+        if outcomes := list(self._locked.values()):
+            self._trying_locked = self._settle_again(outcomes[: _as_fit(outcomes)])
+
+    def _settle_again(self, batch: list[Outcome]) -> asyncio.Future[Settled]:
         self._weight += _weight(batch)
-        self._settle(batch)
+        return self._settle(batch)
+
+
+def _settle_free(store: Store, batch: Sequence[Outcome]) -> Settled:
+    try:
+        return Settled(frozenset(store.settle(batch)), frozenset())
+    except RowsLocked as error:
+        free = [outcome for outcome in batch if outcome.lease.id not in error.ids]
+        return Settled(frozenset(store.settle(free) if free else ()), error.ids)
 
 
 def _weight(outcomes: Sequence[Outcome]) -> int:

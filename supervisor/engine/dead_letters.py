@@ -10,11 +10,12 @@ from supervisor.engine.outlet import ClaimEnded, Outlet
 from supervisor.engine.pace import USUAL, Pace
 from supervisor.engine.writer import Abandoned, Writer
 from supervisor.events import Bus, LettersFailed, LettersPublished, LettersStale
-from supervisor.stores.base import Letter, Store
+from supervisor.stores.base import Letter, RowsLocked, Store
 
 BATCH = 100
 CLAIM_SECONDS = 60.0
 HELD_UP_SECONDS = 1.0
+LOCKED_SECONDS = 1.0
 
 
 class DeadLetters:
@@ -131,8 +132,7 @@ class DeadLetters:
     async def _deliver_complete(self, letters: Sequence[Letter]) -> None:
         """What they still waited for was a sink that is no longer configured."""
         if letters:
-            sink = self._outlets[0].name
-            await self._writer.submit(lambda store: store.accepted(letters, sink, self._wanted))
+            await self._note_accepted(letters, self._outlets[0].name)
 
     async def _offer(self, outlet: Outlet, letters: Sequence[Letter], until: float) -> list[int]:
         """Publish what this sink has not accepted yet; gives the ids it still has not."""
@@ -151,13 +151,32 @@ class DeadLetters:
             error = f"{type(failure).__name__}: {failure}"
         taken = [letter for letter in missing if letter.id in accepted]
         if taken:
-            stale = await self._writer.submit(lambda store: store.accepted(taken, outlet.name, self._wanted))
+            stale = await self._note_accepted(taken, outlet.name)
             self._bus.emit(LettersPublished(outlet.name, [letter.id for letter in taken]))
             if stale:
                 self._bus.emit(LettersStale(outlet.name, stale, "acceptance"))
         left = [letter.id for letter in missing if letter.id not in accepted]
         self._note(outlet, left, error)
         return left
+
+    async def _note_accepted(self, letters: Sequence[Letter], sink: str) -> list[int]:
+        """Gives the stale ids. While others have their rows in the store, again and again: the sink has them."""
+        stale: list[int] = []
+        while letters:
+
+            def note(store: Store, letters: Sequence[Letter] = letters) -> tuple[Sequence[int], frozenset[int]]:
+                try:
+                    return store.accepted(letters, sink, self._wanted), frozenset()
+                except RowsLocked as error:
+                    free = [letter for letter in letters if letter.id not in error.ids]
+                    return store.accepted(free, sink, self._wanted) if free else (), error.ids
+
+            found, locked = await self._writer.submit(note)
+            stale += found
+            letters = [letter for letter in letters if letter.id in locked]
+            if letters:
+                await asyncio.sleep(LOCKED_SECONDS)
+        return stale
 
     def _note(self, outlet: Outlet, left: Sequence[int], error: str) -> None:
         if left:

@@ -45,6 +45,7 @@ class Housekeeping:
         self._begin(self._look_around, state)
         if self._ticks % PRUNE_TICKS == 0:
             self._begin(self.prune)
+        self._engine.committer.try_locked_again()
         if self._ticks % KEPT_TICKS == 0:
             self._engine.committer.try_kept_again()
 

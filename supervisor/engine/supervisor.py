@@ -358,22 +358,22 @@ class Supervisor:
         if self._hooks is not None:
             self._hooks.call("supervisor_stopping", reason=reason)
         remaining: dict[str, int] = {}
-        flushed = True
+        flushed = settled = True
         if self._engine is not None:
             await self._engine.drain(self.settings.shutdown.grace, self._stop.forced)
             flushed = await self._settle_all(self._engine)
-            if not flushed:
-                remaining = self._told_unsettled(self._engine)
+            if not flushed or self._engine.committer.unsettled:
+                settled, remaining = False, self._told_unsettled(self._engine)
             if self._letters is not None:
                 await self._end_letters(self._letters, flushed)
-            if self._drain and flushed:
+            if self._drain and flushed and settled:
                 # Whoever runs nothing but short drains would otherwise never prune.
                 await self._patiently(self._engine.prune())
                 asked = asyncio.ensure_future(self._engine.remaining(self._horizon))
                 flushed = await self._patiently(asked)  # the store may have gone away just now
                 remaining = asked.result() if flushed else {}
         await self._close(flushed)
-        return self._exit_code(flushed, remaining), remaining
+        return self._exit_code(flushed and settled, remaining), remaining
 
     async def _settle_all(self, engine: Engine) -> bool:
         """However much it is, as long as the store takes some of it."""
@@ -386,7 +386,7 @@ class Supervisor:
 
     def _told_unsettled(self, engine: Engine) -> dict[str, int]:
         """What the store has not taken, which others recover when its leases end; and why, if nobody has said so yet."""
-        if not engine.writer.away:
+        if not engine.writer.away and not engine.committer.unsettled:
             assert self._store is not None
             self._bus.emit(StoreLost(f"{self._store.url}: it has not answered at the end"))
         return {"unsettled": len(engine.leases)} if len(engine.leases) else {}
@@ -427,8 +427,8 @@ class Supervisor:
         if self._hooks is not None:
             await self._patiently(self._hooks.stop())
 
-    def _exit_code(self, flushed: bool, remaining: dict[str, int]) -> int:
-        if self._fatal is not None or not flushed:
+    def _exit_code(self, settled: bool, remaining: dict[str, int]) -> int:
+        if self._fatal is not None or not settled:
             return ExitCode.FATAL
         if self._stop.forced.is_set():
             return ExitCode.FORCED

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from supervisor.events import Bus, StoreBack, StoreLost
-from supervisor.stores.base import Store, StoreAway
+from supervisor.stores.base import Store, StoreAway, StoreContended
 
 Result = TypeVar("Result")
 RETRY_DELAYS = (0.02, 1.0)
@@ -54,7 +54,8 @@ class Writer:
     """`submit` from the loop; answers come back to the loop in the order of the submissions.
 
     Work that finds the store away is kept and tried again until it is back or the writer is closed: no answer is ever
-    dropped, so a call may be made more than once but takes effect once. Work that raises anything else fails alone.
+    dropped, so a call may be made more than once but takes effect once. Work that meets a lock is tried again at once, before
+    anybody is told that the store is away. Work that raises anything else fails alone.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Writer:
     def commit(self, works: list[Work[Any]]) -> Iterator[float]:
         """Each work has its result or its error in the end. Gives seconds to wait before it tries an absent store again."""
         delay, most = RETRY_DELAYS
+        met_a_lock = False
         while True:
             try:
                 with self._store.transaction(single=len(works) == 1):
@@ -153,6 +155,9 @@ class Writer:
                 self._tell_back()
                 return
             except StoreAway as error:
+                if isinstance(error, StoreContended) and not met_a_lock:
+                    met_a_lock = True
+                    continue
                 away = error
             except Exception as error:
                 if len(works) == 1:

@@ -45,6 +45,7 @@ class LogSubscriber:
             events.JobStarted: _job_started,
             events.JobsSettled: _jobs_settled,
             events.JobsStale: _jobs_stale,
+            events.JobsLocked: _jobs_locked,
             events.JobsReleased: self._jobs_released,
             events.JobCancelled: _job_cancelled,
             events.LeasesRecovered: _leases_recovered,
@@ -233,6 +234,12 @@ def _again(outcome: Outcome) -> str:
 def _jobs_stale(event: events.JobsStale) -> None:
     for lease in event.leases:
         _say_of(lease, logging.WARNING, "stale %s under token %d: nothing changed", event.what, lease.token)
+
+
+def _jobs_locked(event: events.JobsLocked) -> None:
+    line = "its row is locked by another session of the database: its outcome is kept, and settled once the row is free"
+    for lease in event.leases:
+        _say_of(lease, logging.WARNING, line)
 
 
 def _job_cancelled(event: events.JobCancelled) -> None:

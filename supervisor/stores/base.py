@@ -26,6 +26,11 @@ class StoreAway(StoreError):
     """The store can't be reached or is locked: the same call may succeed later, and nothing of it was done."""
 
 
+class StoreContended(StoreAway):
+    """A lock of somebody else's was in the way for too long, or two waited for each other. The same calls made again at once
+    pass by rows that are locked, and wait for none; what waits all the same waits for a lock on more than rows."""
+
+
 class StoreBroken(StoreAway):
     """The store answers and takes nothing, until somebody mends it: a right is missing, say. A supervisor goes on as if it
     were away; a program is told at once."""
@@ -41,6 +46,15 @@ class StoreUnsure(StoreError):
 
 class RowRefused(StoreError):
     """A row of the batch can't be stored, whatever is tried; nothing of the batch was done."""
+
+
+class RowsLocked(StoreError):
+    """Others hold the rows of these ids: nothing of this call was done, and its transaction goes on. Without them it may be
+    made at once."""
+
+    def __init__(self, message: str, ids: frozenset[int]) -> None:
+        super().__init__(message)
+        self.ids = ids
 
 
 class EnqueueRow(NamedTuple):
@@ -200,7 +214,8 @@ class Store(Protocol):
     def hush(self) -> None:
         """Take the rings that are there off the bell."""
 
-    def announce(self, presence: Presence) -> None: ...
+    def announce(self, presence: Presence) -> None:
+        """May be left out while somebody has locked the row that it goes to."""
 
     # the hot path
     def promote(self, limit: int) -> int:
@@ -221,10 +236,11 @@ class Store(Protocol):
         """Write decided outcomes; gives the stale ids. A settle repeated under a token that it itself settled is success, as
         long as no later token of the job was settled and the job was not deleted.
         Lapses go to 0 unless the cause is lease_expired. With `seen`, the deadline must still be that one too.
-        Raises RowRefused if a row of the batch can't be stored."""
+        Raises RowRefused if a row of the batch can't be stored, RowsLocked (of jobs) if it would have to wait for somebody."""
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
-        """New deadlines for the first, start marks for the second (which may be empty, or not among the first)."""
+        """New deadlines for the first, start marks for the second (which may be empty, or not among the first). A job whose row
+        somebody else has locked may be left as it is, and is not stale."""
 
     def held(self) -> list[tuple[int, int]]:
         """(id, token) of every lease that the store says is this owner's."""
@@ -246,7 +262,8 @@ class Store(Protocol):
         give fewer where payloads are heavy, but at least one."""
 
     def accepted(self, letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
-        """`sink` has them; delivered once all `wanted` have. Gives the stale ids."""
+        """`sink` has them; delivered once all `wanted` have. Gives the stale ids. Raises RowsLocked (of letters) if it would have
+        to wait for somebody."""
 
     def postpone(self, letters: Sequence[Letter], delay: float) -> list[int]:
         """Not accepted by some sink: offered again after `delay` seconds; gives the stale ids."""

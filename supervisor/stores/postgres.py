@@ -76,8 +76,9 @@ class PostgresStore(Moving):
             self._hang_up()
             return
         with self.transaction():
-            self.later(LEAVE, LEFT, self.owner_id)
-            self.later(FORGET, self.owner_id)
+            if not self.to_pass_by("supervisors", "id", [self.owner_id]):
+                self.later(LEAVE, LEFT, self.owner_id)
+                self.later(FORGET, self.owner_id)
             self.after_commit(self._left)
 
     def _left(self) -> None:
@@ -98,6 +99,8 @@ class PostgresStore(Moving):
         if presence.ttl is not None:
             self._unseen = max(UNSEEN_LEAST, 3 * presence.ttl)
         with self.transaction():
+            if self.to_pass_by("supervisors", "id", [self.owner_id]):
+                return
             self._announce(presence.state, presence.idle, orjson.dumps(list(presence.workers)).decode())
 
     def _announce(self, state: str, idle: int, workers: str) -> int:

@@ -15,8 +15,9 @@ from supervisor.jobs import Lease, Policy
 from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreError, StoreUnsure, Take, Waiting
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
-from supervisor.stores.postgres_db import CommitUnknown, Database, array, packed
+from supervisor.stores.postgres_db import CommitUnknown, array, packed
 from supervisor.stores.postgres_floors import Floors
+from supervisor.stores.postgres_locks import Locks
 from supervisor.stores.rows import Rows
 from supervisor.stores.shapes import microseconds, options_text, overlaid, policy_of, policy_text
 
@@ -28,6 +29,7 @@ CLAIM_LENGTH = 16_000_000  # of the texts of one claim
 FEW = 16
 FEW_HANDLERS = 64
 LIGHT_OF_FEW = CLAIM_LENGTH // FEW
+LOCKED_AGAIN = 1_000_000  # microseconds to the next look at what is due and locked by others
 ALL = -(2**63)  # no priority and no age is below
 LIGHT = 4096  # what is longer is not read with the other candidates
 
@@ -69,6 +71,7 @@ UNPAUSED = "queue not in (select queue from {s}.queues where paused)"
 CLAIMABLE = f"""select queue, tier, sum(n)::bigint from {{s}}.counts where state = {READY} and {UNPAUSED}
   group by queue, tier having sum(n) > 0"""
 NEXT_DUE = f"select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED}"
+DUE_LATER = f"{NEXT_DUE} and due_at > {NOW}"
 LOOK = f"""select null, 0::smallint, (select count(*) from {{s}}.counts), ({NEXT_DUE}) union all {CLAIMABLE.replace("sum(n)::bigint", "sum(n)::bigint, null::bigint")}"""
 # Whoever folds takes rows that nobody else holds, so two may do it at once and neither waits.
 FOLD = """with folded as materialized (delete from {s}.counts where ctid = any(array(
@@ -151,7 +154,7 @@ LENGTHS = f"""select {LENGTH} from unnest($1::bigint[]) with ordinality as it(id
 TEXTS = LENGTHS.replace(LENGTH, "coalesce(payload, ''), headers")
 
 
-class Claims(Database):
+class Claims(Locks):
     """`owner_id` is the row of `supervisors` that claims are made for; None until the store has joined."""
 
     owner_id: int | None = None
@@ -240,9 +243,11 @@ class Claims(Database):
             with self.in_itself():
                 (_, _, kept, due), *rows = self.rows(LOOK)
             if due is not None and due <= 0:
-                self.promote(limit)
+                moved = self.promote(limit)
                 self.write_counts()
                 (_, _, kept, due), *rows = self.rows(LOOK)
+                if due is not None and due <= 0 and moved < limit:
+                    due = min(self.value(DUE_LATER) or LOCKED_AGAIN, LOCKED_AGAIN)
             if kept > FOLDED_FROM + 10 * len(rows):
                 self.later(FOLD, FOLDED_AT_ONCE)
             waiting = waiting_of((row[:3] for row in rows), served)

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql as quoting
 from psycopg.pq import ConnStatus
 
-from supervisor.stores.base import RowRefused, StoreAway, StoreError
+from supervisor.stores.base import RowRefused, StoreAway, StoreContended, StoreError
 from supervisor.stores.postgres_link import SESSION, Address, Link, is_lost
 
 Row = tuple[Any, ...]
@@ -216,7 +216,10 @@ class Database:
                 self._broken = True
             if isinstance(error, psycopg.Error) and is_lost(link, error):
                 self._drop()
-            raise self._address.translated(error) from error
+            told = self._address.translated(error)
+            if isinstance(told, StoreContended):
+                self.contended()
+            raise told from error
 
     def _still_there(self, link: Link) -> Link | None:
         """A connection that the server has closed meanwhile is replaced before anything is asked of it."""
@@ -228,6 +231,9 @@ class Database:
             pass
         self._drop()
         return None
+
+    def contended(self) -> None:
+        """A lock of somebody else's was in the way."""
 
     def _drop(self) -> None:
         link, self._link = self._link, None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from supervisor.stores.base import Letter
+from supervisor.stores.base import Letter, RowsLocked
 from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
 from supervisor.stores.postgres_asking import Asking
 from supervisor.stores.postgres_claims import NOW
@@ -38,6 +38,13 @@ class Letters(Asking):
 
     def accepted(self, letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
         with self.transaction():
+            locked = self._to_pass_by(letters)
+            if not locked:
+                return self._accepted(letters, sink, wanted)
+        raise RowsLocked(f"{self.url}: rows are locked by another session", frozenset(locked))
+
+    def _accepted(self, letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
+        with self.transaction():
             rows = self._claimed(letters)
             changed = []
             for id, state, had in rows:
@@ -49,10 +56,16 @@ class Letters(Asking):
             return _missing(letters, rows)
 
     def postpone(self, letters: Sequence[Letter], delay: float) -> list[int]:
+        """Of those that somebody has locked the claim ends by itself."""
         with self.transaction():
+            locked = self._to_pass_by(letters)
+            letters = [letter for letter in letters if letter.id not in locked]
             rows = self._claimed(letters)
             self.later(POSTPONE, microseconds(delay), array(row[0] for row in rows))
             return _missing(letters, rows)
+
+    def _to_pass_by(self, letters: Sequence[Letter]) -> set[int]:
+        return self.to_pass_by("letters", "job_id", [letter.id for letter in letters])
 
     def _claimed(self, letters: Sequence[Letter]) -> list[Row]:
         """(id, state, accepted) of those whose claim is still the one that `letters` name."""

@@ -12,16 +12,17 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import DataError, IntegrityError
 
 from supervisor.masking import Mask, secrets_of, without_secrets
-from supervisor.stores.base import RowRefused, StoreAway, StoreBroken, StoreError
+from supervisor.stores.base import RowRefused, StoreAway, StoreBroken, StoreContended, StoreError
 
 Answer = TypeVar("Answer")
 
 CALL_LIMIT = 10.0
 """Seconds that an exchange with the server may take, whatever has become of the server or of the way to it."""
 CONNECT_LIMIT = 5
-LOCK_LIMIT = 5_000
+LOCK_LIMIT = 3_000
 STATEMENT_LIMIT = 9_000
-"""Milliseconds, kept by the server: below CALL_LIMIT, so that its word comes before the line is cut."""
+"""Milliseconds, kept by the server: below CALL_LIMIT, so that its word comes before the line is cut. The first is also below what
+a supervisor waits at its end: it passes by a locked row only after it has met one."""
 IDLE_LIMIT = 10_000
 """Of a transaction in which this process says nothing, or takes nothing (it was stopped, or cut off): then its locks are
 given back, before leases that are extended behind them end."""
@@ -64,9 +65,14 @@ DEFAULTS: Mapping[str, str] = {
 """Unless the URL says otherwise."""
 
 _AWAY_CLASSES = ("08", "53", "57", "58", "25")
-_AWAY = frozenset({"40001", "40P01", "55P03", "55006"})
+_AWAY = frozenset({"55006"})
+_CONTENDED = frozenset({"40001", "40P01", "55P03"})
 _REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last by somebody's trigger
 _READ_ONLY = "25006"
+_TAKES_NO_WRITES = (
+    " (a standby, or default_transaction_read_only is on for this role or database, or in what a pooler keeps open: "
+    "name the primary in the URL, or switch that off there)"
+)
 _FAILED_TRANSACTION = "25P02"
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
 _FINAL_WORDS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
@@ -152,7 +158,8 @@ class Address:
         state = error.sqlstate or ""
         final = state.startswith(_FINAL_AT_CONNECT) or any(word in text for word in _FINAL_WORDS)
         kind = StoreBroken if final and "starting up" not in text else StoreAway
-        return kind(f"{self.shown}: {self._line(error)}")
+        hint = _TAKES_NO_WRITES if "session is read-only" in text else ""
+        return kind(f"{self.shown}: {self._line(error)}{hint}")
 
     def translated(self, error: Error | UnicodeError | OverflowError) -> StoreError:
         """What a failed call means to its caller."""
@@ -166,6 +173,10 @@ class Address:
             return (StoreAway if lost else RowRefused if refused else StoreBroken)(message)
         if state == _FAILED_TRANSACTION:
             return StoreError(f"{self.shown}: a write inside this transaction failed, so none of it is kept")
+        if state == _READ_ONLY:
+            return StoreAway(message + _TAKES_NO_WRITES)
+        if state in _CONTENDED:
+            return StoreContended(message)
         if state in _AWAY or state.startswith(_AWAY_CLASSES):
             return StoreAway(message)
         return (RowRefused if state.startswith(_REFUSED_CLASSES) else StoreBroken)(message)

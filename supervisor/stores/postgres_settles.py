@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Outcome
-from supervisor.stores.base import Lapsed
+from supervisor.stores.base import Lapsed, RowsLocked
 from supervisor.stores.codes import FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.lifeline import is_gone
 from supervisor.stores.moves import KEEP, RESET, destination, lapses_after
@@ -43,7 +43,6 @@ DISPOSE = f"""update {{s}}.jobs set state = it.state, owner = null, lease_until 
 
 # Whoever locks several jobs by more than one statement first locks them all, in the order of the ids.
 LOCK = "select id from {s}.jobs where id = any($1::bigint[]) order by id for no key update"
-LOCK_FREE = f"{LOCK} skip locked"
 
 SETTLED = """select it.id, it.token from unnest($1::bigint[], $2::bigint[]) as it(id, token)
   join {s}.jobs on jobs.id = it.id and jobs.settled = it.token"""
@@ -61,6 +60,7 @@ LEASES = (
 FORGOTTEN_AFTER = 3_600_000_000
 """Microseconds that an owner without leases is remembered after it is off the list: only its own machine can end the programs
 that it has left there, and does when a supervisor runs there again."""
+LOOKED_AT_LOCKS = 1000  # leases
 OWNERS = f"""select id, owner, state, place, {NOW} > unseen_after + {FORGOTTEN_AFTER},
     exists (select 1 from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id)
   from {{s}}.supervisors where id is distinct from $1 order by id"""
@@ -82,7 +82,10 @@ ADD_LETTERS = f"""insert into {{s}}.letters as had(job_id, state, due_at)
   select id, {PENDING}, {NOW} from unnest($1::bigint[]) as it(id)
   on conflict(job_id) do update set state = {PENDING}, token = had.token + 1, owner = null, due_at = excluded.due_at,
     tries = 0, accepted = '[]'"""
-OFFER_AGAIN = f"update {{s}}.letters set due_at = {NOW} where state = {PENDING} and owner = $1"
+OFFER_AGAIN = f"""update {{s}}.letters set due_at = {NOW} where job_id = any(array(
+    select job_id from {{s}}.letters where state = {PENDING} and owner = $1 for no key update skip locked))"""
+FORGET_OWNER = """delete from {s}.supervisors where id = any(array(
+    select id from {s}.supervisors where id = $1 for update skip locked))"""
 
 Claim = tuple[int, int]
 """(id, token)"""
@@ -92,12 +95,22 @@ class Settles(Claims):
     on_owner_gone: Callable[[str], None]
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
+        if not self.wary:
+            return self._settle(outcomes)
+        with self.transaction():
+            locked = self.to_pass_by("jobs", "id", [outcome.lease.id for outcome in outcomes])
+            locked |= self.to_pass_by("letters", "job_id", [outcome.lease.id for outcome in outcomes if outcome.letter])
+            if not locked:
+                return self._settle(outcomes)
+        raise RowsLocked(f"{self.url}: rows are locked by another session", frozenset(locked))
+
+    def _settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         won = [outcome for outcome in outcomes if outcome.state is _SUCCEEDED and outcome.seen is None]
         rest = []
         if len(won) != len(outcomes):
             rest = [outcome for outcome in outcomes if outcome.state is not _SUCCEEDED or outcome.seen is not None]
         with self.transaction():
-            if won and rest:
+            if won and rest and not self.wary:
                 self.later(LOCK, array(outcome.lease.id for outcome in outcomes))
             return [*self._settled(self._succeed, won), *self._settled(self._dispose, rest)]
 
@@ -105,12 +118,17 @@ class Settles(Claims):
         """What somebody else is changing at this moment is stale: it waits for nobody, who may be cut off in the middle."""
         require_seen(outcomes)
         with self.transaction():
-            free = set(self.column(LOCK_FREE, array(outcome.lease.id for outcome in outcomes)))
-            locked = [outcome.lease.id for outcome in outcomes if outcome.lease.id not in free]
-            return [*locked, *self._settled(self._dispose, [it for it in outcomes if it.lease.id in free])]
+            locked = self.locked("jobs", "id", [outcome.lease.id for outcome in outcomes])
+            locked |= self.to_pass_by("letters", "job_id", [outcome.lease.id for outcome in outcomes if outcome.letter])
+            free = [outcome for outcome in outcomes if outcome.lease.id not in locked]
+            return [*sorted(locked), *self._settled(self._dispose, free)]
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
         with self.transaction():
+            locked = self.to_pass_by("jobs", "id", [lease[0] for lease in (*leases, *started)]) if self.wary else None
+            if locked:
+                leases = [lease for lease in leases if lease[0] not in locked]
+                started = [lease for lease in started if lease[0] not in locked]
             return sorted(self._touch(EXTEND, microseconds(ttl), leases) | self._touch(MARK, 0, started))
 
     def held(self) -> list[tuple[int, int]]:
@@ -164,7 +182,8 @@ class Settles(Claims):
         failures = [_attempt(outcome) for outcome in outcomes if outcome.failure is not None]
         if failures:
             self.later(ADD_ATTEMPTS, packed(failures))
-            self.later(THIN_OUT, array(failure["job_id"] for failure in failures))
+            if not self.wary:  # somebody may have locked them, and the next failure thins them out
+                self.later(THIN_OUT, array(failure["job_id"] for failure in failures))
         letters = [outcome.lease.id for outcome in outcomes if outcome.letter]
         if letters:
             self.later(ADD_LETTERS, array(letters))
@@ -181,12 +200,17 @@ class Settles(Claims):
     # recovery
 
     def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
-        """On the way, owners that are gone and have no lease left are forgotten."""
+        """On the way, owners that are gone and have no lease left are forgotten. While somebody has locked its row, a lease is not
+        shown whose owner may live and wait for the same lock: whoever watches it begins anew once it is free, and the owner,
+        which extends or settles as soon as it can, comes first. Many at once are of a machine that is lost."""
         with self.transaction():
             owners = {row[0]: row[1:] for row in self.rows(OWNERS, self.owner_id)}
             gone = {id for id, (_, state, place, *_) in owners.items() if state == LEFT or is_gone(place)}
             behind = (False, ALL, ALL) if after is None else after.place
             rows = self.rows(LAPSED, self.owner_id, array(gone), *behind, limit)
+            if len(rows) < min(limit, LOOKED_AT_LOCKS):
+                locked = self.held_by_others("jobs", "id", [row[4] for row in rows if row[3] not in gone])
+                rows = [row for row in rows if row[4] not in locked]
             for id, (owner, _, _, long_ago, holds) in owners.items():
                 if not holds and (id in gone or long_ago):
                     self._forget_owner(id, owner if id in gone else None)
@@ -199,10 +223,10 @@ class Settles(Claims):
         ]
 
     def _forget_owner(self, id: int, gone: str | None) -> None:
-        """What it was publishing is offered to the others at once."""
+        """What it was publishing is offered to the others at once. It waits for nobody who has locked it: there is a next time."""
         if gone is not None:
             self.after_commit(lambda: self.on_owner_gone(gone))
-        self.later("delete from {s}.supervisors where id = $1", id)
+        self.later(FORGET_OWNER, id)
         self.later(OFFER_AGAIN, id)
 
 

@@ -140,7 +140,7 @@ def test_without_listening_nothing_is_left_in_the_session(shelf, pooled):
 def test_without_listening_every_transaction_has_its_limits(pooled):
     with pooled.transaction():
         assert pooled.value("select current_setting('statement_timeout')") == "9s"
-        assert pooled.value("select current_setting('lock_timeout')") == "5s"
+        assert pooled.value("select current_setting('lock_timeout')") == "3s"
     assert pooled.value("select current_setting('statement_timeout')") == "0"
 
 

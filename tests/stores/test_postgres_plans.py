@@ -7,6 +7,7 @@ import pytest
 from supervisor.stores import postgres_asking as asking
 from supervisor.stores import postgres_claims as claims
 from supervisor.stores import postgres_letters as letters
+from supervisor.stores import postgres_locks as locks
 from supervisor.stores import postgres_settles as settles
 from supervisor.stores import postgres_verbs as verbs
 from supervisor.stores.codes import PENDING
@@ -50,10 +51,13 @@ STATEMENTS = {
     "claim few": (claims.CLAIM_FEW, ("q1", 10, -100, 0, 1, 1, "{}"), {"ready", "jobs_pkey"}),
     "promote": (claims.PROMOTE, (1000,), {"scheduled", "jobs_pkey"}),
     "next due": (claims.NEXT_DUE, (), {"scheduled"}),
+    "due later": (claims.DUE_LATER, (), {"scheduled"}),
     "claimed": (claims.CLAIM, (1, 1, "[]", "{1,2,3}"), {"jobs_pkey"}),
     "succeed": (settles.SUCCEED, ("{1,2}", "{1,1}", "{1,1}", None), {"jobs_pkey"}),
     "dispose": (settles.DISPOSE, ('[{"id": 1, "token": 1}]',), {"jobs_pkey"}),
     "extend": (settles.EXTEND, (1, "{1,2}", "{1,1}"), {"jobs_pkey"}),
+    "lock free": (locks.LOCK_FREE.format(table="jobs", key="id"), ("{1,2}",), {"jobs_pkey"}),
+    "locked": (locks.LOCKED.format(table="jobs", key="id"), ("{1,2}",), {"jobs_pkey"}),
     "held": (settles.HELD, (1,), {"in_flight"}),
     "lapsed": (settles.LAPSED, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
     "prune": (verbs.EXPIRED, (3, 1, 100), {"terminal"}),

@@ -14,7 +14,7 @@ from supervisor.engine.dead_letters import CLAIM_SECONDS, DeadLetters
 from supervisor.engine.outlet import Outlet
 from supervisor.events import Bus, LettersFailed, LettersStale
 from supervisor.jobs import Policy
-from supervisor.stores.base import Retention, Store, Take
+from supervisor.stores.base import Letter, Retention, RowsLocked, Store, Take
 from supervisor.stores.memory import MemoryStore
 from tests.stores.shelf import dead, put
 
@@ -158,6 +158,30 @@ def test_a_letter_refused_for_a_while_is_accepted_once_and_its_job_stays_failed(
             assert here.store.prune(Retention(), 1000) == 0
         job = here.store.get(id)
         assert job is not None and (job["state"], job["dead_letter"], file.offered) == ("failed", "delivered", [id] * 4)
+
+    play(scene)
+
+
+def test_what_a_sink_has_accepted_is_noted_once_nobody_has_locked_it_and_not_offered_again(play: Any) -> None:
+    async def scene(here: Here) -> None:
+        first, second = here.die(2)
+        accepted, locked = here.store.accepted, {first}
+
+        def accept(letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
+            if ids := locked.intersection(letter.id for letter in letters):
+                raise RowsLocked("locked", frozenset(ids))
+            return accepted(letters, sink, wanted)
+
+        here.store.accepted = accept  # type: ignore[method-assign]
+        file = ScriptedOutlet("file")
+        here.publish(file)
+        await asyncio.sleep(CLAIM_SECONDS / 2)
+        assert [here.letter(id) for id in (first, second)] == ["pending", "delivered"]
+        (third,) = here.die()
+        locked.clear()
+        await asyncio.sleep(5.0)
+        assert [here.letter(id) for id in (first, second)] == ["delivered", "delivered"]
+        assert file.offered == [first, second, third] and here.letter(third) == "delivered"
 
     play(scene)
 

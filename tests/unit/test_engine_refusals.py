@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from supervisor.events import JobsStale
+from supervisor.events import JobsLocked, JobsStale
 from supervisor.jobs import Outcome
-from supervisor.stores.base import RowRefused
+from supervisor.stores.base import RowRefused, RowsLocked
 from supervisor.stores.memory import MemoryStore
 from tests.unit.virtual import Virtual
 
@@ -45,3 +45,106 @@ def test_a_job_whose_failure_cannot_be_recorded_does_not_run_for_ever(worst: boo
         here.engine.tick("running")
     assert here.state(id) == "failed"
     assert len(here.engine.leases) == 0
+
+
+class WithLocks(MemoryStore):
+    """Somebody else has the rows of the jobs in `locked`."""
+
+    locked: frozenset[int] = frozenset()
+    refuses: frozenset[int] = frozenset()
+    worst: frozenset[int] = frozenset()
+
+    def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
+        if locked := self.locked.intersection(outcome.lease.id for outcome in outcomes):
+            raise RowsLocked("locked", locked)
+        ids = {outcome.lease.id for outcome in outcomes if outcome.failure is None}
+        if ids & self.refuses or self.worst.intersection(outcome.lease.id for outcome in outcomes):
+            raise RowRefused("bad row")
+        return super().settle(outcomes)
+
+
+def told(here: Virtual, kind: type) -> list[int]:
+    return [lease.id for event in here.events if isinstance(event, kind) for lease in event.leases]
+
+
+def finished(*locked: int) -> tuple[Virtual, WithLocks, list[int]]:
+    """Five jobs have ended, the first two settled alone and the others together; the rows of those at these places are locked."""
+    here = Virtual(workers=5, store=(store := WithLocks()))
+    ids = here.enqueue(*["work"] * 5)
+    store.locked = frozenset(ids[place] for place in locked)
+    here.serve()
+    here.writer.eager = False
+    for worker in list(here.pool.workers.values()):
+        child = here.children.forked[worker.number - 1]
+        child.start_next()
+        child.finish()
+        child.unread = [reply._replace(result="x" * 1000) for reply in child.unread]
+        child.drain()
+    here.writer.eager = True
+    here.writer.step()
+    return here, store, ids
+
+
+def pass_seconds(here: Virtual, seconds: int) -> None:
+    for _ in range(seconds):
+        here.loop.advance(1.0)
+        for child in here.children.forked:
+            here.pool.beat(child)
+        here.engine.tick("running")
+
+
+def nothing_is_kept(here: Virtual) -> bool:
+    committer = here.engine.committer
+    return (committer.unsettled, committer._weight, len(here.engine.leases)) == (0, 0, 0)
+
+
+def test_outcomes_whose_rows_are_locked_are_kept_told_once_and_settled_when_they_are_free() -> None:
+    here, store, ids = finished(1, 3)
+    assert [here.state(id) == "succeeded" for id in ids] == [True, False, True, False, True]
+    assert here.engine.committer.unsettled == 2 and not here.engine.quiet
+    assert told(here, JobsLocked) == []
+    pass_seconds(here, 30)
+    assert told(here, JobsLocked) == [ids[1], ids[3]]
+    assert here.engine.committer._weight == 2000
+    store.locked = frozenset(ids[3:4])
+    pass_seconds(here, 1)
+    assert [here.state(id) == "succeeded" for id in ids] == [True, True, True, False, True]
+    store.locked = frozenset()
+    pass_seconds(here, 1)
+    assert sorted(here.settled()) == ids
+    assert told(here, JobsStale) == [] and len(told(here, JobsLocked)) == 2
+    assert nothing_is_kept(here)
+
+
+def test_a_kept_outcome_whose_job_is_taken_away_meanwhile_is_forgotten() -> None:
+    here, store, ids = finished(3)
+    here.store.cancel(ids[3:4])
+    pass_seconds(here, 3)
+    assert told(here, JobsStale) == ids[3:4]
+    assert nothing_is_kept(here)
+    store.locked = frozenset()
+    pass_seconds(here, 1)
+    assert here.state(ids[3]) == "cancelled"
+
+
+def test_a_kept_outcome_that_is_refused_once_its_row_is_free_fails_its_job_alone() -> None:
+    here, store, ids = finished(1, 2, 3)
+    store.refuses, store.worst = frozenset(ids[3:4]), frozenset(ids[2:3])
+    store.locked = frozenset()
+    pass_seconds(here, 2)
+    assert [here.state(id) for id in ids] == ["succeeded", "succeeded", "in_flight", "failed", "succeeded"]
+    assert here.engine.committer.unsettled == 1
+    store.worst = frozenset()
+    pass_seconds(here, 5)
+    assert here.state(ids[2]) == "failed"
+    assert nothing_is_kept(here)
+
+
+def test_a_locked_outcome_is_tried_by_one_call_at_a_time_while_the_store_is_away() -> None:
+    here, _, _ = finished(3)
+    here.writer.away = True
+    pass_seconds(here, 1)
+    waiting = len(here.writer.waiting)
+    for _ in range(10):
+        here.engine.committer.try_locked_again()
+    assert len(here.writer.waiting) == waiting

@@ -54,6 +54,11 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             events.SupervisorStarted("ab12", "box", 99, "postgresql://me:secret@db/jobs"),
             "INFO supervisor started: owner=ab12 host=box pid=99 store=postgresql://***@db/jobs",
         ),
+        (
+            events.JobsLocked([lease()]),
+            "WARNING job=42 handler=thumb its row is locked by another session of the database: its outcome is kept, and settled "
+            "once the row is free",
+        ),
         (events.SupervisorStopping("SIGTERM"), "INFO supervisor stopping: SIGTERM"),
         (events.SupervisorStopped(0, {}), "INFO supervisor stopped: exit code 0"),
         (

@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.engine.writer import REST, Abandoned, Writer
 from supervisor.events import Bus, StoreBack, StoreLost
-from supervisor.stores.base import RowRefused, StoreAway
+from supervisor.stores.base import RowRefused, StoreAway, StoreContended
 
 
 class Notebook:
@@ -22,13 +22,14 @@ class Notebook:
         self.kept: list[list[str]] = []
         self.open: list[str] = []
         self.away: Callable[[], bool] = lambda: False
+        self.absence = StoreAway
 
     @contextmanager
     def transaction(self, *, single: bool = False) -> Iterator[None]:
         self.open = []
         yield
         if self.away():
-            raise StoreAway("gone fishing")
+            raise self.absence("gone fishing")
         self.kept.append(self.open)
 
 
@@ -116,6 +117,22 @@ def test_work_that_finds_the_store_away_is_done_once_it_is_back() -> None:
         store.away = lambda: False
         assert not writer.away
         assert await writer.close(30)
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("locks_met", "told"), [(1, []), (2, [StoreLost, StoreBack])])
+def test_work_that_meets_a_lock_is_tried_again_at_once_and_only_then_is_the_store_away(
+    locks_met: int, told: list[type]
+) -> None:
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        store.absence = StoreContended
+        tries = iter([True] * locks_met + [False])
+        store.away = lambda: next(tries)
+        assert await asyncio.gather(writer.submit(note("a")), writer.submit(note("b"))) == ["a", "b"]
+        assert store.kept == [["a", "b"]]
+        assert await writer.close(30)
+        assert [type(event) for event in events] == told
 
     play(scene)
 

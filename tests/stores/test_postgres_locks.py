@@ -1,0 +1,341 @@
+"""Somebody else's session holds a row: it is met once, and then passed by, and nothing else waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from supervisor.engine.writer import Writer
+from supervisor.events import Bus
+from supervisor.stores.base import Look, Presence, Retention, RowsLocked, StoreContended, Waiting
+from supervisor.stores.postgres import PostgresStore
+from tests.stores.shelf import (
+    TTL,
+    PostgresShelf,
+    again,
+    dead,
+    letters,
+    make_dead,
+    put,
+    release,
+    state_of,
+    states,
+    success,
+    take,
+)
+
+FILE = frozenset({"file"})
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """On a server of another machine: what waits for a lock there goes along with the next question."""
+    monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: False)
+    shelf = PostgresShelf(tmp_path)
+    yield shelf
+    shelf.close()
+
+
+@pytest.fixture
+def store(shelf):
+    return impatient(shelf.joined("one"))
+
+
+def impatient(store):
+    store.run("set lock_timeout = '50ms'")
+    return store
+
+
+@contextmanager
+def locked(shelf, table: str, where: str):
+    """A person has begun a transaction, and has not come back yet."""
+    with shelf.server.connect() as person, person.transaction():
+        held = person.execute(f'select from "{shelf.schema}".{table} where {where} for update')
+        assert held.rowcount
+        yield
+
+
+def met(call):
+    """It waits for the lock as long as it may, and does nothing; the same call again is the answer."""
+    with pytest.raises(StoreContended, match="lock timeout"):
+        call()
+    return call
+
+
+def deadlines(shelf):
+    return dict(shelf.sql("select id, lease_until from {s}.jobs").fetchall())
+
+
+@pytest.mark.parametrize("ending", [success, again, dead, release])
+def test_a_locked_job_is_left_out_and_the_others_are_settled_without_another_wait(shelf, store, ending):
+    ids = put(store, *"abc")
+    outcomes = [success(lease) if lease.id == ids[0] else ending(lease) for lease in take(store)]
+    with locked(shelf, "jobs", f"id = {ids[1]}"):
+        settle = met(lambda: store.settle(outcomes))
+        for _ in range(2):
+            with pytest.raises(RowsLocked) as raised:
+                settle()
+            assert raised.value.ids == {ids[1]}
+            assert states(store, ids) == ["in_flight"] * 3
+        with store.transaction():
+            with pytest.raises(RowsLocked):
+                settle()
+            assert store.settle([outcomes[0], outcomes[2]]) == []
+        assert [state == "in_flight" for state in states(store, ids)] == [False, True, False]
+    assert store.settle([outcomes[1]]) == []
+    assert state_of(store, ids[1]) != "in_flight"
+    shelf.check()
+
+
+def test_a_job_that_is_gone_is_stale_and_not_locked(shelf, store):
+    ids = put(store, "a", "b")
+    outcomes = [success(lease) for lease in take(store)]
+    with locked(shelf, "jobs", f"id = {ids[0]}"):
+        met(lambda: store.settle(outcomes))
+    shelf.sql("delete from {s}.jobs where id = %s", ids[1])
+    assert store.wary
+    assert store.settle(outcomes) == [ids[1]]
+
+
+def test_a_locked_letter_holds_up_its_own_job_alone(shelf, store):
+    (id,) = make_dead(store)
+    store.redrive([id], force=True)
+    other = put(store)[0]
+    outcomes = [dead(lease) for lease in take(store)]
+    with locked(shelf, "letters", f"job_id = {id}"):
+        settle = met(lambda: store.settle(outcomes))
+        with pytest.raises(RowsLocked) as raised:
+            settle()
+        assert raised.value.ids == {id}
+        assert store.settle([outcome for outcome in outcomes if outcome.lease.id == other]) == []
+    assert store.settle([outcome for outcome in outcomes if outcome.lease.id == id]) == []
+    assert {letter.id for letter in letters(store)} == {id, other}
+    shelf.check()
+
+
+def test_locked_attempts_are_thinned_out_another_time(shelf, store, monkeypatch):
+    (id,) = put(store)
+    for _ in range(60):
+        store.settle([again(lease, delay=0.0) for lease in take(store)])
+        store.promote(1)
+    outcomes = [again(lease) for lease in take(store)]
+    with locked(shelf, "attempts", f"job_id = {id}"):
+        assert met(lambda: store.settle(outcomes))() == []
+    assert state_of(store, id) == "scheduled"
+
+
+def test_the_lease_of_a_locked_job_is_not_extended_and_not_stale_and_the_others_are(shelf, store):
+    ids = put(store, *"abc")
+    leases = take(store)
+    before = deadlines(shelf)
+    shelf.clock.step(10)
+    with locked(shelf, "jobs", f"id = {ids[1]}"):
+        assert met(lambda: store.extend(leases, TTL, leases))() == []
+        assert {id for id, until in deadlines(shelf).items() if until > before[id]} == {ids[0], ids[2]}
+        assert [store.get(id)["started_at"] is not None for id in ids] == [True, False, True]
+    assert store.extend(leases, TTL, leases) == []
+    assert store.get(ids[1])["started_at"] is not None
+    assert min(deadlines(shelf).values()) > max(before.values())
+
+
+@pytest.mark.parametrize("tells", [lambda store: store.announce(Presence("draining")), PostgresStore.leave])
+def test_a_supervisor_whose_own_row_is_locked_goes_on_and_ends(shelf, store, tells):
+    with locked(shelf, "supervisors", "owner = 'one'"):
+        met(lambda: tells(store))()
+    (shown,) = shelf.sql("select state from {s}.supervisors").fetchall()
+    assert shown == ("starting",)
+
+
+def test_an_owner_that_is_gone_and_locked_is_forgotten_another_time(shelf, store):
+    shelf.kill(shelf.joined("two"))
+    with locked(shelf, "supervisors", "owner = 'two'"):
+        assert store.lapsed(10) == []
+        assert shelf.sql("select owner from {s}.supervisors order by 1").fetchall() == [("one",), ("two",)]
+    store.lapsed(10)
+    assert shelf.sql("select owner from {s}.supervisors").fetchall() == [("one",)]
+
+
+def test_a_letter_of_an_owner_that_is_gone_is_offered_later_if_it_is_locked(shelf, store):
+    ids = make_dead(store, "a", "b")
+    other = shelf.joined("two")
+    assert len(letters(other)) == 2
+    shelf.kill(other)
+    with locked(shelf, "letters", f"job_id = {ids[0]}"):
+        store.lapsed(10)
+        assert [letter.id for letter in letters(store)] == [ids[1]]
+    shelf.clock.step(TTL)
+    assert ids[0] in [letter.id for letter in letters(store)]
+
+
+def test_a_lapsed_lease_is_not_shown_while_it_is_locked_unless_its_owner_is_gone(shelf, store):
+    """So whoever waits for it to be unchanged begins anew, and its owner, who waits for the same lock, settles first."""
+    other = shelf.joined("two")
+    ids = put(store, "a", "b")
+    take(other)
+    shelf.clock.step(TTL + 1)
+    outcomes = [release(it.lease)._replace(seen=it.deadline) for it in store.lapsed(10)]
+    with locked(shelf, "jobs", f"id = {ids[0]}"):
+        assert [it.lease.id for it in store.lapsed(10)] == ids[1:]
+        assert [it.lease.id for it in store.lapsed(1)] == ids[:1], "a page that is full is given as it is"
+        assert store.recover(outcomes) == [ids[0]]
+        assert not store.wary, "two that recover at once meet like that all the time"
+        shelf.kill(other)
+        assert [(it.lease.id, it.owner_gone) for it in store.lapsed(10)] == [(ids[0], True)]
+    assert store.recover(outcomes[:1]) == []
+
+
+def test_of_two_that_watch_a_lapsed_lease_neither_takes_the_other_for_its_owner(shelf, store):
+    """Else each would begin anew time and again, and nobody ever recover it."""
+    other = shelf.joined("two")
+    watcher = impatient(shelf.joined("three"))
+    ids = put(store, "a", "b")
+    take(other)
+    shelf.clock.step(TTL + 1)
+    with store.transaction():
+        for one in (store, watcher):
+            assert [it.lease.id for it in one.lapsed(10)] == ids
+
+
+def test_an_accepted_letter_that_is_locked_is_told_as_such_and_its_claim_goes_on(shelf, store):
+    ids = make_dead(store, "a", "b")
+    claimed = letters(store)
+    with locked(shelf, "letters", f"job_id = {ids[0]}"):
+        accept = met(lambda: store.accepted(claimed, "file", FILE))
+        with pytest.raises(RowsLocked) as raised:
+            accept()
+        assert raised.value.ids == {ids[0]}
+        assert store.postpone(claimed, 5.0) == []
+        assert store.accepted([letter for letter in claimed if letter.id == ids[1]], "file", FILE) == []
+    assert store.accepted([letter for letter in claimed if letter.id == ids[0]], "file", FILE) == []
+    assert {store.get(id)["dead_letter"] for id in ids} == {"delivered"}
+
+
+def test_pruning_waits_for_better_times(shelf, store):
+    ids = make_dead(store, "a", "b")
+    store.accepted(letters(store), "file", FILE)
+    shelf.clock.step(40 * 86_400)
+    with locked(shelf, "letters", f"job_id = {ids[0]}"):
+        assert met(lambda: store.prune(Retention(), 10))() == 0
+    store._wary_until = 0.0
+    assert store.prune(Retention(), 10) == 2
+
+
+def test_what_waits_for_nobody_goes_on_while_rows_are_locked(shelf, store):
+    ids = put(store, *"abcd", queue="locked") + put(store, "late", delay=1.0)
+    put(store, *["mail"] * 3)
+    shelf.clock.step(2)
+    began = time.monotonic()
+    with locked(shelf, "jobs", f"id in ({ids[0]}, {ids[-1]})"):
+        assert store.look(None, 10).waiting["default"].fresh == 3
+        assert [lease.id for lease in take(store, queue="locked")] == ids[1:4]
+        assert len(take(store)) == 3
+        assert len(store.held()) == 6
+        store.stats()
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_due_job_that_is_locked_is_looked_at_again_after_a_while_and_no_other_is_late(shelf, store):
+    (first, _) = put(store, "a", "b", delay=1.0)
+    put(store, delay=5.5)
+    shelf.clock.step(2)
+    with locked(shelf, "jobs", f"id = {first}"):
+        assert store.look(None, 1).next_due == 0.0, "there may be more than it could move at once"
+        assert store.look(None, 10) == Look({"default": Waiting(1, 0)}, 1.0)
+        shelf.clock.step(3)
+        assert store.look(None, 10).next_due == 0.5
+    assert store.look(None, 10) == Look({"default": Waiting(2, 0)}, 0.5)
+
+
+def test_a_store_that_has_met_no_lock_for_a_while_asks_for_none(shelf, store, monkeypatch):
+    (id,) = put(store)
+    outcomes = [success(lease) for lease in take(store)]
+    sent = []
+    send = store._send
+    monkeypatch.setattr(store, "_send", lambda link, statement: sent.append(statement[0]) or send(link, statement))
+    with locked(shelf, "jobs", f"id = {id}"):
+        met(lambda: store.settle(outcomes))
+        with pytest.raises(RowsLocked):
+            store.settle(outcomes)
+        assert any("skip locked" in statement for statement in sent)
+        monkeypatch.setattr("supervisor.stores.postgres_locks.time.monotonic", lambda: time.time() + 1e9)
+        sent.clear()
+        met(lambda: store.settle(outcomes))
+        assert not any("skip locked" in statement for statement in sent)
+
+
+def test_a_lock_on_the_whole_table_is_met_by_every_call(shelf, store):
+    put(store)
+    outcomes = [success(lease) for lease in take(store)]
+    with shelf.server.connect() as person, person.transaction():
+        person.execute(f'lock table "{shelf.schema}".jobs in exclusive mode')
+        for _ in range(3):
+            met(lambda: store.settle(outcomes))
+    assert store.settle(outcomes) == []
+
+
+def settle_free(outcome, ended: list[str]) -> Any:
+    """What the committer does with one outcome: whether it was settled."""
+
+    def settle(store):
+        try:
+            return store.settle([outcome]) == []
+        except RowsLocked:
+            return False
+        except StoreContended as error:
+            ended.append(str(error))
+            raise
+
+    return settle
+
+
+def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(shelf, store):
+    """Settles of one commit, and a session that locks the same rows in the opposite order."""
+    ids = put(store, "a", "b")
+    first, second = sorted((success(lease) for lease in take(store)), key=lambda outcome: outcome.lease.id)
+    store.run("set lock_timeout = '5s'")
+    store.run("set deadlock_timeout = '10ms'")  # whoever looks first is the one that is ended
+    lock = f'select from "{shelf.schema}".jobs where id = %s for update'
+    events: list[Any] = []
+    ended: list[str] = []
+    with shelf.server.connect() as other, other.transaction():
+        other.execute("set local deadlock_timeout = '1min'")
+        other.execute(lock, [ids[1]])
+        waits = threading.Thread(target=lambda: other.execute(lock, [ids[0]]))
+
+        def settle_first(store):
+            done = settle_free(first, ended)(store)
+            if not waits.ident:
+                store.run("select 1")  # it is sent
+                waits.start()
+                until_it_waits(shelf, other)
+            return done
+
+        async def settle_both() -> list[bool]:
+            bus = Bus()
+            bus.subscribe(events.append)
+            writer = Writer(store, asyncio.get_running_loop(), bus)
+            both = writer.submit(settle_first), writer.submit(settle_free(second, ended))
+            done = await asyncio.wait_for(asyncio.gather(*both), 20)
+            assert await writer.close(30)
+            return done
+
+        assert asyncio.run(settle_both())[1] is False
+        waits.join()
+    assert events == []
+    assert len(ended) == 1 and "deadlock" in ended[0]
+    assert store.settle([first, second]) == []
+    assert states(store, ids) == ["succeeded"] * 2
+    shelf.check()
+
+
+def until_it_waits(shelf, other) -> None:
+    deadline = time.monotonic() + 10.0
+    waiting = "select 1 from pg_locks where pid = %s and not granted"
+    while not shelf.sql(waiting, other.info.backend_pid).fetchone():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
