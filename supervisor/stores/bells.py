@@ -57,15 +57,13 @@ class Bells:
 
     def ring(self) -> None:
         """Ring everybody else. A full bell has rung already; a bell that nobody listens to is taken down."""
-        own = f"{self._owner}.sock"
         try:
-            bells = [name for name in os.listdir(self._folder) if name.endswith(".sock") and name != own]
+            bells = [path for path in self._folder.iterdir() if path.suffix == ".sock" and path.stem != self._owner]
         except OSError:
             return
-        if bells:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mouth:
-                for bell in bells:
-                    _ring_one(mouth, self._folder / bell)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mouth:
+            for bell in bells:
+                _ring_one(mouth, bell)
 
     def is_gone(self, owner: str) -> bool:
         """Whether every process that held this owner's lock is provably dead. No file, or one we may not open, proves nothing."""
