@@ -60,7 +60,7 @@ def grown(folder: Path, levels: Sequence[int]) -> Mapping[int, Path]:
 def compare_claims(run: Run, files: Mapping[int, Path]) -> None:
     table = run.table(NAME, TITLE, list(MEASURES.values()))
     table.ours = _waiting(min(files))
-    table.note(f"promote, waiting, claim and next_due in one transaction; the last column is against {table.ours}")
+    table.note(f"a look and a claim in one transaction; the last column is against {table.ours}")
     with contextlib.ExitStack() as stack:
         stores = {level: stack.enter_context(stocks.joined(file)) for level, file in files.items()}
         contenders = {_waiting(level): partial(claims, store) for level, store in stores.items()}

@@ -52,10 +52,8 @@ def fill_with_backoffs(store: SqliteStore, count: int) -> None:
 def claim(store: SqliteStore, count: int) -> list[Lease]:
     """What the fetcher does in one transaction: see `supervisor/engine/fetcher.py`."""
     with store.transaction():
-        store.promote(1000)
-        store.waiting(None)
+        store.look(None, 1000)
         leases = store.claim([Take(QUEUE, count, count, count, 100)], TTL, lambda handler, queue: _POLICY)
-        store.next_due()
     if len(leases) != count:
         raise RuntimeError(f"{len(leases)} jobs claimed instead of {count}")
     return leases
