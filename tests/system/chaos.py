@@ -41,7 +41,8 @@ class Chaos:
         self._load.end()
         wait_for(self._all_is_done, patience, every=0.2)
         self._hand.end_well()
-        assert {seat.run.wait() for seat in self._seats} == {0}
+        ends = {seat.run.wait(): seat.run.log for seat in self._seats}
+        assert set(ends) == {0}, f"they ended with {ends}"
         assert not (left := self._ground.left()), f"left by supervisors that have ended: {left}"
         wait_for(self._no_process_is_left, timeout=5.0)
 
@@ -57,6 +58,7 @@ class Chaos:
 
     def _all_is_done(self) -> None:
         self._hand.rest()
+        assert all(seat.serves for seat in self._seats), "somebody has not started yet"
         left = self._ask("select id, handler, state, lease_until from jobs where state < 3")
         assert not left, f"{len(left)} jobs have not ended: {left[:10]}"
         pending = self._ask("select job_id from letters where state = 1")

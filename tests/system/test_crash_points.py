@@ -126,10 +126,14 @@ def test_killed_while_it_recovers_what_one_killed_before_it_held_when(command: C
     assert_every_promise_was_kept(command)
 
 
-def test_a_client_killed_before_it_could_ring_has_enqueued(command: Command) -> None:
+def test_a_client_killed_as_it_rings_has_enqueued_nothing_and_is_in_nobodys_way(command: Command) -> None:
+    """It rings before its commit: whoever has woken finds nothing, and is woken again for the next."""
     command.write(config=CONFIG, plugins=PLUGIN)
-    ended = command.call("enqueue", "works", json.dumps(str(command.folder / "marks")), under=dying_when(RINGS))
+    works = ("enqueue", "works", json.dumps(str(command.folder / "marks")))
+    ended = command.call(*works, under=dying_when(RINGS))
     assert (ended.code, ended.out) == (-signal.SIGKILL, "")
+    assert command.jobs() == []
+    assert command.call(*works).code == 0
     assert command.run("--drain").wait(60) == 0
     assert [(job["state"], job["attempt"]) for job in command.jobs()] == [("succeeded", 1)]
     assert_database_is_whole(command)
