@@ -398,9 +398,10 @@ class Supervisor:
         await asyncio.wait((pruning, told), timeout=FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
         if pruning.done():
-            return pruning.result()
-        pruning.cancel()
-        await asyncio.wait((pruning,))
+            pruning.result()
+        else:
+            pruning.cancel()
+            await asyncio.wait((pruning,))
 
     async def _end_letters(self, letters: DeadLetters, flushed: bool) -> None:
         if flushed and not self._stop.forced.is_set():
