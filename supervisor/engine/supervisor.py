@@ -362,10 +362,14 @@ class Supervisor:
         if self._engine is not None:
             await self._engine.drain(self.settings.shutdown.grace, self._stop.forced)
             flushed = await self._settle_all(self._engine)
-            if not flushed or self._engine.committer.unsettled:
-                settled, remaining = False, self._told_unsettled(self._engine)
+            if not flushed:
+                remaining = self._told_unsettled(self._engine)
             if self._letters is not None:
                 await self._end_letters(self._letters, flushed)
+            if flushed and self._engine.committer.unsettled:
+                await self._patiently(self._engine.committer.finish(tries=1))  # it has been tried on meanwhile, too
+                if self._engine.committer.unsettled:
+                    settled, remaining = False, self._told_unsettled(self._engine)
             if self._drain and flushed and settled:
                 await self._prune(self._engine)
                 asked = asyncio.ensure_future(self._engine.remaining(self._horizon))
