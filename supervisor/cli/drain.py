@@ -67,6 +67,10 @@ class DrainReport:
         elif isinstance(event, SupervisorStopped):
             self.code, self.left = event.code, event.left
 
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
     def line(self) -> str:
         """The counts so far."""
         parts = [f"{self.counts[name]} {name}" for name in ("succeeded", "failed", "retried") if self.counts[name]]
@@ -77,7 +81,7 @@ class DrainReport:
 
     def print(self, *, failed_are_kept: bool = True) -> None:
         out = console()
-        took = format_duration(time.monotonic() - self.started)
+        took = format_duration(self.seconds)
         style = STYLES["failed"] if self.code else STYLES["succeeded"]
         out.print(
             f"{'drained' if not self.code else 'not drained'} in {took}: {self.line()}", style=style, soft_wrap=True

@@ -71,7 +71,8 @@ def _drain(settings: Settings, horizon: float | None) -> int:
             code = supervisor.run()
         finally:
             logs.stop()
-    report.print(failed_are_kept=supervisor.settings.retention.failed != 0)
+    kept = supervisor.settings.retention.failed
+    report.print(failed_are_kept=kept is None or kept > report.seconds)
     return code
 
 

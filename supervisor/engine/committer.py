@@ -79,9 +79,8 @@ class Committer:
         """How many outcomes are kept that the store has not taken, though it was there."""
         return sum(self._leases.holds(it.lease) for it in (*self._kept.values(), *self._locked.values()))
 
-    async def finish(self) -> None:
+    async def finish(self, tries: int = LAST_TRIES) -> None:
         """Until nothing waits to be settled. What is locked is tried a few times more, and then left to whoever recovers it."""
-        tries = LAST_TRIES
         while not self.idle or (self._locked and tries):
             if self.idle:
                 tries -= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from supervisor.engine.outlet import ClaimEnded, Outlet
@@ -93,10 +93,14 @@ class DeadLetters:
 
     async def _begin(self, letters: Sequence[Letter], until: float) -> None:
         """Go on to the next letters when a sink is slow with these."""
-        task = self._loop.create_task(self._publish(letters, until))
+        await asyncio.wait([self._keep(self._publish(letters, until), letters)], timeout=HELD_UP_SECONDS)
+
+    def _keep(self, work: Coroutine[Any, Any, None], letters: Sequence[Letter]) -> asyncio.Task[None]:
+        """A task about these letters, which are given back if it must not end."""
+        task = self._loop.create_task(work)
         self._publishing[task] = letters
         task.add_done_callback(self._published)
-        await asyncio.wait([task], timeout=HELD_UP_SECONDS)
+        return task
 
     def _published(self, task: asyncio.Task[None]) -> None:
         del self._publishing[task]
@@ -160,23 +164,31 @@ class DeadLetters:
         return left
 
     async def _note_accepted(self, letters: Sequence[Letter], sink: str) -> list[int]:
-        """Gives the stale ids. While others have their rows in the store, again and again: the sink has them."""
-        stale: list[int] = []
-        while letters:
-
-            def note(store: Store, letters: Sequence[Letter] = letters) -> tuple[Sequence[int], frozenset[int]]:
-                try:
-                    return store.accepted(letters, sink, self._wanted), frozenset()
-                except RowsLocked as error:
-                    free = [letter for letter in letters if letter.id not in error.ids]
-                    return store.accepted(free, sink, self._wanted) if free else (), error.ids
-
-            found, locked = await self._writer.submit(note)
-            stale += found
-            letters = [letter for letter in letters if letter.id in locked]
-            if letters:
-                await asyncio.sleep(LOCKED_SECONDS)
+        """Gives the stale ids. What others have locked in the store is noted later: the sink has it, and nothing waits for it."""
+        stale, locked = await self._try_to_note(letters, sink)
+        if locked:
+            self._keep(self._note_later(locked, sink), locked)
         return stale
+
+    async def _note_later(self, letters: Sequence[Letter], sink: str) -> None:
+        while letters:
+            await asyncio.sleep(LOCKED_SECONDS)
+            stale, letters = await self._try_to_note(letters, sink)
+            if stale:
+                self._bus.emit(LettersStale(sink, stale, "acceptance"))
+
+    async def _try_to_note(self, letters: Sequence[Letter], sink: str) -> tuple[list[int], Sequence[Letter]]:
+        """The stale ids, and what is locked."""
+
+        def note(store: Store) -> tuple[list[int], frozenset[int]]:
+            try:
+                return store.accepted(letters, sink, self._wanted), frozenset()
+            except RowsLocked as error:
+                free = [letter for letter in letters if letter.id not in error.ids]
+                return store.accepted(free, sink, self._wanted) if free else [], error.ids
+
+        stale, locked = await self._writer.submit(note)
+        return stale, [letter for letter in letters if letter.id in locked]
 
     def _note(self, outlet: Outlet, left: Sequence[int], error: str) -> None:
         if left:

@@ -49,8 +49,12 @@ class Recovery:
             after = lapsed[-1]
 
     async def _recover(self, due: Sequence[Lapsed]) -> int:
+        """What the store did not give is watched anew: somebody may have locked it, whom its owner waits for too."""
         outcomes = [self._decide(_outcome(lapsed)) for lapsed in due]
         stale = set(await self._writer.submit(lambda store: store.recover(outcomes)))
+        for lapsed in due:
+            if lapsed.lease.id in stale:
+                self._seen.pop(_sighting(lapsed), None)
         taken = [outcome for outcome in outcomes if outcome.lease.id not in stale]
         if taken:
             self._bus.emit(LeasesRecovered(taken))

@@ -12,18 +12,19 @@ READ_MOST = 4096
 
 
 class StopRequest:
-    """TERM or INT: the first asks for a drain, any further one for the end now."""
+    """TERM or INT: the first asks for a drain, any further one for the end now. `asked` may be for another reason."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
+        self.told = asyncio.Event()  # by a signal
         self.forced = asyncio.Event()
         self.reason = ""
 
     def signalled(self, name: str) -> None:
-        if self.asked.is_set():
+        if self.told.is_set():
             self.forced.set()
-        else:
-            self.ask(name)
+        self.told.set()
+        self.ask(name)
 
     def ask(self, reason: str) -> None:
         if not self.asked.is_set():

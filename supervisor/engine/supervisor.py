@@ -362,13 +362,16 @@ class Supervisor:
         if self._engine is not None:
             await self._engine.drain(self.settings.shutdown.grace, self._stop.forced)
             flushed = await self._settle_all(self._engine)
-            if not flushed or self._engine.committer.unsettled:
-                settled, remaining = False, self._told_unsettled(self._engine)
+            if not flushed:
+                remaining = self._told_unsettled(self._engine)
             if self._letters is not None:
                 await self._end_letters(self._letters, flushed)
+            if flushed and self._engine.committer.unsettled:
+                await self._patiently(self._engine.committer.finish(tries=1))  # it has been tried on meanwhile, too
+                if self._engine.committer.unsettled:
+                    settled, remaining = False, self._told_unsettled(self._engine)
             if self._drain and flushed and settled:
-                # Whoever runs nothing but short drains would otherwise never prune.
-                await self._patiently(self._engine.prune())
+                await self._prune(self._engine)
                 asked = asyncio.ensure_future(self._engine.remaining(self._horizon))
                 flushed = await self._patiently(asked)  # the store may have gone away just now
                 remaining = asked.result() if flushed else {}
@@ -390,6 +393,19 @@ class Supervisor:
             assert self._store is not None
             self._bus.emit(StoreLost(f"{self._store.url}: it has not answered at the end"))
         return {"unsettled": len(engine.leases)} if len(engine.leases) else {}
+
+    async def _prune(self, engine: Engine) -> None:
+        """Whoever runs nothing but short drains would otherwise never do it. Who is told to end waits for nothing of the kind."""
+        if self._stop.told.is_set():
+            return
+        pruning, told = asyncio.ensure_future(engine.prune()), asyncio.ensure_future(self._stop.told.wait())
+        await asyncio.wait((pruning, told), timeout=FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if pruning.done():
+            pruning.result()
+        else:
+            pruning.cancel()
+            await asyncio.wait((pruning,))
 
     async def _end_letters(self, letters: DeadLetters, flushed: bool) -> None:
         if flushed and not self._stop.forced.is_set():

@@ -16,7 +16,7 @@ from psycopg import sql as quoting
 from psycopg.pq import ConnStatus
 
 from supervisor.stores.base import RowRefused, StoreAway, StoreContended, StoreError
-from supervisor.stores.postgres_link import SESSION, Address, Link, is_lost
+from supervisor.stores.postgres_link import SESSION, TOO_LONG, Address, Link, is_lost
 
 Row = tuple[Any, ...]
 Statement = tuple[str, Sequence[Any]]
@@ -217,7 +217,7 @@ class Database:
             if isinstance(error, psycopg.Error) and is_lost(link, error):
                 self._drop()
             told = self._address.translated(error)
-            if isinstance(told, StoreContended):
+            if isinstance(told, StoreContended) or (isinstance(error, psycopg.Error) and error.sqlstate == TOO_LONG):
                 self.contended()
             raise told from error
 
@@ -233,7 +233,7 @@ class Database:
         return None
 
     def contended(self) -> None:
-        """A lock of somebody else's was in the way."""
+        """A lock of somebody else's was in the way, or may have been."""
 
     def _drop(self) -> None:
         link, self._link = self._link, None

@@ -64,6 +64,8 @@ DEFAULTS: Mapping[str, str] = {
 }
 """Unless the URL says otherwise."""
 
+TOO_LONG = "57014"
+"""A statement did: it is slow, or has waited for one lock after another, for none of them as long as LOCK_LIMIT."""
 _AWAY_CLASSES = ("08", "53", "57", "58", "25")
 _AWAY = frozenset({"55006"})
 _CONTENDED = frozenset({"40001", "40P01", "55P03"})

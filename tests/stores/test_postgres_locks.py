@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
 
 from supervisor.engine.writer import Writer
 from supervisor.events import Bus
-from supervisor.stores.base import Look, Presence, Retention, RowsLocked, StoreContended, Waiting
+from supervisor.stores.base import Look, Presence, Retention, RowsLocked, StoreAway, StoreContended, Waiting
 from supervisor.stores.postgres import PostgresStore
 from tests.stores.shelf import (
     TTL,
@@ -201,6 +201,34 @@ def test_of_two_that_watch_a_lapsed_lease_neither_takes_the_other_for_its_owner(
             assert [it.lease.id for it in one.lapsed(10)] == ids
 
 
+@pytest.mark.parametrize("wary", [False, True])
+def test_whoever_watches_a_lapsed_lease_keeps_its_owner_from_nothing(shelf, store, wary):
+    """However long the transaction is that it looks in."""
+    owner = impatient(shelf.joined("two"))
+    (id,) = put(store)
+    leases = take(owner)
+    shelf.clock.step(TTL + 1)
+    if wary:
+        owner.contended()
+    with store.transaction():
+        assert [it.lease.id for it in store.lapsed(10)] == [id]
+        assert owner.extend(leases, TTL, ()) == []
+        assert store.lapsed(10) == []
+
+
+def test_two_that_watch_each_others_lapsed_leases_wait_for_neither(shelf, store):
+    """As after an outage: each extends its own in the commit in which it looks at the other's."""
+    stores = [store, impatient(shelf.joined("two"))]
+    held = []
+    for one in stores:
+        put(store)
+        held.append(take(one))
+    shelf.clock.step(TTL + 1)
+    with stores[0].transaction(), stores[1].transaction():
+        assert [len(one.lapsed(10)) for one in stores] == [1, 1]
+        assert [one.extend(leases, TTL, ()) for one, leases in zip(stores, held, strict=True)] == [[], []]
+
+
 def test_an_accepted_letter_that_is_locked_is_told_as_such_and_its_claim_goes_on(shelf, store):
     ids = make_dead(store, "a", "b")
     claimed = letters(store)
@@ -278,6 +306,27 @@ def test_a_lock_on_the_whole_table_is_met_by_every_call(shelf, store):
     assert store.settle(outcomes) == []
 
 
+def test_locks_that_go_one_by_one_are_passed_by_once_they_took_too_long_together(shelf, store):
+    """None is there for as long as a lock is waited for."""
+    ids = put(store, *"abcdefgh")
+    outcomes = [success(lease) for lease in take(store)]
+    store.run("set lock_timeout = '5s'")
+    store.run("set statement_timeout = '500ms'")
+    with ExitStack() as persons:
+        holds = [persons.enter_context(closing(shelf.server.connect())) for _ in ids]
+        for id, person in zip(ids, holds, strict=True):
+            person.execute("begin")
+            person.execute(f'select from "{shelf.schema}".jobs where id = {id} for update')
+        waits = threading.Thread(target=until_they_are_waited_for, args=(shelf, holds[:-1]))
+        waits.start()
+        with pytest.raises(StoreAway, match="statement timeout"):
+            store.settle(outcomes)
+        waits.join()
+        with pytest.raises(RowsLocked) as raised:
+            store.settle(outcomes)
+        assert ids[-1] in raised.value.ids
+
+
 def settle_free(outcome, ended: list[str]) -> Any:
     """What the committer does with one outcome: whether it was settled."""
 
@@ -331,6 +380,16 @@ def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(shelf, store):
     assert store.settle([first, second]) == []
     assert states(store, ids) == ["succeeded"] * 2
     shelf.check()
+
+
+def until_they_are_waited_for(shelf, persons) -> None:
+    """Each goes when it is, so that the next one is."""
+    waiting = "select 1 from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
+    for person in persons:
+        deadline = time.monotonic() + 0.3
+        while not shelf.sql(waiting, person.info.backend_pid).fetchone() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        person.execute("rollback")
 
 
 def until_it_waits(shelf, other) -> None:

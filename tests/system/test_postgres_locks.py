@@ -20,7 +20,7 @@ TTL = 4.0
 JOBS = {
     "jobs.py": """
         import os, time
-        from supervisor import handler
+        from supervisor import handler, hookimpl
 
         def mark(job):
             fd = os.open("ran", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -36,6 +36,19 @@ JOBS = {
             mark(job)
             while not os.path.exists(job.payload):
                 time.sleep(0.01)
+
+        class Lingers:
+            def publish(self, letters):
+                return [letter["id"] for letter in letters]
+
+            def close(self):
+                open("closing", "w").close()
+                while not os.path.exists("close"):
+                    time.sleep(0.01)
+
+        @hookimpl
+        def supervisor_sinks():
+            return {"lingers": Lingers}
     """
 }
 _numbers = itertools.count()
@@ -138,3 +151,21 @@ def test_told_to_end_while_a_row_is_locked_it_says_what_it_leaves(
         (command.folder / gate).touch()
     assert command.run("--drain").wait() == 0
     assert command.job(waits)["state"] == command.job(longer)["state"] == "succeeded"
+
+
+def test_what_could_be_settled_after_all_while_the_sinks_end_is_not_left_behind(
+    command: Command, server: Server, schema: str
+) -> None:
+    command.config.write_text(command.config.read_text() + "dlq: {sinks: [{type: lingers}]}\n")
+    run = command.run()
+    run.says("supervisor started")
+    (waits,) = begun(command, "gate")
+    with locked(server, schema, waits):
+        (command.folder / "gate").touch()
+        run.says("its row is locked by another session")
+        run.signal(signal.SIGTERM)
+        wait_for((command.folder / "closing").exists)
+    command.until(waits, "succeeded")
+    (command.folder / "close").touch()
+    assert run.wait() == 0
+    assert "left behind" not in run.log

@@ -87,6 +87,18 @@ class Here:
         self.store.settle([dead(lease) for lease in leases])
         return [lease.id for lease in leases]
 
+    def lock(self, *ids: int) -> set[int]:
+        """The letters that somebody has locked from now on."""
+        accepted, locked = self.store.accepted, set(ids)
+
+        def accept(letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
+            if held := locked.intersection(letter.id for letter in letters):
+                raise RowsLocked("locked", frozenset(held))
+            return accepted(letters, sink, wanted)
+
+        self.store.accepted = accept  # type: ignore[method-assign]
+        return locked
+
     def letter(self, id: int) -> str:
         job = self.store.get(id)
         assert job is not None
@@ -165,14 +177,7 @@ def test_a_letter_refused_for_a_while_is_accepted_once_and_its_job_stays_failed(
 def test_what_a_sink_has_accepted_is_noted_once_nobody_has_locked_it_and_not_offered_again(play: Any) -> None:
     async def scene(here: Here) -> None:
         first, second = here.die(2)
-        accepted, locked = here.store.accepted, {first}
-
-        def accept(letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
-            if ids := locked.intersection(letter.id for letter in letters):
-                raise RowsLocked("locked", frozenset(ids))
-            return accepted(letters, sink, wanted)
-
-        here.store.accepted = accept  # type: ignore[method-assign]
+        locked = here.lock(first)
         file = ScriptedOutlet("file")
         here.publish(file)
         await asyncio.sleep(CLAIM_SECONDS / 2)
@@ -182,6 +187,19 @@ def test_what_a_sink_has_accepted_is_noted_once_nobody_has_locked_it_and_not_off
         await asyncio.sleep(5.0)
         assert [here.letter(id) for id in (first, second)] == ["delivered", "delivered"]
         assert file.offered == [first, second, third] and here.letter(third) == "delivered"
+
+    play(scene)
+
+
+def test_a_letter_that_is_locked_holds_up_no_other_that_a_sink_has_refused(play: Any) -> None:
+    async def scene(here: Here) -> None:
+        first, second = here.die(2)
+        here.lock(first)
+        pager = ScriptedOutlet("pager", lambda its: its == first or len(pager.offered) > 2)
+        here.publish(ScriptedOutlet("file"), pager)
+        await asyncio.sleep(CLAIM_SECONDS / 2)
+        assert [here.letter(id) for id in (first, second)] == ["pending", "delivered"]
+        assert pager.offered == [first, second, second]
 
     play(scene)
 

@@ -146,6 +146,26 @@ def test_what_is_forgotten_in_the_middle_of_a_sweep_was_not_seen(monkeypatch: py
     assert recovered(here) == 0
 
 
+def test_what_was_locked_when_it_was_to_be_recovered_is_watched_anew() -> None:
+    """Its owner, who waits for the same lock, has time to come first."""
+    here = Virtual(lease={"ttl": 30.0})
+    lose_machine(here, 2)
+    recover = here.store.recover
+    here.store.recover = lambda outcomes: [outcome.lease.id for outcome in outcomes]  # type: ignore[method-assign]
+
+    def sweep_after(seconds: float) -> int:
+        here.loop.advance(seconds)
+        here.loop.create_task(here.engine.recovery.sweep())
+        return recovered(here)
+
+    sweep_after(0.0)
+    assert sweep_after(15.0) == 0
+    here.store.recover = recover  # type: ignore[method-assign]
+    assert sweep_after(1.0) == 0
+    assert sweep_after(14.5) == 0
+    assert sweep_after(0.5) == 2
+
+
 def test_what_comes_due_before_the_first_worker_is_asked_for_starts_then() -> None:
     here = Virtual()
     other, (lease,) = claim_elsewhere(here, max_retries=1)

@@ -12,8 +12,45 @@ from supervisor.engine.signals import StopRequest
 from supervisor.engine.supervisor import ExitCode, Supervisor
 
 
+class Pruning:
+    """Of what there is no end."""
+
+    begun = 0
+
+    async def prune(self) -> None:
+        self.begun += 1
+        await asyncio.get_running_loop().create_future()
+
+
 async def fail() -> None:
     raise ZeroDivisionError
+
+
+def test_the_first_signal_is_the_first_however_the_end_began() -> None:
+    stop = StopRequest()
+    stop.ask("drained")
+    stop.signalled("SIGTERM")
+    assert stop.reason == "drained" and not stop.forced.is_set()
+    stop.signalled("SIGTERM")
+    assert stop.forced.is_set()
+
+
+def test_whoever_is_told_to_end_does_not_prune(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "FLUSH_SECONDS", 3600.0)
+
+    async def scene() -> None:
+        supervisor, engine = Supervisor(Settings()), Pruning()
+        supervisor._stop = StopRequest()
+        supervisor._stop.ask("drained")
+        pruning = asyncio.ensure_future(supervisor._prune(engine))  # type: ignore[arg-type]
+        while not engine.begun:
+            await asyncio.sleep(0)
+        supervisor._stop.signalled("SIGTERM")
+        await pruning
+        await supervisor._prune(engine)  # type: ignore[arg-type]
+        assert engine.begun == 1
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
 
 
 def test_a_second_signal_cuts_short_what_the_end_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
