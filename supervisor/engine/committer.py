@@ -229,7 +229,10 @@ class Committer:
         """As many as make a batch, unless that is under way. Those that are not ours any more have been told as stale."""
         if self._trying_locked is not None and not self._trying_locked.done():
             return
+        was_overfull = self.overfull
         self._forget_locked([it.lease for it in self._locked.values() if not self._leases.holds(it.lease)])
+        if was_overfull and not self.overfull:
+            self._relieved()
         if outcomes := list(self._locked.values()):
             self._trying_locked = self._settle_again(outcomes[: _as_fit(outcomes)])
 

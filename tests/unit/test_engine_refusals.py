@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from supervisor.engine import committer
 from supervisor.events import JobsLocked, JobsStale
 from supervisor.jobs import Outcome
 from supervisor.stores.base import RowRefused, RowsLocked
@@ -94,8 +95,8 @@ def pass_seconds(here: Virtual, seconds: int) -> None:
 
 
 def nothing_is_kept(here: Virtual) -> bool:
-    committer = here.engine.committer
-    return (committer.unsettled, committer._weight, len(here.engine.leases)) == (0, 0, 0)
+    its = here.engine.committer
+    return (its.unsettled, its._weight, len(here.engine.leases)) == (0, 0, 0)
 
 
 def test_outcomes_whose_rows_are_locked_are_kept_told_once_and_settled_when_they_are_free() -> None:
@@ -125,6 +126,17 @@ def test_a_kept_outcome_whose_job_is_taken_away_meanwhile_is_forgotten() -> None
     store.locked = frozenset()
     pass_seconds(here, 1)
     assert here.state(ids[3]) == "cancelled"
+
+
+def test_once_the_weight_of_kept_outcomes_is_gone_the_next_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "WAITING_WEIGHT", 1000)
+    here, _, _ = finished(3)
+    (next_id,) = here.enqueue("work")
+    here.ring()
+    assert here.engine.committer.overfull and here.state(next_id) == "ready"
+    here.engine.leases.drop([outcome.lease for outcome in here.engine.committer._locked.values()])
+    here.engine.committer.try_locked_again()
+    assert here.state(next_id) == "in_flight"
 
 
 def test_a_kept_outcome_that_is_refused_once_its_row_is_free_fails_its_job_alone() -> None:
