@@ -17,7 +17,7 @@ from supervisor.stores.moving import (
     Ticket,
     counts_of,
     moved_job,
-    refuse_full,
+    refuse_as_target,
     refuse_in_use,
     refuse_shut_for_another,
     told_to_go_to,
@@ -135,8 +135,7 @@ class Moving(Verbs):
     ) -> None:
         with self.transaction():
             self.run(LOCK)
-            if self.value("select 1 from {s}.jobs limit 1"):
-                raise refuse_full(self.url)
+            refuse_as_target(self.url, self._ticket(), bool(self.value("select 1 from {s}.jobs limit 1")))
             self.run("create table if not exists {s}.received(id text primary key)")
             self.run("insert into {s}.received values ($1)", ticket.id)
             for batch in batches:

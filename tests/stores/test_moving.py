@@ -185,6 +185,16 @@ def test_a_store_with_jobs_is_refused_and_the_source_is_as_before(shelves, sourc
     assert put(source) and len(jobs_of(target)) == 1
 
 
+def test_a_store_that_is_shut_itself_is_refused_even_for_no_jobs(shelves, source, target):
+    """Otherwise both would be shut, and each would send everybody to the other."""
+    move(left_alone(source), target)
+    with pytest.raises(StoreError, match=r"it is shut, for its own jobs were moved to .*; expected an empty store"):
+        move(target, source)
+    assert put(target)
+    with pytest.raises(StoreError, match="were moved to"):
+        put(source)
+
+
 def test_the_same_store_is_refused(shelves, source):
     with pytest.raises(StoreError, match="are the same store"):
         move(source, shelves[0].open())
