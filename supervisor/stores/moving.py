@@ -84,7 +84,7 @@ class Movable(Protocol):
 
     def shut(self, ticket: Ticket) -> None:
         """From here on nobody enqueues, claims or joins: they are told where to. Raises StoreError while a supervisor lives
-        here or a job is in flight."""
+        here or a job is in flight, or if it is shut already."""
 
     def note_arrival(self, ticket: Ticket) -> None: ...
 

@@ -80,6 +80,8 @@ class Moving(Verbs):
     def shut(self, ticket: Ticket) -> None:
         with self.transaction():
             self.run(LOCK)
+            if (shut_for := self._ticket()) is not None:
+                raise refuse_shut_for_another(self.url, shut_for)
             alive = [it for it in self.stats()["supervisors"] if it["state"] != "gone"]
             refuse_in_use(self.url, alive, self.value(f"select count(*) from {{s}}.jobs where state = {IN_FLIGHT}"))
             told = quoting.Literal(told_to_go_to(ticket.target)).as_string(None)

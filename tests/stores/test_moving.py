@@ -450,6 +450,21 @@ def test_a_copy_that_was_thought_dead_undoes_no_other(shelves, source, target, c
     assert source.ticket() == newer
 
 
+def test_of_two_copies_at_once_one_is_told_of_the_other(shelves, source, target, monkeypatch):
+    put(source)
+    first = Ticket("x", target.url, target.place())
+    shut = left_alone(source).shut
+
+    def late(ticket):
+        shelves[0].open().shut(first)
+        shut(ticket)
+
+    monkeypatch.setattr(source, "shut", late)
+    with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
+        move(source, target)
+    assert source.ticket() == first and jobs_of(target) == []
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_undoing_cut_short_is_called_again(shelves, source, target, cut_short, monkeypatch, when):
     reopen = source.reopen
