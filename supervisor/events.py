@@ -193,6 +193,12 @@ class StoreBack(NamedTuple):
     away_for: float
 
 
+class PruneRefused(NamedTuple):
+    """What is past its retention stays in the store, which does not let go of it: a foreign key of somebody else's, say."""
+
+    error: str
+
+
 class LoopGap(NamedTuple):
     """The supervisor itself stood still (suspended, stopped): it counts neither for heartbeats nor for timeouts."""
 

@@ -96,7 +96,8 @@ def checked(
     limit: int, queue_for: Callable[[str], str],
 ) -> EnqueueRow:  # fmt: skip
     """The row to enqueue, by the fields of NewJob in their order; or InvalidJob. `limit` is the most bytes of payload, and of
-    headers; `queue_for` gives the queue of a handler whose job names none. Plain: of bulk enqueue this is half the cost."""
+    headers; `queue_for` gives the queue of a handler whose job names none. Texts and numbers in it are plain ones, as every
+    store writes them, even if they were given as members of an enum. Plain: of bulk enqueue this is half the cost."""
     if delay is not None and at is not None:
         raise InvalidJob("delay and at: expected at most one of them")
     handler = _name("handler", handler)
@@ -122,7 +123,7 @@ def _wrong(key: str, expected: str, value: Any) -> NoReturn:
 def _name(key: str, value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not _is_name(value):
         _wrong(key, f"a name of 1 to {MAX_NAME} printable characters", value)
-    return value
+    return value if type(value) is str else str.__str__(value)
 
 
 @lru_cache(1024)
@@ -146,7 +147,7 @@ def _headers(value: Any, limit: int) -> str | None:
 def _whole(key: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         _wrong(key, f"a whole number from {least} to {most}", value)
-    return value
+    return value if type(value) is int else int.__int__(value)
 
 
 def _seconds(key: str, value: Any) -> float:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.engine.status import presence
 from supervisor.engine.writer import ignore_abandoned
-from supervisor.events import Bus, ClockStepped
-from supervisor.stores.base import Retention, Store
+from supervisor.events import Bus, ClockStepped, PruneRefused
+from supervisor.stores.base import Retention, Store, StoreError
 
 if TYPE_CHECKING:
     from supervisor.engine.engine import Engine
@@ -38,6 +38,7 @@ class Housekeeping:
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._ticks = 0
         self._announced_at = 0.0
+        self._prune_refused = ""
 
     def tick(self, state: str) -> None:
         self._ticks += 1
@@ -116,8 +117,15 @@ class Housekeeping:
             return
         kept = self._engine.settings.retention
         keep = Retention(kept.succeeded, kept.cancelled, kept.failed)
-        while await self._engine.writer.submit(lambda store: store.prune(keep, PRUNE_MOST)) >= PRUNE_MOST:
-            pass
+        refused = ""
+        try:
+            while await self._engine.writer.submit(lambda store: store.prune(keep, PRUNE_MOST)) >= PRUNE_MOST:
+                pass
+        except StoreError as error:  # jobs run without it
+            refused = str(error)
+            if refused != self._prune_refused:
+                self._bus.emit(PruneRefused(refused))
+        self._prune_refused = refused
 
 
 def _idle(worker: Mapping[str, Any]) -> bool:

@@ -56,6 +56,7 @@ class LogSubscriber:
             events.StoreBack: self._store_back,
             events.LoopGap: _loop_gap,
             events.ClockStepped: _clock_stepped,
+            events.PruneRefused: _prune_refused,
             events.ConfigReloaded: _config_reloaded,
             events.ConfigRefused: _config_refused,
             events.StatusDumped: _status_dumped,
@@ -270,6 +271,10 @@ def _clock_stepped(event: events.ClockStepped) -> None:
         "the clock was set %s by %s: jobs in backoff and delayed ones are due that much %s; running ones go on",
         *(where, format_duration(abs(event.seconds)), when),
     )
+
+
+def _prune_refused(event: events.PruneRefused) -> None:
+    _say(logging.ERROR, "what is past its retention stays in the store: %s", without_passwords(event.error))
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:

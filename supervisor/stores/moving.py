@@ -84,7 +84,7 @@ class Movable(Protocol):
 
     def shut(self, ticket: Ticket) -> None:
         """From here on nobody enqueues, claims or joins: they are told where to. Raises StoreError while a supervisor lives
-        here or a job is in flight."""
+        here or a job is in flight, or if it is shut already."""
 
     def note_arrival(self, ticket: Ticket) -> None: ...
 
@@ -107,7 +107,7 @@ class Movable(Protocol):
     def receive(
         self, ticket: Ticket, batches: Iterable[Sequence[MovedJob]], last_id: int, paused: frozenset[str]
     ) -> None:
-        """All in one transaction, under the ids they have. Raises StoreError unless this store is empty."""
+        """All in one transaction, under the ids they have. Raises StoreError unless this store is empty and not shut."""
 
     def has_received(self, ticket: Ticket) -> bool:
         """Never no while it is still being received, nor can that begin before the open transaction has ended."""
@@ -253,8 +253,14 @@ def refuse_shut_for_another(url: str, ticket: Ticket) -> StoreError:
     return StoreError(f"{url}: somebody else is moving its jobs to {ticket.target} meanwhile")
 
 
-def refuse_full(url: str) -> StoreError:
-    return StoreError(f"{url}: has jobs already; expected an empty store, since jobs keep their ids")
+def refuse_as_target(url: str, shut_for: Ticket | None, has_jobs: bool) -> None:
+    """Jobs that came to a shut store would be shut in there, even none: both would send everybody to the other."""
+    if shut_for is not None:
+        raise StoreError(
+            f"{url}: it is shut, for its own jobs were moved to {shut_for.target}; expected an empty store"
+        )
+    if has_jobs:
+        raise StoreError(f"{url}: has jobs already; expected an empty store, since jobs keep their ids")
 
 
 def moved_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]]) -> MovedJob:

@@ -6,11 +6,13 @@ transaction; neither is imported.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from typing import Any, Protocol
 from weakref import WeakSet
 
+import orjson
 import psycopg
 from psycopg import sql as quoting
 from psycopg.conninfo import conninfo_to_dict
@@ -69,7 +71,7 @@ class Guest:
         if caller.driver not in self._known:
             self._check_place(caller)
             self._known.add(caller.driver)
-        batches = [packed([enqueued(row) for row in part]) for part in parts_of(rows, AT_ONCE)]
+        batches = [_in_ascii(packed([enqueued(row) for row in part])) for part in parts_of(rows, AT_ONCE)]
         if len(batches) > 1 and not _in_transaction(caller.driver):
             raise StoreError(
                 f"connection: more than {AT_ONCE // 10**6} MB of jobs at once, on a connection in autocommit: "
@@ -170,6 +172,11 @@ def _check_driver(driver: Any) -> None:
         raise _unfit("it is closed")
     if driver.info.transaction_status == TransactionStatus.INERROR:
         raise _failed()
+
+
+def _in_ascii(text: str) -> str:
+    """The same JSON, whatever the encoding of the caller's connection can't hold."""
+    return text if text.isascii() else json.dumps(orjson.loads(text))
 
 
 def _in_transaction(driver: Any) -> bool:

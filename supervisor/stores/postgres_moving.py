@@ -17,7 +17,7 @@ from supervisor.stores.moving import (
     Ticket,
     counts_of,
     moved_job,
-    refuse_full,
+    refuse_as_target,
     refuse_in_use,
     refuse_shut_for_another,
     told_to_go_to,
@@ -80,6 +80,8 @@ class Moving(Verbs):
     def shut(self, ticket: Ticket) -> None:
         with self.transaction():
             self.run(LOCK)
+            if (shut_for := self._ticket()) is not None:
+                raise refuse_shut_for_another(self.url, shut_for)
             alive = [it for it in self.stats()["supervisors"] if it["state"] != "gone"]
             refuse_in_use(self.url, alive, self.value(f"select count(*) from {{s}}.jobs where state = {IN_FLIGHT}"))
             told = quoting.Literal(told_to_go_to(ticket.target)).as_string(None)
@@ -135,8 +137,7 @@ class Moving(Verbs):
     ) -> None:
         with self.transaction():
             self.run(LOCK)
-            if self.value("select 1 from {s}.jobs limit 1"):
-                raise refuse_full(self.url)
+            refuse_as_target(self.url, self._ticket(), bool(self.value("select 1 from {s}.jobs limit 1")))
             self.run("create table if not exists {s}.received(id text primary key)")
             self.run("insert into {s}.received values ($1)", ticket.id)
             for batch in batches:

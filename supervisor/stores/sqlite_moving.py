@@ -17,7 +17,7 @@ from supervisor.stores.moving import (
     Ticket,
     counts_of,
     moved_job,
-    refuse_full,
+    refuse_as_target,
     refuse_in_use,
     refuse_shut_for_another,
     told_to_go_to,
@@ -60,6 +60,8 @@ class Moving(Verbs):
 
     def shut(self, ticket: Ticket) -> None:
         with self.transaction():
+            if (shut_for := self._ticket()) is not None:
+                raise refuse_shut_for_another(self.url, shut_for)
             alive = [it for it in self.stats()["supervisors"] if it["state"] != "gone"]
             refuse_in_use(self.url, alive, self.value(f"select count(*) from jobs where state = {IN_FLIGHT}"))
             self.run(
@@ -113,8 +115,7 @@ class Moving(Verbs):
         self, ticket: Ticket, batches: Iterable[Sequence[MovedJob]], last_id: int, paused: frozenset[str]
     ) -> None:
         with self.transaction():
-            if self.value("select 1 from jobs limit 1"):
-                raise refuse_full(self.url)
+            refuse_as_target(self.url, self._ticket(), bool(self.value("select 1 from jobs limit 1")))
             self.run("create table if not exists received(id text primary key) without rowid")
             self.run("insert into received values (?)", ticket.id)
             for batch in batches:

@@ -185,6 +185,16 @@ def test_a_store_with_jobs_is_refused_and_the_source_is_as_before(shelves, sourc
     assert put(source) and len(jobs_of(target)) == 1
 
 
+def test_a_store_that_is_shut_itself_is_refused_even_for_no_jobs(shelves, source, target):
+    """Otherwise both would be shut, and each would send everybody to the other."""
+    move(left_alone(source), target)
+    with pytest.raises(StoreError, match=r"it is shut, for its own jobs were moved to .*; expected an empty store"):
+        move(target, source)
+    assert put(target)
+    with pytest.raises(StoreError, match="were moved to"):
+        put(source)
+
+
 def test_the_same_store_is_refused(shelves, source):
     with pytest.raises(StoreError, match="are the same store"):
         move(source, shelves[0].open())
@@ -438,6 +448,21 @@ def test_a_copy_that_was_thought_dead_undoes_no_other(shelves, source, target, c
     with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
         move(source, target)
     assert source.ticket() == newer
+
+
+def test_of_two_copies_at_once_one_is_told_of_the_other(shelves, source, target, monkeypatch):
+    put(source)
+    first = Ticket("x", target.url, target.place())
+    shut = left_alone(source).shut
+
+    def late(ticket):
+        shelves[0].open().shut(first)
+        shut(ticket)
+
+    monkeypatch.setattr(source, "shut", late)
+    with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
+        move(source, target)
+    assert source.ticket() == first and jobs_of(target) == []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -236,6 +236,15 @@ def test_nothing_is_left_on_the_connection(client, mine):
     assert mine.info.transaction_status == TransactionStatus.IDLE
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "EUC_JP", "SQL_ASCII"])
+def test_a_payload_need_not_fit_the_encoding_of_the_connection(shelf, store, client, encoding):
+    text = "\u00e9 \u6f22 \U0001f600 \\u00e9 \u0000"
+    with psycopg.connect(shelf.server.url, client_encoding=encoding) as mine:
+        id = client.enqueue("caf\u00e9", text, headers={"a": text}, connection=mine)
+    job = store.get(id)
+    assert (job["handler"], job["payload"], job["headers"]) == ("caf\u00e9", text, {"a": text})
+
+
 def test_what_is_wrong_with_a_job_is_said_before_anything_is_done(client, mine):
     with pytest.raises(InvalidJob, match="payload: inf is not a finite number"):
         client.enqueue("mail", float("inf"), connection=mine)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 from tests.system.command import Command, wait_for
 
@@ -71,6 +73,20 @@ def test_a_drain_drops_what_is_kept_for_no_time_and_still_tells_of_it(command: C
     assert command.jobs() == [] and command.status()["queues"] == []
     shown = command.call("jobs", "show", str(done))
     assert (shown.code, shown.out, shown.err) == (2, "", f"Error: no job {done}\n")
+
+
+def test_a_drain_whose_jobs_somebody_else_keeps_has_drained_all_the_same(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nretention: {succeeded: 0s}\n", plugins=JOBS)
+    done = command.enqueue("noop")
+    with closing(sqlite3.connect(command.folder / "jobs.db")) as database:
+        database.execute(
+            "create trigger keep before delete on jobs begin select raise(abort, 'kept for the audit'); end"
+        )
+    run = command.run("--drain")
+    assert run.wait(30) == 0
+    assert ": 1 succeeded" in run.out and "kept for the audit" in run.log
+    assert command.job(done)["state"] == "succeeded"
+    assert not list(command.folder.glob("jobs.db.bells/*")), "it has left"
 
 
 def test_failed_jobs_without_letters_go_too_and_none_keeps(command: Command) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from supervisor.engine import committer
-from supervisor.events import JobsLocked, JobsStale
+from supervisor.events import JobsLocked, JobsStale, PruneRefused
 from supervisor.jobs import Outcome
-from supervisor.stores.base import RowRefused, RowsLocked
+from supervisor.stores.base import Retention, RowRefused, RowsLocked
 from supervisor.stores.memory import MemoryStore
 from tests.unit.virtual import Virtual
 
@@ -160,3 +160,26 @@ def test_a_locked_outcome_is_tried_by_one_call_at_a_time_while_the_store_is_away
     for _ in range(10):
         here.engine.committer.try_locked_again()
     assert len(here.writer.waiting) == waiting
+
+
+class Keeping(MemoryStore):
+    """Somebody else's needs what is in it, unless `why` is empty."""
+
+    why = "a foreign key"
+
+    def prune(self, retention: Retention, limit: int) -> int:
+        if self.why:
+            raise RowRefused(self.why)
+        return super().prune(retention, limit)
+
+
+def test_what_cannot_be_pruned_is_told_once_and_nothing_ends_by_it() -> None:
+    store = Keeping()
+    here = Virtual(store=store)
+    for store.why in ("a foreign key", "a foreign key", "another", "", "another"):
+        for _ in range(10):
+            here.engine.tick("running")
+        here.loop.advance(0.1)
+    assert [event.error for event in here.events if isinstance(event, PruneRefused)] == [
+        "a foreign key", "another", "another",
+    ]  # fmt: skip

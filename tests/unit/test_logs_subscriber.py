@@ -163,6 +163,10 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "running ones go on",
         ),
         (
+            events.PruneRefused("postgresql://me:secret@db/jobs: a foreign key"),
+            "ERROR what is past its retention stays in the store: postgresql://***@db/jobs: a foreign key",
+        ),
+        (
             events.ConfigReloaded(("retry",), ("store",)),
             "INFO config read again: retry; need a restart: store",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -80,3 +81,19 @@ def test_a_part_of_many_is_as_that_part_of_a_list() -> None:
     assert list(rows[15:42]) == list(rows)[15:42]
     assert (rows[-1], len(rows[70:90])) == (list(rows)[-1], 10)
     assert Rows.of(rows) is rows
+
+
+class Handlers(str, Enum):  # noqa: UP042 (a StrEnum's text is its value anyway)
+    MAIL = "mail"
+
+
+class Ranks(int, Enum):
+    HIGH = 7
+
+
+def test_members_of_an_enum_are_what_they_stand_for() -> None:
+    """A store that writes a number as text would write the member's name."""
+    job = NewJob(Handlers.MAIL, queue=Handlers.MAIL, priority=Ranks.HIGH, max_retries=Ranks.HIGH)
+    row = row_of(job, limit=100, queue_for=queue_for)
+    assert row == row_of(NewJob("mail", queue="mail", priority=7, max_retries=7), limit=100, queue_for=queue_for)
+    assert {type(value) for value in row[:1] + row[2:4]} == {str, int} and type(row.max_retries) is int
