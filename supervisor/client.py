@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
@@ -25,20 +26,34 @@ Answer = TypeVar("Answer")
 # A store inherited by fork is kept here for ever: closing it, even by garbage collection, would touch the parent's.
 _inherited: list[Store] = []
 _clients: WeakSet[Client] = WeakSet()
+_registry = threading.RLock()
+
+
+def _let_go_before_fork() -> None:
+    _registry.acquire()
+    for client in _clients:
+        client._let_go()
+
+
+def _go_on_in_parent() -> None:
+    for client in _clients:
+        client._go_on()
+    _registry.release()
 
 
 def _start_over_in_child() -> None:
-    for client in list(_clients):
+    for client in _clients:
         client._start_over()
+    _registry.release()
 
 
-os.register_at_fork(after_in_child=_start_over_in_child)
+os.register_at_fork(before=_let_go_before_fork, after_in_parent=_go_on_in_parent, after_in_child=_start_over_in_child)
 
 
 class Client:
     """Enqueues into the store of `url`, of given Settings, or of the configuration that the command line would find.
 
-    Connects on first use in a process, and again in a child that was forked since. Thread-safe. A SQLite file that
+    Connects on first use in a process, and again in a child that was forked since (in the parent too, to a SQLite file). Thread-safe. A SQLite file that
     doesn't exist is refused unless `create`. While the store is away or locked, calls are tried again for `patience`
     seconds before they raise StoreAway. Raises StoreError, and InvalidJob (a ValueError) for jobs that can't be enqueued.
     """
@@ -49,11 +64,14 @@ class Client:
         self._lock = threading.Lock()
         self._opened: Store | None = None
         self._guest: Guest | None = None
-        _clients.add(self)
+        self._using = threading.RLock()  # around each try, so that a fork need not wait for the next
+        self._tries = 0
+        self._cut_off = False
+        with _registry:
+            _clients.add(self)
 
     def __enter__(self) -> Client:
-        with self._lock:
-            insist(self._store, self._patience)
+        self._ask(lambda store: None)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -113,28 +131,55 @@ class Client:
 
     def close(self) -> None:
         """Disconnect; the next use connects again."""
-        with self._lock:
-            store, self._opened = self._opened, None
-            if store is not None:
-                store.close()
+        with self._lock, self._using:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        store, self._opened = self._opened, None
+        if store is not None:
+            store.close()
+
+    def _let_go(self) -> None:
+        """Before a fork. SQLite's locks are the process's, and what it notes of them in memory a child believes of itself: it
+        would write to a log that others, who see no lock, have removed, and its jobs would be gone. So nothing is open then."""
+        if self._settings.store.scheme == "sqlite":
+            self._using.acquire()
+            if not self._tries:
+                with suppress(StoreError):
+                    self._disconnect()
+
+    def _go_on(self) -> None:
+        if self._settings.store.scheme == "sqlite":
+            self._using.release()
 
     def _start_over(self) -> None:
         """In a forked child: the parent's connection stays the parent's, and another thread may hold the lock for ever."""
-        self._lock = threading.Lock()
+        self._lock, self._using = threading.Lock(), threading.RLock()
         if self._opened is not None:
             _inherited.append(self._opened)
             self._opened = None
+            self._cut_off = (
+                self._settings.store.scheme == "sqlite"
+            )  # forked by a signal handler, in the middle of a try
 
     def _enqueue(self, rows: Sequence[EnqueueRow], connection: Any) -> list[int]:
         """The same `rows` at every try, by which the store knows a try whose commit it was not sure of."""
         if connection is not None:
             return self._as_guest().enqueue(connection, rows)
         with self._lock:
-            return insist(lambda: self._store().enqueue(rows), self._patience)
+            return insist(lambda: self._try(lambda store: store.enqueue(rows)), self._patience)
 
     def _ask(self, question: Callable[[Store], Answer]) -> Answer:
         with self._lock:
-            return insist(lambda: question(self._store()), self._patience)
+            return insist(lambda: self._try(question), self._patience)
+
+    def _try(self, use: Callable[[Store], Answer]) -> Answer:
+        with self._using:
+            self._tries += 1
+            try:
+                return use(self._store())
+            finally:
+                self._tries -= 1
 
     def _as_guest(self) -> Guest:
         with self._lock:
@@ -143,6 +188,11 @@ class Client:
             return self._guest
 
     def _store(self) -> Store:
+        if self._cut_off:
+            raise StoreError(
+                f"{self._settings.store.shown}: this process was forked while the thread that forked it was using the client: "
+                "SQLite can't be used in it any more"
+            )
         if self._opened is None:
             self._opened = self._open()
         return self._opened

