@@ -53,8 +53,8 @@ os.register_at_fork(before=_let_go_before_fork, after_in_parent=_go_on_in_parent
 class Client:
     """Enqueues into the store of `url`, of given Settings, or of the configuration that the command line would find.
 
-    Connects on first use in a process, and again in a child that was forked since (in the parent too, to a SQLite file). Thread-safe. A SQLite file that
-    doesn't exist is refused unless `create`. While the store is away or locked, calls are tried again for `patience`
+    Connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too.
+    Thread-safe. A SQLite file that doesn't exist is refused unless `create`. While the store is away or locked, calls are tried again for `patience`
     seconds before they raise StoreAway. Raises StoreError, and InvalidJob (a ValueError) for jobs that can't be enqueued.
     """
 
@@ -66,6 +66,7 @@ class Client:
         self._guest: Guest | None = None
         self._using = threading.RLock()  # around each try, so that a fork need not wait for the next
         self._tries = 0
+        self._closed_in_forks = self._settings.store.scheme == "sqlite"
         self._cut_off = False
         with _registry:
             _clients.add(self)
@@ -142,14 +143,14 @@ class Client:
     def _let_go(self) -> None:
         """Before a fork. SQLite's locks are the process's, and what it notes of them in memory a child believes of itself: it
         would write to a log that others, who see no lock, have removed, and its jobs would be gone. So nothing is open then."""
-        if self._settings.store.scheme == "sqlite":
+        if self._closed_in_forks:
             self._using.acquire()
             if not self._tries:
                 with suppress(StoreError):
                     self._disconnect()
 
     def _go_on(self) -> None:
-        if self._settings.store.scheme == "sqlite":
+        if self._closed_in_forks:
             self._using.release()
 
     def _start_over(self) -> None:
@@ -158,9 +159,7 @@ class Client:
         if self._opened is not None:
             _inherited.append(self._opened)
             self._opened = None
-            self._cut_off = (
-                self._settings.store.scheme == "sqlite"
-            )  # forked by a signal handler, in the middle of a try
+            self._cut_off = self._closed_in_forks  # by a signal handler, in the middle of a try
 
     def _enqueue(self, rows: Sequence[EnqueueRow], connection: Any) -> list[int]:
         """The same `rows` at every try, by which the store knows a try whose commit it was not sure of."""
