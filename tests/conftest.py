@@ -1,8 +1,14 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # by a shell that runs this in the background: so would all programs here
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -64,7 +64,7 @@ class ProcessChild:
         self._replied = 0  # of the first of these frames
         self._never_put: dict[int, int] = {}  # permits that its channel did not take, by frame
         self._beats = Beats()
-        self._dump = b""
+        self._dump = self._dump_before = b""
         self._kill_timer: asyncio.TimerHandle | None = None
         if ends is not None:
             self._watch(ends)
@@ -281,7 +281,7 @@ class ProcessChild:
     def _dumping(self) -> None:
         data = (self._read_pipe(self._ends.stack) if self._ends else None) or b""
         self._dump = (self._dump + data)[-CHUNK:]
-        if self._kill_timer is not None and data:
+        if self._kill_timer is not None and data and stacks.is_whole(_text(self._dump)):
             deadline = min(self._kill_timer.when(), self._loop.time() + STACK_QUIET)
             self._kill_timer.cancel()
             self._kill_timer = self._loop.call_at(deadline, self._kill_now)
@@ -331,6 +331,7 @@ class ProcessChild:
             return
         # The signal may interrupt the call that hangs, which must not pass for success: the job is condemned already.
         self._condemned = True
+        self._dump_before, self._dump = self._dump, b""  # written by itself, in case that nothing comes now
         linux.send_signal(self._pidfd, linux.STACK_SIGNAL)
         self._kill_timer = self._loop.call_later(STACK_WAIT, self._kill_now)
 
@@ -385,7 +386,7 @@ class ProcessChild:
             signal=None if number is None else linux.name_of_signal(number),
             peak_memory=peak,
             oom_suspected=oom,
-            stack=stacks.readable(self._dump.decode(errors="replace")),
+            stack=stacks.readable(_text(self._dump)) or stacks.readable(_text(self._dump_before)),
             stderr=stderr,
             unborn=self.why_unborn,
         )
@@ -426,6 +427,10 @@ class ProcessChild:
 
     def memory(self) -> int | None:
         return None if self.pid is None or self._pidfd is None else proctree.resident_bytes(self.pid)
+
+
+def _text(dump: bytes) -> str:
+    return dump.decode(errors="replace")
 
 
 def _how_it_ended(status: int | None) -> tuple[int | None, int | None]:

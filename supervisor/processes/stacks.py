@@ -10,6 +10,12 @@ HEART = "_beat"
 MOST = 16_384
 
 
+def is_whole(dump: str) -> bool:
+    """Whether it has come down to the worker's own frames: the main thread's are the last."""
+    frames = map(_MACHINERY.match, dump.splitlines())
+    return any(frame["function"] != HEART for frame in frames if frame)
+
+
 def readable(dump: str) -> str | None:
     """The last dump in `dump`, its threads in order; None if it shows nothing of a job."""
     threads: list[list[str]] = []

@@ -51,3 +51,11 @@ def test_of_two_dumps_the_last_is_shown() -> None:
     )
     assert "line 22" in shown
     assert "line 21" not in shown
+
+
+def test_a_dump_is_whole_once_the_main_thread_has_come_down_to_the_workers_own_frames() -> None:
+    dump = f"Timeout (0:00:00.500000)!\n{HEART}\n{OTHER}\n{MAIN}"
+    frames = dump.index("line 190 in _run_job\n") + len("line 190 in _run_job\n")
+    assert not any(stacks.is_whole(dump[:length]) for length in range(0, dump.index("line 190"), 7))
+    assert stacks.is_whole(dump[:frames])
+    assert stacks.is_whole(dump)
