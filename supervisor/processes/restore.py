@@ -84,6 +84,7 @@ class StackDumper:
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
+        signal.signal(STACK_SIGNAL, stay)  # whenever faulthandler's is not there: the default would end the process
 
     def arm(self) -> None:
         """Again and again: a job may have replaced the signal's handler."""

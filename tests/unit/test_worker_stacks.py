@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from supervisor.processes import stacks
 
 HEART = """Thread 0x00007f0000000001 (most recent call first):
@@ -59,3 +62,22 @@ def test_a_dump_is_whole_once_the_main_thread_has_come_down_to_the_workers_own_f
     assert not any(stacks.is_whole(dump[:length]) for length in range(0, dump.index("line 190"), 7))
     assert stacks.is_whole(dump[:frames])
     assert stacks.is_whole(dump)
+
+
+def test_a_stack_that_is_asked_for_while_the_dumper_is_armed_again_ends_nobody() -> None:
+    """In between, the signal's own handler is gone; its default would end the process."""
+    program = """
+import faulthandler, os, signal
+from supervisor.processes.linux import STACK_SIGNAL
+from supervisor.processes.restore import StackDumper
+
+ours, theirs = os.pipe()
+dumper = StackDumper(theirs)
+dumper.arm()
+faulthandler.unregister(STACK_SIGNAL)
+os.kill(os.getpid(), STACK_SIGNAL)
+dumper.arm()
+os.kill(os.getpid(), STACK_SIGNAL)
+assert b"most recent call first" in os.read(ours, 1000)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
