@@ -21,7 +21,7 @@ from supervisor.processes.port import Death, Listener, Reply
 CHUNK = 1 << 16
 CLOSED_FOR = 1.0  # seconds that a closed channel may come before the death that closed it
 STACK_WAIT = 0.040  # seconds from asking for a stack to SIGKILL
-STACK_QUIET = 0.002  # seconds of silence after which a stack is whole
+STACK_QUIET = 0.002  # seconds of silence after which a whole stack has nothing to add
 LONGEST_ERROR = 1 << 20  # bytes of an outcome besides its result: texts are cut by the worker, then escaped
 
 
