@@ -1,19 +1,25 @@
 """The channels of one worker, shared with nobody: made by the supervisor, the worker's ends sent to it by the nursery.
 
+All are pipes: a small message costs half of what it does on a socket, and to read many at once next to nothing.
 Everything is closed on exec. Whoever made descriptors 0-2 valid first never finds a channel there.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import socket
 from typing import NamedTuple
+
+APART = 200  # the first descriptor there
 
 
 class WorkerEnds(NamedTuple):
     """As sent with Fork, in this order. `life` is a reading end: nothing is ever written to it."""
 
     jobs: int
+    outcomes: int
     permits: int
     beat: int
     life: int
@@ -22,22 +28,30 @@ class WorkerEnds(NamedTuple):
     stderr: int
 
 
-class SupervisorEnds:
-    """`permits` is a second hold on the worker's taking end, to take back what it has not taken."""
+class SupervisorEnds(NamedTuple):
+    """`permits` is a second hold on the worker's taking end, to take back what it has not taken; `jobs` is None once there
+    are no more to come."""
 
-    __slots__ = ("beat", "jobs", "life", "permits", "permits_put", "stack", "stderr", "stdout")
+    jobs: int | None
+    outcomes: int
+    permits_put: int
+    permits: int
+    beat: int
+    life: int
+    stack: int
+    stdout: int
+    stderr: int
 
-    def __init__(self, opened: list[int], jobs: socket.socket, put: socket.socket, take: socket.socket) -> None:
-        self.jobs = jobs
-        self.permits_put = put
-        self.permits = take
-        self.beat, self.life, self.stack, self.stdout, self.stderr = opened
+    def without_jobs(self) -> SupervisorEnds:
+        """With that channel closed: the worker has come to its end."""
+        if self.jobs is not None:
+            os.close(self.jobs)
+        return self._replace(jobs=None)
 
     def close(self) -> None:
-        for end in (self.jobs, self.permits_put, self.permits):
-            end.close()
-        for fd in (self.beat, self.life, self.stack, self.stdout, self.stderr):
-            os.close(fd)
+        for fd in self:
+            if fd is not None:
+                os.close(fd)
 
 
 class Opened:
@@ -57,6 +71,10 @@ class Opened:
         self.fds += ends
         return ends
 
+    def copy(self, fd: int) -> int:
+        self.fds.append(copy := os.dup(fd))
+        return copy
+
     def close(self) -> None:
         for fd in self.fds:
             os.close(fd)
@@ -66,10 +84,10 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
     """Raises OSError, with nothing left open, when descriptors run out."""
     opened = Opened()
     try:
-        jobs, their_jobs = opened.pair()
-        put, take = opened.pair()
-        their_permits = os.dup(take)
-        opened.fds.append(their_permits)
+        their_jobs, jobs = opened.pipe()
+        outcomes, their_outcomes = opened.pipe()
+        their_permits, permits_put = opened.pipe()
+        permits = opened.copy(their_permits)
         beat, their_beat = opened.pipe()
         their_life, life = opened.pipe()
         stack, their_stack = opened.pipe()
@@ -78,18 +96,26 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
     except OSError:
         opened.close()
         raise
-    for fd in (jobs, beat, stack, stdout, stderr, their_beat):
+    for fd in (jobs, outcomes, permits_put, permits, beat, stack, stdout, stderr, their_beat):
         os.set_blocking(fd, False)
-    ours = SupervisorEnds(
-        [beat, life, stack, stdout, stderr],
-        socket.socket(fileno=jobs),
-        socket.socket(fileno=put),
-        socket.socket(fileno=take),
+    return (
+        SupervisorEnds(jobs, outcomes, permits_put, permits, beat, life, stack, stdout, stderr),
+        WorkerEnds(
+            their_jobs, their_outcomes, their_permits, their_beat, their_life, their_stack, their_stdout, their_stderr
+        ),
     )
-    theirs = WorkerEnds(their_jobs, their_permits, their_beat, their_life, their_stack, their_stdout, their_stderr)
-    return ours, theirs
 
 
 def close_ends(ends: WorkerEnds) -> None:
     for fd in ends:
         os.close(fd)
+
+
+def set_apart(ends: WorkerEnds) -> WorkerEnds:
+    """The same, where what is opened later does not land: a job that closes what is not its own, and then opens something,
+    must not have a worker's heartbeats or outcomes written to it."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = APART if soft == resource.RLIM_INFINITY else min(APART, soft // 2)
+    apart = WorkerEnds(*[fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least) for fd in ends])
+    close_ends(ends)
+    return apart

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import select
 import signal
-import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -62,7 +62,6 @@ class ProcessChild:
         self._condemned = False
         self._frames: deque[tuple[int, Sequence[Lease]]] = deque()
         self._replied = 0  # of the first of these frames
-        self._never_put: dict[int, int] = {}  # permits that its channel did not take, by frame
         self._beats = Beats()
         self._dump = self._dump_before = b""
         self._kill_timer: asyncio.TimerHandle | None = None
@@ -71,7 +70,8 @@ class ProcessChild:
 
     def _watch(self, ends: SupervisorEnds) -> None:
         self._loop.add_reader(ends.beat, self._beating)
-        self._loop.add_reader(ends.permits_put, self._permits_spoiled)
+        if ends.jobs is not None:
+            self._loop.add_reader(ends.jobs, self._jobs_shut)
         self._loop.add_reader(ends.stack, self._dumping)
         token = self.token.encode()
         self._stdout = Stream(self._loop, ends.stdout, token, self._running, self._runs_on, self._tell_stdout)
@@ -84,13 +84,9 @@ class ProcessChild:
         if ends is None or self.dying:
             return
         try:
-            put = ends.permits_put.send(bytes((frame,)) * len(leases), socket.MSG_DONTWAIT)
+            put = os.write(ends.permits_put, bytes((frame,)) * len(leases))
         except BlockingIOError:
             put = 0
-        except OSError:  # it has shut the channel, as a death alone does not
-            self._never_put[frame] = len(leases)
-            self._expect_end("it shut its permit channel")
-            return
         if put < len(leases):
             raise RuntimeError(f"worker {self.number}: no room for {len(leases)} permits: too many frames outstanding")
         self._frames.append((frame, leases))
@@ -102,34 +98,33 @@ class ProcessChild:
             self._send_unsent()
 
     def _send_unsent(self) -> None:
-        ends, unsent = self._ends, self._unsent
-        if ends is None:
+        jobs, unsent = self._ends.jobs if self._ends is not None else None, self._unsent
+        if jobs is None:
+            unsent.clear()
             return
         while unsent:
             try:
-                sent = ends.jobs.send(unsent[0])
+                sent = os.write(jobs, unsent[0])
             except BlockingIOError:
-                self._loop.add_writer(ends.jobs, self._send_unsent)
+                self._loop.add_writer(jobs, self._send_unsent)
                 return
-            except OSError:
+            except OSError:  # it is dead, or will be
                 unsent.clear()
                 break
             if sent == len(unsent[0]):
                 unsent.popleft()
             else:
                 unsent[0] = unsent[0][sent:]
-        self._loop.remove_writer(ends.jobs)
+        self._loop.remove_writer(jobs)
         if self._retiring:
-            self._shut_down(ends)
+            self._shut_jobs()
 
     def take_back(self) -> Mapping[int, int]:
-        taken, self._never_put = self._never_put, {}
+        taken: dict[int, int] = {}
         while self._ends is not None:
             try:
-                permits = self._ends.permits.recv(CHUNK, socket.MSG_DONTWAIT)
-            except OSError:
-                break
-            if not permits:
+                permits = os.read(self._ends.permits, CHUNK)
+            except BlockingIOError:
                 break
             for frame in permits:
                 taken[frame] = taken.get(frame, 0) + 1
@@ -142,33 +137,31 @@ class ProcessChild:
         self._frames = deque(pair for pair in kept if pair[1])
         self._note_replied(0)  # of the first frame all that is left may have been replied to
 
-    def _permits_spoiled(self) -> None:
-        """Nothing ever comes back through this channel."""
-        if self._ends is not None:
-            self._loop.remove_reader(self._ends.permits_put)
-            self._break("it wrote into its permit channel, or shut it")
+    def _jobs_shut(self) -> None:
+        """By the worker: nobody reads them any more."""
+        if self._ends is not None and self._ends.jobs is not None:
+            self._loop.remove_reader(self._ends.jobs)
+            self._expect_end("it closed its channel of jobs")
 
     def drain(self) -> None:
-        while self._ends is not None and self.pid is not None and self._read_jobs():
+        while self._ends is not None and self.pid is not None and self._read_outcomes():
             pass
 
     def _readable(self) -> None:
-        self._read_jobs()
+        self._read_outcomes()
 
-    def _read_jobs(self) -> bool:
+    def _read_outcomes(self) -> bool:
         ends = self._ends
         if ends is None:
             return False
         try:
-            data = ends.jobs.recv(CHUNK)
+            data = os.read(ends.outcomes, CHUNK)
         except BlockingIOError:
             return False
-        except OSError:
-            data = b""
         if not data:
-            self._loop.remove_reader(ends.jobs)
+            self._loop.remove_reader(ends.outcomes)
             if not self._retiring:
-                self._expect_end("it closed its channel")
+                self._expect_end("it closed its channel of outcomes")
             return False
         block = self._lines.block(data)
         if block is not None:
@@ -244,13 +237,9 @@ class ProcessChild:
         """Whether no outcome has come since the channel was drained."""
         if self._ends is None or self._reading:
             return False
-        try:
-            self._ends.jobs.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        return False
+        outcomes = select.poll()
+        outcomes.register(self._ends.outcomes, select.POLLIN)
+        return not outcomes.poll(0)
 
     def _first_unsettled(self) -> int | None:
         return self._frames[0][1][self._replied].id if self._frames else None
@@ -314,13 +303,13 @@ class ProcessChild:
             return
         self._retiring = True
         if not self._unsent:
-            self._shut_down(self._ends)
+            self._shut_jobs()
 
-    def _shut_down(self, ends: SupervisorEnds) -> None:
-        try:
-            ends.jobs.shutdown(socket.SHUT_WR)
-        except OSError:  # dead
-            pass
+    def _shut_jobs(self) -> None:
+        if self._ends is not None and self._ends.jobs is not None:
+            self._loop.remove_reader(self._ends.jobs)
+            self._loop.remove_writer(self._ends.jobs)
+            self._ends = self._ends.without_jobs()
 
     def kill(self, *, with_stack: bool = False) -> None:
         if self.dying:
@@ -355,7 +344,7 @@ class ProcessChild:
         self._pidfd = pidfd
         self._loop.add_reader(pidfd, self._exited)
         if self._ends is not None:  # it may have been quicker than the nursery's word of it
-            self._loop.add_reader(self._ends.jobs, self._readable)
+            self._loop.add_reader(self._ends.outcomes, self._readable)
         if self._killed:
             self._kill_now()
 
@@ -410,9 +399,11 @@ class ProcessChild:
     def _close(self) -> None:
         ends, self._ends = self._ends, None
         if ends is not None:
-            for fd in (ends.jobs, ends.permits_put, ends.beat, ends.stack):
+            for fd in (ends.outcomes, ends.beat, ends.stack):
                 self._loop.remove_reader(fd)
-            self._loop.remove_writer(ends.jobs)
+            if ends.jobs is not None:
+                self._loop.remove_reader(ends.jobs)
+                self._loop.remove_writer(ends.jobs)
             ends.close()
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)

@@ -10,7 +10,6 @@ import gc
 import os
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,14 +23,13 @@ from supervisor.events import HookFailed
 from supervisor.jobs import Job
 from supervisor.plugin_manager import PluginManager
 from supervisor.processes import failure, linux, wire
-from supervisor.processes.channels import WorkerEnds
+from supervisor.processes.channels import WorkerEnds, set_apart
 from supervisor.processes.middleware import Middleware
 from supervisor.processes.proctree import MARK
 from supervisor.processes.restore import StackDumper, Surroundings, least_harm, let_forks_obey, quiet_signals
 from supervisor.processes.stdio import Input, Output, flush_streams
 
 CHUNK = 1 << 16
-DONTWAIT = int(socket.MSG_DONTWAIT)  # the enum costs more than the call
 SYS = vars(sys)
 TICK = 0.25  # seconds; how often, at least, the heart looks whether a beat is due and arms the stack dump
 SILENT_TICKS = 2
@@ -64,10 +62,10 @@ def live(birth: Birth, ends: WorkerEnds, load: Callable[[], PluginManager]) -> N
     """The whole life of a worker, in a process that is its alone. `load` gives the plugins, imported or yet to be."""
     status = 1
     try:
+        ends = set_apart(ends)
         linux.die_with(ends.life)
         _settle_in(birth, ends)
-        Worker(birth, ends, load()).run()
-        status = 0
+        status = Worker(birth, ends, load()).run()
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -136,8 +134,7 @@ class Worker:
         self._plugins = plugins
         self._handlers = plugins.handlers
         self._result_limit = birth.result_limit
-        self._jobs = socket.socket(fileno=ends.jobs)
-        self._take_permit = socket.socket(fileno=ends.permits).recv
+        self._jobs, self._outcomes, self._permits = ends.jobs, ends.outcomes, ends.permits
         self._permit: bytes | None = None  # of a later frame, taken while looking for one of an earlier frame
         self._pid = os.getpid()
         self._harmless = least_harm()
@@ -153,35 +150,42 @@ class Worker:
         self._heart = Heart(ends.beat, birth.heartbeat, min([birth.heartbeat, *birth.heartbeats.values()]), self._stack)
         self._middleware = _middleware(plugins)
 
-    def run(self) -> None:
-        """Until the supervisor shuts its side of the channel."""
+    def run(self) -> int:
+        """Until the supervisor shuts its side of the channel; gives the exit status."""
         self._heart.start()
         self._plugins.call("supervisor_worker_started", worker=self._me)
         self._surroundings = Surroundings(self._stack.arm)
         for output in (self._stdout, self._stderr):
             output.settle(NO_JOB, mark=True)
-        self._jobs.sendall(wire.READY + b"\n")
+        os.write(self._outcomes, wire.READY + b"\n")
         lines = wire.Lines()
-        while data := self._jobs.recv(CHUNK):
-            for line in lines.split(data):
-                frame, jobs = orjson.loads(line)
-                self._run_frame(bytes((frame,)), jobs)
+        try:
+            while data := os.read(self._jobs, CHUNK):
+                for line in lines.split(data):
+                    frame, jobs = orjson.loads(line)
+                    self._run_frame(bytes((frame,)), jobs)
+        except OSError as error:  # not of a job, whose errors are told as its outcome
+            print(f"a job has closed what its worker talks with: {error.strerror}", file=sys.stderr)
+            return 1
         self._plugins.call("supervisor_worker_stopping", worker=self._me)
+        return 0
 
     def _run_frame(self, frame: bytes, jobs: list[list[Any]]) -> None:
         """Whoever takes a job's permit first has the job: where this finds none, the supervisor took the rest back."""
-        send, run, take = self._jobs.sendall, self._run_job, self._take_permit
-        permit = self._permit
+        outcomes, permits, permit = self._outcomes, self._permits, self._permit
+        run, read, write = self._run_job, os.read, os.write
         for row in jobs:
             if permit is None:
                 try:
-                    permit = take(1, DONTWAIT)
+                    permit = read(permits, 1)
                 except BlockingIOError:
                     break
             if permit != frame:
                 break
             permit = None
-            send(run(*row))
+            reply = run(*row)
+            while (written := write(outcomes, reply)) < len(reply):  # a signal came in between
+                reply = reply[written:]
         self._permit = permit
 
     def _run_job(

@@ -7,13 +7,13 @@ import signal
 from tests.system.command import Command
 
 HANDLERS = r"""
-    import gc, os, socket, time
+    import gc, os, time
     from supervisor import handler
 
     def channels():
         (worker,) = [found for found in gc.get_objects() if type(found).__name__ == "Worker"]
         return {
-            "jobs": worker._jobs.fileno(), "beats": worker._heart._pipe, "permits": worker._take_permit.__self__.fileno()
+            "jobs": worker._jobs, "outcomes": worker._outcomes, "permits": worker._permits, "beats": worker._heart._pipe
         }
 
     def write_without_end(fd, data):
@@ -30,7 +30,6 @@ HANDLERS = r"""
         "beats without end": lambda fd: write_without_end(fd, b"." * 65536),
         "a line without end": lambda fd: write_without_end(fd, b"x" * 65536),
         "an end": os.close,
-        "a shut door": lambda fd: socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RDWR),
     }
 
     @handler(max_retries=0, timeout="none")
@@ -40,8 +39,19 @@ HANDLERS = r"""
         time.sleep(3600)
 
     @handler(max_retries=0)
-    def spoil_reading_and_return(job):
-        socket.socket(fileno=os.dup(channels()["permits"])).shutdown(socket.SHUT_RD)
+    def close_permits_and_return(job):
+        os.close(channels()["permits"])
+
+    @handler(max_retries=0)
+    def close_all_and_open(job):
+        for fd in range(3, 1024):
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+        for number in range(job.payload["files"]):
+            os.open(f"{job.payload['folder']}/{number}", os.O_RDWR | os.O_CREAT)
+        time.sleep(0.5)
 
     @handler(max_retries=0)
     def good(job):
@@ -53,9 +63,8 @@ HANDLERS = r"""
             time.sleep(0.05)
 """
 SPOILT = [
-    ("jobs", "rubbish"), ("jobs", "an empty line"), ("jobs", "a deep line"), ("jobs", "a line without end"), ("jobs", "an end"),
-    ("jobs", "a shut door"), ("beats", "rubbish"), ("beats", "beats without end"), ("beats", "an end"), ("permits", "rubbish"),
-    ("permits", "a shut door"),
+    ("outcomes", "rubbish"), ("outcomes", "an empty line"), ("outcomes", "a deep line"), ("outcomes", "a line without end"),
+    ("outcomes", "an end"), ("jobs", "an end"), ("beats", "rubbish"), ("beats", "beats without end"), ("beats", "an end"),
 ]  # fmt: skip
 
 
@@ -73,14 +82,27 @@ def test_a_job_that_spoils_a_channel_is_a_crash_and_its_siblings_are_unharmed(co
         assert job["errors"][-1]["cause"] == "crash", (spoilt, job["errors"])
         for id in behind:
             assert command.until(id, "succeeded")["errors"] == [], spoilt
-    command.until(command.enqueue("spoil_reading_and_return"), "succeeded")
+    command.until(command.enqueue("close_permits_and_return"), "succeeded")
     for number in range(5):
         assert command.until(command.enqueue("good", number), "succeeded")["errors"] == []
     (command.folder / "over").touch()
     assert command.until(sibling, "succeeded")["errors"] == []
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
+    assert "a job has closed what its worker talks with: Bad file descriptor" in run.log
     assert "Traceback" not in run.log
+
+
+def test_what_a_job_opens_where_it_closed_the_channels_of_its_worker_gets_nothing_of_them(command: Command) -> None:
+    (opened := command.folder / "opened").mkdir()
+    command.write(config="workers: {count: 1, heartbeat: 100ms}\n", plugins={"handlers.py": HANDLERS})
+    run = command.run()
+    command.until(command.enqueue("close_all_and_open", {"folder": str(opened), "files": 30}), "failed")
+    command.until(command.enqueue("good", 7), "succeeded")
+    assert sorted(int(file.name) for file in opened.iterdir()) == list(range(30))
+    assert [file.read_bytes() for file in opened.iterdir()] == [b""] * 30
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
 
 
 FORGED = {

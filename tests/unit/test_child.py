@@ -34,7 +34,7 @@ class Played:
         self.write(wire.READY + b"\n")
 
     def write(self, text: bytes) -> None:
-        os.write(self.ends.jobs, text)
+        os.write(self.ends.outcomes, text)
         self.child.drain()
 
     def take_permit(self) -> None:
