@@ -9,7 +9,7 @@ from _signal import getsignal, pthread_sigmask  # type: ignore[import-not-found]
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.processes.linux import STACK_SIGNAL
 
@@ -60,17 +60,37 @@ def _obey_signals() -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
-def least_harm() -> int:
-    """Nanoseconds, measured as a job's are, below which no call of a handler can have left anything behind here: what the
-    quickest call that could takes at the very least."""
+class LeastHarm(NamedTuple):
+    """Nanoseconds, measured as a job's are, below which no call of a handler can have left anything behind here, and below
+    which nothing but another umask, or output that doesn't block: what the quickest call that could takes at the very least."""
+
+    slight: int
+    serious: int
+
+
+def least_harm() -> LeastHarm:
     mask = os.umask(0o077)
     os.umask(mask)
 
-    def harm(mask: int) -> None:
+    def umask(mask: int) -> None:
         os.umask(mask)
 
-    least = min(_time_of(harm, mask) for _ in range(_TRIALS))
-    return int(least * _MARGIN)
+    def unblock(fd: int) -> None:
+        os.set_blocking(fd, True)
+
+    def close(fd: int) -> None:
+        os.close(fd)
+
+    def alarm(seconds: int) -> None:
+        signal.alarm(seconds)
+
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        slight = min(min(_time_of(umask, mask), _time_of(unblock, null)) for _ in range(_TRIALS))
+        serious = min(min(_time_of(close, os.dup(null)), _time_of(alarm, 0)) for _ in range(_TRIALS))
+    finally:
+        os.close(null)
+    return LeastHarm(int(slight * _MARGIN), int(serious * _MARGIN))
 
 
 def _time_of(call: Callable[[int], None], argument: int) -> int:
@@ -110,8 +130,7 @@ class Surroundings:
 
     def put_back(self, *, thorough: bool) -> None:
         """`thorough` arms the stack dump again too, which costs more than all the rest."""
-        if os.umask(self._mask) != self._mask:
-            os.umask(self._mask)
+        self.put_back_umask()
         if os.environ is not self._environ or self._environ._data != self._variables:  # type: ignore[attr-defined]
             self._put_back_environment()
         if _dispositions() != self._signals:
@@ -120,6 +139,9 @@ class Surroundings:
         self._put_back_timers()
         if thorough:
             self._rearm()
+
+    def put_back_umask(self) -> None:
+        os.umask(self._mask)
 
     def _put_back_directory(self) -> None:
         try:

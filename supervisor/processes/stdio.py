@@ -81,7 +81,7 @@ class Input:
     def settle(self) -> None:
         stream = self._stream
         try:
-            held = os.path.samestat(os.fstat(0), self._null)
+            held = _same(os.fstat(0), self._null)
         except OSError:
             held = False
         if not held:
@@ -116,8 +116,7 @@ class Output:
 
         With `mark` in any case: the supervisor may have read already what the job, or a program of it, wrote.
         """
-        if not os.get_blocking(self._pipe):  # a job or a program has made it so for all that write into it
-            os.set_blocking(self._pipe, True)
+        self.make_blocking()
         stream = self.stream
         current = getattr(sys, self._name, None)
         if current is not stream or _is_closed(stream):
@@ -127,7 +126,7 @@ class Output:
         if stream.wrote:
             self._flush(stream)
         try:
-            if not os.path.samestat(os.fstat(self._fd), self._status):
+            if not _same(os.fstat(self._fd), self._status):
                 self._point()
             fcntl.ioctl(self._fd, termios.FIONREAD, self._buffered)
         except OSError:
@@ -138,6 +137,11 @@ class Output:
             self._write(b"%b %d\n" % (self._token, job_id))
             fcntl.ioctl(self._fd, termios.FIONREAD, self._buffered)
             self._seen = bytes(self._buffered)
+
+    def make_blocking(self) -> None:
+        """A job or a program has perhaps made it otherwise for all that write into it."""
+        if not os.get_blocking(self._pipe):
+            os.set_blocking(self._pipe, True)
 
     def _point(self) -> None:
         os.dup2(self._pipe, self._fd)
@@ -159,6 +163,10 @@ class Output:
             os.write(self._pipe, mark)
         except BlockingIOError:  # a program of the job has made the pipe non-blocking, and it is full
             pass
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    return one.st_ino == other.st_ino and one.st_dev == other.st_dev
 
 
 def _is_closed(stream: Any) -> bool:

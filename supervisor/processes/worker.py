@@ -137,7 +137,7 @@ class Worker:
         self._jobs, self._outcomes, self._permits = ends.jobs, ends.outcomes, ends.permits
         self._permit: bytes | None = None  # of a later frame, taken while looking for one of an earlier frame
         self._pid = os.getpid()
-        self._harmless = least_harm()
+        self._slight, self._serious = least_harm()
         self._me = Me(self._pid, birth.number)
         token = birth.token.encode()
         self._stdin = Input()
@@ -216,14 +216,19 @@ class Worker:
             took = perf_counter_ns() - start
             reply = wire.encode_failure(job_id, took // 1000, *failure.told(error, handler))
         out, err = self._stdout.stream, self._stderr.stream
+        own = took if middleware is None else middleware.took or took
         if (
-            (took if middleware is None else middleware.took or took) > self._harmless
+            own > self._serious
             or out.wrote
             or err.wrote
             or SYS.get("stdout") is not out
             or SYS.get("stderr") is not err
         ):
             self._clean_up(job_id, took)
+        elif own > self._slight:
+            self._stdout.make_blocking()
+            self._stderr.make_blocking()
+            self._surroundings.put_back_umask()
         return reply
 
     def _encode_result(self, job_id: int, took: int, result: Any) -> bytes:
