@@ -20,7 +20,7 @@ from supervisor.stores.base import RowsLocked, Store
 BATCH = 2000
 AT_ONCE = 2  # batches: while one is written, the writer's next is there already
 MARK_AFTER = 0.001  # seconds that a job has run
-BATCH_WEIGHT = 16_000_000  # characters of results, or of what failures tell
+BATCH_WEIGHT = 16_000_000  # see _weight
 WAITING_WEIGHT = 64_000_000
 LAST_TRIES = 5
 LAST_TRIES_EVERY = 0.3  # seconds
@@ -49,7 +49,7 @@ class Committer:
         self._ready = ready
         self._running = running
         self._relieved = relieved
-        self._weight = 0  # characters of the results that are not settled yet
+        self._weight = 0  # of all that is not settled yet
         self.batches_settled = 0
         self._waiting: list[Outcome] = []
         self._under_way = 0
@@ -91,8 +91,9 @@ class Committer:
                 await self._ended.wait()
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        self._waiting += [o if o[7] is not None else self.decide(o) for o in outcomes]
-        self._weight += _weight(outcomes)
+        decided = [o if o[7] is not None else self.decide(o) for o in outcomes]
+        self._waiting += decided
+        self._weight += _weight(decided)
         if self._under_way < AT_ONCE:
             self._settle_next()
 
@@ -116,7 +117,7 @@ class Committer:
         return lambda: budget.spend(self._now())
 
     def _settle_next(self) -> None:
-        count = _as_fit(self._waiting)
+        count = BATCH if self._weight <= BATCH_WEIGHT else _as_fit(self._waiting)
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         if batch:
             self._settle(batch)
@@ -250,19 +251,20 @@ def _settle_free(store: Store, batch: Sequence[Outcome]) -> Settled:
 
 
 def _weight(outcomes: Sequence[Outcome]) -> int:
-    return sum([len(outcome[2]) for outcome in outcomes if outcome[2]])
+    """Characters of results, or of what failures tell."""
+    return sum([_length(outcome[2], outcome[4]) for outcome in outcomes if outcome[2] or outcome[4] is not None])
 
 
-def _length(failure: Failure) -> int:
+def _length(result: str | None, failure: Failure | None) -> int:
+    if failure is None:
+        return len(result or "")
     texts = (failure.message, failure.traceback, failure.stack, failure.stderr)
     return sum(len(text) for text in texts if text)
 
 
 def _as_fit(outcomes: Sequence[Outcome]) -> int:
     """How many of the first make a batch."""
-    weights = accumulate(
-        [len(outcome[2] or "") if outcome[4] is None else _length(outcome[4]) for outcome in outcomes[:BATCH]]
-    )
+    weights = accumulate([_length(outcome[2], outcome[4]) for outcome in outcomes[:BATCH]])
     return bisect_right([*weights], BATCH_WEIGHT) + 1
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, chain, groupby, zip_longest
-from operator import attrgetter
+from operator import itemgetter
 from typing import NamedTuple
 
 from supervisor.config import RetrySettings, Settings
@@ -19,7 +18,7 @@ from supervisor.events import Bus, JobsClaimed, QueuesSeen
 from supervisor.jobs import Lease, Tier
 from supervisor.processes.places import Worker
 from supervisor.processes.pool import FRAME_JOBS, FRAME_SECONDS, Pool
-from supervisor.stores.base import Resolve, Store, Take, Waiting
+from supervisor.stores.base import Resolve, Store, Take, Waiting, by_queue_and_tier
 
 HELD_SECONDS = 0.100
 HELD_EACH = 3000  # jobs per worker: what one gets through in that time at best
@@ -381,9 +380,11 @@ class Fetcher:
         self.pump()
 
     def _note_waiting(self, claimed: Claimed) -> None:
-        taken = Counter([(lease[3], lease[8]) for lease in claimed.leases])
+        taken = by_queue_and_tier(claimed.leases)
         left = {
-            queue: Waiting(ready.fresh - taken[queue, Tier.FRESH], ready.retries - taken[queue, Tier.RETRY])
+            queue: Waiting(
+                ready.fresh - taken.get((queue, Tier.FRESH), 0), ready.retries - taken.get((queue, Tier.RETRY), 0)
+            )
             for queue, ready in claimed.waiting.items()
         }
         self._waiting = left
@@ -424,7 +425,7 @@ class Fetcher:
         if known_most is not None and len(leases) > known_most:
             self._give_back(leases[known_most:], "more than can be held")
             leases = leases[:known_most]
-        for queue, own in groupby(leases, attrgetter("queue")):
+        for queue, own in groupby(leases, itemgetter(3)):
             self._lane(queue).add(own)
         self._count += len(leases)
         self._moved_at = self._loop.time()

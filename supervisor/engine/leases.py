@@ -28,14 +28,17 @@ class Leases:
 
     def add(self, leases: Sequence[Lease]) -> None:
         self.weight += _weight(leases) - _weight(self.same_jobs(leases))
-        self._held.update([(lease[0], lease) for lease in leases])
+        self._held.update({lease[0]: lease for lease in leases})
 
     def drop(self, leases: Iterable[Lease]) -> None:
         """Those that are held."""
-        ours = {lease[0]: lease for lease in self.of_ours(leases)}
-        for id in ours:
-            del self._held[id]
-        self.weight -= _weight(ours.values())
+        held, weight = self._held, 0
+        for lease in leases:
+            ours = held.get(lease[0])
+            if ours is not None and ours[1] == lease[1]:
+                del held[lease[0]]
+                weight += len(ours[4])
+        self.weight -= weight
 
     def holds(self, lease: Lease) -> bool:
         return bool(self.of_ours((lease,)))

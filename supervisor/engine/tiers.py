@@ -69,7 +69,7 @@ class Lane:
         """Behind what is there, each in its tier; the leases come in order."""
         fresh, urgent_from = self.fresh.append, self.urgent_from
         for lease in leases:
-            if lease.tier == 0 and lease.priority < urgent_from:
+            if lease[8] == 0 and lease[7] < urgent_from:
                 fresh(lease)
             else:
                 self._tier_of(lease).append(lease)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Protocol
 
 from supervisor.events import Bus, JobStarted, NurseryDied, NurseryStarted, WorkerDied, WorkerSaid, WorkerStarted
@@ -164,18 +164,16 @@ class Pool:
         if self.max_jobs is not None:
             most = min(most, self.max_jobs - worker.done - len(worker.sent))
         frame: list[Lease] = []
-        seconds, size, count, handler, each = 0.0, 0, 0, None, 0.0
-        while count < most and seconds < FRAME_SECONDS and size < FRAME_BYTES:
-            lease = next(in_turn, None)
-            if lease is None:
-                break
+        seconds, size, handler, each = 0.0, 0, None, 0.0
+        for lease in islice(in_turn, max(0, most)):
             frame.append(lease)
-            count += 1
             size += len(lease[4])
             if lease[2] != handler:
                 handler = lease[2]
                 each = self.times.of(handler) or FRAME_SECONDS
             seconds += each
+            if seconds >= FRAME_SECONDS or size >= FRAME_BYTES:
+                break
         return frame
 
     def send(self, worker: Worker, leases: Sequence[Lease]) -> None:
@@ -288,9 +286,11 @@ class Pool:
         self.listener.changed()
 
     def _learn(self, leases: Sequence[Lease], replies: Sequence[Reply]) -> None:
-        times = iter([reply[2] for reply in replies])
+        start = 0
         for handler, run in groupby([lease[2] for lease in leases]):
-            self.times.learn(handler, [next(times) for _ in run])
+            end = start + len([*run])
+            self.times.learn(handler, [reply[2] for reply in replies[start:end]])
+            start = end
 
     def _recycle(self, worker: Worker) -> None:
         if worker.state is not State.READY or worker.sent:

@@ -7,6 +7,7 @@ own unless one is open (`transaction()`), in which case it joins that: so settle
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -87,6 +88,14 @@ class Look(NamedTuple):
 
     waiting: dict[str, Waiting]
     next_due: float | None
+
+
+def by_queue_and_tier(leases: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int], int]:
+    """How many there are of each (queue, tier). Rows of a lease do as well; most batches are of one kind."""
+    queues, tiers = {lease[3] for lease in leases}, {lease[8] for lease in leases}
+    if len(queues) == len(tiers) == 1:
+        return {(queues.pop(), tiers.pop()): len(leases)}
+    return Counter([(lease[3], lease[8]) for lease in leases])
 
 
 class Take(NamedTuple):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from supervisor.jobs import Lease, Policy
-from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreError, StoreUnsure, Take, Waiting
+from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreError, StoreUnsure, Take, Waiting, by_queue_and_tier
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
 from supervisor.stores.postgres_db import CommitUnknown, array, packed
@@ -37,7 +37,6 @@ NOW = "(select {s}.clock())"
 LENGTH = "coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)"
 TEXTS_OF_LEASE = "coalesce(payload, ''), headers"
 LEASE = f"""id, token, handler, queue, {TEXTS_OF_LEASE}, retries, priority, tier, due_at, created_at, policy, options"""
-QUEUE_AND_TIER = itemgetter(3, 8)  # of a lease, and of a row of LEASE
 
 ENQUEUE = f"""with put as (
     insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
@@ -268,7 +267,7 @@ class Claims(Locks):
             rows = self._as_fit(rows)
             for policy, ids in self._by_policy(rows, resolve).items():
                 self.later(CLAIM, self.owner_id, microseconds(ttl), policy, array(ids))
-            for (queue, tier), n in Counter(map(QUEUE_AND_TIER, rows)).items():
+            for (queue, tier), n in by_queue_and_tier(rows).items():
                 self.count(READY, queue, tier, -n)
                 self.count(IN_FLIGHT, queue, tier, n)
             return leases_from(rows)

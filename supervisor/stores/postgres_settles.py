@@ -8,11 +8,11 @@ from operator import itemgetter
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Outcome
-from supervisor.stores.base import Lapsed, RowsLocked
+from supervisor.stores.base import Lapsed, RowsLocked, by_queue_and_tier
 from supervisor.stores.codes import FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.lifeline import is_gone
 from supervisor.stores.moves import KEEP, RESET, destination, lapses_after
-from supervisor.stores.postgres_claims import ALL, LEASE, NOW, QUEUE_AND_TIER, TEXTS_OF_LEASE, Claims, leases_from
+from supervisor.stores.postgres_claims import ALL, LEASE, NOW, TEXTS_OF_LEASE, Claims, leases_from
 from supervisor.stores.postgres_db import array, packed
 from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
 
@@ -163,7 +163,7 @@ class Settles(Claims):
         leases = [outcome[0] for outcome in outcomes]
         there = set(self.rows(SUCCEED, *_pairs(leases), tooks, results if any(results) else None))
         accepted = leases if len(there) == len(leases) else [lease for lease in leases if lease[:2] in there]
-        for (queue, tier), n in Counter(map(QUEUE_AND_TIER, accepted)).items():
+        for (queue, tier), n in by_queue_and_tier(accepted).items():
             self.count(IN_FLIGHT, queue, tier, -n)
             self.count(SUCCEEDED, queue, tier, n)
         return there

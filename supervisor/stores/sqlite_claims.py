@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 from supervisor.jobs import Lease
-from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreAway, StoreError, Take, Waiting
+from supervisor.stores.base import EnqueueRow, Look, Resolve, StoreAway, StoreError, Take, Waiting, by_queue_and_tier
 from supervisor.stores.bells import Bells
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.moves import waiting_of
@@ -23,7 +22,6 @@ ENQUEUED_AT_ONCE = 100  # rows in one statement: each pays for the id sequence o
 CLAIM_LENGTH = 16_000_000  # and in one claim: reading them takes several times as much memory, for a moment
 _WEIGHED = 64
 
-QUEUE_AND_TIER = itemgetter(3, 8)  # of a lease
 LENGTH = "coalesce(length(payload), 0) + coalesce(length(headers), 0)"
 
 DUE = f"""(select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at, id limit ?)"""
@@ -158,7 +156,7 @@ class Claims(Policies):
             until = self.now() + microseconds(ttl)
             for policy, ids in self.by_policy(rows, resolve).items():
                 self.run(CLAIM, self.owner_id, until, policy, packed(ids))
-            for (queue, tier), n in Counter(map(QUEUE_AND_TIER, rows)).items():
+            for (queue, tier), n in by_queue_and_tier(rows).items():
                 self.count(READY, queue, tier, -n)
                 self.count(IN_FLIGHT, queue, tier, n)
             return self.leases_from(rows)
@@ -187,7 +185,7 @@ class Claims(Policies):
 
     def _pick(self, take: Take) -> list[list[Any]]:
         fresh = self.rows(CANDIDATE, CANDIDATES, take.queue, 0, take.limit)
-        urgent = sum(1 for row in fresh if row[7] >= take.urgent)
+        urgent = len([row for row in fresh if row[7] >= take.urgent])
         most = take.retries_wanted(len(fresh))
         retries = self.rows(CANDIDATE, CANDIDATES, take.queue, 1, most) if most else []
         return take.pick(fresh, urgent, retries)

@@ -8,12 +8,12 @@ from operator import attrgetter
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Outcome
-from supervisor.stores.base import Lapsed
+from supervisor.stores.base import Lapsed, by_queue_and_tier
 from supervisor.stores.bells import Bells
 from supervisor.stores.codes import CANCELLED, FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.moves import KEEP, RESET, destination, lapses_after
 from supervisor.stores.shapes import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
-from supervisor.stores.sqlite_claims import QUEUE_AND_TIER, Claims
+from supervisor.stores.sqlite_claims import Claims
 from supervisor.stores.sqlite_db import packed
 from supervisor.stores.sqlite_policies import BY_ID, LEASE, LIGHT_LEASE, ids_of
 
@@ -156,17 +156,19 @@ class Settles(Claims):
 
     def _succeed(self, outcomes: Sequence[Outcome]) -> list[int]:
         accepted, stale = self._settle(self._run_succeed, outcomes, self.now())
-        for (queue, tier), n in Counter(map(QUEUE_AND_TIER, [it[0] for it in accepted])).items():
+        for (queue, tier), n in by_queue_and_tier([it[0] for it in accepted]).items():
             self.count(IN_FLIGHT, queue, tier, -n)
             self.count(SUCCEEDED, queue, tier, n)
         return stale
 
     def _run_succeed(self, outcomes: Sequence[Outcome], now: int) -> int:
         by_token: dict[int, dict[int, str | int | None]] = {}
+        last: int | None = None
         for outcome in outcomes:
             lease, result, took = outcome[0], outcome[2], outcome[3]
+            if lease[1] != last:
+                rows = by_token.setdefault(last := lease[1], {})
             micros = None if took is None else int(took * 1e6)
-            rows = by_token.setdefault(lease[1], {})
             rows[lease[0]] = micros if result is None else f"{'' if micros is None else micros}:{result}"
         return sum(self.run(SUCCEED, now, packed(rows), token) for token, rows in by_token.items())
 
