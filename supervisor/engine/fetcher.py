@@ -23,7 +23,7 @@ from supervisor.stores.base import Resolve, Store, Take, Waiting, by_queue_and_t
 HELD_SECONDS = 0.100
 HELD_EACH = 3000  # jobs per worker: what one gets through in that time at best
 HELD_MOST = 20_000
-CLAIM_MOST = 2000  # at once: whoever else writes has to wait for it
+CLAIM_MOST = 1000  # at once: whoever else writes has to wait for it
 HELD_WEIGHT = 64_000_000  # characters of payloads
 STRANGERS_MOST = 1000
 HEAD_START = 0.5  # seconds by which those that may have a handler look before those that don't
@@ -117,7 +117,9 @@ class Fetcher:
         self._lanes: dict[str, Lane] = {}
         self._turn = 0
         self._count = 0
-        self._claiming = False
+        self._claims = 0  # under way
+        self._wanted = 0  # by these
+        self._begun = False  # the last of them: what is wanted now comes with the next commit
         self._more = True  # the store may have claimable jobs
         self._rung = False  # it was said so while a claim was under way
         self._changed = False  # a worker has, since the last claim began: what held jobs off may do so no more
@@ -152,12 +154,12 @@ class Fetcher:
     @property
     def claiming(self) -> bool:
         """A claim is under way, and may bring jobs."""
-        return self._claiming
+        return self._claims > 0
 
     @property
     def quiet(self) -> bool:
         """Nothing held, and at the last look nothing claimable in the store."""
-        return not self._count and not self._claiming and not self._more
+        return not self._count and not self._claims and not self._more
 
     def ready_in(self, queue: str) -> int:
         waiting = self._waiting.get(queue)
@@ -211,10 +213,16 @@ class Fetcher:
             return
         if self._count:
             self._dispatch()
-        if self._more and not self._claiming and not self.closed:
+        if not self._more or self.closed:
+            return
+        if not self._claims:
             want = self._room()
             if want > 0 or self._came_due or (self._rung and self._only_retries_held()):
                 self._claim(want)
+        elif self._claims == 1 and self._begun and not self._strangers and (want := self._room()) >= CLAIM_MOST:
+            # Jobs so quick that it takes as long to claim them as to run them: while the loop hands out what the one claim
+            # brings, the writer goes on with the other, and with what is to be settled, in one commit.
+            self._claim(want)
 
     def _only_retries_held(self) -> bool:
         """Of some queue: fresh jobs that come now would wait for all of them."""
@@ -309,25 +317,28 @@ class Fetcher:
         workers are busy with long ones."""
         idle = self._pool.idle_count()
         if self._leases.weight >= HELD_WEIGHT or (not idle and self._stands_still()):
-            return idle
+            return idle - self._wanted
         mean = self._pool.times.mean
         target = idle
         if mean is not None and mean < HELD_SECONDS:
             each = min(HELD_EACH, HELD_SECONDS / max(mean, 1e-6))
             target = max(idle, min(HELD_MOST, int(each) * self._pool.ready_count()))
-        want = min(target - self._count, CLAIM_MOST)
+        want = min(target - self._count - self._wanted, CLAIM_MOST)
         # Whoever still idles after a dispatch can start nothing of what is held.
-        return max(want if want >= min(target // 2, CLAIM_MOST) else 0, idle)
+        return max(want if want >= min(target // 2, CLAIM_MOST) else 0, idle - self._wanted)
 
     def _claim(self, want: int) -> None:
         """A crowd of unknown handlers is passed in large steps, or jobs behind it would wait for each of it."""
         overtaking = not want or self._came_due
-        self._claiming, self._rung, self._came_due, self._changed = True, False, False, False
+        self._rung = self._came_due = self._changed = self._begun = False
+        self._claims += 1
+        self._wanted += want
         strangers = min(STRANGERS_MOST, 2 * self._strangers) if want else 0
         known_most = want if strangers else None
         demand = self._demand(want + strangers)
 
         def claim(store: Store) -> Claimed:
+            self._begun = True
             if self.closed:
                 return Claimed([], {}, None)
             waiting, next_due = store.look(demand.settings.workers.queues, PROMOTE_MOST)
@@ -335,7 +346,7 @@ class Fetcher:
             leases = store.claim(takes, demand.settings.lease.ttl, demand.resolve) if takes else []
             return Claimed(leases, waiting, next_due, missed=bool(takes) and not leases)
 
-        self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, known_most, overtaking))
+        self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, want, known_most, overtaking))
 
     def _demand(self, capacity: int) -> Demand:
         credits = {queue: lane.credit.copy() for queue, lane in self._lanes.items()}
@@ -351,8 +362,9 @@ class Fetcher:
 
     # back on the loop
 
-    def _claimed(self, future: asyncio.Future[Claimed], known_most: int | None, overtaking: bool) -> None:
-        self._claiming = False
+    def _claimed(self, future: asyncio.Future[Claimed], want: int, known_most: int | None, overtaking: bool) -> None:
+        self._claims -= 1
+        self._wanted -= want
         error = future.exception()
         if isinstance(error, Abandoned):
             return

@@ -50,7 +50,7 @@ from supervisor.sinks import BuiltInSinks
 from supervisor.stores import BUILT_IN, insist, open_store
 from supervisor.stores.base import Store, StoreAway, StoreBroken
 
-SWITCH = 0.0002  # seconds
+SWITCH = 0.00002  # seconds
 GARBAGE = 50_000  # objects more than there were
 TICK = 1.0
 JOIN_AGAIN = 0.2
@@ -453,7 +453,7 @@ class Supervisor:
 
 def _tune_the_interpreter() -> None:
     """Thousands of leases and outcomes come and go, none of them in a cycle: to look for cycles among them at every few
-    hundred costs a tenth of the time. And the writer's thread gets the interpreter back soon after each statement."""
+    hundred costs a tenth of the time. And the writer's thread gets the interpreter back at once after each statement."""
     gc.freeze()
     gc.set_threshold(GARBAGE)
     sys.setswitchinterval(SWITCH)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.engine import fetcher
 from tests.simulation.shelves import InFile, InMemory
 from tests.simulation.world import World
 
@@ -27,13 +28,21 @@ def seeds(kind: str, count: int) -> list[int]:
     return list(range(count)) if SEED is None else [int(SEED)] if kind == KIND else []
 
 
+def claims_overlap(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every other history, one job is so many that another claim is begun while one is under way."""
+    if seed % 2:
+        monkeypatch.setattr(fetcher, "CLAIM_MOST", 1)
+
+
 @pytest.mark.parametrize("seed", seeds("sparse", ceil(HOURS / SPARSE)))
-def test_a_day_of_faults(seed: int) -> None:
+def test_a_day_of_faults(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims_overlap(seed, monkeypatch)
     World(seed, SPARSE, InMemory).run()
 
 
 @pytest.mark.parametrize("seed", seeds("dense", 6))
-def test_a_quarter_of_an_hour_of_faults_at_the_usual_pace(seed: int) -> None:
+def test_a_quarter_of_an_hour_of_faults_at_the_usual_pace(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims_overlap(seed, monkeypatch)
     World(seed, DENSE, InMemory).run()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from supervisor.engine import committer, fetcher
@@ -50,6 +52,83 @@ def test_few_jobs_are_held_while_their_payloads_are_heavy(monkeypatch: pytest.Mo
         here.child.run_next(took=0.001)
     assert {here.state(id) for id in ids} == {"succeeded"}
     assert here.engine.leases.weight == 0
+
+
+class SlowClaims:
+    """Claims are seen to begin before they are answered."""
+
+    def __init__(self, here: Virtual) -> None:
+        self.here = here
+        self.begun: list[Any] = []
+        here.writer.eager = False
+
+    def waiting(self) -> list[Any]:
+        return [work for work in self.here.writer.waiting if work[0].__name__ == "claim"]
+
+    def begin(self) -> None:
+        (work,) = self.waiting()
+        self.here.writer.waiting.remove(work)
+        call, answer = work
+        self.begun.append((call(self.here.store), answer))
+
+    def answer(self) -> None:
+        claimed, answer = self.begun.pop(0)
+        answer.finish(lambda store: claimed, self.here.store)
+
+
+def test_quick_jobs_are_claimed_anew_once_a_claim_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "CLAIM_MOST", 4)
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 30)
+    here.serve()
+    claims = SlowClaims(here)
+    here.child.run_next(took=0.0001)
+    assert len(claims.waiting()) == 1
+    here.engine.fetcher.pump()
+    assert len(claims.waiting()) == 1  # it will find what another would
+    claims.begin()
+    here.engine.fetcher.pump()
+    assert len(claims.waiting()) == 1
+    claims.begin()
+    here.engine.fetcher.pump()
+    assert claims.waiting() == []  # two are enough to keep the writer busy
+    claims.answer()
+    assert len(here.engine.leases) == 1 + 4 and len(claims.waiting()) == 1
+    claims.answer()
+    assert here.engine.fetcher.claiming and not here.engine.fetcher.quiet
+    here.writer.eager = True
+    here.writer.step()
+    for _ in ids[1:]:
+        here.child.run_next(took=0.0001)
+    assert {here.state(id) for id in ids} == {"succeeded"}
+    assert here.engine.fetcher.quiet
+
+
+def test_what_a_claim_will_bring_is_not_claimed_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "CLAIM_MOST", 4)
+    monkeypatch.setattr(fetcher, "HELD_EACH", 6)
+    here = Virtual()
+    here.enqueue(*["work"] * 30)
+    here.serve()
+    claims = SlowClaims(here)
+    here.child.run_next(took=0.0001)
+    claims.begin()
+    here.engine.fetcher.pump()
+    assert claims.waiting() == []
+    claims.answer()
+    assert len(here.engine.leases) == 1 + 4
+
+
+def test_jobs_that_are_not_quick_are_claimed_one_claim_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "CLAIM_MOST", 40)
+    here = Virtual()
+    here.enqueue(*["work"] * 30)
+    here.serve()
+    claims = SlowClaims(here)
+    here.child.run_next(took=0.005)
+    claims.begin()
+    here.engine.fetcher.pump()
+    assert claims.waiting() == []
 
 
 def test_few_outcomes_are_settled_at_once_while_their_results_are_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
