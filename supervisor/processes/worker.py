@@ -6,6 +6,7 @@ It shares nothing with its siblings, and it touches nothing of the store.
 from __future__ import annotations
 
 import _thread
+import errno
 import gc
 import os
 import resource
@@ -165,7 +166,9 @@ class Worker:
                     frame, jobs = orjson.loads(line)
                     self._run_frame(bytes((frame,)), jobs)
         except OSError as error:  # not of a job, whose errors are told as its outcome
-            print(f"a job has closed what its worker talks with: {error.strerror}", file=sys.stderr)
+            if error.errno != errno.EBADF:
+                raise
+            print("a job has closed what its worker talks with", file=sys.stderr)
             return 1
         self._plugins.call("supervisor_worker_stopping", worker=self._me)
         return 0

@@ -89,7 +89,7 @@ def test_a_job_that_spoils_a_channel_is_a_crash_and_its_siblings_are_unharmed(co
     assert command.until(sibling, "succeeded")["errors"] == []
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
-    assert "a job has closed what its worker talks with: Bad file descriptor" in run.log
+    assert "a job has closed what its worker talks with" in run.log
     assert "Traceback" not in run.log
 
 
