@@ -29,10 +29,10 @@ class WorkerEnds(NamedTuple):
 
 
 class SupervisorEnds(NamedTuple):
-    """`permits` is a second hold on the worker's taking end, to take back what it has not taken; `jobs` is None once there
-    are no more to come."""
+    """`permits` is another opening of the worker's taking end, to take back what it has not taken. Another opening, not a
+    copy: whatever a job does to the worker's, to read from this one never waits."""
 
-    jobs: int | None
+    jobs: int
     outcomes: int
     permits_put: int
     permits: int
@@ -42,16 +42,9 @@ class SupervisorEnds(NamedTuple):
     stdout: int
     stderr: int
 
-    def without_jobs(self) -> SupervisorEnds:
-        """With that channel closed: the worker has come to its end."""
-        if self.jobs is not None:
-            os.close(self.jobs)
-        return self._replace(jobs=None)
-
     def close(self) -> None:
         for fd in self:
-            if fd is not None:
-                os.close(fd)
+            os.close(fd)
 
 
 class Opened:
@@ -71,9 +64,9 @@ class Opened:
         self.fds += ends
         return ends
 
-    def copy(self, fd: int) -> int:
-        self.fds.append(copy := os.dup(fd))
-        return copy
+    def again(self, fd: int) -> int:
+        self.fds.append(opened := os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        return opened
 
     def close(self) -> None:
         for fd in self.fds:
@@ -87,7 +80,7 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
         their_jobs, jobs = opened.pipe()
         outcomes, their_outcomes = opened.pipe()
         their_permits, permits_put = opened.pipe()
-        permits = opened.copy(their_permits)
+        permits = opened.again(their_permits)
         beat, their_beat = opened.pipe()
         their_life, life = opened.pipe()
         stack, their_stack = opened.pipe()
@@ -96,7 +89,7 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
     except OSError:
         opened.close()
         raise
-    for fd in (jobs, outcomes, permits_put, permits, beat, stack, stdout, stderr, their_beat):
+    for fd in (jobs, outcomes, permits_put, beat, stack, stdout, stderr, their_permits, their_beat):
         os.set_blocking(fd, False)
     return (
         SupervisorEnds(jobs, outcomes, permits_put, permits, beat, life, stack, stdout, stderr),

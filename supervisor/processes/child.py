@@ -70,8 +70,7 @@ class ProcessChild:
 
     def _watch(self, ends: SupervisorEnds) -> None:
         self._loop.add_reader(ends.beat, self._beating)
-        if ends.jobs is not None:
-            self._loop.add_reader(ends.jobs, self._jobs_shut)
+        self._loop.add_reader(ends.jobs, self._jobs_shut)
         self._loop.add_reader(ends.stack, self._dumping)
         token = self.token.encode()
         self._stdout = Stream(self._loop, ends.stdout, token, self._running, self._runs_on, self._tell_stdout)
@@ -98,15 +97,14 @@ class ProcessChild:
             self._send_unsent()
 
     def _send_unsent(self) -> None:
-        jobs, unsent = self._ends.jobs if self._ends is not None else None, self._unsent
-        if jobs is None:
-            unsent.clear()
+        ends, unsent = self._ends, self._unsent
+        if ends is None:
             return
         while unsent:
             try:
-                sent = os.write(jobs, unsent[0])
+                sent = os.write(ends.jobs, unsent[0])
             except BlockingIOError:
-                self._loop.add_writer(jobs, self._send_unsent)
+                self._loop.add_writer(ends.jobs, self._send_unsent)
                 return
             except OSError:  # it is dead, or will be
                 unsent.clear()
@@ -115,9 +113,7 @@ class ProcessChild:
                 unsent.popleft()
             else:
                 unsent[0] = unsent[0][sent:]
-        self._loop.remove_writer(jobs)
-        if self._retiring:
-            self._shut_jobs()
+        self._loop.remove_writer(ends.jobs)
 
     def take_back(self) -> Mapping[int, int]:
         taken: dict[int, int] = {}
@@ -139,9 +135,10 @@ class ProcessChild:
 
     def _jobs_shut(self) -> None:
         """By the worker: nobody reads them any more."""
-        if self._ends is not None and self._ends.jobs is not None:
+        if self._ends is not None:
             self._loop.remove_reader(self._ends.jobs)
-            self._expect_end("it closed its channel of jobs")
+            if not self._retiring:
+                self._expect_end("it closed its channel of jobs")
 
     def drain(self) -> None:
         while self._ends is not None and self.pid is not None and self._read_outcomes():
@@ -302,14 +299,8 @@ class ProcessChild:
         if self._ends is None or self._retiring:
             return
         self._retiring = True
-        if not self._unsent:
-            self._shut_jobs()
-
-    def _shut_jobs(self) -> None:
-        if self._ends is not None and self._ends.jobs is not None:
-            self._loop.remove_reader(self._ends.jobs)
-            self._loop.remove_writer(self._ends.jobs)
-            self._ends = self._ends.without_jobs()
+        # Not by closing the channel: a plugin may have forked the supervisor, and hold it open.
+        self._write(wire.NO_MORE + b"\n")
 
     def kill(self, *, with_stack: bool = False) -> None:
         if self.dying:
@@ -399,11 +390,9 @@ class ProcessChild:
     def _close(self) -> None:
         ends, self._ends = self._ends, None
         if ends is not None:
-            for fd in (ends.outcomes, ends.beat, ends.stack):
+            for fd in (ends.jobs, ends.outcomes, ends.beat, ends.stack):
                 self._loop.remove_reader(fd)
-            if ends.jobs is not None:
-                self._loop.remove_reader(ends.jobs)
-                self._loop.remove_writer(ends.jobs)
+            self._loop.remove_writer(ends.jobs)
             ends.close()
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)

@@ -9,7 +9,7 @@ from _signal import getsignal, pthread_sigmask  # type: ignore[import-not-found]
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from supervisor.processes.linux import STACK_SIGNAL
 
@@ -25,8 +25,9 @@ QUIET = (
     signal.SIGPROF,
 )
 _DEFAULT = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH)
-_TRIALS = 200
+TRIALS = 200
 _MARGIN = 0.9
+_UNKNOWN = 1 << 62
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
@@ -60,37 +61,40 @@ def _obey_signals() -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
-class LeastHarm(NamedTuple):
-    """Nanoseconds, measured as a job's are, below which no call of a handler can have left anything behind here, and below
-    which nothing but another umask, or output that doesn't block: what the quickest call that could takes at the very least."""
+class LeastHarm:
+    """How long the quickest calls took that could leave something behind here: measured as a job's time is, again and again,
+    since a machine that is busy when a worker is born would have them pass for slower than they are."""
 
-    slight: int
-    serious: int
+    __slots__ = ("_serious", "_slight")
+
+    def __init__(self) -> None:
+        self._slight = self._serious = _UNKNOWN
+
+    def look(self, trials: int = 1) -> tuple[int, int]:
+        """Nanoseconds below which no call of a handler can have left anything behind, and below which it can have left
+        nothing but another umask, other variables, or descriptors that block or don't."""
+        mask = os.umask(0o077)
+        os.umask(mask)
+        try:
+            for _ in range(trials):
+                self._slight = min(self._slight, _time_of(_umask, mask), _time_of(_set_blocking, 0))
+                self._serious = min(self._serious, _time_of(_close, os.dup(0)))
+        except OSError:  # there is no standard input just now, or no descriptor left
+            if self._serious == _UNKNOWN:
+                return 0, 0
+        return int(self._slight * _MARGIN), int(self._serious * _MARGIN)
 
 
-def least_harm() -> LeastHarm:
-    mask = os.umask(0o077)
+def _umask(mask: int) -> None:
     os.umask(mask)
 
-    def umask(mask: int) -> None:
-        os.umask(mask)
 
-    def unblock(fd: int) -> None:
-        os.set_blocking(fd, True)
+def _set_blocking(fd: int) -> None:
+    os.set_blocking(fd, True)
 
-    def close(fd: int) -> None:
-        os.close(fd)
 
-    def alarm(seconds: int) -> None:
-        signal.alarm(seconds)
-
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        slight = min(min(_time_of(umask, mask), _time_of(unblock, null)) for _ in range(_TRIALS))
-        serious = min(min(_time_of(close, os.dup(null)), _time_of(alarm, 0)) for _ in range(_TRIALS))
-    finally:
-        os.close(null)
-    return LeastHarm(int(slight * _MARGIN), int(serious * _MARGIN))
+def _close(fd: int) -> None:
+    os.close(fd)
 
 
 def _time_of(call: Callable[[int], None], argument: int) -> int:
@@ -130,9 +134,7 @@ class Surroundings:
 
     def put_back(self, *, thorough: bool) -> None:
         """`thorough` arms the stack dump again too, which costs more than all the rest."""
-        self.put_back_umask()
-        if os.environ is not self._environ or self._environ._data != self._variables:  # type: ignore[attr-defined]
-            self._put_back_environment()
+        self.put_back_the_least()
         if _dispositions() != self._signals:
             self._put_back_signals()
         self._put_back_directory()
@@ -140,8 +142,11 @@ class Surroundings:
         if thorough:
             self._rearm()
 
-    def put_back_umask(self) -> None:
+    def put_back_the_least(self) -> None:
+        """What takes the least time to change."""
         os.umask(self._mask)
+        if os.environ is not self._environ or self._environ._data != self._variables:  # type: ignore[attr-defined]
+            self._put_back_environment()
 
     def _put_back_directory(self) -> None:
         try:

@@ -72,14 +72,14 @@ def _input() -> io.TextIOWrapper:
 class Input:
     """The worker's standard input, from which there is nothing to read."""
 
-    __slots__ = ("_null", "_stream")
+    __slots__ = ("_null", "stream")
 
     def __init__(self) -> None:
         self._null = os.fstat(0)
-        self._stream = sys.stdin = _input()
+        self.stream = sys.stdin = _input()
 
     def settle(self) -> None:
-        stream = self._stream
+        stream = self.stream
         try:
             held = _same(os.fstat(0), self._null)
         except OSError:
@@ -88,10 +88,10 @@ class Input:
             os.dup2(null := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
             if null:
                 os.close(null)
-            self._stream = sys.stdin = _input()
+            self.stream = sys.stdin = _input()
             return
         if getattr(sys, "stdin", None) is not stream or _is_closed(stream):
-            self._stream = sys.stdin = _input()
+            self.stream = sys.stdin = _input()
 
 
 class Output:

@@ -2,7 +2,7 @@
 
 supervisor → nursery    Hello, then Fork (with the worker's ends as descriptors), Reap, Stop
 nursery → supervisor    Importing, then Ready; Forked (with a pidfd), NotForked, Reaped
-supervisor → worker     frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]
+supervisor → worker     frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE
 worker → supervisor     READY, then one outcome a line: [id, µs, result] or [id, µs, kind, error]
 
 Payloads, headers and results are JSON text inside JSON: the supervisor never decodes them.
@@ -22,6 +22,7 @@ from supervisor.payloads import MAX_INTEGER, printable
 from supervisor.processes.port import Reply
 
 READY = b'["ready"]'
+NO_MORE = b"[]"
 KINDS = frozenset({"failed", "rejected", "retry", "unknown"})
 
 

@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic, perf_counter_ns, sleep
 from typing import Any, NoReturn
@@ -27,7 +27,7 @@ from supervisor.processes import failure, linux, wire
 from supervisor.processes.channels import WorkerEnds, set_apart
 from supervisor.processes.middleware import Middleware
 from supervisor.processes.proctree import MARK
-from supervisor.processes.restore import StackDumper, Surroundings, least_harm, let_forks_obey, quiet_signals
+from supervisor.processes.restore import TRIALS, LeastHarm, StackDumper, Surroundings, let_forks_obey, quiet_signals
 from supervisor.processes.stdio import Input, Output, flush_streams
 
 CHUNK = 1 << 16
@@ -138,7 +138,8 @@ class Worker:
         self._jobs, self._outcomes, self._permits = ends.jobs, ends.outcomes, ends.permits
         self._permit: bytes | None = None  # of a later frame, taken while looking for one of an earlier frame
         self._pid = os.getpid()
-        self._slight, self._serious = least_harm()
+        self._least_harm = LeastHarm()
+        self._slight, self._serious = self._least_harm.look(TRIALS)
         self._me = Me(self._pid, birth.number)
         token = birth.token.encode()
         self._stdin = Input()
@@ -152,19 +153,19 @@ class Worker:
         self._middleware = _middleware(plugins)
 
     def run(self) -> int:
-        """Until the supervisor shuts its side of the channel; gives the exit status."""
+        """Until the supervisor has no more for it; gives the exit status."""
         self._heart.start()
         self._plugins.call("supervisor_worker_started", worker=self._me)
         self._surroundings = Surroundings(self._stack.arm)
+        self._environ = os.environ
         for output in (self._stdout, self._stderr):
             output.settle(NO_JOB, mark=True)
         os.write(self._outcomes, wire.READY + b"\n")
-        lines = wire.Lines()
         try:
-            while data := os.read(self._jobs, CHUNK):
-                for line in lines.split(data):
-                    frame, jobs = orjson.loads(line)
-                    self._run_frame(bytes((frame,)), jobs)
+            for line in self._frames():
+                frame, jobs = orjson.loads(line)
+                self._run_frame(bytes((frame,)), jobs)
+                self._slight, self._serious = self._least_harm.look()
         except OSError as error:  # not of a job, whose errors are told as its outcome
             if error.errno != errno.EBADF:
                 raise
@@ -172,6 +173,14 @@ class Worker:
             return 1
         self._plugins.call("supervisor_worker_stopping", worker=self._me)
         return 0
+
+    def _frames(self) -> Iterator[bytes]:
+        lines = wire.Lines()
+        while data := os.read(self._jobs, CHUNK):
+            for line in lines.split(data):
+                if line == wire.NO_MORE:
+                    return
+                yield line
 
     def _run_frame(self, frame: bytes, jobs: list[list[Any]]) -> None:
         """Whoever takes a job's permit first has the job: where this finds none, the supervisor took the rest back."""
@@ -184,6 +193,8 @@ class Worker:
                 except BlockingIOError:
                     break
             if permit != frame:
+                if not permit:
+                    raise OSError(errno.EBADF, "the channel of permits has an end")
                 break
             permit = None
             reply = run(*row)
@@ -226,12 +237,12 @@ class Worker:
             or err.wrote
             or SYS.get("stdout") is not out
             or SYS.get("stderr") is not err
+            or SYS.get("stdin") is not self._stdin.stream
+            or os.environ is not self._environ
         ):
             self._clean_up(job_id, took)
         elif own > self._slight:
-            self._stdout.make_blocking()
-            self._stderr.make_blocking()
-            self._surroundings.put_back_umask()
+            self._tidy_up()
         return reply
 
     def _encode_result(self, job_id: int, took: int, result: Any) -> bytes:
@@ -242,10 +253,23 @@ class Worker:
             return wire.encode_failure(job_id, took, "failed", failure.bad_result(error))
         return orjson.dumps([job_id, took, text]) + b"\n"
 
+    def _tidy_up(self) -> None:
+        self._never_wait_for_permits()
+        self._stdout.make_blocking()
+        self._stderr.make_blocking()
+        self._surroundings.put_back_the_least()
+
+    def _never_wait_for_permits(self) -> None:
+        try:
+            os.set_blocking(self._permits, False)
+        except OSError:  # the job has closed it; its outcome is told all the same
+            pass
+
     def _clean_up(self, job_id: int, took: int) -> None:
         if os.getpid() != self._pid:  # the job forked, and this is the copy that came back from it
             os._exit(0)
         long = took > LONG
+        self._never_wait_for_permits()
         self._stdin.settle()
         mark = long or (took > PROGRAM and self._programs_ended())
         self._stdout.settle(job_id, mark=mark)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 
-from tests.system.command import Command
+import pytest
+
+from tests.system.command import Command, wait_for
 
 HANDLERS = r"""
     import gc, os, time
@@ -41,6 +43,20 @@ HANDLERS = r"""
     @handler(max_retries=0)
     def close_permits_and_return(job):
         os.close(channels()["permits"])
+
+    @handler(max_retries=0)
+    def cover_permits(job):
+        os.dup2(os.open(os.devnull, os.O_RDWR), channels()["permits"])
+
+    @handler(max_retries=0)
+    def block_all(job):
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                os.set_blocking(int(fd), True)
+            except OSError:
+                pass
+        if job.payload == "die":
+            os._exit(1)
 
     @handler(max_retries=0)
     def close_all_and_open(job):
@@ -91,6 +107,58 @@ def test_a_job_that_spoils_a_channel_is_a_crash_and_its_siblings_are_unharmed(co
     assert run.wait() == 0
     assert "a job has closed what its worker talks with" in run.log
     assert "Traceback" not in run.log
+
+
+@pytest.mark.parametrize("how", ["die", "return"])
+def test_a_job_that_has_its_descriptors_wait_makes_nobody_else_wait(command: Command, how: str) -> None:
+    command.write(config="workers: {count: 1}\n", plugins={"handlers.py": HANDLERS})
+    run = command.run()
+    command.until(command.enqueue("block_all", how), "failed" if how == "die" else "succeeded")
+    command.until(command.enqueue("good"), "succeeded")
+    held = command.enqueue("sibling", str(command.folder / "over"))
+    command.until(held, "in_flight")
+    run.signal(signal.SIGTERM)
+    run.says("supervisor stopping")
+    (command.folder / "over").touch()
+    assert run.wait() == 0
+    assert command.job(held)["state"] == "succeeded"
+
+
+def test_a_worker_whose_permits_have_an_end_takes_no_more_jobs(command: Command) -> None:
+    command.write(config="workers: {count: 1}\n", plugins={"handlers.py": HANDLERS})
+    run = command.run()
+    command.until(command.enqueue("cover_permits"), "succeeded")
+    for number in range(3):
+        assert command.until(command.enqueue("good", number), "succeeded")["errors"] == []
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+
+
+def test_workers_end_in_good_order_though_a_plugin_has_forked_the_supervisor(command: Command) -> None:
+    hook = """
+        import os, time
+        from supervisor import handler, hookimpl
+
+        @handler
+        def noop(job):
+            pass
+
+        @hookimpl
+        def supervisor_events(events):
+            if any(type(event).__name__ == "JobsSettled" for event in events) and not os.path.exists("forked"):
+                open("forked", "w").close()
+                if os.fork() == 0:
+                    time.sleep(3)
+                    os._exit(0)
+                open("seen", "w").close()
+    """
+    command.write(config="workers: {count: 1}\nshutdown: {grace: 60s}\n", plugins={"hook.py": hook})
+    run = command.run()
+    command.until(command.enqueue("noop"), "succeeded")
+    wait_for((command.folder / "seen").exists)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert "worker 1" in run.says("ended: stopped")
 
 
 def test_what_a_job_opens_where_it_closed_the_channels_of_its_worker_gets_nothing_of_them(command: Command) -> None:

@@ -240,6 +240,35 @@ def test_the_next_job_finds_nothing_of_what_the_last_one_changed(command: Comman
     assert command.job(after)["result"] == command.job(before)["result"]
 
 
+def test_the_next_job_finds_nothing_of_what_took_no_time_to_change(command: Command) -> None:
+    command.write(config=CONFIG, plugins={"surroundings.py": """
+        import os, sys
+        from supervisor import handler
+
+        OURS, FOREIGN, NONE, UMASK = os.environ, {"FOREIGN": "yes"}, None, os.umask
+
+        @handler
+        def variables(job): os.environ = FOREIGN
+
+        @handler
+        def input(job): sys.stdin = NONE
+
+        @handler
+        def mask(job): UMASK(0)
+
+        @handler
+        def look(job):
+            UMASK(mask := UMASK(0))
+            return [os.environ is OURS, sys.stdin is not None, mask]
+    """})  # fmt: skip
+    names = [name for change in ("variables", "input", "mask") for name in [change, "look"] * 100]
+    command.enqueue_many([{"handler": name} for name in ("look", *names)])
+    assert command.run("--drain").wait(60) == 0
+    looks = [job["result"] for job in command.jobs() if job["handler"] == "look"]
+    assert len(looks) == 301
+    assert looks == [[True, True, looks[0][2]]] * 301
+
+
 BROKEN: list[Any] = ["{", "", None, "[1", b"\xff\xfe", b'{"a": "\xff"}', "[" * 100_000, "NaN", "1e999", '"\\ud800"']
 
 
