@@ -5,10 +5,10 @@ import signal
 
 import pytest
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # by a shell that runs this in the background: so would all programs here
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that runs this in the background, or `nohup`, has them ignored: so would all programs here.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 
 @pytest.hookimpl(optionalhook=True)
