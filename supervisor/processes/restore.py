@@ -65,19 +65,19 @@ class LeastHarm:
     """How long the quickest calls took that could leave something behind here: measured as a job's time is, again and again,
     since a machine that is busy when a worker is born would have them pass for slower than they are."""
 
-    __slots__ = ("_serious", "_slight")
+    __slots__ = ("_mask", "_serious", "_slight")
 
-    def __init__(self) -> None:
+    def __init__(self, mask: int) -> None:
+        """`mask` is the umask, as it is between jobs."""
+        self._mask = mask
         self._slight = self._serious = _UNKNOWN
 
     def look(self, trials: int = 1) -> tuple[int, int]:
         """Nanoseconds below which no call of a handler can have left anything behind, and below which it can have left
         nothing but another umask, other variables, or descriptors that block or don't."""
-        mask = os.umask(0o077)
-        os.umask(mask)
         try:
             for _ in range(trials):
-                self._slight = min(self._slight, _time_of(_umask, mask), _time_of(_set_blocking, 0))
+                self._slight = min(self._slight, _time_of(_umask, self._mask), _time_of(_set_blocking, 0))
                 self._serious = min(self._serious, _time_of(_close, os.dup(0)))
         except OSError:  # there is no standard input just now, or no descriptor left
             if self._serious == _UNKNOWN:
@@ -125,8 +125,8 @@ class Surroundings:
     def __init__(self, rearm: Callable[[], None]) -> None:
         self._rearm = rearm
         self._directory = os.getcwd()  # noqa: PTH109 (a path object costs more than the call)
-        self._mask = os.umask(0o077)
-        os.umask(self._mask)
+        self.mask = os.umask(0o077)
+        os.umask(self.mask)
         self._environ = os.environ
         self._variables: dict[Any, Any] = dict(self._environ._data)  # type: ignore[attr-defined]
         self._signals = _dispositions()
@@ -144,7 +144,7 @@ class Surroundings:
 
     def put_back_the_least(self) -> None:
         """What takes the least time to change."""
-        os.umask(self._mask)
+        os.umask(self.mask)
         if os.environ is not self._environ or self._environ._data != self._variables:  # type: ignore[attr-defined]
             self._put_back_environment()
 

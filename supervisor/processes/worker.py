@@ -138,8 +138,6 @@ class Worker:
         self._jobs, self._outcomes, self._permits = ends.jobs, ends.outcomes, ends.permits
         self._permit: bytes | None = None  # of a later frame, taken while looking for one of an earlier frame
         self._pid = os.getpid()
-        self._least_harm = LeastHarm()
-        self._slight, self._serious = self._least_harm.look(TRIALS)
         self._me = Me(self._pid, birth.number)
         token = birth.token.encode()
         self._stdin = Input()
@@ -158,6 +156,8 @@ class Worker:
         self._plugins.call("supervisor_worker_started", worker=self._me)
         self._surroundings = Surroundings(self._stack.arm)
         self._environ = os.environ
+        self._least_harm = LeastHarm(self._surroundings.mask)
+        self._slight, self._serious = self._least_harm.look(TRIALS)
         for output in (self._stdout, self._stderr):
             output.settle(NO_JOB, mark=True)
         os.write(self._outcomes, wire.READY + b"\n")

@@ -148,7 +148,8 @@ def test_workers_end_in_good_order_though_a_plugin_has_forked_the_supervisor(com
             if any(type(event).__name__ == "JobsSettled" for event in events) and not os.path.exists("forked"):
                 open("forked", "w").close()
                 if os.fork() == 0:
-                    time.sleep(3)
+                    while not os.path.exists("over"):
+                        time.sleep(0.05)
                     os._exit(0)
                 open("seen", "w").close()
     """
@@ -159,6 +160,7 @@ def test_workers_end_in_good_order_though_a_plugin_has_forked_the_supervisor(com
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
     assert "worker 1" in run.says("ended: stopped")
+    (command.folder / "over").touch()
 
 
 def test_what_a_job_opens_where_it_closed_the_channels_of_its_worker_gets_nothing_of_them(command: Command) -> None:
