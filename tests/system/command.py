@@ -139,13 +139,15 @@ class Command:
         self.write(config=CONFIG)
 
     def write(self, config: str | None = None, plugins: Mapping[str, str] | None = None) -> None:
-        """Write the config, if given, and plugin files by name under `plugins/`; indentation of the whole is taken off."""
-        if config is not None:
-            self.config.write_text(textwrap.dedent(config))
-        for name, text in (plugins or {}).items():
-            path = self.folder / "plugins" / name
+        """Write the config, if given, and plugin files by name under `plugins/`; indentation of the whole is taken off. Each file
+        is replaced at once: a supervisor that reads it meanwhile must not meet one that is empty."""
+        files = {} if config is None else {self.config: config}
+        files |= {self.folder / "plugins" / name: text for name, text in (plugins or {}).items()}
+        for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(textwrap.dedent(text))
+            part = path.with_name(f"{path.name}.part")
+            part.write_text(textwrap.dedent(text))
+            part.replace(path)
 
     def run(self, *arguments: str, under: Sequence[str] = (), config: str | None = None) -> Running:
         """Start `supervisor run`; it is ended with the test at the latest. `under` is a command that execs it, `config` the name
