@@ -189,7 +189,7 @@ def _store(store: StoreSettings) -> Iterator[Contradiction]:
         yield Contradiction(path, "expected either url or type" + (", not both" if store.url else ""))
         return
     if store.url is not None:
-        problem = _url_problem(store.url)
+        problem = url_problem(store.url)
         if problem:
             yield Contradiction(path, problem, secret=True)
     allowed = STORE_OPTIONS.get(store.scheme)
@@ -210,7 +210,8 @@ def _written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _url_problem(url: str) -> str | None:
+def url_problem(url: str) -> str | None:
+    """What was expected of the URL of a built-in store instead."""
     scheme, separator, rest = url.partition("://")
     if not separator or not scheme:
         return "expected a URL such as sqlite:///jobs.db"
@@ -220,6 +221,8 @@ def _url_problem(url: str) -> str | None:
         return "expected a URL such as sqlite:///jobs.db"
     if scheme == "sqlite" and (not rest.startswith("/") or rest.endswith("/")):
         return "expected sqlite:///relative/file.db or sqlite:////absolute/file.db"
+    if scheme == "sqlite" and "?" in rest:  # or it would be part of the file's name, and the option without effect
+        return f"expected no options in the URL of a file; write {' or '.join(STORE_OPTIONS[scheme])} beside it"
     return None
 
 

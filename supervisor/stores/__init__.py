@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from supervisor.config import StoreSettings
+from supervisor.config_problems import url_problem
 from supervisor.stores.base import Guest, Store, StoreAway, StoreBroken, StoreError
 
 __all__ = ["BUILT_IN", "Opener", "guest_of", "insist", "open_store"]
@@ -93,10 +94,10 @@ def _needs_psycopg(error: ImportError) -> StoreError:
 
 def _path_of(url: str) -> str:
     """`sqlite:///rel.db` is relative, `sqlite:////abs.db` absolute, as elsewhere."""
-    path = url.removeprefix("sqlite:///")
-    if path == url or not path:
-        raise StoreError(f"store: {url!r} names no file; expected sqlite:///relative.db or sqlite:////absolute.db")
-    return path
+    problem = url_problem(url)
+    if problem:
+        raise StoreError(f"store: {problem}, got {url!r}")
+    return url.removeprefix("sqlite:///")
 
 
 BUILT_IN: Mapping[str, Opener] = {

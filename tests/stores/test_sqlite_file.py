@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
 
@@ -135,10 +136,19 @@ def test_stores_open_by_url(tmp_path):
     assert open_store(StoreSettings(url="memory://"), create=False, base=tmp_path).url == "memory://"
 
 
-@pytest.mark.parametrize("url", ["sqlite:", "sqlite:///", "sqlite://host/x.db"])
-def test_a_url_without_a_file(tmp_path, url):
-    with pytest.raises(StoreError, match="names no file; expected sqlite:///"):
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:", "a URL such as sqlite:///jobs.db"),
+        ("sqlite:///", "sqlite:///relative/file.db or sqlite:////absolute/file.db"),
+        ("sqlite://host/x.db", "sqlite:///relative/file.db or sqlite:////absolute/file.db"),
+        ("sqlite:///x.db?synchronous=normal", "no options in the URL of a file; write synchronous beside it"),
+    ],
+)
+def test_a_url_without_a_file(tmp_path, url, expected):
+    with pytest.raises(StoreError, match=re.escape(f"store: expected {expected}, got {url!r}")):
         open_store(StoreSettings(url=url), create=True, base=tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_unknown_kind_of_store(tmp_path):

@@ -327,6 +327,7 @@ def test_unknown_keys_at_every_level(errors: Any, text: str, key: str, hint: str
         ("dlq: {sinks: [{type: file}, {type: file}]}", "dlq.sinks[1]: a second sink named file beside dlq.sinks[0]"),
         ("store: jobs.db", "store: expected a URL such as sqlite:///jobs.db"),
         ("store: sqlite://jobs.db", "store: expected sqlite:///relative/file.db or sqlite:////absolute/file.db"),
+        ("store: sqlite:///jobs.db?synchronous=normal", "store: expected no options in the URL of a file; write synchronous beside it"),
         ("store: 5", "store: expected text; YAML reads this as a number: quote it, got 5"),
         ("store: {url: }", "store: expected either url or type"),
         ("store: {url: 'memory://', type: x}", "store: expected either url or type, not both"),
