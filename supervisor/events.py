@@ -133,9 +133,11 @@ class JobStarted(NamedTuple):
 
 
 class JobsSettled(NamedTuple):
-    """Outcomes that the store has taken, decided (`state`, `delay`, `counted`, `letter`)."""
+    """Outcomes that the store has taken, decided (`state`, `delay`, `counted`, `letter`). `age`: seconds since it was given
+    them, from which a `delay` counts."""
 
     outcomes: Sequence[Outcome]
+    age: float = 0.0
 
 
 class JobsStale(NamedTuple):

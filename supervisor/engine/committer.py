@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -32,6 +32,7 @@ Claim = tuple[int, int]
 class Settled(NamedTuple):
     stale: frozenset[int]
     locked: frozenset[int]  # left out: somebody else has their rows
+    at: float  # before the commit, which may take much longer
 
 
 class Committer:
@@ -130,10 +131,11 @@ class Committer:
         running, ttl = self._running(MARK_AFTER), self._settings.lease.ttl
 
         def settle(store: Store) -> Settled:
-            settled = _settle_free(store, batch)
+            stale, locked = _settle_free(store, batch)
+            at = self._now()
             if running:
                 store.extend((), ttl, running)
-            return settled
+            return Settled(frozenset(stale), locked, at)
 
         future = self._writer.submit(settle)
         future.add_done_callback(lambda future: self._settled(batch, future))
@@ -145,11 +147,11 @@ class Committer:
         self._weight -= _weight(batch)
         error = future.exception()
         if error is None:
-            stale, locked = future.result()
+            stale, locked, at = future.result()
             if locked:
                 self._keep_locked([outcome for outcome in batch if outcome.lease.id in locked])
                 batch = [outcome for outcome in batch if outcome.lease.id not in locked]
-            self._taken(batch, stale)
+            self._taken(batch, stale, at)
         elif not isinstance(error, Abandoned):
             self._forget_locked([outcome.lease for outcome in batch])
             self._refused(batch, error)
@@ -159,7 +161,7 @@ class Committer:
         if was_overfull and not self.overfull:
             self._relieved()
 
-    def _taken(self, batch: list[Outcome], stale: frozenset[int]) -> None:
+    def _taken(self, batch: list[Outcome], stale: frozenset[int], at: float) -> None:
         if self._locked:
             self._forget_locked([outcome.lease for outcome in batch])
         if stale:
@@ -167,7 +169,7 @@ class Committer:
             batch = [o for o in batch if o.lease.id not in stale]
         self._leases.drop([outcome[0] for outcome in batch])
         if batch:
-            self._bus.emit(JobsSettled(batch))
+            self._bus.emit(JobsSettled(batch, self._now() - at))
 
     def _tell_stale(self, leases: Sequence[Lease]) -> None:
         """Once: an extend or a check may have found it out before."""
@@ -242,12 +244,13 @@ class Committer:
         return self._settle(batch)
 
 
-def _settle_free(store: Store, batch: Sequence[Outcome]) -> Settled:
+def _settle_free(store: Store, batch: Sequence[Outcome]) -> tuple[Collection[int], frozenset[int]]:
+    """Those that are stale, and those that are left out since their rows are locked."""
     try:
-        return Settled(frozenset(store.settle(batch)), frozenset())
+        return store.settle(batch), frozenset()
     except RowsLocked as error:
         free = [outcome for outcome in batch if outcome.lease.id not in error.ids]
-        return Settled(frozenset(store.settle(free) if free else ()), error.ids)
+        return store.settle(free) if free else (), error.ids
 
 
 def _weight(outcomes: Sequence[Outcome]) -> int:

@@ -182,15 +182,17 @@ class Engine:
         """What others have done that the engine must act on."""
         if isinstance(event, JobsSettled | LeasesRecovered):
             self._housekeeping.news = True
-            self._after_settle(event.outcomes)
             if isinstance(event, LeasesRecovered):
+                self._after_settle(event.outcomes)
                 self.fetcher.ring()
+            else:
+                self._after_settle(event.outcomes, event.age)
         elif isinstance(event, StoreBack):
             self.recovery.forget()
         elif isinstance(event, JobStarted | WorkerStarted | WorkerDied):
             self._housekeeping.news = True
 
-    def _after_settle(self, outcomes: Sequence[Outcome]) -> None:
+    def _after_settle(self, outcomes: Sequence[Outcome], age: float = 0.0) -> None:
         soonest: float | None = None
         ring, succeeded = False, JobState.SUCCEEDED
         for outcome in [outcome for outcome in outcomes if outcome[7] is not succeeded]:
@@ -204,7 +206,7 @@ class Engine:
                 delay = outcome.delay + HEAD_START if put_off else outcome.delay
                 soonest = delay if soonest is None else min(soonest, delay)
         if soonest is not None:
-            self.fetcher.due_in(soonest)
+            self.fetcher.due_at(self._loop.time() + soonest - age)
         if ring:
             self.fetcher.given_back()
             self.spawn(self._ring_others())

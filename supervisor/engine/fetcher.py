@@ -38,7 +38,7 @@ MAKE_WAY_EVERY = FRAME_SECONDS  # in less, a frame makes way by itself
 class Claimed(NamedTuple):
     leases: list[Lease]
     waiting: dict[str, Waiting]
-    next_due: float | None
+    due: float | None  # by the loop's time: when something will be
     missed: bool = False  # there were some to claim, and another supervisor had them all: it may not keep them
 
 
@@ -172,9 +172,8 @@ class Fetcher:
         self._more = self._rung = True
         self.pump()
 
-    def due_in(self, seconds: float) -> None:
+    def due_at(self, when: float) -> None:
         """Something will be due: look then, if not before."""
-        when = self._loop.time() + seconds
         if (
             self._due is None
             or self._due.cancelled()
@@ -341,10 +340,11 @@ class Fetcher:
             self._begun = True
             if self.closed:
                 return Claimed([], {}, None)
-            waiting, next_due = store.look(demand.settings.workers.queues, PROMOTE_MOST)
+            waiting, due_in = store.look(demand.settings.workers.queues, PROMOTE_MOST)
+            due = None if due_in is None else self._loop.time() + due_in  # now, since a commit may take long
             takes = demand.takes(waiting)
             leases = store.claim(takes, demand.settings.lease.ttl, demand.resolve) if takes else []
-            return Claimed(leases, waiting, next_due, missed=bool(takes) and not leases)
+            return Claimed(leases, waiting, due, missed=bool(takes) and not leases)
 
         self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, want, known_most, overtaking))
 
@@ -387,8 +387,8 @@ class Fetcher:
         elif self._again is None:
             self._again = self._loop.call_later(self._again_in, self._look_again)
             self._again_in = min(self._pace.poll, 2 * self._again_in)
-        if claimed.next_due is not None:
-            self.due_in(claimed.next_due + (HEAD_START if self._strangers else 0.0))
+        if claimed.due is not None:
+            self.due_at(claimed.due + (HEAD_START if self._strangers else 0.0))
         self.pump()
 
     def _note_waiting(self, claimed: Claimed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -20,7 +21,7 @@ RATE = 200.0
 STREAM, QUICK_STREAM = 400, 10
 CROWD, QUICK_CROWD = 500, 10
 FRESH, QUICK_FRESH = 10_000, 1_000
-DELAY, QUICK_DELAY = 1.0, 0.1
+DELAY, QUICK_DELAY = 1.0, 0.1  # at least, and at most twice: by chance, so that nobody's ticks fall into step with it
 SECONDS = 0.001
 LONE_SECONDS = 0.005
 START_SECONDS = 5.0
@@ -95,7 +96,7 @@ def lone_retries(run: Run) -> None:
     title = f"one retry that comes due behind {fresh:,} fresh jobs; wanted: it starts next"
     table = run.table(f"{NAME}, lone retry", title, [BEFORE, OVERDUE])
     table.note(
-        f"all jobs take 5 ms; the retry is due {delay:g} s after its first attempt, which was the first job of all"
+        f"all jobs take 5 ms; the retry is due {delay:g} to {2 * delay:g} s after its first attempt, the first job of all"
     )
     table.note("fresh before the retry: those that start after it is due")
     peers = (SUPERVISOR, *run.wanted(PEERS))
@@ -105,6 +106,7 @@ def lone_retries(run: Run) -> None:
 def lone_retry(peer: Peer, count: int, delay: float) -> Mapping[str, float]:
     with site(peer, RETRYING) as place, place.client() as client:
         lone, fresh = place.stamps("lone"), place.stamps("fresh")
+        delay = random.uniform(delay, 2 * delay)
         client.enqueue("flaky", lone.payload("lone", delay=delay, seconds=LONE_SECONDS))
         client.enqueue_many("sleep", [fresh.payload(id, seconds=LONE_SECONDS) for id in range(count)])
         with place.workers():

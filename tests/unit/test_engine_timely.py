@@ -1,8 +1,14 @@
-"""What the watchdog owes to a job, it owes from the moment that it was handed out, however long the claim took."""
+"""A claim or a commit that takes long puts nothing off: neither what the watchdog owes to a job, nor what is due."""
 
 from __future__ import annotations
 
-from supervisor.events import JobStarted
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from supervisor.events import JobsSettled, JobStarted
+from supervisor.stores.memory import MemoryStore
 from tests.unit.fakes import FakeChild
 from tests.unit.virtual import Virtual
 
@@ -34,3 +40,51 @@ def running(timeout: float | None = None) -> tuple[Virtual, FakeChild]:
     here.writer.step()
     here.child.start_next()
     return here, here.child
+
+
+COMMIT = 0.1
+
+
+class SlowDisk(MemoryStore):
+    here: Virtual
+
+    @contextmanager
+    def transaction(self, *, single: bool = False) -> Iterator[None]:
+        outermost = self._shelf.before is None
+        with super().transaction(single=single):
+            yield
+        if outermost:
+            self.here.loop.stand_still(COMMIT)
+
+
+@pytest.fixture
+def slow() -> Virtual:
+    here = Virtual()
+    here.writer.store = store = SlowDisk.__new__(SlowDisk)
+    store.__dict__.update(here.store.__dict__)
+    store.here = here
+    here.serve()
+    return here
+
+
+def test_a_retry_is_due_by_when_its_outcome_was_written_not_by_when_that_was_durable(slow: Virtual) -> None:
+    (id,) = slow.enqueue("work")
+    slow.ring()
+    slow.child.start_next()
+    slow.child.finish("failed", error={"type": "Oops"})
+    slow.child.drain()
+    written = slow.loop.now - COMMIT
+    (settled,) = [event for event in slow.events if isinstance(event, JobsSettled)]
+    assert settled.age == pytest.approx(COMMIT)
+    assert slow.engine.fetcher._due is not None
+    assert slow.engine.fetcher._due.when() == pytest.approx(written + settled.outcomes[0].delay)
+    assert slow.state(id) == "scheduled"
+
+
+def test_what_a_look_finds_scheduled_is_due_by_when_it_looked(slow: Virtual) -> None:
+    slow.enqueue("work", delay=10.0)
+    looked = slow.loop.now
+    slow.ring()
+    assert slow.loop.now == looked + COMMIT
+    assert slow.engine.fetcher._due is not None
+    assert slow.engine.fetcher._due.when() == pytest.approx(looked + 10.0)
