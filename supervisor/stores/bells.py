@@ -51,19 +51,22 @@ class Bells:
         return None if self._socket is None else self._socket.fileno()
 
     def hush(self) -> None:
+        """Takes one ring: whoever waits on the descriptor is woken again by the next, if there is one already."""
         with suppress(BlockingIOError):
-            while self._socket is not None:
-                self._socket.recv(16)
+            if self._socket is not None:
+                self._socket.recv(1)
 
     def ring(self) -> None:
-        """Ring everybody else. A full bell has rung already; a bell that nobody listens to is taken down."""
+        """Ring everybody else. A full bell has rung already; a bell that nobody listens to is taken down. Every enqueue waits
+        for this, so it makes no Path of each."""
+        folder, own = str(self._folder), f"{self._owner}.sock"
         try:
-            bells = [path for path in self._folder.iterdir() if path.suffix == ".sock" and path.stem != self._owner]
+            bells = [name for name in os.listdir(folder) if name.endswith(".sock") and name != own]  # noqa: PTH208
         except OSError:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mouth:
             for bell in bells:
-                _ring_one(mouth, bell)
+                _ring_one(mouth, f"{folder}/{bell}")
 
     def is_gone(self, owner: str) -> bool:
         """Whether every process that held this owner's lock is provably dead. No file, or one we may not open, proves nothing."""
@@ -141,7 +144,7 @@ class Bells:
         path = self._path(owner, "sock")
         path.unlink(missing_ok=True)
         try:
-            with _address(path) as address:
+            with _address(str(path)) as address:
                 bell.bind(address)
         except OSError:
             # No /proc to shorten a long path with: the owner polls.
@@ -151,24 +154,25 @@ class Bells:
         return bell
 
 
-def _ring_one(mouth: socket.socket, bell: Path) -> None:
+def _ring_one(mouth: socket.socket, bell: str) -> None:
     try:
         with _address(bell) as address:
             mouth.sendto(b"!", socket.MSG_DONTWAIT, address)
     except OSError as error:
         if error.errno in _DEAD:
             with suppress(OSError):
-                bell.unlink()
+                Path(bell).unlink()
 
 
 @contextmanager
-def _address(bell: Path) -> Iterator[str]:
+def _address(bell: str) -> Iterator[str]:
     """A path to `bell` that fits into a socket address, however long its folder's own path is."""
     if len(os.fsencode(bell)) <= _LONGEST_ADDRESS:
-        yield str(bell)
+        yield bell
         return
-    fd = os.open(bell.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder, name = os.path.split(bell)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{fd}/{bell.name}"
+        yield f"/proc/self/fd/{fd}/{name}"
     finally:
         os.close(fd)
