@@ -221,7 +221,7 @@ class Store(Protocol):
         """A file descriptor that is readable after another process rang; None if there is none, so poll."""
 
     def hush(self) -> None:
-        """Take the rings that are there off the bell."""
+        """Take a ring off the bell, or all: it stays readable while there are more."""
 
     def announce(self, presence: Presence) -> None:
         """May be left out while somebody has locked the row that it goes to."""

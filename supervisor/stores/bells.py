@@ -51,7 +51,7 @@ class Bells:
         return None if self._socket is None else self._socket.fileno()
 
     def hush(self) -> None:
-        """Takes one ring: whoever waits on the descriptor is woken again by the next, if there is one already."""
+        """One ring: to find out that there is no other costs more than to be woken by it."""
         with suppress(BlockingIOError):
             if self._socket is not None:
                 self._socket.recv(1)

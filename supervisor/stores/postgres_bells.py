@@ -142,5 +142,5 @@ def _fill(pipe: int) -> None:
 
 def _empty(pipe: int) -> None:
     with suppress(BlockingIOError):
-        while os.read(pipe, 4096):
+        while len(os.read(pipe, 4096)) == 4096:
             pass

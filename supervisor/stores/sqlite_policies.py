@@ -13,9 +13,8 @@ from supervisor.stores.shapes import overlaid, policy_of, policy_text
 from supervisor.stores.sqlite_db import Database, packed
 
 TEXTS = "coalesce(cast(payload as text), ''), cast(headers as text)"
-_TEXTS = "coalesce(cast(payload as text), ''), cast(headers as text)"
-LEASE = f"""jobs.id, token, handler, queue, {_TEXTS}, retries, priority, tier, due_at, created_at, policy, options"""
-LIGHT_LEASE = LEASE.replace(_TEXTS, "'', null")
+LEASE = f"""jobs.id, token, handler, queue, {TEXTS}, retries, priority, tier, due_at, created_at, policy, options"""
+LIGHT_LEASE = LEASE.replace(TEXTS, "'', null")
 RESOLVED_MOST = 10_000
 BY_ID = "json_each(?) as it cross join jobs on jobs.id = it.value"
 
