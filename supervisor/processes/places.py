@@ -114,8 +114,8 @@ class Worker:
         return back
 
     def kill(self, doom: Doom, *, with_stack: bool = False) -> None:
-        """What it is killed for is told when it is seen dead. The first reason stands."""
-        if self.doomed is None:
+        """What it is killed for is told when it is seen dead. The first reason stands, and so does a death of its own."""
+        if self.state is not State.DYING:
             self.doomed = doom
         self.state = State.DYING
         self.child.kill(with_stack=with_stack)

@@ -328,7 +328,7 @@ class Pool:
     def exited(self, child: Child) -> None:
         """The place of one that died at a job, or for a reason, is filled at once: neither waits for the nursery to reap it."""
         worker = self._by_child.get(id(child))
-        if worker is None or worker.state not in (State.READY, State.DYING):
+        if worker is None or worker.state is State.STARTING:
             return
         self._give_back(worker)
         if worker.doomed is not None or (worker.sent and worker.permits > 0):

@@ -150,7 +150,7 @@ def test_channels_that_a_job_broke_cost_that_job_alone(handlers: Command, name: 
     handlers.run()
     id = handlers.enqueue(name)
     serves(handlers)
-    assert handlers.job(id)["errors"][-1]["cause"] == "crash"
+    assert handlers.until(id, "failed")["errors"][-1]["cause"] == "crash"
 
 
 def test_a_thread_that_a_job_left_with_the_gil_holds_no_other_job_captive(handlers: Command) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.processes.dooms import LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.processes.places import Worker
 from supervisor.processes.pool import FRAME_JOBS, REFORK_DELAYS, Pool
-from supervisor.processes.port import Reply
+from supervisor.processes.port import Death, Reply
 from tests.unit.fakes import FakeChild, FakeChildren, FakeTimer, make_lease
 
 
@@ -203,6 +204,23 @@ def test_a_job_killed_by_a_shutdown_or_a_cancel_is_not_blamed() -> None:
         here.pool.condemn(here.worker, doom)
         here.child.die(signal="SIGKILL")
         assert [(o.lease.id, o.kind) for o in here.heard.outcomes] == [(1, Kind.RELEASED)]
+
+
+@pytest.mark.parametrize("retiring", [False, True])
+def test_a_job_that_its_worker_died_of_is_blamed_even_if_all_are_killed_before_that_one_is_reaped(
+    retiring: bool,
+) -> None:
+    here = Setup()
+    here.send(1)
+    here.child.start_next()
+    child = here.child
+    if retiring:
+        here.pool.stop()
+    child.exit()
+    here.pool.kill_all(SHUTDOWN)
+    here.pool.died(child, Death(1, signal="SIGSEGV"))
+    assert here.failed() == [(1, Cause.CRASH)]
+    assert [(event.cause, event.job_id) for event in here.events if isinstance(event, WorkerDied)] == [("crash", 1)]
 
 
 def test_a_reply_for_another_job_is_rubbish_and_blames_the_running_one() -> None:
