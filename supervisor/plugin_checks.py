@@ -29,6 +29,10 @@ class PluginMistake(Exception):
         self.line = line
 
 
+class NoNursery(Exception):
+    """No process could be started that imports the plugins, or none answered in time."""
+
+
 def location(function: Any) -> tuple[str | None, int | None]:
     """File and line of a function, through its decorators; None where it has no Python code."""
     try:

@@ -15,7 +15,7 @@ from supervisor.cli.context import MISTAKE, CommandContext, add_plugin_commands,
 from supervisor.cli.streams import OutputLost, output_error
 from supervisor.config import ConfigError
 from supervisor.payloads import NotJSON
-from supervisor.plugin_checks import did_you_mean
+from supervisor.plugin_checks import NoNursery, did_you_mean
 from supervisor.stores.base import StoreError
 
 COMMANDS = {
@@ -107,6 +107,9 @@ def _run(arguments: Sequence[str] | None) -> int | None:
         return _complain(map(context.shown, error.errors))
     except (StoreError, NotJSON) as error:
         return _complain([context.shown(str(error))])
+    except NoNursery as error:
+        _complain([context.shown(str(error))])
+        return FATAL
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except Exception:

@@ -41,6 +41,7 @@ from supervisor.events import (
 )
 from supervisor.masking import Mask
 from supervisor.metrics import Metrics
+from supervisor.plugin_checks import NoNursery
 from supervisor.plugin_manager import PluginManager, SourceReport, discover, load_parent_side
 from supervisor.processes.children import ProcessChildren
 from supervisor.processes.orphans import end_programs_of
@@ -329,7 +330,7 @@ class Supervisor:
         assert self._engine is not None
         try:
             reports = await children.start()
-        except RuntimeError as error:
+        except NoNursery as error:
             return (), (str(error),)
         return reports, self._engine.newly_broken(reports)
 

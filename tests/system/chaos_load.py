@@ -267,7 +267,8 @@ class Load:
 
 def accepted(folder: Path) -> set[int]:
     """The ids that an enqueue has returned."""
-    return {int(id) for id in (folder / "ledger").read_text().split()}
+    ledger = folder / "ledger"
+    return {int(id) for id in ledger.read_text().split()} if ledger.exists() else set()
 
 
 def runs_of(folder: Path) -> dict[int, list[Run]]:

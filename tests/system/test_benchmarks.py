@@ -32,7 +32,7 @@ def test_the_command_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.json", "all.md"]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_on_postgresql_too(tmp_path: Path) -> None:
     """Not in a folder of the test's: the server's user may not enter that."""
     data = tmp_path / "all.json"

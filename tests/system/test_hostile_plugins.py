@@ -122,7 +122,7 @@ def test_what_a_plugin_says_of_itself_can_always_be_told(command: Command, text:
 
 @pytest.mark.parametrize("text", ["", "raise OSError('\\udc80')", "import time; time.sleep(3600)"])
 def test_a_file_whose_name_is_no_text_is_a_plugin_too(command: Command, text: str) -> None:
-    command.write(config="plugins: {paths: [plugins], import_timeout: 1s}\n", plugins={"good.py": GOOD})
+    command.write(config="plugins: {paths: [plugins], import_timeout: 3s}\n", plugins={"good.py": GOOD})
     (command.folder / "plugins" / os.fsdecode(b"\xff.py")).write_text(text)
     command.run()
     serves(command)
