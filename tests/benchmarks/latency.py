@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -26,6 +29,8 @@ IDLE = [Measure("idle p50", "ms", "less"), Measure("idle p99", "ms", "less")]
 LOAD = Measure("half load", "jobs/s", "more")
 LOADED = [LOAD, Measure("half load p50", "ms", "less"), Measure("half load p99", "ms", "less")]
 NORMAL = f"{SUPERVISOR.title}, synchronous=NORMAL"
+BARE = "bare chain (bare_chain.py)"
+BARE_NORMAL = f"{BARE}, synchronous=NORMAL"
 BULKY = f"{SUPERVISOR.title}, {BULK:,} jobs/s more in bulk"
 
 
@@ -34,7 +39,13 @@ def run(run: Run) -> None:
     jobs = 20 if run.quick else JOBS
     table = run.table(NAME, f"{TITLE}, idle; wanted: 2 / 5 ms at most, and with NORMAL less than Huey on Redis", IDLE)
     normal = Settings(synchronous="normal")
-    contenders = {SUPERVISOR.title: partial(idle, SUPERVISOR, jobs), NORMAL: partial(idle, SUPERVISOR, jobs, normal)}
+    contenders = {
+        SUPERVISOR.title: partial(idle, SUPERVISOR, jobs),
+        BARE: partial(bare, jobs, "full"),
+        NORMAL: partial(idle, SUPERVISOR, jobs, normal),
+        BARE_NORMAL: partial(bare, jobs, "normal"),
+    }
+    table.note("bare chain: two commits, a datagram and a pipe between three processes, and nothing else")
     run.compare(table, contenders | {peer.title: partial(idle, peer, jobs) for peer in peers})
 
     table = run.table(NAME, f"{TITLE}, under half load; wanted: 5 / 25 ms at most", LOADED)
@@ -56,6 +67,12 @@ def idle(peer: Peer, jobs: int, settings: Settings | None = None) -> Mapping[str
             waits.append((stamps.lines()[-1][1] - before) / 1e6)
             time.sleep(chance.uniform(0.0, PAUSE))
         return _percentiles(IDLE, waits)
+
+
+def bare(jobs: int, synchronous: str) -> Mapping[str, float]:
+    command = [sys.executable, "-m", "tests.benchmarks.bare_chain", str(jobs), str(PAUSE), synchronous]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return _percentiles(IDLE, json.loads(done.stdout))
 
 
 def loaded(peer: Peer, seconds: float, bulk: float = 0.0) -> Mapping[str, float]:
