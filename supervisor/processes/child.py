@@ -373,6 +373,11 @@ class ProcessChild:
         self._listener.died(self, death)
         self._close()
 
+    def let_go(self) -> None:
+        """In a copy of this process: closed by the last who has it open, this kills the worker."""
+        if self._ends is not None:
+            os.close(self._ends.life)
+
     def abandon(self) -> None:
         """It is not waited for any longer, and nothing more is heard of it."""
         self._finish_output()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from weakref import WeakSet
 
 from supervisor.plugin_checks import NoNursery
 from supervisor.plugin_manager import SourceReport
@@ -24,6 +25,18 @@ SETTLED_AFTER = 10.0  # seconds; a nursery that lived so long died of something 
 START_ATTEMPTS = 3
 STOP_PATIENCE = 5.0
 KILL_PATIENCE = 5.0  # seconds; a process that waits for a disk or a network file system is deaf even to SIGKILL
+
+
+_all: WeakSet[ProcessChildren] = WeakSet()
+
+
+def _let_go_in_copy() -> None:
+    """A plugin has forked the supervisor: what dies with that must not live as long as the copy."""
+    for children in _all:
+        children.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_in_copy)
 
 
 class ProcessChildren:
@@ -50,6 +63,7 @@ class ProcessChildren:
         self._strays_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._ooms = linux.oom_kills()
+        _all.add(self)
 
     # port.Children
 
@@ -100,6 +114,13 @@ class ProcessChildren:
                 await self._until(lambda: self._nursery is None)
         if self._adopted:
             self._landed.finish()
+
+    def let_go(self) -> None:
+        """In a copy of this process: of what keeps the nursery and the workers alive."""
+        for child in self._living.values():
+            child.let_go()
+        if self._nursery is not None:
+            self._nursery.let_go()
 
     def _leave_behind(self) -> None:
         for child in self._living.values():

@@ -103,6 +103,11 @@ class NurseryLink:
     def reap(self, serial: int) -> None:
         self._ask(wire.Reap(serial))
 
+    def let_go(self) -> None:
+        """In a copy of this process: the nursery ends with the last who has these open."""
+        os.close(self._life)
+        self._channel.close()
+
     def stop(self) -> None:
         """One that still imports hears nothing, and has nothing to lose."""
         if self.ready:

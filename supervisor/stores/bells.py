@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from weakref import WeakSet
 
 from supervisor.stores.base import StoreError
 
@@ -22,8 +23,21 @@ _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _DEAD = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
 
 
+_all: WeakSet[Bells] = WeakSet()
+
+
+def _let_go_in_copy() -> None:
+    """A plugin has forked the supervisor: the copy must not pass for one of its processes."""
+    for bells in _all:
+        bells.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_in_copy)
+
+
 class Bells:
     def __init__(self, folder: Path) -> None:
+        _all.add(self)
         self._folder = folder
         self._socket: socket.socket | None = None
         self._lock: int | None = None
@@ -43,9 +57,14 @@ class Bells:
         if self._socket is not None:
             self._socket.close()
         self.remove(self._owner)
+        self.let_go()
+        self._owner = self._socket = None
+
+    def let_go(self) -> None:
+        """Of the lock, as far as this process holds it."""
         if self._lock is not None:
             os.close(self._lock)
-        self._owner = self._socket = self._lock = None
+            self._lock = None
 
     def descriptor(self) -> int | None:
         return None if self._socket is None else self._socket.fileno()

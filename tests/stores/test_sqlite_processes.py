@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,10 +132,10 @@ def test_an_owner_lives_as_long_as_anything_that_inherited_its_lock(path):
     if parent == 0:
         os.close(theirs)
         owner = SqliteStore(path)
-        owner.join("one", "host", os.getpid())
+        lock = owner.join("one", "host", os.getpid())
         take_one(owner)
-        if os.fork() == 0:
-            os.read(ours, 1)
+        program = [sys.executable, "-c", f"import os; os.read({ours}, 1)"]
+        subprocess.Popen(program, pass_fds=[lock, ours])
         os._exit(0)
     os.close(ours)
     os.waitpid(parent, 0)
@@ -143,6 +145,30 @@ def test_an_owner_lives_as_long_as_anything_that_inherited_its_lock(path):
     while not (lapsed := store.lapsed(10)):
         pass
     assert lapsed[0].owner_gone
+    store.leave()
+    store.close()
+
+
+def test_a_copy_that_somebody_forked_of_an_owner_does_not_pass_for_it(path):
+    store = SqliteStore(path, create=True)
+    put(store)
+    ours, theirs = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        os.close(theirs)
+        owner = SqliteStore(path)
+        owner.join("one", "host", os.getpid())
+        take_one(owner)
+        if os.fork() == 0:
+            os.read(ours, 1)
+        os._exit(0)
+    os.close(ours)
+    os.waitpid(parent, 0)
+    store.join("two", "host", os.getpid())
+    while not (lapsed := store.lapsed(10)):
+        pass
+    assert lapsed[0].owner_gone
+    os.close(theirs)
     store.leave()
     store.close()
 

@@ -134,32 +134,60 @@ def test_a_worker_whose_permits_have_an_end_takes_no_more_jobs(command: Command)
     assert run.wait() == 0
 
 
+FORKING = """
+    import os, time
+    from supervisor import handler, hookimpl
+
+    @handler
+    def noop(job):
+        pass
+
+    @hookimpl
+    def supervisor_events(events):
+        if any(type(event).__name__ == "JobsSettled" for event in events) and not os.path.exists("forked"):
+            open("forked", "w").close()
+            if os.fork() == 0:
+                while not os.path.exists("over"):
+                    time.sleep(0.05)
+                os._exit(0)
+            open("seen", "w").close()
+
+    @handler
+    def waits(job):
+        with open("begun", "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        while not os.path.exists("gate"):
+            time.sleep(0.01)
+"""
+
+
 def test_workers_end_in_good_order_though_a_plugin_has_forked_the_supervisor(command: Command) -> None:
-    hook = """
-        import os, time
-        from supervisor import handler, hookimpl
-
-        @handler
-        def noop(job):
-            pass
-
-        @hookimpl
-        def supervisor_events(events):
-            if any(type(event).__name__ == "JobsSettled" for event in events) and not os.path.exists("forked"):
-                open("forked", "w").close()
-                if os.fork() == 0:
-                    while not os.path.exists("over"):
-                        time.sleep(0.05)
-                    os._exit(0)
-                open("seen", "w").close()
-    """
-    command.write(config="workers: {count: 1}\nshutdown: {grace: 60s}\n", plugins={"hook.py": hook})
+    command.write(config="workers: {count: 1}\nshutdown: {grace: 60s}\n", plugins={"hook.py": FORKING})
     run = command.run()
     command.until(command.enqueue("noop"), "succeeded")
     wait_for((command.folder / "seen").exists)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
     assert "worker 1" in run.says("ended: stopped")
+    (command.folder / "over").touch()
+
+
+def test_workers_die_with_a_supervisor_that_a_plugin_has_forked_and_their_jobs_run_again_at_once(
+    command: Command,
+) -> None:
+    command.write(config="workers: {count: 1}\n", plugins={"hook.py": FORKING})
+    run = command.run()
+    command.until(command.enqueue("noop"), "succeeded")
+    wait_for((command.folder / "seen").exists)
+    id, begun = command.enqueue("waits"), command.folder / "begun"
+    wait_for(lambda: begun.exists() and begun.read_text().endswith("\n"))
+    run.kill()
+    worker = int(begun.read_text())
+    wait_for(lambda: worker not in command.processes())
+    (command.folder / "gate").touch()
+    command.run()
+    command.until(id, "succeeded")
+    assert begun.read_text().count("\n") == 2
     (command.folder / "over").touch()
 
 
