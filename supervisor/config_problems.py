@@ -221,7 +221,7 @@ def url_problem(url: str) -> str | None:
         return "expected a URL such as sqlite:///jobs.db"
     if scheme == "sqlite" and (not rest.startswith("/") or rest.endswith("/")):
         return "expected sqlite:///relative/file.db or sqlite:////absolute/file.db"
-    if scheme == "sqlite" and "?" in rest:  # or it would be part of the file's name, and the option without effect
+    if scheme == "sqlite" and "=" in rest.partition("?")[2]:  # or it would be a part of the name, and without effect
         return f"expected no options in the URL of a file; write {' or '.join(STORE_OPTIONS[scheme])} beside it"
     return None
 

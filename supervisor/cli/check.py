@@ -14,7 +14,7 @@ from supervisor.cli.context import MISTAKE, config_option, load_settings, privat
 from supervisor.cli.render import block
 from supervisor.cli.scan import load_hooks, place, scan
 from supervisor.config import ConfigError, Settings
-from supervisor.plugin_checks import did_you_mean
+from supervisor.plugin_checks import NoNursery, did_you_mean
 from supervisor.plugin_manager import PluginManager, SourceReport
 from supervisor.stores.base import Store, StoreError, StoreMissing
 from supervisor.stores.moving import Movable, Ticket, told_to_go_to
@@ -38,6 +38,9 @@ def check(config: Path | None) -> int:
         reports = scan(settings)
     except ConfigError as error:  # root would import what others may change
         checks.wrong(*error.errors)
+        return checks.end()
+    except NoNursery as error:
+        checks.wrong(str(error))
         return checks.end()
     _check_plugins(reports, checks)
     _check_handlers(settings, reports, checks)

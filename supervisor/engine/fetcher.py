@@ -174,17 +174,13 @@ class Fetcher:
 
     def due_at(self, when: float) -> None:
         """Something will be due: look then, if not before."""
-        if (
-            self._due is None
-            or self._due.cancelled()
-            or when < self._due.when()
-            or self._due.when() <= self._loop.time()
-        ):
+        if self._due is None or when < self._due.when():
             if self._due is not None:
                 self._due.cancel()
             self._due = self._loop.call_at(when, self._ring_due)
 
     def _ring_due(self) -> None:
+        self._due = None
         self._came_due = True
         self.ring()
 

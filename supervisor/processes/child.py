@@ -80,7 +80,7 @@ class ProcessChild:
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         ends = self._ends
-        if ends is None or self.dying:
+        if ends is None:
             return
         try:
             put = os.write(ends.permits_put, bytes((frame,)) * len(leases))
@@ -88,6 +88,8 @@ class ProcessChild:
             put = 0
         if put < len(leases):
             raise RuntimeError(f"worker {self.number}: no room for {len(leases)} permits: too many frames outstanding")
+        if self.dying:  # nobody takes these permits: they come back with the next take_back
+            return
         self._frames.append((frame, leases))
         self._write(wire.encode_frame(frame, leases))
 

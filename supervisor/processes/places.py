@@ -29,6 +29,7 @@ class Worker:
         "done",
         "doomed",
         "frame",
+        "gone",
         "memory_at_start",
         "number",
         "permits",
@@ -55,6 +56,7 @@ class Worker:
         self.retired_at = now  # or when it last answered after that
         self.done = 0
         self.doomed: Doom | None = None
+        self.gone = False  # dead, and not yet reaped
         self.reported: Lease | None = None
         self.memory_at_start: int | None = None
 

@@ -134,12 +134,12 @@ class Pool:
 
     def open_workers(self) -> list[Worker]:
         """Ready workers that can take another frame now, idle ones first."""
-        ready = [w for w in self.workers.values() if w.state is State.READY and self._has_room(w)]
+        ready = [w for w in self.workers.values() if w.state is State.READY and not w.gone and self._has_room(w)]
         ready.sort(key=_load)
         return ready
 
     def idle_count(self) -> int:
-        return sum(1 for w in self.workers.values() if w.state is State.READY and not w.sent)
+        return sum(1 for w in self.workers.values() if w.state is State.READY and not w.gone and not w.sent)
 
     def ready_count(self) -> int:
         return sum(1 for w in self.workers.values() if w.state is State.READY)
@@ -328,7 +328,10 @@ class Pool:
     def exited(self, child: Child) -> None:
         """The place of one that died at a job, or for a reason, is filled at once: neither waits for the nursery to reap it."""
         worker = self._by_child.get(id(child))
-        if worker is None or worker.state is State.STARTING:
+        if worker is None:
+            return
+        worker.gone = True
+        if worker.state is State.STARTING:
             return
         self._give_back(worker)
         if worker.doomed is not None or (worker.sent and worker.permits > 0):

@@ -1,4 +1,4 @@
-"""Where outcomes take their jobs, and what counts of jobs become for people: the same in every store that keeps rows."""
+"""Where outcomes take their jobs, and what counts of jobs become for people: the same in every store."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_stores_open_by_url(tmp_path):
         ("sqlite:///x.db?synchronous=normal", "no options in the URL of a file; write synchronous beside it"),
     ],
 )
-def test_a_url_without_a_file(tmp_path, url, expected):
+def test_a_url_that_names_no_file_or_more_than_a_file(tmp_path, url, expected):
     with pytest.raises(StoreError, match=re.escape(f"store: expected {expected}, got {url!r}")):
         open_store(StoreSettings(url=url), create=True, base=tmp_path)
     assert not [*tmp_path.iterdir()]

@@ -165,7 +165,7 @@ def test_interrupted_jobs_start_again_at_once(command: Command) -> None:
     wait_for(lambda: len(list(marks.glob("*.again"))) == len(ids))
     took = max(path.stat().st_mtime for path in marks.glob("*.again")) - restarted
     print(f"all interrupted jobs ran again {took:.2f}s after the restart")
-    assert took < 15  # half of the lease: nobody has waited for its end
+    assert took < 15  # nobody has waited for the end of a lease
     for id in ids:
         assert {error["cause"] for error in command.until(id, "succeeded")["errors"]} <= {"lease_expired"}
 

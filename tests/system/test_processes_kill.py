@@ -371,6 +371,22 @@ def test_a_worker_that_died_unreaped_is_told_when_its_nursery_dies_too(tmp_path:
     play(tmp_path, scene)
 
 
+def test_what_is_sent_to_a_worker_that_is_dead_and_not_yet_reaped_has_not_started(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        os.kill(here.nurseries[0], signal.SIGSTOP)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        await here.until(lambda: child.dying)
+        frame = here.send(child, lease(1, "noop"), lease(2, "noop"))
+        assert child.take_back() == {frame: 2}
+        os.kill(here.nurseries[0], signal.SIGCONT)
+        await here.death(child)
+        assert here.replies == []
+
+    play(tmp_path, scene)
+
+
 def test_a_worker_reaped_by_somebody_else_is_dead_with_status_unknown(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         child = await here.worker()

@@ -59,7 +59,7 @@ class SlowDisk(MemoryStore):
 
 @pytest.fixture
 def slow() -> Virtual:
-    here = Virtual()
+    here = Virtual(workers=2)
     here.writer.store = store = SlowDisk.__new__(SlowDisk)
     store.__dict__.update(here.store.__dict__)
     store.here = here
@@ -88,3 +88,18 @@ def test_what_a_look_finds_scheduled_is_due_by_when_it_looked(slow: Virtual) -> 
     assert slow.loop.now == looked + COMMIT
     assert slow.engine.fetcher._due is not None
     assert slow.engine.fetcher._due.when() == pytest.approx(looked + 10.0)
+
+
+def test_a_retry_that_came_due_during_its_commit_is_looked_for_though_another_is_due_later(slow: Virtual) -> None:
+    soon, _later = slow.enqueue("work", "work")
+    slow.ring()
+    slow.writer.eager = False
+    for worker, after in zip(list(slow.pool.workers.values()), (COMMIT / 2, 20.0), strict=True):
+        assert isinstance(worker.child, FakeChild)
+        worker.child.start_next()
+        worker.child.finish("retry", error={"type": "Retry", "after": after})
+        worker.child.drain()
+    slow.writer.step()
+    slow.writer.eager = True
+    slow.loop.advance(0.0)
+    assert slow.state(soon) == "in_flight"

@@ -196,6 +196,15 @@ def test_the_place_of_one_that_died_at_nothing_waits_until_it_is_known_how() -> 
     assert len(here.children.forked) == 2
 
 
+def test_one_that_is_dead_and_not_yet_reaped_gets_no_job() -> None:
+    here = Setup(count=2)
+    dead = here.worker
+    dead.child.exit()  # type: ignore[attr-defined]
+    assert here.pool.idle_count() == 1
+    assert dead not in here.pool.open_workers()
+    assert len(here.pool.open_workers()) == 1
+
+
 def test_a_job_killed_by_a_shutdown_or_a_cancel_is_not_blamed() -> None:
     for doom in (SHUTDOWN, LEASE_LOST):
         here = Setup()
