@@ -225,7 +225,12 @@ class Database:
                     raise StoreAway(f"{self.path}: {error}") from error
 
     def _set_up(self) -> None:
-        version = self._known_version()
+        self._execute("begin")  # what it finds is of one moment: somebody else may be making this store
+        try:
+            version = self._known_version()
+        finally:
+            with suppress(sqlite3.Error):
+                self._execute("rollback")
         self._execute("pragma journal_mode = wal")
         self._execute(f"pragma synchronous = {self._synchronous}")
         self._execute(f"pragma journal_size_limit = {WAL_LIMIT}")

@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import stat
+import threading
 
 import pytest
 
@@ -81,6 +82,25 @@ def test_a_database_of_another_program_is_left_alone(tmp_path):
     with pytest.raises(StoreError, match="another program"):
         SqliteStore(path, create=True)
     assert path.read_bytes() == before
+
+
+def test_one_that_somebody_else_makes_at_this_moment_is_no_other_programs(tmp_path, monkeypatch):
+    path, stores, value = tmp_path / "jobs.db", [], SqliteStore.value
+    other = threading.Thread(target=lambda: stores.append(SqliteStore(path, create=True)))
+
+    def while_another_opens_it(self, sql, *parameters):
+        found = value(self, sql, *parameters)
+        if sql == "pragma application_id" and other.ident is None:
+            other.start()
+            other.join(0.3)
+        return found
+
+    monkeypatch.setattr(SqliteStore, "value", while_another_opens_it)
+    stores.append(SqliteStore(path, create=True))
+    other.join()
+    for store in stores:
+        assert store.stats()["queues"] == []
+        store.close()
 
 
 def test_a_newer_version_is_refused_by_name(store, raw):
