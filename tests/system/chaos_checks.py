@@ -192,14 +192,17 @@ def leases_are_lost_for_a_reason(evidence: Evidence) -> Problems:
     """Taken over from a supervisor that was killed, stopped or told to end; or one that had the store back too late."""
     for id, lines in evidence.by_job.items():
         holder = None
-        for line in lines:
-            if "claimed under token" in line.message:
+        for place, line in enumerate(lines):
+            if _claims([line]):
                 holder = line
             elif "recovered:" in line.message and holder is not None:
-                done = evidence.met(DEADLY, line.at - RECOVERED_WITHIN, line.at, holder.run)
-                done = done or evidence.met(FATAL, holder.at, line.at, holder.run)  # until somebody was free to look
+                (held,), following = _claims([holder]), [*_claims(lines[place:]), evidence.tokens[id] + 1]
+                # Nobody tells of a claim whose answer was lost: anybody may have made it.
+                run = holder.run if following[0] == held + 1 else None
+                done = evidence.met(DEADLY, line.at - RECOVERED_WITHIN, line.at, run)
+                done = done or evidence.met(FATAL, holder.at, line.at, run)  # until somebody was free to look
                 if not done and not _was_away(evidence, line.at):
-                    yield id, f"lost by run {holder.run}, to which nothing was done: {line.message}"
+                    yield id, f"lost by run {run or 'of a claim untold'}, to which nothing was done: {line.message}"
 
 
 def _was_away(evidence: Evidence, at: float) -> bool:
