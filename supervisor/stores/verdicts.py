@@ -1,4 +1,4 @@
-"""The operator's verbs on a store that keeps rows: each changes what it may in batches, and says what it refused."""
+"""The operator's verbs: each changes what it may in batches, and says what it refused."""
 
 from __future__ import annotations
 
