@@ -21,8 +21,9 @@ FATAL = 1
 def bench(config: Path | None, as_json: bool, jobs: int) -> int | None:
     """Measure this config on this machine: enqueue, drain, latency.
 
-    The jobs do nothing, in a store of their own on the disk of the configured one, which is not touched. Workers, limits
-    and the rest are as configured; the plugins and sinks of the config are left out.
+    The jobs do nothing, in a store of their own beside the configured one, which is not touched: a folder on the same disk,
+    or a schema of the same database. Workers, limits and the rest are as configured; the plugins and sinks of the config are
+    left out.
     """
     from supervisor.cli.bench_child import SupervisorEnded
     from supervisor.cli.bench_rows import Bench, harmless
@@ -31,10 +32,10 @@ def bench(config: Path | None, as_json: bool, jobs: int) -> int | None:
 
     settings = load_settings(config)
     interrupts = Interrupts()
-    with interrupts.heard(), own_store(settings) as (own, folder):
-        bench = Bench(harmless(own), folder, jobs, interrupts)
+    with interrupts.heard(), own_store(settings) as own:
+        bench = Bench(harmless(own.settings), own, jobs, interrupts)
         if not as_json:
-            tell(bench.heading(settings))
+            tell(bench.heading())
         try:
             rows = dict(bench.rows(say=None if as_json else tell))
         except SupervisorEnded as error:

@@ -1,4 +1,4 @@
-"""The store that `supervisor bench` works in: its own, on the disk of the configured one, and gone afterwards."""
+"""The store that `supervisor bench` works in: its own, beside the configured one, and gone afterwards."""
 
 from __future__ import annotations
 
@@ -6,28 +6,52 @@ import fcntl
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from supervisor.cli.context import store_file
 from supervisor.config import Settings
+from supervisor.stores import spare_schema_of
 from supervisor.stores.base import StoreError
 
 PREFIX = "supervisor-bench-"
+SCHEMA_PREFIX = "supervisor_bench_"
+
+
+class OwnStore(NamedTuple):
+    """Settings with a store that isn't there yet, a folder, and for people: where the store will be, and what its commits wait
+    for."""
+
+    settings: Settings
+    folder: Path
+    place: str
+    synchronous: str
 
 
 @contextmanager
-def own_store(settings: Settings) -> Iterator[tuple[Settings, Path]]:
-    """The settings with a store that isn't there yet, and the folder for it. Raises StoreError if none can be made."""
-    file = store_file(settings)
-    if settings.store.scheme == "memory":
+def own_store(settings: Settings) -> Iterator[OwnStore]:
+    """Raises StoreError if none can be made."""
+    store = settings.store
+    if store.scheme == "memory":
         raise StoreError("store: memory:// lives inside one process, so nothing else can enqueue and be measured")
-    if file is None:
-        raise StoreError(f"store: {settings.store.shown}: bench can make a store of its own only for SQLite")
-    with _own_folder(file.resolve().parent) as folder:  # behind a link, too, the disk is that of the file
-        store = settings.store.model_copy(update={"url": f"sqlite:///{folder / 'jobs.db'}"})
-        yield settings.model_copy(update={"store": store}), folder
+    if (file := store_file(settings)) is not None:
+        with _own_folder(file.resolve().parent) as folder:  # behind a link, too, the disk is that of the file
+            synchronous = store.options.get("synchronous", "full")
+            own = _with_store(settings, url=f"sqlite:///{folder / 'jobs.db'}")
+            yield OwnStore(own, folder, f"a SQLite store beside {store.shown}", synchronous)
+    elif store.scheme in ("postgresql", "postgres"):
+        with spare_schema_of(store, SCHEMA_PREFIX) as spare, _own_folder(Path(tempfile.gettempdir())) as folder:
+            own = _with_store(settings, options={**store.options, "schema": spare.schema})
+            yield OwnStore(own, folder, f"a schema of its own in {store.shown}", spare.synchronous_commit)
+    else:
+        raise StoreError(f"store: {store.shown}: bench can make a store of its own only for SQLite and PostgreSQL")
+
+
+def _with_store(settings: Settings, **changed: Any) -> Settings:
+    return settings.model_copy(update={"store": settings.store.model_copy(update=changed)})
 
 
 @contextmanager

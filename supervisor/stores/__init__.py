@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from supervisor.config import StoreSettings
 from supervisor.config_problems import url_problem
 from supervisor.stores.base import Guest, Store, StoreAway, StoreBroken, StoreError
 
-__all__ = ["BUILT_IN", "Opener", "guest_of", "insist", "open_store"]
+if TYPE_CHECKING:
+    from supervisor.stores.postgres_spare import Spare
+
+__all__ = ["BUILT_IN", "Opener", "guest_of", "insist", "open_store", "spare_schema_of"]
 
 Answer = TypeVar("Answer")
 
@@ -77,6 +81,15 @@ def guest_of(settings: StoreSettings, ask: Callable[[Callable[[Store], Any]], An
         raise _needs_psycopg(error) from None
     schema = settings.options.get("schema", "supervisor")
     return Guest(settings.url or "", schema, lambda: ask(lambda store: store.database()))  # type: ignore[attr-defined]
+
+
+def spare_schema_of(settings: StoreSettings, prefix: str) -> AbstractContextManager[Spare]:
+    """Beside the schema of a PostgreSQL store."""
+    try:
+        from supervisor.stores.postgres_spare import spare_schema
+    except ImportError as error:
+        raise _needs_psycopg(error) from None
+    return spare_schema(settings.url or "", listen=settings.options.get("listen", True), prefix=prefix)
 
 
 def _open_postgres(settings: StoreSettings, *, create: bool, base: Path) -> Store:

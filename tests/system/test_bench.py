@@ -120,7 +120,7 @@ def test_one_that_runs_is_not_in_the_way_of_another(command: Command) -> None:
     [
         ("wrokers: {}\n", "wrokers"),
         ("store: memory://\n", "lives inside one process"),
-        ("store: {type: mine}\n", "only for SQLite"),
+        ("store: {type: mine}\n", "only for SQLite and PostgreSQL"),
         ("store: sqlite:///gone/jobs.db\n", "gone: No such file or directory"),
     ],
 )

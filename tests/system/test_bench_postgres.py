@@ -1,0 +1,95 @@
+"""`supervisor bench` on PostgreSQL: in a schema of its own, of which nothing is left."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.stores.postgres_server import Server
+from tests.system.command import PATIENCE, Command, wait_for
+from tests.system.test_bench import ENDLESS, start
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def postgres(command: Command, server: Server) -> Command:
+    """Of which the store was never made."""
+    store = json.dumps({"url": server.url, "schema": "users_own"})
+    command.write(config=f"store: {store}\nworkers: {{count: 1}}\n")
+    return command
+
+
+def schemas(server: Server) -> set[str]:
+    with server.connect() as link:
+        rows = link.execute("select nspname from pg_namespace where nspname !~ '^pg_|^information_schema$|^public$'")
+        return {name for (name,) in rows}
+
+
+def made(server: Server) -> str:
+    """Of the one benchmark that runs: its schema, once its jobs are there."""
+    (schema,) = wait_for(lambda: schemas(server) or False, PATIENCE)
+    with server.connect() as link:
+        wait_for(lambda: link.execute(f"select to_regclass('{schema}.jobs')").fetchone() != (None,), PATIENCE)
+    return schema
+
+
+def test_it_prints_the_rates_and_leaves_nothing(postgres: Command, server: Server) -> None:
+    ended = postgres.call("bench", "--jobs", "40", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    told = json.loads(ended.out)
+    assert (told["jobs"], told["synchronous"]) == (40, "off"), "as the server of these tests is set up"
+    assert all(told[rate] > 0 for rate in ("enqueue_per_second", "enqueue_many_per_second", "drain_per_second"))
+    assert 0 < told["idle_latency_ms"]["p50"] <= told["idle_latency_ms"]["p99"]
+    assert schemas(server) == set()
+
+
+def test_people_are_told_where(postgres: Command) -> None:
+    heading, *rows = postgres.call("bench", "--jobs", "1").out.splitlines()
+    assert "a schema of its own in postgresql://" in heading
+    assert len(rows) == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing_behind(postgres: Command, server: Server, number: signal.Signals) -> None:
+    bench = start(postgres, "--jobs", ENDLESS)
+    made(server)
+    bench.send_signal(number)
+    _out, err = bench.communicate(timeout=PATIENCE)
+    assert (bench.returncode, err) == (128 + number, "")
+    assert schemas(server) == set()
+
+
+def test_the_schema_of_a_killed_one_is_removed_by_the_next_and_that_of_one_that_runs_is_not(
+    postgres: Command, server: Server
+) -> None:
+    bench = start(postgres, "--jobs", ENDLESS)
+    left = made(server)
+    assert postgres.call("bench", "--jobs", "1").code == 0
+    assert schemas(server) == {left}
+    bench.kill()
+    bench.communicate(timeout=PATIENCE)
+    with server.connect() as link:
+        held = "select 1 from pg_stat_activity where application_name = 'supervisor'"
+        wait_for(lambda: link.execute(held).fetchone() is None, PATIENCE)
+        link.execute("create schema supervisor_bench_of_mine")
+    assert postgres.call("bench", "--jobs", "1").code == 0
+    assert schemas(server) == {"supervisor_bench_of_mine"}
+
+
+def test_who_may_make_no_schema_is_told_so(postgres: Command, server: Server) -> None:
+    with server.connect() as link:
+        link.execute("create role poor login")
+    postgres.write(config=f"store: {server.url.replace('postgres@', 'poor@')}\n")
+    ended = postgres.call("bench", "--jobs", "1")
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert "permission denied" in line
