@@ -6,7 +6,6 @@ import fcntl
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from supervisor.stores.base import StoreError
 
 PREFIX = "supervisor-bench-"
 SCHEMA_PREFIX = "supervisor_bench_"
+TEMPORARY = Path(os.environ.get("TMPDIR") or "/tmp")
 
 
 class OwnStore(NamedTuple):
@@ -43,7 +43,7 @@ def own_store(settings: Settings) -> Iterator[OwnStore]:
             own = _with_store(settings, url=f"sqlite:///{folder / 'jobs.db'}")
             yield OwnStore(own, folder, f"a SQLite store beside {store.shown}", synchronous)
     elif store.scheme in ("postgresql", "postgres"):
-        with spare_schema_of(store, SCHEMA_PREFIX) as spare, _own_folder(Path(tempfile.gettempdir())) as folder:
+        with spare_schema_of(store, SCHEMA_PREFIX) as spare, _own_folder(TEMPORARY) as folder:
             own = _with_store(settings, options={**store.options, "schema": spare.schema})
             yield OwnStore(own, folder, f"a schema of its own in {store.shown}", spare.synchronous_commit)
     else:
