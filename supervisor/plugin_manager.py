@@ -213,7 +213,7 @@ class PluginManager:
             wanted = [arguments[name] for name in implementation.argnames]
             try:
                 results.append((implementation.plugin_name, implementation.function(*wanted)))
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 self._report_hook(hook, implementation.plugin_name, _describe(error), _format(error))
         return results
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.events import Bus, Dropped, Event
+from supervisor.events import Bus, Dropped, Event, HookFailed
 from supervisor.plugin_manager import PluginManager
 
 QUEUE_MOST = 10_000
@@ -44,6 +44,8 @@ class HookThread:
             await asyncio.sleep(0.002)
 
     def _take(self, event: Event) -> None:
+        if isinstance(event, HookFailed) and event.hook == "supervisor_events":
+            return  # it would fail at being told of its failure, and so on
         if len(self._queue) >= QUEUE_MOST:
             self._dropped += 1
             return
