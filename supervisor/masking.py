@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import quote, quote_plus, unquote, urlsplit
+from urllib.parse import quote, quote_plus, unquote
 
 import orjson
 
@@ -40,24 +40,27 @@ def without_passwords(text: str) -> str:
 
 def without_secrets(url: str) -> str:
     """The URL without its password and its query, which may hold another."""
-    base, question, _ = url.partition("?")
-    try:
-        password = urlsplit(base).password
-    except ValueError:
-        return f"{url.partition(':')[0]}:{MASK}"
-    if password:
-        base = base.replace(f":{password}@", f":{MASK}@", 1)
-    return f"{base}?{MASK}" if question else base
+    before, password, behind = _around_password(url)
+    base, question, _ = behind.partition("?")
+    return f"{before}{MASK if password else ''}{base}{question}{MASK if question else ''}"
 
 
 def secrets_of(url: str) -> set[str]:
-    """The password and the values of the query, as written and as meant; of what can't be read, all of it."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return {url}
-    written = {pair.partition("=")[2] for pair in parts.query.split("&")} | {parts.password or ""}
+    """The password and the values of the query, as written and as meant."""
+    _, password, behind = _around_password(url)
+    query = behind.partition("?")[2].partition("#")[0]
+    written = {pair.partition("=")[2] for pair in query.split("&")} | {password}
     return {form for text in written if text for form in (text, unquote(text))}
+
+
+def _around_password(url: str) -> tuple[str, str, str]:
+    """What stands before the password, it, and what stands behind. Like libpq, and unlike urlsplit, it takes `?` and `#` before an
+    `@` for part of it."""
+    scheme, colon, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    user_info, at, host = authority.rpartition("@")
+    user, second_colon, password = user_info.partition(":")
+    return f"{scheme}{colon}{user}{second_colon}", password, f"{at}{host}{slash}{path}"
 
 
 def _forms(secret: str) -> set[str]:

@@ -63,8 +63,17 @@ def test_no_line_that_a_job_prints_takes_long(line: str) -> None:
 
 def test_urls_are_shown_without_what_is_secret_in_them() -> None:
     assert without_secrets("redis://me:me@host/0?password=x&db=1") == "redis://me:***@host/0?***"
-    assert without_secrets("redis://[bad") == "redis:***"
+    assert without_secrets("redis://[bad:word@host") == "redis://[bad:***@host"
     assert secrets_of("redis://me:p%20w@host/0?token=t%2Fk") == {"p%20w", "p w", "t%2Fk", "t/k"}
+
+
+@pytest.mark.parametrize("password", ["pass#word", "pass?word", "p:ss#w?rd", "pass@word"])
+def test_a_password_may_hold_what_ends_a_url_elsewhere(password: str) -> None:
+    """As libpq reads it."""
+    url = f"postgresql://me:{password}@host:5432/db?sslmode=verify-full#not-a-fragment"
+    assert without_secrets(url) == "postgresql://me:***@host:5432/db?***"
+    assert secrets_of(url) == {password, "verify-full"}
+    assert without_secrets("postgresql:///db?host=/run/a@b") == "postgresql:///db?***"
 
 
 CONFIG = """
