@@ -53,7 +53,7 @@ class Database:
     def __init__(
         self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time
     ) -> None:
-        self.path = path.absolute()
+        self.path = Path(os.path.realpath(path))  # by whatever link it was found, its locks and bells are the same
         self._synchronous, self._clock, self._process = synchronous, clock, os.getpid()
         self._deltas: Counter[tuple[int, str, int]] = Counter()
         self._after_commit: list[Callable[[], None]] = []

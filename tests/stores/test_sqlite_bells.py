@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from supervisor.stores.base import EnqueueRow, StoreAway
+from supervisor.stores.base import EnqueueRow, StoreAway, StoreError
 from supervisor.stores.bells import Bells
 from supervisor.stores.sqlite import SqliteStore
 from supervisor.stores.turnstile import Turnstile
@@ -76,6 +76,28 @@ def test_whoever_wakes_before_the_commit_looks_after_it(tmp_path, monkeypatch):
     store.leave()
     client.close()
     store.close()
+
+
+def test_by_whatever_link_a_file_is_opened_its_bells_and_locks_are_the_same(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.db").symlink_to("real/jobs.db")
+    client = SqliteStore(tmp_path / "link.db", create=True)
+    store = SqliteStore(tmp_path / "real" / "jobs.db")
+    store.join("one", "host", 4711)
+    client.enqueue([EnqueueRow("noop", "1")])
+    assert rung(store.bells)
+    assert client.bells.is_gone("one") is False
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.db", "real"]
+    store.leave()
+    store.close()
+    client.close()
+
+
+def test_links_that_lead_nowhere_are_said_to(tmp_path):
+    (tmp_path / "a.db").symlink_to("b.db")
+    (tmp_path / "b.db").symlink_to("a.db")
+    with pytest.raises(StoreError, match="can't be created"):
+        SqliteStore(tmp_path / "a.db", create=True)
 
 
 def test_what_is_no_bell_is_left_alone_or_taken_down_but_never_fatal(folder):
