@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from supervisor.stores import spare_schema_of
 from supervisor.stores.base import StoreError
 
 PREFIX = "supervisor-bench-"
+LEFT_BEHIND = re.compile(f"{PREFIX}[0-9a-f]{{16}}")
 SCHEMA_PREFIX = "supervisor_bench_"
 TEMPORARY = Path(os.environ.get("TMPDIR") or "/tmp")
 
@@ -73,6 +75,8 @@ def _own_folder(beside: Path) -> Iterator[Path]:
 def _remove_left_behind(beside: Path) -> None:
     """By a benchmark that was killed: nobody holds its lock."""
     for folder in beside.glob(f"{PREFIX}*"):
+        if not LEFT_BEHIND.fullmatch(folder.name):
+            continue
         with suppress(OSError):
             in_use = _lock(folder)
             shutil.rmtree(folder, ignore_errors=True)

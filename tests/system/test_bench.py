@@ -104,6 +104,14 @@ def test_what_a_killed_one_leaves_ends_at_once_and_is_removed_by_the_next(comman
     assert not left.exists()
 
 
+def test_a_folder_of_the_users_is_left_alone_whatever_its_name(command: Command) -> None:
+    notes = command.folder / "supervisor-bench-notes" / "of mine"
+    notes.parent.mkdir()
+    notes.touch()
+    assert command.call("bench", "--jobs", "1").code == 0
+    assert notes.exists()
+
+
 def test_one_that_runs_is_not_in_the_way_of_another(command: Command) -> None:
     bench = start(command, "--jobs", ENDLESS)
     wait_for(lambda: any((folder / "jobs.db").exists() for folder in folders(command)))
