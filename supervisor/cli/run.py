@@ -6,15 +6,19 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from supervisor.cli.context import config_option, load_settings, private_files, read_with
 from supervisor.config import Settings
 from supervisor.durations import parse_duration
-from supervisor.events import ConfigReloaded, Event
+from supervisor.events import ConfigReloaded, Event, Subscriber
 from supervisor.masking import Mask
 from supervisor.trust import load_trusted, open_to_others
+
+if TYPE_CHECKING:
+    from supervisor.engine.supervisor import Supervisor
 
 
 @click.command()
@@ -37,12 +41,7 @@ def _serve(settings: Settings) -> int:
     supervisor = Supervisor(
         settings, reload=_reload(settings), subscribers=[logs.LogSubscriber(), lambda event: follow(event)]
     )
-
-    def follow(event: Event) -> None:
-        if isinstance(event, ConfigReloaded):
-            new = supervisor.settings
-            logs.configure(new.log.level, new.log.format, mask=Mask(new.secrets))
-
+    follow = _following(supervisor)
     _warn(settings)
     try:
         return supervisor.run()
@@ -64,8 +63,9 @@ def _drain(settings: Settings, horizon: float | None) -> int:
             reload=_reload(settings),
             drain=True,
             horizon=horizon,
-            subscribers=[logs.LogSubscriber(), report],
+            subscribers=[logs.LogSubscriber(), report, lambda event: follow(event)],
         )
+        follow = _following(supervisor)
         _warn(settings)
         try:
             code = supervisor.run()
@@ -74,6 +74,18 @@ def _drain(settings: Settings, horizon: float | None) -> int:
     kept = supervisor.settings.retention.failed
     report.print(failed_are_kept=kept is None or kept > report.seconds)
     return code
+
+
+def _following(supervisor: Supervisor) -> Subscriber:
+    """A subscriber that keeps the log as the config has it."""
+    from supervisor import logs
+
+    def follow(event: Event) -> None:
+        if isinstance(event, ConfigReloaded):
+            new = supervisor.settings
+            logs.configure(new.log.level, new.log.format, mask=Mask(new.secrets))
+
+    return follow
 
 
 def _warn(settings: Settings) -> None:

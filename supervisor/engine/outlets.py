@@ -26,7 +26,7 @@ def open_outlets(settings: Settings, plugins: PluginManager) -> list[Outlet]:
             continue
         try:
             sinks.append((sink.name, build(**sink.options)))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             errors.append(f"{sink.key}: sink {sink.type!r} can't be built: {type(error).__name__}: {error}")
     if errors:
         for _, built in sinks:

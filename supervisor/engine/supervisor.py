@@ -445,7 +445,8 @@ class Supervisor:
             await self._patiently(self._hooks.stop())
 
     def _exit_code(self, settled: bool, remaining: dict[str, int]) -> int:
-        if self._fatal is not None or not settled:
+        never_began = self._drain and self._engine is None
+        if self._fatal is not None or not settled or never_began:
             return ExitCode.FATAL
         if self._stop.forced.is_set():
             return ExitCode.FORCED

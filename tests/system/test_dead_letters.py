@@ -262,6 +262,26 @@ def test_a_sink_that_no_plugin_brings_is_the_users_mistake(command: Command) -> 
     assert "Traceback" not in run.log
 
 
+def test_a_sink_that_would_end_the_program_is_the_users_mistake(command: Command) -> None:
+    exits = """
+        import sys
+        from supervisor import hookimpl
+
+        class Exits:
+            def __init__(self):
+                sys.exit(0)
+
+        @hookimpl
+        def supervisor_sinks():
+            return {"exits": Exits}
+    """
+    command.write(config="dlq: {sinks: [{type: exits}]}\n", plugins={"exits.py": exits})
+    run = command.run()
+    assert run.wait() == 2
+    assert "dlq.sinks[0]: sink 'exits' can't be built: SystemExit" in run.log
+    assert "Traceback" not in run.log
+
+
 def test_keys_that_a_sink_does_not_take_are_the_users_mistake(command: Command) -> None:
     run = serve(command, "dlq: {sinks: [{type: told, file: a, nonsense: 1}]}\n")
     assert run.wait() == 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 from tests.system.command import Command, wait_for
+from tests.system.test_sharing import locked
 
 JOBS = {
     "jobs.py": """
@@ -153,6 +155,31 @@ def test_jobs_enqueued_meanwhile_are_done_too(command: Command) -> None:
     command.enqueue("chain", 10)
     assert command.run("--drain").wait() == 0
     assert [job["state"] for job in command.jobs()] == ["succeeded"] * 11
+
+
+def test_one_that_never_reached_its_store_has_not_drained(command: Command) -> None:
+    command.write(plugins=JOBS)
+    command.enqueue("noop")
+    with locked(command.folder / "jobs.db"):
+        run = command.run("--drain")
+        run.says("store is away")
+        run.signal(signal.SIGTERM)
+        assert run.wait() == 1
+    assert run.out.startswith("not drained")
+    assert command.run("--drain").wait() == 0
+
+
+def test_the_log_follows_the_config_while_it_drains(command: Command) -> None:
+    command.write(plugins=JOBS)
+    command.enqueue("noop", None, "--delay", "1h")
+    run = command.run("--drain")
+    run.says("supervisor started")
+    command.write(config="log: {format: json}\n")
+    run.signal(signal.SIGHUP)
+    run.says("config read again")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 4
+    assert json.loads(run.log.splitlines()[-1])["message"]
 
 
 def test_a_signal_ends_a_drain_and_says_what_is_left(command: Command) -> None:
