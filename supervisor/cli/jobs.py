@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead l
 FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "max_retries", "dead_letter")
 TIMES = ("created_at", "due_at", "started_at", "finished_at")
 ERROR_FIELDS = ("signal", "exit_code", "peak_memory", "oom_suspected", "heartbeat_age", "host", "pid")
+REFUSED_MOST = 20  # are named, of those that a verb can't be done to
 ERROR_BLOCKS = ("traceback", "stack", "stderr")
 
 limit_option = click.option("--limit", type=COUNT, default=100, show_default=True, help="At most so many.")
@@ -118,7 +120,9 @@ def change(
     elif not refused and nothing:
         click.echo(nothing)
     if refused:
-        raise UserMistake("; ".join(f"job {id}: {why}" for id, why in refused.items()))
+        reasons = [f"job {id}: {why}" for id, why in islice(refused.items(), REFUSED_MOST)]
+        more = len(refused) - len(reasons)
+        raise UserMistake("; ".join(reasons) + (f"; and {more:,} more" if more else ""))
 
 
 def print_jobs(found: Sequence[dict[str, Any]], as_json: bool, empty: str) -> None:

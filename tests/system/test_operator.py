@@ -125,6 +125,14 @@ def test_retrying_an_ended_job_starts_it_anew_with_its_history(command: Command)
     assert (job["retries"], job["attempt"], len(job["errors"])) == (0, 1, 1)
 
 
+def test_not_every_one_of_thousands_that_are_refused_is_named(command: Command) -> None:
+    command.enqueue("noop")
+    ended = command.call("jobs", "cancel", *map(str, range(100, 1500)))
+    assert ended.code == 2
+    assert ended.err.startswith("Error: job 100: no such job; job 101: ")
+    assert ended.err.endswith("; job 119: no such job; and 1,380 more\n")
+
+
 def test_dead_letters_are_listed_shown_redriven_and_purged(command: Command) -> None:
     serve(command, FILE)
     ids = [command.enqueue("fails") for _ in range(3)]
