@@ -11,6 +11,7 @@ import click
 import orjson
 
 from supervisor.durations import format_duration
+from supervisor.payloads import json_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +37,7 @@ STYLES = {
 
 def print_json(value: Any) -> None:
     """One object on one line."""
-    click.echo(orjson.dumps(value).decode())
+    click.echo(json_line(orjson.dumps(value)))
 
 
 def console() -> Console:

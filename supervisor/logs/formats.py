@@ -10,17 +10,14 @@ from typing import Any
 import orjson
 
 from supervisor.masking import NO_SECRETS, Mask
-from supervisor.payloads import printable
+from supervisor.payloads import STEERING, json_line, printable
 
 # A job's name or message must not forge a line, nor steer the terminal it is read on.
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 _ESCAPES = {
-    **_CONTROLS,
+    **{code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*range(32), *STEERING)},
     ord("\t"): "\t",
     ord("\n"): "\n    ",
     ord("\r"): "\\r",
-    0x2028: "\\u2028",
-    0x2029: "\\u2029",
 }
 
 
@@ -80,8 +77,8 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 def _dump(line: Mapping[str, Any]) -> str:
     try:
-        return orjson.dumps(line, default=str).decode()
+        return json_line(orjson.dumps(line, default=str))
     except TypeError:
         # A lone surrogate somewhere: rare, so only then is each text looked at.
         safe = {key: printable(value if isinstance(value, str) else repr(value)) for key, value in line.items()}
-        return orjson.dumps(safe).decode()
+        return json_line(orjson.dumps(safe))

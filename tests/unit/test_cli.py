@@ -426,8 +426,10 @@ def test_times_for_people(stamp: str | None, told: str) -> None:
     assert render.ago(stamp, datetime(2030, 1, 1, tzinfo=UTC)) == told
 
 
-def test_text_of_jobs_cannot_move_the_cursor() -> None:
+def test_text_of_jobs_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     assert render.safe("a\x1b[2Jb\rc\u202e") == "a\\x1b[2Jb\\rc\\u202e"
+    render.print_json({"payload": "\x9b31m\u202e"})
+    assert capsys.readouterr().out == '{"payload":"\\u009b31m\\u202e"}\n'
     assert render.clipped("x" * 100) == "x" * 59 + "…"
 
 

@@ -229,8 +229,8 @@ def test_configure_again_changes_level_and_format_of_the_same_output(
 
 
 def test_text_is_one_record_whatever_is_in_it() -> None:
-    said = TextFormat().format(record("a\nb\r\x1b[31mc\x00\x85\u2028\ud800\td"))
-    assert said == "2001-09-09T01:46:40.000Z INFO a\n    b\\r\\x1b[31mc\\x00\\x85\\u2028\\ud800\td"
+    said = TextFormat().format(record("a\nb\r\x1b[31mc\x00\x85\u2028\ud800\td\u202e"))
+    assert said == "2001-09-09T01:46:40.000Z INFO a\n    b\\r\\x1b[31mc\\x00\\x85\\u2028\\ud800\td\\u202e"
     assert len(said.splitlines()) == 2
 
 
@@ -258,6 +258,12 @@ def test_json_is_one_line_with_the_fields_of_the_event() -> None:
         "job": 42,
         "handler": "thumb",
     }
+
+
+def test_json_steers_no_terminal_and_says_the_same() -> None:
+    said = JsonFormat().format(record("a\x9b31mb\x7f\u202ec\u2028"))
+    assert said.isascii()
+    assert orjson.loads(said)["message"] == "a\x9b31mb\x7f\u202ec\u2028"
 
 
 def test_json_takes_lone_surrogates_and_odd_values() -> None:
