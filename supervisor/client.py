@@ -97,7 +97,8 @@ class Client:
 
         `payload` and `headers` are JSON values. `delay` and `timeout` are seconds or text such as "10s" (`timeout` also
         "none"); `at` is an aware datetime or its ISO 8601 text. `max_retries`, `timeout` and `backoff` (keys as in
-        `retry.backoff`) override every other setting for this job.
+        `retry.backoff`; what it leaves out has its default, whatever the config says) override every other setting for this
+        job.
 
         `connection` leads to the database of a PostgreSQL store: a psycopg connection, a SQLAlchemy Connection or Session, or
         Django's. The job then exists if and when its transaction commits (in autocommit, at once). Nothing is tried again:
