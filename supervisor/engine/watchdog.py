@@ -121,7 +121,8 @@ class Watchdog:
     def _check_heartbeat(self, worker: Worker, now: float) -> None:
         """Missing while its CPU time stands still, it is hung; while CPU time grows it is busy in C code, if with a job."""
         limit = self._heartbeat_limit(worker)
-        if limit is None or now - worker.beat_at < limit / BEAT_CHECKS:
+        silent_since = max(worker.beat_at, worker.started)  # before its job it had the pace of another, or of none
+        if limit is None or now - silent_since < limit / BEAT_CHECKS:
             self._cpu.pop(worker.number, None)
             return
         used = worker.child.cpu_seconds()
@@ -129,10 +130,10 @@ class Watchdog:
         if used is None:
             return
         if known is None or used > known[0]:
-            self._cpu[worker.number] = (used, now if known is not None else worker.beat_at)
-            if now - worker.beat_at < limit or self._pool.has_begun(worker):
+            self._cpu[worker.number] = (used, now if known is not None else silent_since)
+            if now - silent_since < limit or self._pool.has_begun(worker):
                 return
-        seen = worker.beat_at if known is None or used > known[0] else max(known[1], worker.beat_at)
+        seen = silent_since if known is None or used > known[0] else max(known[1], silent_since)
         if now - seen >= limit:
             self._cpu.pop(worker.number, None)
             self._pool.condemn(worker, heartbeat_lost(now - worker.beat_at), with_stack=True)

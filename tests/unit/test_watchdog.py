@@ -226,3 +226,21 @@ def test_of_workers_that_died_in_silence_nothing_is_kept() -> None:
     here.child.die(signal="SIGKILL")
     here.timer.advance(2.0)
     assert here.watchdog._cpu == {}
+
+
+def test_a_job_answers_for_no_silence_from_before_it_was_sent() -> None:
+    here = Watched()
+    here.timer.advance(0.9)  # beats come at the general interval
+    here.start(heartbeat_timeout=0.6)
+    here.timer.advance(0.5)
+    assert here.children.forked[0].killed == []
+    here.timer.advance(0.3)
+    assert here.children.forked[0].killed == [True]
+
+
+def test_nor_does_a_worker_that_has_not_begun_it() -> None:
+    here = Watched()
+    here.timer.advance(0.9)
+    here.send(1, heartbeat_timeout=0.6)
+    here.watchdog.sweep()
+    assert here.children.forked[0].killed == []
