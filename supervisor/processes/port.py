@@ -105,7 +105,7 @@ class Listener(Protocol):
 @dataclass(frozen=True, slots=True)
 class ChildOptions:
     """What every worker is told at its birth; seconds and bytes. `plugins` are relative to `base`; `heartbeats` by handler
-    where it differs."""
+    go before what their @handler says."""
 
     plugins: Sequence[str]
     import_timeout: float

@@ -20,7 +20,9 @@ from typing import Any, NoReturn
 import orjson
 
 from supervisor import payloads
+from supervisor.durations import parse_duration
 from supervisor.events import HookFailed
+from supervisor.handlers import Handler
 from supervisor.jobs import Job
 from supervisor.plugin_manager import PluginManager
 from supervisor.processes import failure, linux, wire
@@ -145,9 +147,9 @@ class Worker:
         self._stdout = Output("stdout", 1, ends.stdout, token)
         self._stderr = Output("stderr", 2, ends.stderr, token)
         self._stack = StackDumper(ends.stack)
-        self._beats = birth.heartbeats
+        self._beats = {**_own_beats(self._handlers), **birth.heartbeats}
         self._interval = birth.heartbeat
-        self._heart = Heart(ends.beat, birth.heartbeat, min([birth.heartbeat, *birth.heartbeats.values()]), self._stack)
+        self._heart = Heart(ends.beat, birth.heartbeat, min([birth.heartbeat, *self._beats.values()]), self._stack)
         self._middleware = _middleware(plugins)
 
     def run(self) -> int:
@@ -165,6 +167,7 @@ class Worker:
             for line in self._frames():
                 frame, jobs = orjson.loads(line)
                 self._run_frame(bytes((frame,)), jobs)
+                self._heart.interval = self._interval  # idle, it is watched by the common timeout
                 self._slight, self._serious = self._least_harm.look()
         except OSError as error:  # not of a job, whose errors are told as its outcome
             if error.errno != errno.EBADF:
@@ -280,6 +283,10 @@ class Worker:
         """Whether any has since this was last asked."""
         before, self._programs = self._programs, resource.getrusage(resource.RUSAGE_CHILDREN)
         return self._programs != before
+
+
+def _own_beats(handlers: Mapping[str, Handler]) -> dict[str, float]:
+    return {name: parse_duration(own.heartbeat) for name, own in handlers.items() if own.heartbeat is not None}
 
 
 def _middleware(plugins: PluginManager) -> Middleware | None:

@@ -509,6 +509,55 @@ def test_beats_come_at_the_interval_of_the_running_handler(tmp_path: Path) -> No
     play(tmp_path, scene, heartbeat=3600.0, heartbeats={"hang": 0.01})
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_beats_come_at_the_interval_that_the_handler_itself_asks_for(tmp_path: Path, start: str) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        before = here.beats
+        await here.begin(child, "quick")
+        await here.until(lambda: here.beats > before + 20)
+        child.kill()
+        await here.death(child)
+
+    play(
+        tmp_path,
+        scene,
+        "@handler(heartbeat='10ms')\ndef quick(job):\n    mark(job)\n    time.sleep(3600)\n",
+        heartbeat=3600.0,
+        start=start,
+    )
+
+
+def test_the_config_goes_before_the_interval_that_a_handler_asks_for(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        before = here.beats
+        await here.begin(child, "slow")
+        await here.until(lambda: here.beats > before + 20)
+        child.kill()
+        await here.death(child)
+
+    play(
+        tmp_path,
+        scene,
+        "@handler(heartbeat='1h')\ndef slow(job):\n    mark(job)\n    time.sleep(3600)\n",
+        heartbeat=3600.0,
+        heartbeats={"slow": 0.01},
+    )
+
+
+def test_between_jobs_beats_come_at_the_general_interval(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        child = await here.worker()
+        await here.run(child, lease(1, "seldom"))
+        before = here.beats
+        await here.until(lambda: here.beats > before + 20)
+        child.kill()
+        await here.death(child)
+
+    play(tmp_path, scene, "@handler(heartbeat='1h')\ndef seldom(job): pass\n", heartbeat=0.01)
+
+
 def test_nothing_is_inherited_but_the_standard_streams(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         (reply,) = await here.run(await here.worker(), lease(1, "look"))

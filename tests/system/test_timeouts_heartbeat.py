@@ -62,3 +62,20 @@ def test_an_idle_stopped_worker_is_replaced_and_blames_nobody(command: Command) 
     id = command.enqueue("sleep", str(mark))
     wait_for(mark.exists)
     assert command.job(id)["errors"] == []
+
+
+QUICK = """
+import time
+from supervisor import handler
+
+@handler(heartbeat="100ms", heartbeat_timeout="600ms", max_retries=0)
+def nap(job):
+    time.sleep(2)
+"""
+
+
+def test_a_handler_that_asks_for_a_quick_heartbeat_has_it_and_lives(command: Command) -> None:
+    command.write(config="workers: {count: 1, heartbeat: 5s}", plugins={"quick.py": QUICK})
+    id = command.enqueue("nap")
+    command.run()
+    command.until(id, "succeeded")
