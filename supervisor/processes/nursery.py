@@ -132,8 +132,10 @@ class Nursery:
         self._orphans.end_all()
 
     def _hear_hello(self) -> wire.Hello | None:
-        messages = self._control.receive()
-        if not messages or not isinstance(messages[0], wire.Hello):
+        """It may come in many reads: it grows with the config."""
+        while (messages := self._control.receive()) == []:
+            pass
+        if messages is None or not isinstance(messages[0], wire.Hello):
             return None
         return messages[0]
 

@@ -558,6 +558,14 @@ def test_between_jobs_beats_come_at_the_general_interval(tmp_path: Path) -> None
     play(tmp_path, scene, "@handler(heartbeat='1h')\ndef seldom(job): pass\n", heartbeat=0.01)
 
 
+def test_a_nursery_hears_a_greeting_of_any_length(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        (reply,) = await here.run(await here.worker(), lease(1, "noop"))
+        assert reply.kind == "ok"
+
+    play(tmp_path, scene, heartbeats={f"a_handler_with_a_long_name_{number}": 1.0 for number in range(20_000)})
+
+
 def test_nothing_is_inherited_but_the_standard_streams(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         (reply,) = await here.run(await here.worker(), lease(1, "look"))
