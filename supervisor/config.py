@@ -18,15 +18,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from supervisor import config_values as kind
 from supervisor.config_problems import (
     OPEN_BOOKS,
+    PACE,
+    PACE_OF_LEASE,
     ConfigError,
     Tree,
+    beats_too_seldom,
     contradicted,
     explain,
     flatten,
     prune,
     write_problem,
 )
-from supervisor.durations import parse_limit
+from supervisor.durations import parse_duration, parse_limit
 from supervisor.jobs import Backoff, Policy
 from supervisor.masking import secrets_of, without_secrets
 from supervisor.yaml_loader import Document, Problem, Refused, read_yaml
@@ -291,6 +294,20 @@ class Settings(Schema):
                 here, "heartbeat_timeout", _option_limit(options, "heartbeat_timeout", self.workers.heartbeat_timeout)
             ),
         )
+
+    def pace_problems(self, info: HandlerInfo) -> list[str]:
+        """What contradicts itself in the heartbeat that holds for a handler, as far as its @handler has a part in it."""
+        here = self.handlers.get(info.name, _NOTHING)
+        decorated = {key: info.options[key] for key in PACE if key in info.options.keys() - here.model_fields_set}
+        beat = here.heartbeat or parse_duration(info.options.get("heartbeat", self.workers.heartbeat))
+        limit = self.policy(info.name, DEFAULT_QUEUE, {info.name: info}).heartbeat_timeout
+        found: list[tuple[str, str]] = []
+        if decorated and beats_too_seldom(beat, limit):
+            key = next(iter(decorated))
+            found.append((key, PACE[key]))
+        if "heartbeat" in decorated and beats_too_seldom(beat, self.lease.ttl):
+            found.append(("heartbeat", PACE_OF_LEASE))
+        return [f"handler {info.name!r}: {key}: {expected}, got {decorated[key]}" for key, expected in found]
 
 
 _NOTHING = HandlerSettings()

@@ -226,27 +226,39 @@ def url_problem(url: str) -> str | None:
     return None
 
 
+PACE = {
+    "heartbeat": "expected at most half of its heartbeat_timeout",
+    "heartbeat_timeout": "expected at least twice its heartbeat",
+}
+"""The keys of one handler that may contradict each other, each with what was expected of it then."""
+
+PACE_OF_LEASE = "expected at most half of lease.ttl"
+
+
+def beats_too_seldom(beat: float, limit: float | None) -> bool:
+    """For a silence as long as `limit` to mean anything."""
+    return limit is not None and beat > limit / 2
+
+
 def _heartbeats(settings: Schema) -> Iterator[Contradiction]:
     workers = settings.workers
     general: tuple[Keys, Keys] = (("workers", "heartbeat"), ("workers", "heartbeat_timeout"))
-    if workers.heartbeat_timeout is not None and workers.heartbeat > workers.heartbeat_timeout / 2:
+    if beats_too_seldom(workers.heartbeat, workers.heartbeat_timeout):
         yield Contradiction(general[0], "expected at most half of workers.heartbeat_timeout", general[1:])
-    if workers.heartbeat > settings.lease.ttl / 2:
+    if beats_too_seldom(workers.heartbeat, settings.lease.ttl):
         yield Contradiction(("lease", "ttl"), "expected at least twice workers.heartbeat", general[:1])
     for name, handler in settings.handlers.items():
         own: Keys = ("handlers", name)
-        if not {"heartbeat", "heartbeat_timeout"} & handler.model_fields_set:
+        if not PACE.keys() & handler.model_fields_set:
             continue
         beat = handler.heartbeat or workers.heartbeat
         written = "heartbeat_timeout" in handler.model_fields_set
         limit = handler.heartbeat_timeout if written else workers.heartbeat_timeout
-        if limit is not None and beat > limit / 2:
-            key = "heartbeat" if handler.heartbeat else "heartbeat_timeout"
-            message = "expected at most half of" if key == "heartbeat" else "expected at least twice"
-            other = "heartbeat_timeout" if key == "heartbeat" else "heartbeat"
-            yield Contradiction((*own, key), f"{message} its {other}", (*general, (*own, other)))
-        if beat > settings.lease.ttl / 2:
-            yield Contradiction((*own, "heartbeat"), "expected at most half of lease.ttl", (("lease", "ttl"),))
+        if beats_too_seldom(beat, limit):
+            key, other = ("heartbeat", "heartbeat_timeout") if handler.heartbeat else ("heartbeat_timeout", "heartbeat")
+            yield Contradiction((*own, key), PACE[key], (*general, (*own, other)))
+        if beats_too_seldom(beat, settings.lease.ttl):
+            yield Contradiction((*own, "heartbeat"), PACE_OF_LEASE, (("lease", "ttl"),))
 
 
 def _backoffs(settings: Schema) -> Iterator[Contradiction]:

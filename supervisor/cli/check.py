@@ -86,7 +86,10 @@ def _check_plugins(reports: list[SourceReport], checks: _Findings) -> None:
 
 
 def _check_handlers(settings: Settings, reports: list[SourceReport], checks: _Findings) -> None:
-    known = {info.name for report in reports for info in report.handlers}
+    found = [info for report in reports for info in report.handlers]
+    for info in found:
+        checks.wrong(*(f"{info.file}:{info.line}: {problem}" for problem in settings.pace_problems(info)))
+    known = {info.name for info in found}
     for name in settings.handlers:
         if name not in known:
             checks.wrong(f"{settings.path}: handlers.{name}: no plugin brings this handler{did_you_mean(name, known)}")

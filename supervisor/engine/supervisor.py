@@ -227,7 +227,8 @@ class Supervisor:
             if report.error is None or report.handlers:
                 names = tuple(info.name for info in report.handlers)
                 self._bus.emit(PluginLoaded(report.source, names, report.hooks))
-            for warning in report.warnings:
+            odd = [problem for info in report.handlers for problem in self.settings.pace_problems(info)]
+            for warning in (*report.warnings, *odd):
                 self._bus.emit(PluginWarning(report.source, warning))
 
     async def _assemble(self, children: ProcessChildren, reports: Sequence[SourceReport]) -> None:

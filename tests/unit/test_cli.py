@@ -366,6 +366,22 @@ def test_check_names_all_mistakes_of_all_kinds_at_once(call: Call, scanned: None
         assert expected in answer.err
 
 
+def test_check_compares_the_heartbeats_that_hold(call: Call, scanned: None) -> None:
+    write(
+        "plugins/mail.py",
+        "from supervisor import handler\n\n"
+        "@handler(heartbeat_timeout='600ms')\ndef mail(job): ...\n\n"
+        "@handler(heartbeat_timeout='600ms')\ndef mended(job): ...\n",
+    )
+    write("supervisor.yaml", "handlers: {mended: {heartbeat: 100ms}}\n")
+    answer = call("check")
+    expected = "handler 'mail': heartbeat_timeout: expected at least twice its heartbeat, got 600ms"
+    assert (answer.code, answer.err) == (
+        2,
+        f"Error: {Path.cwd()}/plugins/mail.py:3: {expected}\n1 mistake\n",
+    )
+
+
 def test_check_of_a_file_that_is_no_yaml(call: Call, scanned: None) -> None:
     write("supervisor.yaml", "a: b: c\n")
     answer = call("check")

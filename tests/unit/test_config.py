@@ -230,6 +230,33 @@ def test_none_in_yaml_goes_before_a_decorators_timeout(write: Any) -> None:
     assert Settings().policy("mail", "q", written)[2:] == (3.0, 5.0)
 
 
+@pytest.mark.parametrize(
+    ("options", "config", "expected"),
+    [
+        ({"heartbeat": "100ms", "heartbeat_timeout": "600ms"}, "", []),
+        ({"heartbeat_timeout": "none", "timeout": "1ms"}, "", []),
+        ({}, "workers: {heartbeat: 20s}", []),  # told of the config
+        ({"heartbeat_timeout": 1}, "", ["heartbeat_timeout: expected at least twice its heartbeat, got 1"]),
+        ({"heartbeat_timeout": 1}, "workers: {heartbeat: 500ms}", []),
+        ({"heartbeat": "2s", "heartbeat_timeout": "3s"}, "", ["heartbeat: expected at most half of its heartbeat_timeout, got 2s"]),
+        ({"heartbeat": "2s", "heartbeat_timeout": "3s"}, "handlers: {h: {heartbeat: 1s}}", []),
+        ({"heartbeat": "2s", "heartbeat_timeout": "3s"}, "handlers: {h: {heartbeat: 9s, heartbeat_timeout: 9s}}", []),
+        ({"heartbeat_timeout": "3s"}, "handlers: {h: {heartbeat: 2s}}", ["heartbeat_timeout: expected at least twice its heartbeat, got 3s"]),
+        ({"heartbeat": "16s", "heartbeat_timeout": "none"}, "", ["heartbeat: expected at most half of lease.ttl, got 16s"]),
+    ],
+)  # fmt: skip
+def test_the_heartbeat_that_a_handler_asks_for_is_compared_with_what_holds_beside_it(
+    write: Any, options: dict[str, Any], config: str, expected: list[str]
+) -> None:
+    try:
+        settings = load(write(config), {})
+    except ConfigError as error:
+        assert error.settings is not None
+        settings = error.settings
+    found = settings.pace_problems(HandlerInfo("h", options, "f.py", 1))
+    assert found == [f"handler 'h': {problem}" for problem in expected]
+
+
 # --- mistakes
 
 

@@ -10,6 +10,8 @@ from supervisor.config import Settings
 from supervisor.engine import supervisor as supervisor_module
 from supervisor.engine.signals import StopRequest
 from supervisor.engine.supervisor import ExitCode, Supervisor
+from supervisor.events import PluginWarning
+from supervisor.plugin_manager import HandlerInfo, SourceReport
 
 
 class Pruning:
@@ -67,6 +69,16 @@ def test_a_second_signal_cuts_short_what_the_end_waits_for(monkeypatch: pytest.M
         assert never.cancelled()
 
     asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+def test_a_handler_whose_heartbeat_contradicts_itself_is_warned_of() -> None:
+    supervisor, told = Supervisor(Settings()), []
+    supervisor._bus.subscribe(told.append)
+    infos = (HandlerInfo("mail", {"heartbeat_timeout": "600ms"}, "a.py", 3), HandlerInfo("other", {}, "a.py", 5))
+    supervisor._tell_plugins([SourceReport("a.py", infos)])
+    assert [event for event in told if isinstance(event, PluginWarning)] == [
+        PluginWarning("a.py", "handler 'mail': heartbeat_timeout: expected at least twice its heartbeat, got 600ms")
+    ]
 
 
 def test_a_fault_in_a_task_ends_the_supervisor_with_a_failure() -> None:
