@@ -127,7 +127,7 @@ class Client:
 
     def cancel(self, id: int) -> bool:
         """Whether this cancelled the job: it had not finished. If it is running, its worker is killed. Where the store was
-        away for a moment it may be False though it did, so if that matters, ask `get` for the job's state."""
+        away for a moment it may be False though it did, so if that matters, ask `job` for its state."""
         cancelled, _ = self._ask(lambda store: store.cancel([id]))
         return bool(cancelled)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import threading
 from datetime import UTC, datetime
 
@@ -230,3 +231,9 @@ def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
     monkeypatch.setattr(store, "enqueue", doubtful)
     assert client.enqueue("a") == 1
     assert len(seen) == 3 and all(rows is seen[0] for rows in seen)
+
+
+def test_the_methods_that_its_docstrings_send_one_to_are_there() -> None:
+    texts = [member.__doc__ or "" for member in vars(Client).values() if callable(member)]
+    named = [name for text in texts for name in re.findall(r"\bask `(\w+)`", text)]
+    assert named and all(hasattr(Client, name) for name in named)
