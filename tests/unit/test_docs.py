@@ -14,16 +14,19 @@ from supervisor.cli.app import root
 from supervisor.cli.enqueue import read_file
 from supervisor.config import Schema, Settings, known_keys, load
 from supervisor.config_problems import STORE_OPTIONS
+from supervisor.durations import format_duration
 from supervisor.engine.supervisor import ExitCode
 from supervisor.hooks import COMMAND_HOOKS, PARENT_HOOKS, WORKER_HOOKS
 from supervisor.jobs import Backoff
 from supervisor.plugin_checks import HOOKS
 from supervisor.plugin_manager import PluginManager, discover
+from supervisor.retry import ceiling
 from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.postgres_functions import FUNCTIONS
 from supervisor.yaml_loader import read_yaml
 
 ROOT = Path(__file__).parents[2]
+STATE = Path("/var/lib/supervisor")
 README = (ROOT / "README.md").read_text()
 OPTIONS_OF_SQLITE = {"store.synchronous"}
 OPTIONS_OF_STORES = {f"store.{option}" for options in STORE_OPTIONS.values() for option in options}
@@ -233,6 +236,16 @@ def test_presets(name: str, retries: int, backoff: Backoff) -> None:
     assert all(report.error is None for report in _loaded(settings).reports)
 
 
+@pytest.mark.parametrize("name", ["conservative", "aggressive"])
+def test_presets_come_with_their_true_delays(name: str) -> None:
+    file = ROOT / f"etc/{name}.yaml"
+    retry = load(file, {}).retry
+    *others, last = [format_duration(ceiling(retry.backoff, n)) for n in range(1, retry.max_retries + 1)]
+    told = f"{retry.max_retries} retries, after at most {', '.join(others)} and {last}"
+    assert f"{told}." in file.read_text()
+    assert f"`{name}.yaml` ({told})" in section("Retries and the two tiers")
+
+
 def test_the_sample_jobs_have_their_handlers() -> None:
     settings = load(ROOT / "etc/samples.yaml", {})
     manager = _loaded(settings)
@@ -246,6 +259,7 @@ def test_the_service_outwaits_the_drain() -> None:
     stop = re.search(r"^TimeoutStopSec=(\d+)s$", unit, re.M)
     assert stop
     assert int(stop[1]) > Settings().shutdown.grace
+    assert f"sqlite:///{STATE}/jobs.db." in unit and f"\nStateDirectory={STATE.name}\n" in unit
     for line in ("Type=notify", "KillMode=mixed", "WatchdogSec=30s", "OOMPolicy=continue"):
         assert f"\n{line}\n" in unit
 
