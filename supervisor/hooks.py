@@ -79,7 +79,7 @@ class Specs:
 
     @hookspec
     def supervisor_stores(self) -> Mapping[str, Callable[..., Any]]:
-        """Openers of stores by URL scheme or `type`; called as opener(settings: StoreSettings, create: bool) -> Store."""
+        """Openers of stores by URL scheme or `type`; called as opener(settings, create=..., base=...): see stores.Opener."""
         return {}
 
     @hookspec

@@ -21,6 +21,7 @@ from supervisor.jobs import Backoff
 from supervisor.plugin_checks import HOOKS
 from supervisor.plugin_manager import PluginManager, discover
 from supervisor.retry import ceiling
+from supervisor.stores import Opener
 from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.postgres_functions import FUNCTIONS
 from supervisor.yaml_loader import read_yaml
@@ -76,6 +77,12 @@ def test_options_in_the_readme_exist() -> None:
     named = {option for span in re.findall(r"`([^`]+)`", prose) for option in re.findall(r"(?<!\S)--[a-z-]+", span)}
     assert named <= known
     assert named >= {"--drain", "--horizon", "--file", "--json", "--force", "--all"}
+
+
+def test_the_hook_for_stores_says_how_openers_are_called() -> None:
+    _, settings, *others = inspect.signature(Opener.__call__).parameters
+    call = f"opener({settings}, {', '.join(f'{name}=...' for name in others)})"
+    assert call in (HOOKS["supervisor_stores"].__doc__ or "")
 
 
 def test_every_hook_is_in_the_readme_with_its_arguments() -> None:
