@@ -39,7 +39,8 @@ def shell(job: Job) -> dict[str, Any]:
     code, stdout, stderr = _run(argv, {**os.environ, **env}, task.get("cwd"), task.get("input", "").encode())
     if code == 0:
         return {"exit_code": 0, "stdout": stdout}
-    how = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+    names = {int(known): known.name for known in signal.Signals}  # most of the real-time ones have none
+    how = f"exit code {code}" if code > 0 else f"killed by {names.get(-code, f'signal {-code}')}"
     message = f"{argv[0]}: {how}: {stderr.strip()}"
     raise Reject(message) if code in codes else CommandFailed(message)
 

@@ -59,6 +59,8 @@ def test_a_failure_says_status_and_standard_error(shell: Any, plugin: ModuleType
         shell(argv=["sh", "-c", "echo no such picture >&2; exit 3"])
     with pytest.raises(plugin.CommandFailed, match=r"^sh: killed by SIGKILL: "):
         shell(argv=["sh", "-c", "kill -9 $$"])
+    with pytest.raises(plugin.CommandFailed, match=r"^sh: killed by signal 40: no such picture$"):
+        shell(argv=["sh", "-c", "echo no such picture >&2; kill -40 $$"])
 
 
 def test_a_status_that_no_retry_can_mend_is_rejected(shell: Any, plugin: ModuleType) -> None:
