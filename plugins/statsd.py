@@ -32,10 +32,11 @@ class Statsd:
         self._socket: socket.socket | None = None
         self._look_up_at = 0.0
         self._workers: set[int] = set()
+        self._queues: set[str] = set()
 
     def tell(self, events: Sequence[Any]) -> None:
         packet = b""
-        for line in _lines(events, self._workers):
+        for line in _lines(events, self._workers, self._queues):
             if packet and len(packet) + 1 + len(line) > MOST_BYTES:
                 self._send(packet)
                 packet = b""
@@ -61,8 +62,8 @@ def _connect(host: str, port: int) -> socket.socket:
     return connected
 
 
-def _lines(events: Sequence[Any], workers: set[int]) -> Iterator[bytes]:
-    """Lines of a batch. `workers` are the pids alive before it, and after."""
+def _lines(events: Sequence[Any], workers: set[int], queues: set[str]) -> Iterator[bytes]:
+    """Lines of a batch. `workers` are the pids alive before it, and after; `queues` the gauges of the queues seen last."""
     counts: Counter[str] = Counter()
     runs: defaultdict[str, list[float]] = defaultdict(list)
     gauges: dict[str, int] = {}
@@ -83,11 +84,14 @@ def _lines(events: Sequence[Any], workers: set[int]) -> Iterator[bytes]:
                 workers.discard(pid)
                 counts[f"workers.ended.{_word(cause)}"] += 1
             case happened.QueuesSeen(waiting):
-                gauges |= {
+                seen = {
                     f"queue.{_word(queue)}.{tier}": n
                     for queue, ready in waiting.items()
                     for tier, n in zip(("fresh", "retry"), ready, strict=True)
                 }
+                gauges |= dict.fromkeys(queues, 0) | seen  # a queue that is left out has none
+                queues.clear()
+                queues.update(seen)
     yield from (f"supervisor.{name}:{count}|c".encode() for name, count in counts.items())
     for name, times in runs.items():
         step = -(-len(times) // MOST_TIMERS)  # a sample, which says its rate, is enough of a batch of thousands

@@ -97,6 +97,18 @@ def test_workers_are_remembered_between_batches(plugin: ModuleType, server: Serv
     assert server.lines() == ["supervisor.workers:1|g"] * 2
 
 
+def test_a_queue_that_is_left_out_has_none(plugin: ModuleType, server: Server) -> None:
+    def sent(*seen: dict[str, tuple[int, int]]) -> list[str]:
+        plugin.supervisor_events([events.QueuesSeen(waiting) for waiting in seen])
+        return [line for line in server.lines() if "queue" in line]
+
+    none = ["supervisor.queue.mail.fresh:0|g", "supervisor.queue.mail.retry:0|g"]
+    assert sent({"mail": (37, 2)}) == ["supervisor.queue.mail.fresh:37|g", "supervisor.queue.mail.retry:2|g"]
+    assert sent({}) == none
+    assert sent({}) == []
+    assert sent({"mail": (1, 0)}, {}) == none
+
+
 def test_a_name_can_not_forge_a_metric(plugin: ModuleType, server: Server) -> None:
     plugin.supervisor_events([settled(0.001, handler="a.b:1|c\nevil" + "x" * 500)])
     names = [line.partition(":")[0] for line in server.lines()]
