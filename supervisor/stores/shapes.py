@@ -20,7 +20,7 @@ KEPT_TEXT = 16 * 1024
 KEPT_ATTEMPTS = 50
 _HEAD = KEPT_TEXT // 4
 NO_SUCH_JOB = "no such job"
-_PENDING_LETTER = "its dead letter is pending: not every sink has it yet (--force to do it all the same)"
+_PENDING_LETTER = "its dead letter is pending: not every sink has it yet ({} to do it all the same)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -159,18 +159,20 @@ def refuse_cancel(state: JobState, letter: str | None) -> str | None:
 
 
 def refuse_retry(state: JobState, letter: str | None) -> str | None:
-    return None if state is JobState.SCHEDULED else refuse_redrive(state, letter, force=False)
+    if state is JobState.SCHEDULED:
+        return None
+    return refuse_redrive(state, letter, force=False, way="supervisor dlq redrive --force")
 
 
-def refuse_redrive(state: JobState, letter: str | None, force: bool) -> str | None:
+def refuse_redrive(state: JobState, letter: str | None, force: bool, way: str = "--force") -> str | None:
     if not state.terminal:
         return f"{state.value.replace('_', ' ')}: it is going to run anyway"
-    return _refuse_pending(letter, force)
+    return _refuse_pending(letter, force, way)
 
 
 def refuse_delete(state: JobState, letter: str | None, force: bool) -> str | None:
     return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(letter, force)
 
 
-def _refuse_pending(letter: str | None, force: bool) -> str | None:
-    return _PENDING_LETTER if letter == "pending" and not force else None
+def _refuse_pending(letter: str | None, force: bool, way: str = "--force") -> str | None:
+    return _PENDING_LETTER.format(way) if letter == "pending" and not force else None

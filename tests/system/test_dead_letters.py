@@ -232,6 +232,8 @@ def test_verbs_refuse_a_pending_letter_unless_forced(command: Command) -> None:
     ):
         ended = command.call(*verb)
         assert (ended.code, "pending" in ended.err, "--force" in ended.err) == (2, True, True), ended
+    refused = command.call("jobs", "retry", str(id))
+    assert (refused.code, "(supervisor dlq redrive --force to do it" in refused.err) == (2, True), refused
     assert command.job(id)["dead_letter"] == "pending"
     assert command.call("jobs", "delete", str(id), "--force").code == 0
     assert command.jobs() == []
