@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from supervisor.handlers import Handler, Reject, Retry, handler
@@ -10,14 +11,33 @@ from supervisor.jobs import Job, NewJob
 
 if TYPE_CHECKING:
     from supervisor.client import Client
+    from supervisor.stores.base import StoreAway, StoreError, StoreUnsure
 
-__all__ = ["Client", "Handler", "Job", "NewJob", "Reject", "Retry", "Sink", "handler", "hookimpl"]
+__all__ = [
+    "Client",
+    "Handler",
+    "Job",
+    "NewJob",
+    "Reject",
+    "Retry",
+    "Sink",
+    "StoreAway",
+    "StoreError",
+    "StoreUnsure",
+    "handler",
+    "hookimpl",
+]
+
+# These bring a store along; a handler that never enqueues must not pay for it.
+_ON_FIRST_USE = {
+    "Client": "supervisor.client",
+    "StoreAway": "supervisor.stores.base",
+    "StoreError": "supervisor.stores.base",
+    "StoreUnsure": "supervisor.stores.base",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Client brings a store along; a handler that never enqueues must not pay for it.
-    if name == "Client":
-        from supervisor.client import Client
-
-        return Client
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(_ON_FIRST_USE[name]), name)
     raise AttributeError(f"module 'supervisor' has no attribute {name!r}")

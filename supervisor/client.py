@@ -55,7 +55,8 @@ class Client:
 
     Connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too.
     Thread-safe. A SQLite file that doesn't exist is refused unless `create`. While the store is away or locked, calls are
-    tried again for `patience` seconds before they raise StoreAway. Raises StoreError, and InvalidJob (a ValueError) for jobs that can't be enqueued.
+    tried again for `patience` seconds before they raise StoreAway. Raises StoreError, and `supervisor.client.InvalidJob`
+    (a ValueError) for jobs that can't be enqueued.
     """
 
     def __init__(self, url: str | Settings | None = None, *, create: bool = False, patience: float = 30.0) -> None:

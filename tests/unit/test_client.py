@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+import supervisor
 from supervisor import Client, NewJob
 from supervisor.client import InvalidJob
 from supervisor.config import ConfigError
 from supervisor.jobs import Backoff, Policy
 from supervisor.stores import insist
-from supervisor.stores.base import StoreAway, StoreBroken, StoreError, Take
+from supervisor.stores.base import StoreAway, StoreBroken, StoreError, StoreUnsure, Take
 from supervisor.stores.sqlite import SqliteStore
 
 
@@ -231,6 +232,16 @@ def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
     monkeypatch.setattr(store, "enqueue", doubtful)
     assert client.enqueue("a") == 1
     assert len(seen) == 3 and all(rows is seen[0] for rows in seen)
+
+
+def test_what_it_raises_is_imported_from_where_the_readme_says() -> None:
+    from supervisor import StoreAway as Away
+    from supervisor import StoreError as Error
+    from supervisor import StoreUnsure as Unsure
+
+    assert (Away, Error, Unsure) == (StoreAway, StoreError, StoreUnsure)
+    assert issubclass(Away, Error) and issubclass(Unsure, Error) and issubclass(InvalidJob, ValueError)
+    assert len(supervisor.__all__) <= 12 and all(hasattr(supervisor, name) for name in supervisor.__all__)
 
 
 def test_the_methods_that_its_docstrings_send_one_to_are_there() -> None:
