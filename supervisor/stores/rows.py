@@ -13,14 +13,17 @@ class Rows(Sequence[EnqueueRow]):
 
     A tuple for each would be more than half of the work of making it, and most of that would go to the garbage collector,
     which passes over all of them again and again.
+
+    `unsure` is the store's, which may have kept them though it could not say so: by that it knows them at the next try.
     """
 
-    __slots__ = ("kinds", "payloads", "places")
+    __slots__ = ("kinds", "payloads", "places", "unsure")
 
     def __init__(self, rows: Iterable[EnqueueRow] = ()) -> None:
         self.kinds: list[EnqueueRow] = []
         self.places: list[int] = []
         self.payloads: list[str] = []
+        self.unsure: tuple[int, int] | None = None
         for row in rows:
             self.append(row)
 

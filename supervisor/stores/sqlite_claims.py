@@ -45,10 +45,10 @@ class Claims(Policies):
 
     owner_id: int | None = None
     bells: Bells
-    _unsure: tuple[Sequence[EnqueueRow], int, int] | None = None
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
-        """If a commit failed in a way that may have kept the rows, the same sequence again doesn't store them twice."""
+        """If a commit failed in a way that may have kept the rows, the same `Rows` again are not stored twice, whatever else
+        was enqueued or closed meanwhile."""
         if not rows:
             return []
         attempt = None
@@ -56,20 +56,21 @@ class Claims(Policies):
             with self.transaction():
                 first = self._stored_before(rows)
                 if first is None:
-                    attempt = (rows, *self._insert(rows))
-                    first = attempt[1]
+                    attempt = first, _ = self._insert(rows)
                 # Whoever wakes now looks after this commit, for its look takes the lock of writers too; and wakes meanwhile.
                 self.bells.ring()
         except StoreAway:
-            self._unsure = attempt or self._unsure
+            if attempt is not None and isinstance(rows, Rows):
+                rows.unsure = attempt
             raise
-        self._unsure = None
+        if isinstance(rows, Rows):
+            rows.unsure = None
         return list(range(first, first + len(rows)))
 
     def _stored_before(self, rows: Sequence[EnqueueRow]) -> int | None:
-        if self._unsure is None or self._unsure[0] is not rows:
+        if not isinstance(rows, Rows) or rows.unsure is None:
             return None
-        _, first, created_at = self._unsure
+        first, created_at = rows.unsure
         stored = self.value(
             "select 1 from jobs where id = ? and created_at = ? and handler = ?", first, created_at, rows[0].handler
         )

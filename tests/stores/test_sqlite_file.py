@@ -7,12 +7,14 @@ import re
 import sqlite3
 import stat
 import threading
+from contextlib import closing
 
 import pytest
 
 from supervisor.config import StoreSettings
 from supervisor.stores import open_store, sqlite_db
 from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, Waiting
+from supervisor.stores.rows import Rows
 from supervisor.stores.sqlite import SqliteStore
 from tests.stores.shelf import (
     PAST_ALL_BOUNDS,
@@ -388,13 +390,26 @@ class Broken:
 def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, done):
     put(store)
     store._connection = Broken(store._connection, done)
-    rows = [EnqueueRow("mail", "1"), EnqueueRow("mail", "2")]
+    rows = Rows([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
     with pytest.raises(StoreAway):
         store.enqueue(rows)
     assert store.enqueue(rows) == [2, 3]
     assert [job["payload"] for job in store.list_jobs()] == [2, 1, {}]
     assert store.waiting(None) == {"default": Waiting(3, 0)}
     assert store.enqueue(rows) == [4, 5]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_doubtful_enqueue_is_known_again_after_others_and_by_a_new_connection(store, done):
+    """As when other threads enqueue between two tries, close the client or fork."""
+    store._connection = Broken(store._connection, done)
+    rows = Rows([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
+    with pytest.raises(StoreAway):
+        store.enqueue(rows)
+    store.enqueue(Rows([EnqueueRow("scan", "3")]))
+    with closing(SqliteStore(store.path)) as another:
+        another.enqueue(rows)
+    assert sorted(job["payload"] for job in store.list_jobs()) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("done", [True, False])
