@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -16,12 +17,15 @@ from supervisor.jobs import Backoff, NewJob
 from supervisor.new_jobs import InvalidJob, checked, rows_of
 from supervisor.plugin_manager import PluginManager, discover
 from supervisor.stores import BUILT_IN, guest_of, insist, open_store
-from supervisor.stores.base import EnqueueRow, Guest, Store, StoreError
+from supervisor.stores.base import Guest, Store, StoreAway, StoreError
+from supervisor.stores.rows import Rows
 from supervisor.trust import insist_on_trust
 
 __all__ = ["Client", "InvalidJob"]
 
 Answer = TypeVar("Answer")
+
+_TURN = 1.0  # seconds to wait for other threads at least, however short the patience: as a try waits for other programs
 
 # A store inherited by fork is kept here for ever: closing it, even by garbage collection, would touch the parent's.
 _inherited: list[Store] = []
@@ -54,19 +58,19 @@ class Client:
     """Enqueues into the store of `url`, of given Settings, or of the configuration that the command line would find.
 
     Connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too.
-    Thread-safe. A SQLite file that doesn't exist is refused unless `create`. While the store is away or locked, calls are
-    tried again for `patience` seconds before they raise StoreAway. Raises StoreError, and `supervisor.client.InvalidJob`
-    (a ValueError) for jobs that can't be enqueued.
+    Thread-safe; a call that interrupts another on the same thread (from a signal handler, say) may be refused with StoreError.
+    A SQLite file that doesn't exist is refused unless `create`. While the store is away or locked, or other threads use the
+    client, calls are tried again for `patience` seconds before they raise StoreAway. Raises StoreError, and
+    `supervisor.client.InvalidJob` (a ValueError) for jobs that can't be enqueued.
     """
 
     def __init__(self, url: str | Settings | None = None, *, create: bool = False, patience: float = 30.0) -> None:
         self._settings = _settings(url)
         self._create, self._patience = create, patience
-        self._lock = threading.Lock()
         self._opened: Store | None = None
         self._guest: Guest | None = None
-        self._using = threading.RLock()  # around each try, so that a fork need not wait for the next
-        self._tries = 0
+        self._using = threading.RLock()  # around each try, so that neither a fork nor another thread waits for the next
+        self._trying = False
         self._closed_in_forks = self._settings.store.scheme == "sqlite"
         self._cut_off = False
         with _registry:
@@ -110,7 +114,7 @@ class Client:
             handler, payload, queue, priority, delay, at, max_retries, timeout, backoff, headers,
             limit=settings.limits.payload, queue_for=settings.queue_for,
         )  # fmt: skip
-        return self._enqueue([row], connection)[0]
+        return self._enqueue(Rows([row]), connection)[0]
 
     def enqueue_many(
         self, jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]], *, connection: Any = None
@@ -134,7 +138,8 @@ class Client:
 
     def close(self) -> None:
         """Disconnect; the next use connects again."""
-        with self._lock, self._using:
+        with self._using:
+            self._refuse_interrupting()
             self._disconnect()
 
     def _disconnect(self) -> None:
@@ -147,7 +152,7 @@ class Client:
         would write to a log that others, who see no lock, have removed, and its jobs would be gone. So nothing is open then."""
         if self._closed_in_forks:
             self._using.acquire()
-            if not self._tries:
+            if not self._trying:
                 with suppress(StoreError):
                     self._disconnect()
 
@@ -157,36 +162,48 @@ class Client:
 
     def _start_over(self) -> None:
         """In a forked child: the parent's connection stays the parent's, and another thread may hold the lock for ever."""
-        self._lock, self._using = threading.Lock(), threading.RLock()
+        self._using, self._trying = threading.RLock(), False
         if self._opened is not None:
             _inherited.append(self._opened)
             self._opened = None
             self._cut_off = self._closed_in_forks  # by a signal handler, in the middle of a try
 
-    def _enqueue(self, rows: Sequence[EnqueueRow], connection: Any) -> list[int]:
+    def _enqueue(self, rows: Rows, connection: Any) -> list[int]:
         """The same `rows` at every try, by which the store knows a try whose commit it was not sure of."""
         if connection is not None:
             return self._as_guest().enqueue(connection, rows)
-        with self._lock:
-            return insist(lambda: self._try(lambda store: store.enqueue(rows)), self._patience)
+        return self._ask(lambda store: store.enqueue(rows))
 
     def _ask(self, question: Callable[[Store], Answer]) -> Answer:
-        with self._lock:
-            return insist(lambda: self._try(question), self._patience)
+        deadline = time.monotonic() + max(self._patience, _TURN)
+        return insist(lambda: self._try(question, deadline), self._patience)
 
-    def _try(self, use: Callable[[Store], Answer]) -> Answer:
-        with self._using:
-            self._tries += 1
+    def _try(self, use: Callable[[Store], Answer], deadline: float) -> Answer:
+        using = self._using  # in a child that is forked meanwhile there is another
+        if not using.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
+            raise StoreAway(f"{self._settings.store.shown}: other threads kept the client busy for too long")
+        try:
+            self._refuse_interrupting()
+            self._trying = True
             try:
                 return use(self._store())
             finally:
-                self._tries -= 1
+                self._trying = False
+        finally:
+            using.release()
+
+    def _refuse_interrupting(self) -> None:
+        """Whoever has the lock and finds a try under way is in the middle of it."""
+        if self._trying:
+            raise StoreError(
+                f"{self._settings.store.shown}: this call interrupted another of the same client on the same thread, as a "
+                "signal handler, a logging handler or __del__ may: nothing was done; call again once that one has returned"
+            )
 
     def _as_guest(self) -> Guest:
-        with self._lock:
-            if self._guest is None:
-                self._guest = guest_of(self._settings.store, self._ask)
-            return self._guest
+        if self._guest is None:
+            self._guest = guest_of(self._settings.store, self._ask)
+        return self._guest
 
     def _store(self) -> Store:
         if self._cut_off:

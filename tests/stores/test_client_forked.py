@@ -46,12 +46,6 @@ def test_a_forked_child_connects_for_itself(client):
     assert client._opened is not None
 
 
-def test_a_child_forked_while_another_thread_uses_the_client_is_not_stuck(client):
-    client.enqueue("a")
-    with client._lock:
-        assert in_child(lambda: client.enqueue("b")) == 0
-
-
 def seen_by_another(path: Path) -> list[str]:
     ask = "import sqlite3, sys; print(*[name for name, in sqlite3.connect(sys.argv[1]).execute('select handler from jobs')])"
     return subprocess.check_output([sys.executable, "-c", ask, str(path)], text=True).split()

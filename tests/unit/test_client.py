@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import threading
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -174,6 +176,7 @@ def test_it_connects_again_after_close(client):
 
 
 def test_threads_share_a_client(client):
+    client._patience = 30.0
     ids: list[int] = []
     threads = [threading.Thread(target=lambda: ids.extend(client.enqueue("a") for _ in range(20))) for _ in range(4)]
     for thread in threads:
@@ -248,3 +251,79 @@ def test_the_methods_that_its_docstrings_send_one_to_are_there() -> None:
     texts = [member.__doc__ or "" for member in vars(Client).values() if callable(member)]
     named = [name for text in texts for name in re.findall(r"\bask `(\w+)`", text)]
     assert named and all(hasattr(Client, name) for name in named)
+
+
+def test_a_call_that_is_tried_again_lets_others_pass_meanwhile(client, monkeypatch):
+    client._patience = 30.0
+    store, tried, passed = client._opened, threading.Event(), threading.Event()
+    enqueue = store.enqueue
+
+    def away_until_passed(rows):
+        if rows[0].handler == "first" and not passed.is_set():
+            tried.set()
+            raise StoreAway("locked")
+        return enqueue(rows)
+
+    monkeypatch.setattr(store, "enqueue", away_until_passed)
+    ids = []
+    first = threading.Thread(target=lambda: ids.append(client.enqueue("first")))
+    first.start()
+    assert tried.wait(30.0)
+    assert client.enqueue("second") == 1
+    passed.set()
+    first.join()
+    assert ids == [2]
+
+
+@contextmanager
+def in_use_by_another_thread(client):
+    began, end = threading.Event(), threading.Event()
+
+    def use(store):
+        began.set()
+        end.wait()
+
+    user = threading.Thread(target=client._ask, args=(use,))
+    user.start()
+    try:
+        assert began.wait(30.0)
+        yield
+    finally:
+        end.set()
+        user.join()
+
+
+def test_waiting_for_other_threads_counts_against_the_patience(client, monkeypatch):
+    monkeypatch.setattr("supervisor.client._TURN", 0.0)
+    with in_use_by_another_thread(client), pytest.raises(StoreAway, match="other threads kept the client busy"):
+        client.enqueue("a")
+    assert client.enqueue("a") == 1
+
+
+def test_patience_may_be_without_end(client):
+    client._patience = float("inf")
+    assert client.enqueue("a") == 1
+
+
+@pytest.mark.parametrize("use", [lambda client: client.enqueue("inner"), lambda client: client.close()])
+def test_a_call_that_interrupts_another_is_refused_and_that_goes_on(client, monkeypatch, use):
+    store, refused = client._opened, []
+    enqueue = store.enqueue
+
+    def interrupted(rows):
+        signal.raise_signal(signal.SIGUSR1)
+        return enqueue(rows)
+
+    def interrupt(number, frame):
+        with pytest.raises(StoreError, match="interrupted another of the same client") as error:
+            use(client)
+        refused.append(error)
+
+    monkeypatch.setattr(store, "enqueue", interrupted)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        assert client.enqueue("outer") == 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(refused) == 1
+    assert client.job(1)["handler"] == "outer" and client.job(2) is None
