@@ -272,6 +272,11 @@ class Settings(Schema):
     base: Path = Field(default_factory=Path.cwd)
     secrets: frozenset[str] = Field(default=frozenset(), repr=False)
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """By which other programs find the same file, wherever they run."""
+        return {} if self.path is None else {VARIABLE: str(self.base / self.path.name)}
+
     def retry_for(self, queue: str) -> RetrySettings:
         own = self.queues.get(queue)
         return own.retry.over(self.retry) if own else self.retry

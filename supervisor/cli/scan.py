@@ -27,6 +27,7 @@ async def _scan(settings: Settings) -> list[SourceReport]:
     options = ChildOptions(
         plugins=settings.plugins.paths,
         base=str(settings.base),
+        variables=settings.variables,
         import_timeout=settings.plugins.import_timeout,
         start="fork",
         heartbeat=settings.workers.heartbeat,

@@ -204,6 +204,7 @@ class Supervisor:
         options = ChildOptions(
             plugins=settings.plugins.paths,
             base=str(settings.base),
+            variables=settings.variables,
             import_timeout=settings.plugins.import_timeout,
             start=workers.start,
             heartbeat=workers.heartbeat,

@@ -73,7 +73,9 @@ class NurseryLink:
             life, self._life = opened.pipe()
             (stdout, their_stdout), (stderr, their_stderr) = opened.pipe(), opened.pipe()
             passed = [theirs, life, *([] if options.owner_fd is None else [options.owner_fd])]
-            self._process, self._pidfd = _start_process(passed, their_stdout, their_stderr)
+            self._process, self._pidfd = _start_process(
+                passed, their_stdout, their_stderr, {**os.environ, **options.variables}
+            )
         except OSError:
             opened.close()
             raise
@@ -277,7 +279,9 @@ class NurseryLink:
         self._orders.clear()
 
 
-def _start_process(passed: Sequence[int], stdout: int, stderr: int) -> tuple[subprocess.Popen[bytes], int]:
+def _start_process(
+    passed: Sequence[int], stdout: int, stderr: int, environ: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], int]:
     """It and a descriptor of it. Raises OSError, with nothing running."""
     process = subprocess.Popen(
         interpreter.command("supervisor.processes.nursery", ",".join(map(str, passed))),
@@ -286,6 +290,7 @@ def _start_process(passed: Sequence[int], stdout: int, stderr: int) -> tuple[sub
         stderr=stderr,
         pass_fds=passed,
         process_group=0,
+        env=environ,
     )
     try:
         return process, os.pidfd_open(process.pid)

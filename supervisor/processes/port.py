@@ -7,7 +7,7 @@ and all callbacks come, on the supervisor's loop thread.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from supervisor.jobs import Lease
@@ -105,7 +105,7 @@ class Listener(Protocol):
 @dataclass(frozen=True, slots=True)
 class ChildOptions:
     """What every worker is told at its birth; seconds and bytes. `plugins` are relative to `base`; `heartbeats` by handler
-    go before what their @handler says."""
+    go before what their @handler says. `variables` are added to the environment."""
 
     plugins: Sequence[str]
     import_timeout: float
@@ -116,6 +116,7 @@ class ChildOptions:
     owner: str
     owner_fd: int | None = None
     base: str = "."
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class Children(Protocol):
