@@ -141,7 +141,8 @@ class JobsSettled(NamedTuple):
 
 
 class JobsStale(NamedTuple):
-    """Outcomes or leases that the store refused: the token is no longer the job's."""
+    """Outcomes or leases that the store refused: the token is no longer the job's. Leases of jobs that were cancelled are not
+    among them."""
 
     leases: Sequence[Lease]
     what: str
@@ -159,6 +160,8 @@ class JobsReleased(NamedTuple):
 
 
 class JobCancelled(NamedTuple):
+    """While it ran here: its worker is killed."""
+
     lease: Lease
     pid: int
 

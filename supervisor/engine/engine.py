@@ -240,8 +240,8 @@ class Engine:
         if not lost:
             return
         self.fetcher.take_out(lost)
-        self._bus.emit(JobsStale(lost, what))
         self.leases.drop(lost)
+        killed: dict[int, int] = {}
         for lease in lost:
             worker = self.pool.holder(lease.id)
             if worker is None:
@@ -249,8 +249,19 @@ class Engine:
             self.pool.release_captives(worker)  # the jobs behind it, and it too if it has not started
             worker.child.drain()  # those before it may have ended
             if worker.current is not None and worker.current.id == lease.id:
-                self._bus.emit(JobCancelled(lease, worker.child.pid or 0))
+                killed[lease.id] = worker.child.pid or 0
                 self.pool.condemn(worker, LEASE_LOST)
+        self.spawn(self._tell_lost(lost, killed, what))
+
+    async def _tell_lost(self, lost: list[Lease], killed: Mapping[int, int], what: str) -> None:
+        """Cancelled, or taken over: the store is asked when all is killed. `killed` has pids, by job."""
+        cancelled = await self.writer.submit(lambda store: _cancelled(store, lost))
+        stale = [lease for lease in lost if lease.id not in cancelled]
+        if stale:
+            self._bus.emit(JobsStale(stale, what))
+        for lease in lost:
+            if lease.id in cancelled and lease.id in killed:
+                self._bus.emit(JobCancelled(lease, killed[lease.id]))
 
     def _may_dispatch(self) -> bool:
         if self.watchdog.late():
@@ -378,6 +389,11 @@ class Engine:
         self.writer.submit(lambda store: store.leave()).add_done_callback(ignore_abandoned)
         if await self.writer.close(patience):
             self._store.close()
+
+
+def _cancelled(store: Store, leases: Sequence[Lease]) -> set[int]:
+    jobs = [store.get(lease.id) for lease in leases]
+    return {job["id"] for job in jobs if job is not None and job["state"] == JobState.CANCELLED.value}
 
 
 def _not_known(outcome: Outcome) -> bool:

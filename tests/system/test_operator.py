@@ -78,6 +78,7 @@ def test_cancelling_a_running_job_kills_its_worker_and_ends_it(command: Command)
     job = command.job(id)
     assert (job["state"], job["retries"], job["dead_letter"], job["errors"]) == ("cancelled", 0, None, [])
     run.says(f"job={id} handler=hang cancelled")
+    assert "stale" not in run.log
     assert len(pids(command)) == 1
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.events import JobsReleased, JobsStale, LeasesRecovered
-from supervisor.jobs import Cause, JobState, Outcome
-from supervisor.stores.base import RowRefused
+from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecovered
+from supervisor.jobs import Cause, JobState, Outcome, Policy
+from supervisor.stores.base import RowRefused, Take
 from supervisor.stores.memory import MemoryStore
 from tests.unit.virtual import Virtual
 
@@ -190,6 +190,59 @@ def test_the_worker_of_a_cancelled_job_is_killed_and_the_jobs_behind_it_go_elsew
     here.children.forked[1].come_up()
     here.child.run_next()
     assert [here.state(id) for id in ids] == ["succeeded", "cancelled", "succeeded"]
+
+
+def lost(here: Virtual) -> list[tuple[str, list[int]]]:
+    """What was told of jobs that are not ours any more."""
+    told = []
+    for event in here.events:
+        if isinstance(event, JobCancelled):
+            told.append(("cancelled", [event.lease.id]))
+        elif isinstance(event, JobsStale):
+            told.append((event.what, [lease.id for lease in event.leases]))
+    return told
+
+
+def test_cancelled_jobs_are_told_as_cancelled_and_not_as_stale() -> None:
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 3)
+    here.serve()
+    here.child.start_next()
+    here.store.cancel(ids[:2])
+    here.engine.tick("running")
+    assert here.children.forked[0].killed == [False]
+    assert lost(here) == [("cancelled", [ids[0]])]
+
+
+def test_a_job_that_another_supervisor_took_over_is_told_as_stale_and_not_as_cancelled() -> None:
+    here = Virtual()
+    (id,) = here.enqueue("work")
+    here.serve()
+    here.child.start_next()
+    here.store.cancel([id])
+    here.store.redrive([id])
+    other = here.store.sibling()  # type: ignore[attr-defined]
+    other.join("them", "there", 2)
+    assert other.claim([Take("default", 1, 1, 1, 100)], 30.0, lambda *_: Policy())
+    here.engine.tick("running")
+    assert here.children.forked[0].killed == [False]
+    assert lost(here) == [("check", [id])]
+
+
+def test_a_worker_whose_lease_is_lost_is_killed_before_the_store_is_asked_why() -> None:
+    here = Virtual()
+    (id,) = here.enqueue("work")
+    here.serve()
+    here.child.start_next()
+    here.store.cancel([id])
+    here.writer.eager = False
+    here.engine.tick("running")
+    check = next(work for work in here.writer.waiting if work[0].__name__ == "_held")
+    here.writer.waiting.remove(check)
+    check[1].finish(check[0], here.store)
+    assert here.children.forked[0].killed == [False] and lost(here) == []
+    here.writer.step()
+    assert lost(here) == [("cancelled", [id])]
 
 
 def test_leases_are_extended_every_third_of_their_time_with_start_marks() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor.engine.pace import USUAL
-from supervisor.events import ClockStepped, JobCancelled, LeasesRecovered, QueuesSeen
+from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueuesSeen
 from supervisor.jobs import Lease, Policy
 from supervisor.stores.base import EnqueueRow, Resolve, Take
 from supervisor.stores.memory import MemoryStore
@@ -251,7 +251,7 @@ def test_a_job_claimed_anew_while_it_runs_under_a_lost_lease_does_not_run_twice_
     here.store.redrive([id])
     here.ring()
     assert first.child.killed == [False]  # type: ignore[attr-defined]
-    assert [event.lease.id for event in here.events if isinstance(event, JobCancelled)] == [id]
+    assert [event.what for event in here.events if isinstance(event, JobsStale)] == ["claim"]
     assert here.state(id) == "in_flight"
 
 
