@@ -10,7 +10,16 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import MISTAKE, config_option, load_settings, private_files, store_file, tell, use_store
+from supervisor.cli.context import (
+    MISTAKE,
+    config_option,
+    is_absent,
+    load_settings,
+    private_files,
+    store_file,
+    tell,
+    use_store,
+)
 from supervisor.cli.render import block
 from supervisor.cli.scan import load_hooks, place, scan
 from supervisor.config import ConfigError, Settings
@@ -131,8 +140,8 @@ def _check_store(settings: Settings, checks: _Findings) -> None:
         checks.fine(f"store: {shown}: lives as long as one supervisor; nothing else can enqueue")
         return
     file = store_file(settings)
-    if file is not None and not file.exists():
-        if os.access(file.parent, os.W_OK):
+    if file is not None and is_absent(file):
+        if file.parent.is_dir() and os.access(file.parent, os.W_OK):
             checks.fine(f"store: {shown}: {file} will be created")
         else:
             checks.wrong(f"store: {shown}: {file.parent} is not a directory that can be written to")

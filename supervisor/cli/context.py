@@ -127,6 +127,14 @@ def store_file(settings: Settings) -> Path | None:
     return settings.base / (settings.store.url or "").removeprefix("sqlite:///")
 
 
+def is_absent(file: Path) -> bool:
+    """Whether there is nothing, for all that can be told; else opening it tells what is wrong."""
+    try:
+        return not file.exists()
+    except OSError:
+        return False
+
+
 def private_files(settings: Settings) -> list[Path]:
     """Where payloads are written to."""
     letters = [sink.options.get("path") for sink in settings.dlq.sinks if sink.type == "file"]
@@ -137,7 +145,7 @@ def _check_visible(settings: Settings, create: bool) -> None:
     if settings.store.scheme == "memory":
         raise StoreError("store: memory:// lives inside one process, so no other command can see its jobs")
     file = store_file(settings)
-    if file is not None and not create and not file.exists():
+    if file is not None and not create and is_absent(file):
         raise StoreError(f"no store yet: {file} does not exist; supervisor enqueue and supervisor run create it")
 
 

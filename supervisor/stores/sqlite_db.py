@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import sqlite3
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +40,7 @@ _AWAY = frozenset(
         sqlite3.SQLITE_NOMEM,
     }
 )
+_DENIED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})  # for want of a right, or otherwise
 _REFUSED = frozenset({sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE})
 
 _log = logging.getLogger(__name__)
@@ -62,7 +65,8 @@ class Database:
         self._warned = float("-inf")
         _prepare_file(self.path, create)
         self._turnstile = Turnstile(self.path, _TURN)
-        self._connection = self._connect()
+        with self._translated():
+            self._connection = self._connect()
         try:
             self._bring_up()
         except BaseException:
@@ -280,6 +284,8 @@ class Database:
 
     def _refused(self, error: sqlite3.Error) -> StoreError:
         code = _code(error)
+        if code in _DENIED and (denied := _denied(self.path)):
+            return StoreBroken(f"{denied}: {os.strerror(errno.EACCES)}; expected one that this user may read and write")
         if code in _AWAY:
             return StoreAway(f"{self.path}: {error}")
         if code in _REFUSED or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
@@ -322,7 +328,7 @@ def _prepare_file(path: Path, create: bool) -> None:
         raise StoreError(
             f"SQLite {sqlite3.sqlite_version} is too old; expected {'.'.join(map(str, OLDEST_SQLITE))} or newer"
         )
-    if path.exists():
+    if _is_there(path):
         return
     if not create:
         raise StoreError(f"{path}: no such database")
@@ -330,6 +336,29 @@ def _prepare_file(path: Path, create: bool) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StoreError(f"{path}: can't be created: {error.strerror}") from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreBroken(f"{path}: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise StoreBroken(f"{path}: expected a file, not {'a folder' if stat.S_ISDIR(mode) else 'a device or pipe'}")
+    return True
+
+
+def _denied(path: Path) -> Path | None:
+    """What this user may not use of the files that SQLite opens and the folder that it makes them in. Asked without opening:
+    to close a database file gives up every lock that this process has on it."""
+    files = (path, beside(path, "-wal"), beside(path, "-shm"))
+    for file in files:
+        if os.path.lexists(file) and not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
+            return file
+    folder = path.parent
+    return None if os.access(folder, os.W_OK | os.X_OK, effective_ids=True) else folder
 
 
 def _code(error: sqlite3.Error) -> int:

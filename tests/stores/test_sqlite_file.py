@@ -8,12 +8,13 @@ import sqlite3
 import stat
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from supervisor.config import StoreSettings
 from supervisor.stores import open_store, sqlite_db
-from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreError, Waiting
+from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreBroken, StoreError, Waiting
 from supervisor.stores.rows import Rows
 from supervisor.stores.sqlite import SqliteStore
 from tests.stores.shelf import (
@@ -59,6 +60,36 @@ def test_a_missing_file_is_refused_unless_it_may_be_made(tmp_path):
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(StoreError, match="can't be created: No such file or directory"):
         SqliteStore(tmp_path / "nowhere" / "jobs.db", create=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [(Path.mkdir, "expected a file, not a folder"), (os.mkfifo, "expected a file, not a device or pipe")],
+)
+def test_what_is_no_file_is_broken(tmp_path, make, expected):
+    make(tmp_path / "jobs.db")
+    with pytest.raises(StoreBroken, match=expected):
+        SqliteStore(tmp_path / "jobs.db", create=True)
+
+
+def test_a_name_that_no_file_can_have_is_broken(tmp_path):
+    with pytest.raises(StoreBroken, match=r"x\.db: File name too long"):
+        SqliteStore(tmp_path / f"{'x' * 300}.db", create=True)
+
+
+def test_one_that_cannot_be_opened_for_now_is_away(tmp_path, monkeypatch):
+    """For want of descriptors, say."""
+    SqliteStore(tmp_path / "jobs.db", create=True).close()
+
+    def refused(*arguments, **options):
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        raise error
+
+    monkeypatch.setattr(sqlite3, "connect", refused)
+    with pytest.raises(StoreAway, match=r"jobs\.db: unable to open database file") as raised:
+        SqliteStore(tmp_path / "jobs.db")
+    assert not isinstance(raised.value, StoreBroken)
 
 
 def test_an_empty_file_becomes_a_store(tmp_path):

@@ -316,6 +316,32 @@ def test_a_database_of_something_else_is_refused(call: Call) -> None:
     assert "jobs.db" in answer.err
 
 
+@pytest.mark.parametrize("arguments", [["status"], ["enqueue", "mail"], ["jobs", "list"]], ids=" ".join)
+def test_a_store_that_no_file_can_be_is_told_by_every_command(call: Call, arguments: list[str]) -> None:
+    Path("jobs.db").mkdir()
+    answer = call(*arguments)
+    assert (answer.code, len(answer.err.splitlines())) == (2, 1)
+    assert "jobs.db: expected a file, not a folder" in answer.err
+    write("supervisor.yaml", f"store: sqlite:///{'x' * 300}\n")
+    answer = call(*arguments)
+    assert (answer.code, len(answer.err.splitlines())) == (2, 1)
+    assert "x: File name too long" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("folder", "folder: expected a file, not a folder"), ("x" * 300, "x: File name too long"), ("file/jobs.db", "file is not a directory")],
+)  # fmt: skip
+def test_check_finds_a_store_that_no_file_can_be(call: Call, scanned: None, name: str, error: str) -> None:
+    Path("folder").mkdir()
+    Path("file").touch()
+    write("supervisor.yaml", f"store: sqlite:///{name}\nplugins: []\n")
+    answer = call("check")
+    assert answer.code == 2
+    assert error in answer.err
+    assert answer.err.endswith("\n1 mistake\n")
+
+
 def test_a_command_may_choose_its_exit_code(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(*arguments: Any, **options: Any) -> Any:
         raise SystemExit(7)

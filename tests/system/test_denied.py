@@ -1,0 +1,66 @@
+"""Files and folders that the user may not use: told in a line by every command, and waited for by none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.command import Command
+
+# Rights bind root too, once it has no leave to pass over them.
+BOUND = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+COMMANDS = [["status"], ["check"], ["enqueue", "mail"], ["run"]]
+
+
+@pytest.fixture
+def forbidden() -> Iterator[list[Path]]:
+    """Paths to be shut, and opened again afterwards."""
+    paths: list[Path] = []
+    yield paths
+    for path in paths:
+        path.chmod(0o700)
+
+
+def refused(command: Command, arguments: list[str], expected: str) -> None:
+    ended = command.call(*arguments, under=BOUND, timeout=9.0)
+    assert (ended.code, "Traceback" in ended.err) == (2, False), ended.err
+    assert len([line for line in ended.err.splitlines() if expected in line]) == 1, ended.err
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_store_that_this_user_may_not_open(command: Command, forbidden: list[Path], arguments: list[str]) -> None:
+    command.enqueue("mail")
+    store = command.folder / "jobs.db"
+    store.chmod(0)
+    forbidden.append(store)
+    refused(command, arguments, f"{store}: Permission denied; expected one that this user may read and write")
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_store_in_a_folder_that_this_user_may_not_enter(
+    command: Command, forbidden: list[Path], arguments: list[str]
+) -> None:
+    folder = command.folder / "shut"
+    folder.mkdir()
+    command.write(config="store: sqlite:///shut/jobs.db\n")
+    command.enqueue("mail")
+    folder.chmod(0)
+    forbidden.append(folder)
+    refused(command, arguments, f"{folder}/jobs.db: Permission denied")
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_store_in_a_folder_that_this_user_may_not_write_to(
+    command: Command, forbidden: list[Path], arguments: list[str]
+) -> None:
+    command.write(config="store: sqlite:///shut/jobs.db\n")
+    folder = command.folder / "shut"
+    folder.mkdir()
+    command.enqueue("mail")
+    folder.chmod(0o500)
+    forbidden.append(folder)
+    refused(command, arguments, f"{folder}: Permission denied; expected one that this user may read and write")
