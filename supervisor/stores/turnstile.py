@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -79,7 +80,8 @@ class _FileLock:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def unlink(self) -> None:
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # it may be another user's
+            self._path.unlink()
 
     def close(self) -> None:
         if self._fd is not None:

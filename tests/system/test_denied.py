@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from supervisor.stores.sqlite import SqliteStore
 from tests.system.command import Command
 
 # Rights bind root too, once it has no leave to pass over them.
@@ -64,3 +66,21 @@ def test_a_store_in_a_folder_that_this_user_may_not_write_to(
     folder.chmod(0o500)
     forbidden.append(folder)
     refused(command, arguments, f"{folder}: Permission denied; expected one that this user may read and write")
+
+
+def test_a_store_that_others_keep_open_is_used_without_leave_to_write_to_its_folder(
+    command: Command, forbidden: list[Path]
+) -> None:
+    """Nor to take the files by which writers take turns, or to remove them."""
+    command.write(config="store: sqlite:///shut/jobs.db\n")
+    folder = command.folder / "shut"
+    folder.mkdir()
+    with closing(SqliteStore(folder / "jobs.db", create=True)) as store:
+        with store.transaction():
+            pass
+        for kind in ("gate", "turn"):
+            (folder / f"jobs.db-{kind}").chmod(0)
+        folder.chmod(0o500)
+        forbidden.append(folder)
+        ended = command.call("enqueue", "mail", under=BOUND)
+    assert (ended.code, ended.out, ended.err) == (0, "1\n", "")
