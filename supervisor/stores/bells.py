@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
-from supervisor.stores.base import StoreError
+from supervisor.stores.base import StoreBroken, StoreError
 
 _LONGEST_ADDRESS = 107
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -44,11 +44,16 @@ class Bells:
         self._owner: str | None = None
 
     def join(self, owner: str) -> int:
-        """Hang up this owner's bell and hold its lock; gives the lock's descriptor."""
+        """Hang up this owner's bell and hold its lock; gives the lock's descriptor. Raises StoreError."""
         if self._lock is None:
             self._owner = owner
-            self._lock = self._locked(owner)
-            self._socket = self._hang_up(owner)
+            try:
+                self._lock = self._locked(owner)
+                self._socket = self._hang_up(owner)
+            except OSError as error:
+                raise StoreBroken(
+                    f"{self._folder}: {error.strerror}; expected a folder for this user to write to"
+                ) from error
         return self._lock
 
     def leave(self) -> None:

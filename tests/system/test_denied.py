@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,8 @@ def forbidden() -> Iterator[list[Path]]:
     paths: list[Path] = []
     yield paths
     for path in paths:
-        path.chmod(0o700)
+        with suppress(FileNotFoundError):
+            path.chmod(0o700)
 
 
 def refused(command: Command, arguments: list[str], expected: str) -> None:
@@ -84,3 +85,11 @@ def test_a_store_that_others_keep_open_is_used_without_leave_to_write_to_its_fol
         forbidden.append(folder)
         ended = command.call("enqueue", "mail", under=BOUND)
     assert (ended.code, ended.out, ended.err) == (0, "1\n", "")
+
+
+def test_a_supervisor_that_may_not_join_the_others_says_why(command: Command, forbidden: list[Path]) -> None:
+    command.enqueue("mail")
+    bells = command.folder / "jobs.db.bells"
+    bells.mkdir(mode=0)
+    forbidden.append(bells)
+    refused(command, ["run"], f"{bells}: Permission denied; expected a folder for this user to write to")
