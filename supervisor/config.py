@@ -37,7 +37,7 @@ from supervisor.yaml_loader import Document, Problem, Refused, read_yaml
 if TYPE_CHECKING:
     from supervisor.plugin_manager import HandlerInfo
 
-__all__ = ["ConfigError", "Settings", "find", "known_keys", "load"]
+__all__ = ["ConfigError", "Settings", "absolute", "find", "known_keys", "load"]
 
 DEFAULT_QUEUE = "default"
 VARIABLE = "SUPERVISOR_CONFIG"
@@ -269,7 +269,7 @@ class Settings(Schema):
     built = frozenset({"path", "base", "secrets"})
 
     path: Path | None = None
-    base: Path = Field(default_factory=Path.cwd)
+    base: Path = Field(default_factory=lambda: absolute(Path()))
     secrets: frozenset[str] = Field(default=frozenset(), repr=False)
 
     @property
@@ -344,10 +344,25 @@ def _sink(entry: Any, index: int, base: Path) -> Any:
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The config file that a command without `-c` uses, if there is one."""
+    """The config file that a command without `-c` uses, if there is one. Raises ConfigError if that can't be told."""
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE])
-    return next((Path(place) for place in PLACES if Path(place).is_file()), None)
+    return next((Path(place) for place in PLACES if _is_file(Path(place))), None)
+
+
+def absolute(path: Path) -> Path:
+    """Raises ConfigError if it starts at a current folder that is gone."""
+    try:
+        return path.absolute()
+    except OSError as error:
+        raise ConfigError([f"current folder: {error.strerror}; expected one that exists, or absolute paths"]) from None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror}; expected a config that can be read, or none"]) from None
 
 
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -356,7 +371,7 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
     path = path if path is not None else find(environ)
     if path is None:
         return Settings()
-    base = path.absolute().parent
+    base = absolute(path).parent
     document = read_yaml(_content(path, source), environ)
     if isinstance(document.value, Refused):
         raise ConfigError([write_problem(path, problem) for problem in document.problems])

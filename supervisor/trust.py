@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from supervisor.config import ConfigError, Settings, find, load
+from supervisor.config import ConfigError, Settings, absolute, find, load
 from supervisor.plugin_manager import path_of
 
 VARIABLE = "SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS"
@@ -130,7 +130,7 @@ def _way_to(path: Path, look: Look) -> Iterator[tuple[Path, os.stat_result]]:
     """Folders and links that decide what is at `path`, then that itself; if there is nothing, as far as the way leads."""
     here = Path("/")
     yield here, look(here)
-    ahead = list(reversed(path.absolute().parts[1:]))
+    ahead = list(reversed(absolute(path).parts[1:]))
     links = 0
     while ahead:
         step = here / ahead.pop()

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from supervisor.cli.context import PATIENCE, config_option, load_settings, tell
-from supervisor.config import Settings, StoreSettings
+from supervisor.config import Settings, StoreSettings, absolute
 from supervisor.jobs import JobState
 from supervisor.stores import insist, open_store
 from supervisor.stores.base import StoreError
@@ -70,7 +70,7 @@ def _opened(settings: Settings, url: str | None, *, create: bool) -> Movable:
     """A URL that stands in the config means what it means there, with its options."""
     of_config = url is None or url == settings.store.url
     store_settings = settings.store if of_config or url is None else StoreSettings(url=url)
-    base = settings.base if of_config else Path.cwd()
+    base = settings.base if of_config else absolute(Path())
     store = insist(lambda: open_store(store_settings, create=create, base=base), PATIENCE)
     if isinstance(store, Movable):
         return store

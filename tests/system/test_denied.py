@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -93,3 +95,19 @@ def test_a_supervisor_that_may_not_join_the_others_says_why(command: Command, fo
     bells.mkdir(mode=0)
     forbidden.append(bells)
     refused(command, ["run"], f"{bells}: Permission denied; expected a folder for this user to write to")
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_current_folder_that_this_user_may_not_enter(
+    command: Command, forbidden: list[Path], arguments: list[str]
+) -> None:
+    folder = command.folder / "shut"
+    folder.mkdir()
+    forbidden.append(folder)
+    within = ["sh", "-c", 'cd shut && chmod 0 . && exec "$@"', "sh"]
+    ended = subprocess.run(
+        [*BOUND, *within, sys.executable, "-m", "supervisor", *arguments], cwd=command.folder, env=command.env,
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("Error: supervisor.yaml: Permission denied; expected")

@@ -342,6 +342,35 @@ def test_check_finds_a_store_that_no_file_can_be(call: Call, scanned: None, name
     assert answer.err.endswith("\n1 mistake\n")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"],
+        ["check"],
+        ["enqueue", "mail"],
+        ["run"],
+        ["run", "-c", "x.yaml"],
+        ["copy", "--from", "sqlite:///x.db"],
+    ],
+    ids=" ".join,
+)
+def test_a_current_folder_that_is_gone_is_told_by_every_command(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir("gone")
+    (tmp_path / "gone").rmdir()
+    answer = call(*arguments)
+    assert answer.code == 2
+    assert answer.err.startswith("Error: current folder: No such file or directory; expected one that exists")
+    assert (
+        call("-c", tmp_path / "x.yaml", "enqueue", "mail").err
+        == f"Error: {tmp_path}/x.yaml: No such file or directory\n"
+    )
+    write(str(tmp_path / "x.yaml"), "store: sqlite:///jobs.db\n")
+    assert call("-c", tmp_path / "x.yaml", "enqueue", "mail").out == "1\n"
+
+
 def test_a_command_may_choose_its_exit_code(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(*arguments: Any, **options: Any) -> Any:
         raise SystemExit(7)
