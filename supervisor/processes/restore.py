@@ -119,12 +119,20 @@ class StackDumper:
         faulthandler.dump_traceback_later(seconds, file=self._pipe)
 
 
+def _current_directory() -> str | None:
+    """None if it was deleted, or may not be seen."""
+    try:
+        return os.getcwd()  # noqa: PTH109 (a path object costs more than the call)
+    except OSError:
+        return None
+
+
 class Surroundings:
     """As they were before the first job."""
 
     def __init__(self, rearm: Callable[[], None]) -> None:
         self._rearm = rearm
-        self._directory = os.getcwd()  # noqa: PTH109 (a path object costs more than the call)
+        self._directory = _current_directory()
         self.mask = os.umask(0o077)
         os.umask(self.mask)
         self._environ = os.environ
@@ -149,11 +157,8 @@ class Surroundings:
             self._put_back_environment()
 
     def _put_back_directory(self) -> None:
-        try:
-            if os.getcwd() == self._directory:  # noqa: PTH109
-                return
-        except OSError:  # it was deleted
-            pass
+        if self._directory is None or _current_directory() == self._directory:
+            return
         try:
             os.chdir(self._directory)
         except OSError:  # ours was deleted: the next job finds what the last one left

@@ -142,3 +142,16 @@ def test_a_second_supervisor_starts_while_the_first_writes(command: Command) -> 
     for run in runs:
         assert run.wait(60) == 0
     assert {job["state"] for job in command.jobs()} == {"succeeded"}
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_jobs_run_though_the_current_folder_is_gone(command: Command, start: str) -> None:
+    """A deployment has removed the old release, say."""
+    command.write(
+        config=f"workers: {{count: 1, start: {start}}}\nstore: sqlite:///jobs.db\n",
+        plugins={"noop.py": "from supervisor import handler\n@handler\ndef noop(job): ..."},
+    )
+    run = command.run(under=["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh"])
+    for _ in range(2):
+        command.until(command.enqueue("noop"), "succeeded")
+    assert "Traceback" not in run.log
