@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from supervisor.config import Settings, StoreSettings, load
+from supervisor.config import ConfigError, Settings, load
 from supervisor.jobs import Backoff, NewJob
 from supervisor.new_jobs import InvalidJob, checked, rows_of
 from supervisor.plugin_manager import PluginManager, discover
-from supervisor.stores import BUILT_IN, guest_of, insist, open_store
+from supervisor.stores import BUILT_IN, guest_of, insist, open_store, settings_of
 from supervisor.stores.base import Guest, Store, StoreAway, StoreError
 from supervisor.stores.rows import Rows
 from supervisor.trust import insist_on_trust
@@ -235,4 +235,9 @@ def _plugin_openers(settings: Settings) -> Mapping[str, Any]:
 def _settings(url: str | Settings | None) -> Settings:
     if url is None:
         return load(None)
-    return url if isinstance(url, Settings) else Settings(store=StoreSettings(url=url))
+    if isinstance(url, Settings):
+        return url
+    try:
+        return Settings(store=settings_of(url))
+    except ConfigError as error:
+        raise StoreError(str(error)) from None

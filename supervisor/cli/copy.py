@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from supervisor.cli.context import PATIENCE, config_option, load_settings, tell
-from supervisor.config import Settings, StoreSettings, absolute
+from supervisor.config import Settings, absolute
 from supervisor.jobs import JobState
-from supervisor.stores import insist, open_store
+from supervisor.stores import insist, open_store, settings_of
 from supervisor.stores.base import StoreError
 from supervisor.stores.moving import Movable, Moved, move, to_move, undo_move
 
@@ -69,7 +69,7 @@ def _reopen(settings: Settings, first: Movable, target: str | None, force: bool)
 def _opened(settings: Settings, url: str | None, *, create: bool) -> Movable:
     """A URL that stands in the config means what it means there, with its options."""
     of_config = url is None or url == settings.store.url
-    store_settings = settings.store if of_config or url is None else StoreSettings(url=url)
+    store_settings = settings.store if of_config or url is None else settings_of(url)
     base = settings.base if of_config else absolute(Path())
     store = insist(lambda: open_store(store_settings, create=create, base=base), PATIENCE)
     if isinstance(store, Movable):

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pydantic import ValidationError
+
 from supervisor.config import StoreSettings
 from supervisor.config_problems import url_problem
 from supervisor.stores.base import Guest, Store, StoreAway, StoreBroken, StoreError
@@ -15,7 +17,7 @@ from supervisor.stores.base import Guest, Store, StoreAway, StoreBroken, StoreEr
 if TYPE_CHECKING:
     from supervisor.stores.postgres_spare import Spare
 
-__all__ = ["BUILT_IN", "Opener", "guest_of", "insist", "open_store", "spare_schema_of"]
+__all__ = ["BUILT_IN", "Opener", "guest_of", "insist", "open_store", "settings_of", "spare_schema_of"]
 
 Answer = TypeVar("Answer")
 
@@ -38,6 +40,14 @@ def open_store(
             f"store: {settings.scheme!r} is not a kind of store; expected one of {', '.join(sorted(known))}"
         )
     return opener(settings, create=create, base=base)
+
+
+def settings_of(url: str) -> StoreSettings:
+    """Of a store that no config describes. Raises StoreError if it can't be a URL."""
+    try:
+        return StoreSettings(url=url)
+    except ValidationError:
+        raise StoreError("store: expected a URL such as sqlite:///jobs.db, in printable characters") from None
 
 
 def insist(call: Callable[[], Answer], patience: float) -> Answer:

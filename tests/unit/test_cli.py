@@ -266,6 +266,8 @@ def test_redrive_wants_ids_or_all(call: Call) -> None:
         (["queues", "pause", ""], "expected printable text"),
         (["run", "--horizon", "1h"], "--horizon goes with --drain"),
         (["run", "--drain", "--horizon", "1"], "expected a duration such as"),
+        (["copy", "--from", ""], "store: expected a URL such as"),
+        (["copy", "--from", "sqlite:///jobs\n.db"], "store: expected a URL such as"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(call: Call, scanned: None, arguments: list[str], error: str) -> None:

@@ -136,6 +136,20 @@ def test_a_store_that_no_supervisor_sees_is_refused():
         Client("memory://").enqueue("mail")
 
 
+@pytest.mark.parametrize("url", ["", "sqlite:///jobs\n.db", 5])
+def test_what_is_no_url_is_refused(url):
+    with pytest.raises(StoreError, match="store: expected a URL such as"):
+        Client(url)
+
+
+def test_a_current_folder_that_is_gone_is_an_error_of_the_store(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(StoreError, match="current folder: No such file or directory"):
+        Client("sqlite:///jobs.db")
+
+
 def test_without_a_url_it_uses_the_config_of_the_command_line(tmp_path, monkeypatch):
     monkeypatch.delenv("SUPERVISOR_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
