@@ -94,14 +94,21 @@ def discover(paths: Sequence[str], base: Path) -> list[Source]:
 
 
 def path_of(text: str, base: Path) -> Path:
-    """Where an entry of `plugins.paths` is looked for; it need not be there."""
-    return Path(os.path.normpath(base.absolute() / Path(text).expanduser()))
+    """Where an entry of `plugins.paths` is looked for; it need not be there. The `~` of a user that doesn't exist stays, as in
+    a shell."""
+    path = Path(text)
+    with contextlib.suppress(RuntimeError):
+        path = path.expanduser()
+    return Path(os.path.normpath(base.absolute() / path))
 
 
 def _find(text: str, base: Path) -> Iterable[Source]:
     path = path_of(text, base)
-    if path.is_dir():
-        return _in_directory(path)
+    try:
+        if path.is_dir():
+            return _in_directory(path)
+    except OSError as error:
+        return [_unseen(path, error)]
     if os.path.lexists(path):
         return [Source(str(path), path=path)]
     if all(part.isidentifier() for part in text.split(".")) and not text.endswith(".py"):
@@ -116,12 +123,21 @@ def _in_directory(folder: Path) -> list[Source]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         return [Source(str(folder), problem=f"directory can't be read: {error.strerror}")]
-    shown = [entry for entry in entries if not entry.name.startswith(("_", "."))]
-    return [
-        Source(str(entry), path=entry if entry.suffix == ".py" else entry / "__init__.py")
-        for entry in shown
-        if (entry.suffix == ".py" and not entry.is_dir()) or (entry / "__init__.py").is_file()
-    ]
+    return [source for entry in entries if not entry.name.startswith(("_", ".")) for source in _of_entry(entry)]
+
+
+def _of_entry(entry: Path) -> list[Source]:
+    package = entry / "__init__.py"
+    try:
+        if (entry.suffix == ".py" and not entry.is_dir()) or package.is_file():
+            return [Source(str(entry), path=entry if entry.suffix == ".py" else package)]
+    except OSError as error:
+        return [_unseen(entry, error)]
+    return []
+
+
+def _unseen(path: Path, error: OSError) -> Source:
+    return Source(str(path), problem=f"can't be looked at: {error.strerror}")
 
 
 # --- loading

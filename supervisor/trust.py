@@ -91,16 +91,22 @@ def _must_be_careful(environ: Mapping[str, str]) -> bool:
 
 def _importable(path: Path) -> Iterator[Path]:
     """What an import of this plugin may read besides: the folder that it stands in, and the modules and packages there."""
-    if not path.exists():
-        return
-    folder = path if path.is_dir() and not (path / "__init__.py").is_file() else path.parent
-    yield folder
     with suppress(OSError):
+        if not path.exists():
+            return
+        folder = path if path.is_dir() and not (path / "__init__.py").is_file() else path.parent
+        yield folder
         for entry in sorted(folder.iterdir()):
-            if (entry / "__init__.py").is_file():
-                yield from _all_in(entry)
-            elif entry.suffix == ".py":
-                yield entry
+            yield from _brought_by(entry)
+
+
+def _brought_by(entry: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        if (entry / "__init__.py").is_file():
+            yield from _all_in(entry)
+            return
+    if entry.suffix == ".py":
+        yield entry
 
 
 def _all_in(package: Path) -> Iterator[Path]:

@@ -430,6 +430,29 @@ def test_a_file_without_permission(put: Put, load: Any, monkeypatch: pytest.Monk
     assert reports["plugins/secret.py"].error == "can't be read: Permission denied"
 
 
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "~nosuchuser"])
+def test_the_home_of_nobody(tmp_path: Path, path: str) -> None:
+    (source,) = (found for found in discover([path], tmp_path) if found.entry is None)
+    assert source.problem == f"no such file or directory: {tmp_path / path}"
+
+
+def test_what_cannot_be_looked_at(put: Put, load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("plugins/good.py", HANDLER.format(name="good", result=1))
+    put("plugins/shut/__init__.py")
+
+    def refuse(self: Path) -> bool:
+        if "shut" in self.parts:
+            raise PermissionError(13, "Permission denied")
+        return is_file(self)
+
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", refuse)
+    manager, reports = load("plugins", "x" * 300, "plugins/shut")
+    assert reports["plugins/shut"].error == "can't be looked at: Permission denied"
+    assert reports["x" * 300].error == "can't be looked at: File name too long"
+    assert list(manager.handlers) == ["good"]
+
+
 # --- hooks
 
 

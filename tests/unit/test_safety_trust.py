@@ -123,6 +123,20 @@ def test_whatever_a_plugin_may_import_from_beside_it(disk: Disk, name: str) -> N
     assert disk.plugins("plugins/mail.py") == [fault]
 
 
+def test_what_cannot_be_looked_at_hides_nothing(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bool:
+        if "shut" in self.parts:
+            raise PermissionError(13, "Permission denied")
+        return is_file(self)
+
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", refuse)
+    disk.write("plugins/shut/__init__.py")
+    disk.modes[disk.write("plugins/zero.py")] = 0o666
+    assert "zero.py" in disk.plugins()[0]
+    assert disk.plugins("x" * 300, "~nosuchuser/x") == []
+
+
 def test_what_no_plugin_imports_may_be_anybodys(disk: Disk) -> None:
     disk.modes[disk.write("plugins/notes.txt")] = 0o666
     disk.modes[disk.write("beside.py")] = 0o666
