@@ -91,7 +91,14 @@ def _read_line(line: bytes) -> dict[str, Any]:
 def _payload(text: str | None) -> Any:
     if text is None:
         return None
-    return decode(sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape"))
+    return decode(_read_standard_input() if text == "-" else text.encode("utf-8", "surrogateescape"))
+
+
+def _read_standard_input() -> bytes:
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise UserMistake(f"standard input: {error.strerror}") from None
 
 
 def _row(job: dict[str, Any], settings: Settings) -> EnqueueRow:

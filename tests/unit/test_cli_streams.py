@@ -73,6 +73,17 @@ def call(
     return call
 
 
+@pytest.mark.parametrize("how", [["mail", "-"], ["--file", "-"]], ids=" ".join)
+def test_a_standard_input_that_cannot_be_read_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], how: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with os.fdopen(os.open("written", os.O_WRONLY | os.O_CREAT)) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert run_command_line(["enqueue", *how]) == 2
+    assert capfd.readouterr().err.endswith(": Bad file descriptor\n")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["status"], ["status", "--json"], ["jobs", "list"], ["jobs", "show", "1"], ["queues", "list"], ["--help"]],
