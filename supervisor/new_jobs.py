@@ -180,7 +180,7 @@ def _backoff(value: Any) -> Backoff:
     if not isinstance(value, Mapping):
         _wrong("backoff", "a mapping with base, factor, max, jitter", value)
     try:
-        return BackoffSettings(**value).over(Backoff())
+        return BackoffSettings.model_validate(dict(value)).over(Backoff())
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, ("backoff", *first["loc"])))

@@ -91,7 +91,13 @@ WRONG = {
     "at": [("tomorrow", "a time such as"), (datetime(2030, 1, 1), "time zone"), (17, "time zone")],
     "max_retries": [(-1, "0 to 1000"), (1001, "0 to 1000"), ("3", "whole")],
     "timeout": [(-1, "a duration"), ("no", "a duration")],
-    "backoff": [({"base": -1}, "base"), ({"factr": 2}, "factr"), ({"factor": 0}, "factor"), (3, "a mapping")],
+    "backoff": [
+        ({"base": -1}, "base"),
+        ({"factr": 2}, "factr"),
+        ({"factor": 0}, "factor"),
+        ({1: 2}, "backoff.1"),
+        (3, "a mapping"),
+    ],
 }
 
 
