@@ -24,18 +24,20 @@ ONE_BY_ONE_SECONDS = 3.0  # a disk may take long for each sync
 LATENCIES = 300  # at most
 LATENCIES_SECONDS = 30.0  # a store that nobody is woken by is polled
 PAUSE = 0.005  # seconds between two of them, so that each finds everybody idle
+LARGEST = 10_000  # bytes of payload: the path of a pipe
 PATIENCE = 60.0  # seconds
 QUIET = ("warning", "error")
 
 
 def harmless(settings: Settings) -> Settings:
-    """Nobody outside hears of the benchmark's jobs: no plugin of the user's, no sink."""
+    """Nobody outside hears of the benchmark's jobs: no plugin of the user's, no sink. None of them is too large, either."""
     level = settings.log.level if settings.log.level in QUIET else QUIET[0]
     return settings.model_copy(
         update={
             "plugins": settings.plugins.model_copy(update={"paths": (bench_handlers.__name__,)}),
             "handlers": {},
             "dlq": DlqSettings(),
+            "limits": settings.limits.model_copy(update={"payload": max(settings.limits.payload, LARGEST)}),
             "log": settings.log.model_copy(update={"level": level}),
         }
     )

@@ -141,6 +141,12 @@ def test_a_mistake_is_said_in_one_line(command: Command, config: str, said: str)
     assert said in ended.err
 
 
+def test_a_small_limit_of_payloads_is_none_of_its_jobs_business(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nlimits: {payload: 2B}\n")
+    ended = command.call("bench", "--jobs", "5", "--json")
+    assert (ended.code, ended.err) == (0, "")
+
+
 def test_it_does_not_count_what_did_not_succeed(command: Command) -> None:
     installed = command.folder / "site"
     (installed / "grim-1.0.dist-info").mkdir(parents=True)
