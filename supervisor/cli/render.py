@@ -36,8 +36,22 @@ STYLES = {
 
 
 def print_json(value: Any) -> None:
-    """One object on one line."""
-    click.echo(json_line(orjson.dumps(value)))
+    """One object on one line. What is no Unicode in a text, such as a file's name, is escaped as it is for people."""
+    try:
+        text = orjson.dumps(value)
+    except TypeError:
+        text = orjson.dumps(_unicode(value))
+    click.echo(json_line(text))
+
+
+def _unicode(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_unicode(key): _unicode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_unicode(item) for item in value]
+    return value
 
 
 def console() -> Console:

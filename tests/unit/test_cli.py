@@ -468,6 +468,15 @@ def test_plugins_shows_what_each_brought_and_what_failed(call: Call, scanned: No
     assert [(report["line"], report["sinks"]) for report in reports] == [(1, []), (None, ["pager"])]
 
 
+def test_plugins_in_files_whose_names_are_not_unicode(call: Call, scanned: None, tmp_path: Path) -> None:
+    write("plugins/\udcff.py", "from supervisor import handler\n@handler\ndef mail(job): ...\n")
+    answer = call("plugins", "--json")
+    assert answer.code == 0
+    assert answer.json["source"] == answer.json["handlers"][0]["file"] == f"{tmp_path}/plugins/\\udcff.py"
+    assert answer.json["source"] in call("plugins").out
+    assert call("check").code == 0
+
+
 def test_plugins_add_commands(call: Call, scanned: None) -> None:
     write(
         "plugins/extra.py",
