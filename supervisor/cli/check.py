@@ -105,10 +105,11 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], checks: _Fi
 
 
 def _check_sinks(settings: Settings, manager: PluginManager, checks: _Findings) -> None:
-    """Their types and keys; none is opened."""
+    """Their types and keys; none is opened. Those of our own are built, which opens nothing: a plugin's may connect."""
     from supervisor.sinks import BuiltInSinks
 
     manager.register(BuiltInSinks(), "supervisor.sinks")
+    own = list(BuiltInSinks().supervisor_sinks().values())
     types = manager.merged("supervisor_sinks")
     for sink in settings.dlq.sinks:
         where = f"{settings.path}: {sink.key}"
@@ -116,7 +117,10 @@ def _check_sinks(settings: Settings, manager: PluginManager, checks: _Findings) 
             hint = did_you_mean(sink.type, types) or f"; expected one of {', '.join(sorted(types))}"
             checks.wrong(f"{where}.type: no plugin brings a sink {sink.type!r}{hint}")
             continue
-        problem = _call_problem(types[sink.type], sink.options)
+        build = types[sink.type]
+        problem = _call_problem(build, sink.options)
+        if problem is None and settings.dlq.active and build in own:
+            problem = _build_problem(build, sink.options)
         if problem:
             checks.wrong(f"{where}: sink {sink.type!r}: {problem}")
 
@@ -131,6 +135,14 @@ def _call_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | N
     except TypeError as error:
         takes = ", ".join(signature.parameters)
         return f"{error}; it takes {takes or 'no keys'}"
+    return None
+
+
+def _build_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | None:
+    try:
+        build(**options).close()
+    except (OSError, ValueError) as error:
+        return str(error)
     return None
 
 

@@ -439,6 +439,29 @@ def test_check_compares_the_heartbeats_that_hold(call: Call, scanned: None) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("gone/dead.jsonl", "/gone does not exist"),
+        ("plugins", "/plugins is a folder, expected a file"),
+        ("5", "path: expected the path of a file, got 5"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_check_finds_a_sink_that_run_would_refuse(call: Call, scanned: None, path: str, error: str) -> None:
+    Path("plugins").mkdir()
+    sinks = f"sinks: [{{type: file, path: dead.jsonl}}, {{type: file, name: f, path: {path}}}]"
+    write("supervisor.yaml", f"dlq: {{{sinks}}}\n")
+    answer = call("check")
+    assert answer.code == 2
+    assert "Error: supervisor.yaml: dlq.sinks[1]: sink 'file': " in answer.err
+    assert error in answer.err
+    assert "1 mistake\n" in answer.err
+    assert not Path("dead.jsonl").exists()
+    write("supervisor.yaml", f"dlq: {{enabled: false, {sinks}}}\n")
+    assert call("check").code == 0
+
+
 def test_check_of_a_file_that_is_no_yaml(call: Call, scanned: None) -> None:
     write("supervisor.yaml", "a: b: c\n")
     answer = call("check")
