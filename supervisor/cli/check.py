@@ -15,6 +15,7 @@ from supervisor.cli.context import (
     config_option,
     is_absent,
     load_settings,
+    masked,
     private_files,
     store_file,
     tell,
@@ -89,7 +90,7 @@ def _check_plugins(reports: list[SourceReport], checks: _Findings) -> None:
             checks.wrong(f"{place(report)}: {report.error}")
             if report.traceback:
                 click.echo("", err=True)
-                block(report.traceback, err=True)
+                block(masked(report.traceback), err=True)
         for warning in report.warnings:
             tell(f"Warning: {report.source}: {warning}", err=True)
 

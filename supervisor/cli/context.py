@@ -49,6 +49,11 @@ def tell(text: str, *, err: bool = False) -> None:
     click.echo(_context().shown(text), err=err)
 
 
+def masked(text: str) -> str:
+    """Without the secrets of the settings in use."""
+    return _context().mask(text)
+
+
 def _context() -> CommandContext:
     current = click.get_current_context(silent=True)
     context = current.find_root().obj if current else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
-from supervisor.cli.context import config_option, json_option, load_settings
+from supervisor.cli.context import config_option, json_option, load_settings, masked
 from supervisor.cli.render import block, heading, print_fields, print_json
 from supervisor.cli.scan import place, scan, with_sinks
 from supervisor.plugin_manager import HandlerInfo, SourceReport
@@ -19,7 +19,7 @@ from supervisor.plugin_manager import HandlerInfo, SourceReport
 def plugins(config: Path | None, as_json: bool) -> None:
     """Show what each plugin brought, and what failed."""
     settings = load_settings(config)
-    reports = with_sinks(settings, scan(settings))
+    reports = [_without_secrets(report) for report in with_sinks(settings, scan(settings))]
     if as_json:
         for report in reports:
             print_json(asdict(report))
@@ -28,6 +28,16 @@ def plugins(config: Path | None, as_json: bool) -> None:
         click.echo(f"no plugins in {', '.join(settings.plugins.paths)}: drop a Python file with a @handler there")
     for report in reports:
         _print_report(report)
+
+
+def _without_secrets(report: SourceReport) -> SourceReport:
+    """What a plugin raises may say anything."""
+    return replace(
+        report,
+        error=report.error and masked(report.error),
+        traceback=masked(report.traceback),
+        warnings=tuple(map(masked, report.warnings)),
+    )
 
 
 def _print_report(report: SourceReport) -> None:

@@ -500,6 +500,18 @@ def test_plugins_in_files_whose_names_are_not_unicode(call: Call, scanned: None,
     assert call("check").code == 0
 
 
+@pytest.mark.parametrize("arguments", [["plugins"], ["plugins", "--json"], ["check"]], ids=" ".join)
+def test_what_a_plugin_raises_keeps_secrets(
+    call: Call, scanned: None, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2hunter2")
+    write("supervisor.yaml", "dlq: {sinks: [{type: http, url: 'http://here', token: '${TOKEN}'}]}\n")
+    write("plugins/bad.py", "import os\n\nraise ValueError('no ' + os.environ['TOKEN'])\n")
+    answer = call(*arguments)
+    assert (answer.out + answer.err).count("ValueError: no ***") == 2
+    assert "hunter2" not in answer.out + answer.err
+
+
 def test_plugins_add_commands(call: Call, scanned: None) -> None:
     write(
         "plugins/extra.py",
