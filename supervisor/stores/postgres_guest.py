@@ -49,6 +49,9 @@ class Caller(Protocol):
     def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
         """The one row; errors are those of the caller's own library."""
 
+    def undo(self) -> None:
+        """End what `ask` has begun on a connection that was in no transaction."""
+
 
 class Guest:
     """Used from any thread. `database_of_store` is asked only if the address of a connection is not written as in `url`."""
@@ -68,6 +71,17 @@ class Guest:
             return []
         caller = caller_of(connection)
         caller.check()
+        idle = _is_idle(caller.driver)
+        try:
+            batches = self._prepare(caller, rows)
+        except StoreError:
+            if idle:
+                caller.undo()
+            raise
+        return [id for batch in batches for id in caller.ask(self._put, batch)[0]]
+
+    def _prepare(self, caller: Caller, rows: Sequence[EnqueueRow]) -> list[str]:
+        """What to give to `put`; or StoreError."""
         if caller.driver not in self._known:
             self._check_place(caller)
             self._known.add(caller.driver)
@@ -77,7 +91,7 @@ class Guest:
                 f"connection: more than {AT_ONCE // 10**6} MB of jobs at once, on a connection in autocommit: "
                 "open a transaction, so that they are all enqueued or none is"
             )
-        return [id for batch in batches for id in caller.ask(self._put, batch)[0]]
+        return batches
 
     def _check_place(self, caller: Caller) -> None:
         if not self._is_written_as(caller.driver) and tuple(caller.ask(DATABASE)) != self._database_of_store():
@@ -125,6 +139,9 @@ class _Psycopg:
         assert row is not None
         return row
 
+    def undo(self) -> None:
+        self.driver.rollback()
+
 
 class _SQLAlchemy:
     def __init__(self, connection: Any) -> None:
@@ -136,7 +153,7 @@ class _SQLAlchemy:
         transaction = connection.get_nested_transaction() or connection.get_transaction()
         if transaction is not None and not transaction.is_active:
             raise _failed()
-        self._connection = connection
+        self._connection, self._begun = connection, transaction is not None
         self.driver = connection.connection.driver_connection
 
     def check(self) -> None:
@@ -145,6 +162,10 @@ class _SQLAlchemy:
     def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
         row: Sequence[Any] = self._connection.exec_driver_sql(sql, parameters).one()
         return row
+
+    def undo(self) -> None:
+        ours = None if self._begun else self._connection.get_transaction()
+        (ours or self.driver).rollback()
 
 
 class _Django:
@@ -166,6 +187,9 @@ class _Django:
             row: Sequence[Any] = cursor.fetchone()
         return row
 
+    def undo(self) -> None:
+        self.driver.rollback()  # inside `atomic` too: the next statement begins anew
+
 
 def _check_driver(driver: Any) -> None:
     if driver.closed:
@@ -180,7 +204,11 @@ def _in_ascii(text: str) -> str:
 
 
 def _in_transaction(driver: Any) -> bool:
-    return not driver.autocommit or driver.info.transaction_status != TransactionStatus.IDLE
+    return not driver.autocommit or not _is_idle(driver)
+
+
+def _is_idle(driver: Any) -> bool:
+    return bool(driver.info.transaction_status == TransactionStatus.IDLE)
 
 
 def _failed() -> StoreError:

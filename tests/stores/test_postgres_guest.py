@@ -21,7 +21,7 @@ from supervisor import Client
 from supervisor.client import InvalidJob
 from supervisor.config import Settings, StoreSettings
 from supervisor.stores import postgres_guest
-from supervisor.stores.base import StoreError
+from supervisor.stores.base import RowRefused, StoreError
 from supervisor.stores.postgres import PostgresStore
 from tests.stores.shelf import ON_POSTGRESQL, take
 
@@ -282,11 +282,10 @@ def test_another_database_is_refused_though_it_has_such_a_schema(shelf, store, c
     url = shelf.server.url.replace("/postgres?", "/elsewhere?")
     try:
         PostgresStore(url, schema=shelf.schema, create=True).close()
-        with (
-            psycopg.connect(url) as theirs,
-            pytest.raises(StoreError, match="leads to another database than the store"),
-        ):
-            client.enqueue("mail", connection=theirs)
+        with psycopg.connect(url) as theirs:
+            with pytest.raises(StoreError, match="leads to another database than the store"):
+                client.enqueue("mail", connection=theirs)
+            assert theirs.info.transaction_status == TransactionStatus.IDLE
         client.close()
     finally:
         shelf.admin.execute("drop database elsewhere with (force)")
@@ -296,6 +295,43 @@ def test_a_schema_that_is_not_there_is_named(shelf, mine):
     with pytest.raises(StoreError, match="no job store in the schema nowhere of its database"):
         client_of(shelf.server.url, "nowhere").enqueue("mail", connection=mine)
     assert mine.execute("select 1").fetchone() == (1,), "nothing has failed in its transaction"
+
+
+def status_of(caller: Caller) -> TransactionStatus:
+    return TransactionStatus(postgres_guest.caller_of(caller.connection).driver.info.transaction_status)
+
+
+def test_a_refused_connection_is_left_as_it_was(shelf, store, caller):
+    nowhere = client_of(shelf.server.url, "nowhere")
+    with pytest.raises(StoreError, match="no job store in the schema nowhere"):
+        nowhere.enqueue("mail", connection=caller.connection)
+    assert status_of(caller) == TransactionStatus.IDLE
+    if type(caller.connection) is sqlalchemy.Connection:
+        assert not caller.connection.in_transaction()
+    caller.execute("create temporary table work(n int)")
+    with pytest.raises(StoreError, match="no job store in the schema nowhere"):
+        nowhere.enqueue("mail", connection=caller.connection)
+    assert status_of(caller) == TransactionStatus.INTRANS
+    caller.execute("insert into work values (1)")
+    caller.commit()
+
+
+def test_a_refused_connection_in_autocommit_stays_in_it(shelf, store, autocommitting):
+    with pytest.raises(StoreError, match="no job store in the schema nowhere"):
+        client_of(shelf.server.url, "nowhere").enqueue("mail", connection=autocommitting.connection)
+    autocommitting.execute("select 1")
+    assert status_of(autocommitting) == TransactionStatus.IDLE
+
+
+def test_a_connection_that_is_refused_for_its_jobs_is_left_as_it_was(client, mine, monkeypatch):
+    monkeypatch.setattr(postgres_guest, "packed", refuse)
+    with pytest.raises(RowRefused):
+        client.enqueue("mail", connection=mine)
+    assert mine.info.transaction_status == TransactionStatus.IDLE
+
+
+def refuse(batch: Any) -> str:
+    raise RowRefused("a row can't be stored")
 
 
 def test_a_closed_connection_is_refused(shelf, client):
