@@ -71,6 +71,7 @@ class Client:
         self._guest: Guest | None = None
         self._using = threading.RLock()  # around each try, so that neither a fork nor another thread waits for the next
         self._trying = False
+        self._away = ""  # what the last try met, if it did not find the store
         self._closed_in_forks = self._settings.store.scheme == "sqlite"
         self._cut_off = False
         with _registry:
@@ -181,12 +182,19 @@ class Client:
     def _try(self, use: Callable[[Store], Answer], deadline: float) -> Answer:
         using = self._using  # in a child that is forked meanwhile there is another
         if not using.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
-            raise StoreAway(f"{self._settings.store.shown}: other threads kept the client busy for too long")
+            raise StoreAway(
+                f"{self._settings.store.shown}: other threads kept the client busy for too long{self._away}"
+            )
         try:
             self._refuse_interrupting()
             self._trying = True
             try:
-                return use(self._store())
+                answer = use(self._store())
+                self._away = ""
+                return answer
+            except StoreAway as error:
+                self._away = f"; the last of them: {error}"
+                raise
             finally:
                 self._trying = False
         finally:

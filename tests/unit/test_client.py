@@ -313,9 +313,17 @@ def in_use_by_another_thread(client):
         user.join()
 
 
+def locked(store):
+    raise StoreAway("locked")
+
+
 def test_waiting_for_other_threads_counts_against_the_patience(client, monkeypatch):
     monkeypatch.setattr("supervisor.client._TURN", 0.0)
-    with in_use_by_another_thread(client), pytest.raises(StoreAway, match="other threads kept the client busy"):
+    with in_use_by_another_thread(client), pytest.raises(StoreAway, match=r"kept the client busy for too long$"):
+        client.enqueue("a")
+    with pytest.raises(StoreAway, match="locked"):
+        client._ask(locked)
+    with in_use_by_another_thread(client), pytest.raises(StoreAway, match="too long; the last of them: locked"):
         client.enqueue("a")
     assert client.enqueue("a") == 1
 
