@@ -101,7 +101,7 @@ def lapse(lease: Lease, *, started: bool, lapses: int, deadline: int, message: s
 
 def unknown_handler(lease: Lease, *, unknown_for: float, grace: float) -> Outcome:
     """A job whose handler is not served here: released and looked at again after the cap of its backoff, so that a bad deploy
-    empties no queue; a dead letter once its handler has been unknown for `grace` seconds."""
+    empties no queue; a dead letter once it has missed its handler for `grace` seconds."""
     if unknown_for < grace:
         return Outcome(lease, Kind.RELEASED, delay=max(UNKNOWN_FOR, lease.policy.backoff.max))
     message = f"no plugin serves handler {lease.handler!r}; expected one within {grace:g}s"

@@ -161,7 +161,7 @@ class Engine:
         outcomes = []
         for lease in leases:
             again_in = lease.policy.backoff.max
-            missed_for = self._absences.missed_for(lease.handler, now, grace=grace, again_in=again_in)
+            missed_for = self._absences.missed_for(lease, now, grace=grace, again_in=again_in)
             outcomes.append(unknown_handler(lease, unknown_for=missed_for, grace=grace))
         if self.unknown_jobs is not None:
             self.unknown_jobs.update(lease.id for lease in leases)

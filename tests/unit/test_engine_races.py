@@ -187,17 +187,22 @@ def test_a_worker_that_does_not_know_a_handler_sends_no_job_to_the_dead_letters(
     assert job is not None and (job["state"], job["retries"]) == ("scheduled", 0)
 
 
-def test_a_handler_unknown_long_ago_has_its_whole_grace_again() -> None:
-    here = Virtual(unknown_handler={"grace": 100.0})
+def test_a_job_of_a_handler_that_has_long_been_missed_here_waits_as_long_as_those_before_it() -> None:
+    """Another supervisor may serve it."""
+    here = Virtual(unknown_handler={"grace": 100.0}, retry={"backoff": {"max": 30.0}})
     here.engine.watchdog.idle_heartbeat_timeout = None
     here.serve()
     (first,) = here.enqueue("new")
     here.ring()
-    here.store.cancel([first])
-    here.loop.advance(1000.0)
+    here.loop.advance(130.0)
+    assert here.state(first) == "failed"
     (second,) = here.enqueue("new")
+    here.store.redrive([first])
     here.ring()
-    assert here.state(second) == "scheduled"
+    here.loop.advance(90.0)
+    assert [here.state(id) for id in (first, second)] == ["scheduled", "scheduled"]
+    here.loop.advance(40.0)
+    assert [here.state(id) for id in (first, second)] == ["failed", "failed"]
 
 
 def test_what_is_heard_after_a_gap_starts_nothing_before_the_leases_are_checked() -> None:
