@@ -70,7 +70,7 @@ class Pool:
         self._refork_delay = 0.0
         self._delay_stands_until = 0.0
         self._forgiven = False
-        self._reforks_waiting = 0
+        self._reforks: set[object] = set()  # a token for each place that waits for its delay
         self._by_child: dict[int, Worker] = {}
 
     def open(self, children: Children, listener: PoolListener) -> None:
@@ -86,7 +86,7 @@ class Pool:
         if self.stopping or not self._opened:
             return
         living = [w for w in self.workers.values() if w.state in (State.STARTING, State.READY)]
-        for _ in range(self.count - len(living) - self._reforks_waiting):
+        for _ in range(self.count - len(living) - len(self._reforks)):
             self._fork()
         idle_first = sorted(living, key=lambda w: (bool(w.sent), -w.number))
         for worker in idle_first[: max(0, len(living) - self.count)]:
@@ -108,12 +108,17 @@ class Pool:
             first, most = REFORK_DELAYS
             self._refork_delay = min(most, max(first, 2 * self._refork_delay))
             self._delay_stands_until = now + self._refork_delay
-        self._reforks_waiting += 1
-        self._timer.call_later(self._refork_delay, self._refork_now)
+        place = object()
+        self._reforks.add(place)
+        self._timer.call_later(self._refork_delay, self._refork_now, place)
 
-    def _refork_now(self) -> None:
-        self._reforks_waiting -= 1
-        self.fill()
+    def _refork_now(self, place: object) -> None:
+        if place in self._reforks:
+            self._reforks.remove(place)
+            self.fill()
+
+    def _forget_delays(self) -> None:
+        self._refork_delay, self._delay_stands_until, self._forgiven = 0.0, 0.0, False
 
     def retire(self, worker: Worker) -> None:
         """Let it finish the job it runs, give back the rest, and end it in good order; its place is filled at once."""
@@ -122,8 +127,11 @@ class Pool:
         worker.child.retire()
 
     def renew(self, children: Children) -> Children:
-        """Replace every worker by one of these `children`; gives the old ones, to be stopped once their workers are gone."""
+        """Replace every worker by one of these `children`; gives the old ones, to be stopped once their workers are gone.
+        What made workers of the old ones die says nothing of these: no place waits for a delay any longer."""
         old, self.children = self.children, children
+        self._reforks.clear()
+        self._forget_delays()
         for worker in list(self.workers.values()):
             if worker.state in (State.STARTING, State.READY):
                 self.retire(worker)
@@ -259,7 +267,7 @@ class Pool:
 
     def _was_useful(self, worker: Worker) -> None:
         if worker.number in self.workers:
-            self._refork_delay, self._delay_stands_until, self._forgiven = 0.0, 0.0, False
+            self._forget_delays()
 
     def replied(self, child: Child, replies: Sequence[Reply]) -> None:
         """Hot path: plain on purpose."""

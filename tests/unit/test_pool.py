@@ -414,3 +414,21 @@ def test_new_settings_replace_every_worker_and_drop_no_job() -> None:
     here.children.forked[0].die(exit_code=0)
     assert [o.lease.id for o in here.heard.outcomes] == [1]
     assert len(fresh.forked) == 1
+
+
+def test_new_settings_wait_for_no_delay_that_the_old_ones_earned() -> None:
+    here = Setup(count=2)
+    for _ in range(10):
+        for child in here.children.forked[-2:]:
+            child.die(exit_code=1)
+        here.timer.advance(REFORK_DELAYS[1])
+    for child in here.children.forked[-2:]:
+        child.die(exit_code=1)
+    fresh = FakeChildren(here.pool)
+    here.pool.renew(fresh)
+    assert len(fresh.forked) == 2
+    here.timer.advance(2 * REFORK_DELAYS[1])
+    assert len(fresh.forked) == 2
+    fresh.forked[0].die(exit_code=1)
+    here.timer.advance(2 * REFORK_DELAYS[0])
+    assert len(fresh.forked) == 3
