@@ -103,7 +103,12 @@ def unknown_handler(lease: Lease, *, unknown_for: float, grace: float) -> Outcom
     """A job whose handler is not served here: released and looked at again after the cap of its backoff, so that a bad deploy
     empties no queue; a dead letter once it has missed its handler for `grace` seconds."""
     if unknown_for < grace:
-        return Outcome(lease, Kind.RELEASED, delay=max(UNKNOWN_FOR, lease.policy.backoff.max))
+        return put_off(lease)
     message = f"no plugin serves handler {lease.handler!r}; expected one within {grace:g}s"
     failure = Failure(Cause.UNKNOWN_HANDLER, type="UnknownHandler", message=message, attempt=lease.attempt)
     return Outcome(lease, Kind.FAILED, failure=failure)
+
+
+def put_off(lease: Lease) -> Outcome:
+    """A job that can't be run here now: released, and looked at again after the cap of its backoff."""
+    return Outcome(lease, Kind.RELEASED, delay=max(UNKNOWN_FOR, lease.policy.backoff.max))

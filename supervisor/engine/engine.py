@@ -37,7 +37,7 @@ from supervisor.plugin_manager import HandlerInfo, SourceReport
 from supervisor.processes.dooms import LEASE_LOST, SHUTDOWN
 from supervisor.processes.pool import Pool
 from supervisor.processes.port import Children
-from supervisor.retry import Random, unknown_handler
+from supervisor.retry import Random, put_off, unknown_handler
 from supervisor.stores.base import Store
 
 CHECK_AT_MOST = 200
@@ -119,10 +119,11 @@ class Engine:
 
     def ended(self, outcomes: list[Outcome]) -> None:
         held = self.leases.outcomes_of_ours(outcomes)
-        unknown = [outcome.lease for outcome in held if outcome[4] is not None and _not_known(outcome)]
-        if unknown:  # to this worker, which may have imported other plugins than its siblings
+        unknown = [outcome for outcome in held if outcome[4] is not None and _not_known(outcome)]
+        if unknown:
             held = [outcome for outcome in held if not _not_known(outcome)]
-            self._unknown(unknown)
+            self._not_imported([outcome for outcome in unknown if self._known(outcome.lease.handler)])
+            self._unknown([outcome.lease for outcome in unknown if not self._known(outcome.lease.handler)])
         self.committer.add(held)
 
     def unstarted(self, leases: list[Lease]) -> None:
@@ -156,7 +157,19 @@ class Engine:
         if len(self.fetcher):
             self._housekeeping.look_for_paused()
 
+    def _not_imported(self, outcomes: list[Outcome]) -> None:
+        """By the worker that was to run these, unlike its siblings: they are not missed here."""
+        if not outcomes:
+            return
+        leases = [outcome.lease for outcome in outcomes]
+        failure = outcomes[0].failure
+        replaced = failure is not None and self.pool.replace(failure.pid or 0)
+        self._bus.emit(JobsReleased(leases, "not_imported"))
+        self.committer.add(release(leases) if replaced else [put_off(lease) for lease in leases])
+
     def _unknown(self, leases: list[Lease]) -> None:
+        if not leases:
+            return
         now, grace = self._loop.time(), self.settings.unknown_handler.grace
         outcomes = []
         for lease in leases:

@@ -19,6 +19,10 @@ logger = logging.getLogger("supervisor")
 
 _OfWorker = events.WorkerStarted | events.WorkerDied | events.WorkerSaid
 _LONGEST = 300
+NOT_SERVED = {
+    "unknown_handler": "no plugin serves it",
+    "not_imported": "a worker could not import it, as others could",
+}
 
 
 class LogSubscriber:
@@ -80,20 +84,20 @@ class LogSubscriber:
                 _say(logging.WARNING, line, id, event.sink, event.retry_in, why, job=id, sink=event.sink)
 
     def _jobs_released(self, event: events.JobsReleased) -> None:
-        if event.reason == "unknown_handler":
-            self._handlers_unknown(event.leases)
+        if event.reason in NOT_SERVED:
+            self._handlers_not_served(event.reason, event.leases)
         else:
             _say(logging.INFO, "gave back %d jobs, no retry counted: %s", len(event.leases), event.reason)
         if logger.isEnabledFor(logging.DEBUG):
             for lease in event.leases:
                 _say_of(lease, logging.DEBUG, "given back: %s", event.reason)
 
-    def _handlers_unknown(self, leases: Sequence[Lease]) -> None:
+    def _handlers_not_served(self, reason: str, leases: Sequence[Lease]) -> None:
         """Once a minute for each handler, however many its jobs are."""
-        line = "unknown_handler: no plugin serves it; its jobs are given back, no retry counted, and looked at again%s"
+        line = "%s: %s; its jobs are given back, no retry counted, and looked at again%s"
         for lease in leases:
-            if (held := self._repeats.let_through(("unknown_handler", lease.handler))) is not None:
-                _say_of(lease, logging.WARNING, line, _times(held))
+            if (held := self._repeats.let_through((reason, lease.handler))) is not None:
+                _say_of(lease, logging.WARNING, line, reason, NOT_SERVED[reason], _times(held))
 
     def _store_lost(self, event: events.StoreLost) -> None:
         if (held := self._store_errors.let_through(event.error)) is not None:

@@ -204,7 +204,8 @@ class Nursery:
         ends = self._control.take_ends()
         try:
             if self._hello.start == "spawn":
-                return spawn(self._birth(order), ends, self._hello, self._owner)
+                told = [report.source for report in self._plugins.reports if report.error is not None]
+                return spawn(self._birth(order), ends, self._hello, self._owner, told)
             return self._fork(order, ends)
         finally:
             close_ends(ends)

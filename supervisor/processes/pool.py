@@ -25,6 +25,7 @@ FRAME_BYTES = 256 * 1024
 REFORK_DELAYS = (0.1, 30.0)
 FILL_AFTER = 0.050
 USEFUL_AFTER = 1.0
+REPLACE_EVERY = 5.0  # seconds
 HOST = socket.gethostname()
 
 
@@ -70,6 +71,7 @@ class Pool:
         self._refork_delay = 0.0
         self._delay_stands_until = 0.0
         self._forgiven = False
+        self._replaced_at = float("-inf")
         self._reforks: set[object] = set()  # a token for each place that waits for its delay
         self._by_child: dict[int, Worker] = {}
 
@@ -125,6 +127,19 @@ class Pool:
         worker.state, worker.retired_at = State.RETIRING, self._timer.time()
         self._give_back(worker)
         worker.child.retire()
+
+    def replace(self, pid: int) -> bool:
+        """Retire this worker, which lives but can't do its work, for one that may; False if that was done with another just
+        now: where none can, they must not be started again and again, and those there are serve what they can."""
+        worker = next((w for w in self.workers.values() if w.child.pid == pid and w.state is State.READY), None)
+        if worker is None:
+            return True
+        if self._timer.time() - self._replaced_at < REPLACE_EVERY:
+            return False
+        self._replaced_at = self._timer.time()
+        self.retire(worker)
+        self.fill()
+        return True
 
     def renew(self, children: Children) -> Children:
         """Replace every worker by one of these `children`; gives the old ones, to be stopped once their workers are gone.

@@ -106,6 +106,35 @@ def test_spawned_workers_with_a_file_that_does_not_import_serve_the_others(comma
     assert run.log.count("did not load") == 2
 
 
+def test_a_spawned_worker_that_cannot_import_what_others_can_is_replaced_and_says_why(command: Command) -> None:
+    plugin = """
+        import os
+        from supervisor import handler
+
+        def the_second_to_import():  # the nursery is the first
+            for name in ("first", "second"):
+                try:
+                    os.mkdir(name)
+                    return name == "second"
+                except FileExistsError:
+                    pass
+
+        if the_second_to_import():
+            raise ConnectionError("no license server")
+        @handler
+        def licensed(job): pass
+    """
+    config = "workers: {count: 1, start: spawn}\nunknown_handler: {grace: 1ms}\nretry: {backoff: {max: 1h}}\n"
+    command.write(config=config, plugins={"licensed.py": plugin})
+    command.enqueue_many([{"handler": "licensed"}] * 20)
+    run = command.run("--drain")
+    assert run.wait(60) == 0
+    assert {job["state"] for job in command.jobs()} == {"succeeded"}
+    assert "licensed.py:14" in run.says("did not load in this worker")
+    assert run.log.count("did not load") == 1
+    run.says("not_imported")
+
+
 def only_our_own(command: Command, run: Running) -> bool:
     """The supervisor, its nursery and two workers."""
     assert len(command.processes()) == 4, command.processes()

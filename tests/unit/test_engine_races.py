@@ -13,6 +13,7 @@ from supervisor.jobs import Lease, Policy
 from supervisor.stores.base import EnqueueRow, Resolve, Take
 from supervisor.stores.memory import MemoryStore
 from tests.stores.shelf import dead
+from tests.unit.fakes import FakeChild
 from tests.unit.virtual import Virtual
 
 
@@ -178,13 +179,42 @@ def test_what_comes_due_before_the_first_worker_is_asked_for_starts_then() -> No
     assert here.child.permits
 
 
-def test_a_worker_that_does_not_know_a_handler_sends_no_job_to_the_dead_letters() -> None:
-    here = Virtual(retry={"backoff": {"max": 30.0}})
+def answer_unknown(child: FakeChild) -> None:
+    child.run_next(kind="unknown", error={"type": "UnknownHandler"})
+
+
+def test_a_worker_that_does_not_know_what_its_siblings_do_is_replaced_and_its_job_runs_there() -> None:
+    here = Virtual(unknown_handler={"grace": 0.001})
     (id,) = here.enqueue("work")
     here.serve()
-    here.child.run_next(kind="unknown", error={"type": "UnknownHandler"})
-    job = here.store.get(id)
-    assert job is not None and (job["state"], job["retries"]) == ("scheduled", 0)
+    sick = here.child
+    answer_unknown(sick)
+    assert sick.retired
+    assert here.state(id) == "ready"
+    _, sound = here.children.forked
+    sound.come_up()
+    sound.run_next()
+    assert here.state(id) == "succeeded"
+
+
+def test_where_no_worker_can_import_a_handler_its_jobs_are_put_off_and_the_others_served() -> None:
+    here = Virtual(handlers=("work", "torn"), unknown_handler={"grace": 100.0}, retry={"backoff": {"max": 30.0}})
+    here.engine.watchdog.idle_heartbeat_timeout = None
+    (torn,) = here.enqueue("torn")
+    here.serve()
+    for _ in range(300):
+        here.loop.advance(1.0)
+        while (child := here.children.forked[-1]).permits:
+            answer_unknown(child)
+            if child.retired:
+                child.die(exit_code=0)
+                here.children.forked[-1].come_up()
+    assert (here.state(torn), here.store.get(torn)["retries"]) == ("scheduled", 0)  # type: ignore[index]
+    assert len(here.children.forked) < 20
+    (id,) = here.enqueue("work")
+    here.ring()
+    here.children.forked[-1].run_next()
+    assert here.state(id) == "succeeded"
 
 
 def test_a_job_of_a_handler_that_has_long_been_missed_here_waits_as_long_as_those_before_it() -> None:
