@@ -14,6 +14,7 @@ from supervisor.engine.fetcher import HEAD_START, Fetcher
 from supervisor.engine.housekeeping import Housekeeping
 from supervisor.engine.leases import Leases
 from supervisor.engine.pace import USUAL, Pace
+from supervisor.engine.plugin_news import news, same_plugins, tell_plugins
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.status import presence
 from supervisor.engine.watchdog import Watchdog, seconds_suspended
@@ -138,8 +139,12 @@ class Engine:
         self.watchdog.work_ended()
 
     def reported(self, reports: Sequence[SourceReport]) -> None:
-        """A new nursery found other plugins than the last one: a file may have been changed or mended meanwhile."""
+        """By a new nursery, after the last one died: a file may have been changed, mended or torn meanwhile."""
+        before = self._reports
         self._learn(reports)
+        if not same_plugins(reports, before):
+            tell_plugins(self._bus, news(reports, before), self.settings)
+            self._serve_by(self.pool.children)
 
     # what goes on besides
 
@@ -334,10 +339,13 @@ class Engine:
         self.settings = settings
         self._learn(reports)
         self.committer.configure(settings)
-        self.fetcher.configure(settings, self._resolver())
         self.watchdog.idle_heartbeat_timeout = settings.workers.heartbeat_timeout
         self.pool.max_jobs, self.pool.max_memory = settings.workers.max_jobs, settings.workers.max_memory
         self.pool.count = settings.workers.count
+        self._serve_by(children)
+
+    def _serve_by(self, children: Children) -> None:
+        self.fetcher.configure(self.settings, self._resolver())
         self.pool.renew(children)
         self.fetcher.ring()
 

@@ -19,6 +19,7 @@ from supervisor.engine.drained import until_drained
 from supervisor.engine.engine import Engine
 from supervisor.engine.hook_thread import HookThread
 from supervisor.engine.outlets import open_outlets
+from supervisor.engine.plugin_news import tell_plugins
 from supervisor.engine.reload import changed_keys, only_reloadable
 from supervisor.engine.signals import SignalInbox, StopRequest
 from supervisor.engine.systemd import Notifier
@@ -29,9 +30,6 @@ from supervisor.events import (
     ConfigRefused,
     ConfigReloaded,
     HookFailed,
-    PluginFailed,
-    PluginLoaded,
-    PluginWarning,
     StatusDumped,
     StoreLost,
     Subscriber,
@@ -165,7 +163,7 @@ class Supervisor:
         children = self._make_children(self.settings, owner_fd)
         self._children.append(children)
         reports = await children.start()
-        self._tell_plugins(reports)
+        tell_plugins(self._bus, reports, self.settings)
         self._load_parent_side(self.settings, reports)
         if not built_in:
             await self._join()
@@ -220,17 +218,6 @@ class Supervisor:
         load_parent_side(self.plugins, discover(settings.plugins.paths, settings.base), reports)
         self._inbox.listen()  # an import may have set signals of its own
         self._hooks = HookThread(self.plugins, self._bus, self._loop.call_soon_threadsafe)
-
-    def _tell_plugins(self, reports: Sequence[SourceReport]) -> None:
-        for report in reports:
-            if report.error is not None:
-                self._bus.emit(PluginFailed(report.source, report.line, report.error, report.traceback))
-            if report.error is None or report.handlers:
-                names = tuple(info.name for info in report.handlers)
-                self._bus.emit(PluginLoaded(report.source, names, report.hooks))
-            odd = [problem for info in report.handlers for problem in self.settings.pace_problems(info)]
-            for warning in (*report.warnings, *odd):
-                self._bus.emit(PluginWarning(report.source, warning))
 
     async def _assemble(self, children: ProcessChildren, reports: Sequence[SourceReport]) -> None:
         assert self._store is not None
@@ -322,7 +309,7 @@ class Supervisor:
             return
         changed = changed_keys(self.settings, settings)
         self.settings = settings
-        self._tell_plugins(reports)
+        tell_plugins(self._bus, reports, self.settings)
         self._engine.renew(settings, children, reports)
         self._bus.emit(ConfigReloaded(changed, needs_restart))
         self._let_retire(self._children[-2])

@@ -142,13 +142,17 @@ class Pool:
         return True
 
     def renew(self, children: Children) -> Children:
-        """Replace every worker by one of these `children`; gives the old ones, to be stopped once their workers are gone.
-        What made workers of the old ones die says nothing of these: no place waits for a delay any longer."""
+        """Replace every worker by one of these `children`; gives the old ones, to be stopped once their workers are gone. If
+        they are the same, with a new nursery, those not born yet are its own, and stay.
+
+        What made workers of the old ones die says nothing of these: no place waits for a delay any longer.
+        """
         old, self.children = self.children, children
         self._reforks.clear()
         self._forget_delays()
         for worker in list(self.workers.values()):
-            if worker.state in (State.STARTING, State.READY):
+            newest = worker.children is children and worker.child.pid is None
+            if worker.state in (State.STARTING, State.READY) and not newest:
                 self.retire(worker)
         self.fill()
         return old

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 
@@ -87,6 +88,19 @@ def test_mended_and_started_again(command: Command) -> None:
     assert run.wait() == 0
     command.write(plugins={"mail.py": GOOD})
     all_succeed(command, command.run())
+
+
+def test_a_nursery_that_has_to_start_again_serves_what_was_mended_and_tells_what_was_torn(command: Command) -> None:
+    command.write(config=CONFIG, plugins={"mail.py": BAD, "other.py": OTHER})
+    run = command.run()
+    run.says("supervisor started")
+    command.write(plugins={"mail.py": GOOD, "other.py": "import nothing_of_that_name\n"})
+    os.kill(run.nursery(), signal.SIGKILL)
+    assert "other.py:1" in run.says("nothing_of_that_name")
+    run.says("handlers=mail")
+    id = command.enqueue("mail", "at last")
+    assert command.until(id, "succeeded")["result"] == "at last"
+    assert "unknown_handler" not in run.log
 
 
 def test_a_deploy_that_breaks_what_served_is_refused_and_the_old_one_serves_on(command: Command) -> None:

@@ -432,3 +432,14 @@ def test_new_settings_wait_for_no_delay_that_the_old_ones_earned() -> None:
     fresh.forked[0].die(exit_code=1)
     here.timer.advance(2 * REFORK_DELAYS[0])
     assert len(fresh.forked) == 3
+
+
+def test_workers_that_the_new_nursery_is_yet_to_bear_are_new_already() -> None:
+    here = Setup()
+    here.pool.count = 2
+    here.pool.fill()
+    born, unborn = here.children.forked
+    unborn.pid = None
+    here.pool.renew(here.children)
+    assert (born.retired, unborn.retired) == (True, False)
+    assert len(here.children.forked) == 3

@@ -8,9 +8,10 @@ import pytest
 
 from supervisor.config import Settings
 from supervisor.engine import supervisor as supervisor_module
+from supervisor.engine.plugin_news import tell_plugins
 from supervisor.engine.signals import StopRequest
 from supervisor.engine.supervisor import ExitCode, Supervisor
-from supervisor.events import PluginWarning
+from supervisor.events import Bus, PluginWarning
 from supervisor.plugin_manager import HandlerInfo, SourceReport
 
 
@@ -72,10 +73,10 @@ def test_a_second_signal_cuts_short_what_the_end_waits_for(monkeypatch: pytest.M
 
 
 def test_a_handler_whose_heartbeat_contradicts_itself_is_warned_of() -> None:
-    supervisor, told = Supervisor(Settings()), []
-    supervisor._bus.subscribe(told.append)
+    bus, told = Bus(), []
+    bus.subscribe(told.append)
     infos = (HandlerInfo("mail", {"heartbeat_timeout": "600ms"}, "a.py", 3), HandlerInfo("other", {}, "a.py", 5))
-    supervisor._tell_plugins([SourceReport("a.py", infos)])
+    tell_plugins(bus, [SourceReport("a.py", infos)], Settings())
     assert [event for event in told if isinstance(event, PluginWarning)] == [
         PluginWarning("a.py", "handler 'mail': heartbeat_timeout: expected at least twice its heartbeat, got 600ms")
     ]
