@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -24,7 +24,7 @@ from supervisor.events import (
     PluginFailed,
     SupervisorStopped,
 )
-from supervisor.jobs import JobState, Kind, Outcome
+from supervisor.jobs import Cause, JobState, Kind, Outcome
 
 MOST_FAILURES = 10
 STDERR = 2
@@ -51,6 +51,8 @@ class DrainReport:
             self.counts["succeeded"] += len(event.outcomes) - len(rest)
             for outcome in rest:
                 self._count(outcome)
+            if self.unknown:
+                self._forget_served(event.outcomes)
         elif isinstance(event, JobsReleased):
             if event.reason == "unknown_handler":
                 for lease in event.leases:
@@ -97,9 +99,18 @@ class DrainReport:
         for sink, error in self.sink_errors.items():
             tell(f"dead letters not delivered to {sink}: {error}")
         for handler, ids in self.unknown.items():
-            click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
+            if ids:
+                click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
         if self.left:
             click.echo(f"left behind: {self.left}")
+
+    def _forget_served(self, outcomes: Sequence[Outcome]) -> None:
+        """A reload may have brought their handler."""
+        for outcome in outcomes:
+            failure, ids = outcome.failure, self.unknown.get(outcome.lease.handler)
+            ran = outcome.kind is not Kind.RELEASED and (failure is None or failure.cause is not Cause.UNKNOWN_HANDLER)
+            if ran and ids:
+                ids.discard(outcome.lease.id)
 
     def _count(self, outcome: Outcome) -> None:
         if outcome.state is JobState.FAILED:

@@ -97,6 +97,8 @@ class Engine:
         self._reports = list(reports)
         self._infos = {info.name: info for report in reports for info in report.handlers}
         self._absences.end(self._infos)
+        if self.unknown_jobs is not None:  # those that still are will be found out again
+            self.unknown_jobs.clear()
 
     async def recover(self) -> None:
         """At start, until none is left that may be recovered at once."""

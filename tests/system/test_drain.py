@@ -190,3 +190,26 @@ def test_a_signal_ends_a_drain_and_says_what_is_left(command: Command) -> None:
     run.signal(signal.SIGTERM)
     assert run.wait() == 4
     assert "left behind: 1 scheduled" in run.out
+
+
+def test_a_handler_that_a_reload_brings_is_waited_for(command: Command) -> None:
+    gated = """
+        import os, time
+        from supervisor import handler
+
+        @handler
+        def gated(job):
+            while not os.path.exists("gate"):
+                time.sleep(0.01)
+    """
+    command.write(config="workers: {count: 1}\nretry: {backoff: {max: 3s}}\n", plugins={"gated.py": gated})
+    ids = [command.enqueue(name) for name in ("noop", "gated")]
+    run = command.run("--drain")
+    run.says("handler=noop unknown_handler")
+    command.write(plugins=JOBS)
+    run.signal(signal.SIGHUP)
+    run.says("config read again")
+    (command.folder / "gate").touch()
+    assert run.wait() == 0
+    assert states(command) == dict.fromkeys(ids, "succeeded")
+    assert "no plugin serves" not in run.out

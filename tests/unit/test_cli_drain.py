@@ -64,6 +64,19 @@ def test_what_was_not_counted_to_the_end_is_told_so(report: DrainReport, capsys:
     assert printed(report, capsys)[-1] == "left behind: 10001 ready, 10000 or more scheduled"
 
 
+def test_a_handler_that_was_missed_is_named_with_its_jobs(report: DrainReport, capsys: Any) -> None:
+    report(events.JobsReleased([lease(1), lease(2)], "unknown_handler"))
+    missed = Failure(Cause.UNKNOWN_HANDLER, "UnknownHandler", "no plugin serves it")
+    report(settled(Outcome(lease(2), Kind.FAILED, failure=missed, state=JobState.FAILED)))
+    assert "no plugin serves handler 'mail': 2 jobs" in printed(report, capsys)
+
+
+def test_a_handler_that_a_reload_brought_is_not_complained_of(report: DrainReport, capsys: Any) -> None:
+    report(events.JobsReleased([lease(1), lease(2)], "unknown_handler"))
+    report(settled(Outcome(lease(1), Kind.SUCCEEDED, state=JobState.SUCCEEDED), failed(2, JobState.SCHEDULED)))
+    assert not any("no plugin serves" in line for line in printed(report, capsys))
+
+
 def test_a_sink_that_came_back_is_not_complained_of(report: DrainReport, capsys: Any) -> None:
     report(events.LettersFailed("file", [1], "disk full", 5.0))
     report(events.LettersPublished("file", [1]))
