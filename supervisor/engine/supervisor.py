@@ -298,6 +298,9 @@ class Supervisor:
         except ConfigError as error:
             self._bus.emit(ConfigRefused(tuple(error.errors)))
             return
+        except Exception as error:  # whatever a path in it may make of itself: what serves goes on serving
+            self._bus.emit(ConfigRefused((f"it can't be read: {type(error).__name__}: {error}",)))
+            return
         settings, needs_restart = only_reloadable(self.settings, settings)
         children = self._make_children(settings, self._owner_fd)
         self._children.append(children)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from supervisor.engine import supervisor as supervisor_module
 from supervisor.engine.plugin_news import tell_plugins
 from supervisor.engine.signals import StopRequest
 from supervisor.engine.supervisor import ExitCode, Supervisor
-from supervisor.events import Bus, PluginWarning
+from supervisor.events import Bus, ConfigRefused, Event, PluginWarning
 from supervisor.plugin_manager import HandlerInfo, SourceReport
 
 
@@ -93,5 +94,20 @@ def test_a_fault_in_a_task_ends_the_supervisor_with_a_failure() -> None:
         await asyncio.sleep(0)
         assert supervisor._stop.forced.is_set()
         assert supervisor._exit_code(True, {}) == ExitCode.FATAL
+
+    asyncio.run(scene())
+
+
+def test_whatever_reading_the_config_again_raises_the_old_one_stays() -> None:
+    def reload() -> Settings:
+        raise RuntimeError("Could not determine home directory.")
+
+    async def scene() -> None:
+        events: list[Event] = []
+        supervisor: Any = Supervisor(old := Settings(), subscribers=[events.append])
+        supervisor._loop, supervisor._engine = asyncio.get_running_loop(), object()
+        await supervisor._reload_now(reload)
+        assert events == [ConfigRefused(("it can't be read: RuntimeError: Could not determine home directory.",))]
+        assert supervisor.settings is old
 
     asyncio.run(scene())
