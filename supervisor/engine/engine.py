@@ -43,6 +43,8 @@ from supervisor.stores.base import Store
 
 CHECK_AT_MOST = 200
 KILL_SECONDS = 10.0
+FORCED_SECONDS = 2.0
+"""The same where a second signal came: what is not seen dead by then is recovered when its lease ends."""
 
 
 class Engine:
@@ -385,8 +387,10 @@ class Engine:
             await _first_of(self.changes, forced, timeout=deadline - self._loop.time())
         if self.pool.workers:
             self.pool.kill_all(SHUTDOWN)
-        deadline = self._loop.time() + KILL_SECONDS
-        while self.pool.workers and self._loop.time() < deadline:
+        killed_at = self._loop.time()
+        while self.pool.workers and self._loop.time() - killed_at < (
+            FORCED_SECONDS if forced.is_set() else KILL_SECONDS
+        ):
             self.changes.clear()
             await _first_of(self.changes, timeout=1.0)
 

@@ -421,8 +421,7 @@ class Supervisor:
         return True
 
     async def _close(self, flushed: bool) -> None:
-        if self._retiring:
-            await asyncio.wait(self._retiring)
+        await self._end_retiring()
         for children in self._children:
             await children.stop()
         if self._ticking is not None:
@@ -435,6 +434,14 @@ class Supervisor:
             await self._loop.run_in_executor(None, _leave, self._store)
         if self._hooks is not None:
             await self._patiently(self._hooks.stop())
+
+    async def _end_retiring(self) -> None:
+        """Whichever old nursery takes too long for its workers is stopped with the rest."""
+        if self._retiring and not await self._patiently(asyncio.wait(self._retiring)):
+            retiring = [*self._retiring]
+            for task in retiring:
+                task.cancel()
+            await asyncio.wait(retiring)
 
     def _exit_code(self, settled: bool, remaining: dict[str, int]) -> int:
         never_began = self._drain and self._engine is None

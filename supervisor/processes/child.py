@@ -32,6 +32,7 @@ class Home(Protocol):
     listener: Listener
 
     def is_ready(self, child: ProcessChild) -> None: ...
+    def drop_order(self, child: ProcessChild) -> None: ...
     def reap(self, child: ProcessChild) -> None: ...
     def oom_killer_was_here(self) -> bool: ...
 
@@ -320,7 +321,8 @@ class ProcessChild:
     def _kill_now(self) -> None:
         self._kill_timer = None
         self._killed = True
-        if self.pid is None or self._pidfd is None:  # its number is still to come
+        if self.pid is None or self._pidfd is None:  # its number is still to come, if it was ordered at all
+            self._home.drop_order(self)
             return
         below = proctree.Snapshot(self.pid)
         self._kill_group()

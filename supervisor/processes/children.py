@@ -156,6 +156,14 @@ class ProcessChildren:
             self._bury(self._ordered[serial], None, None)
         self._waiting.clear()
 
+    def drop_order(self, child: ProcessChild) -> None:
+        """It is killed before any nursery was asked for it. Its end is told later, for whoever kills walks over the living."""
+        ends = self._waiting.pop(child.serial, None)
+        if ends is not None:
+            close_ends(ends)
+            child.why_unborn = "no nursery was ready"
+            self.loop.call_soon(self._bury, child, None, None)
+
     def is_ready(self, child: ProcessChild) -> None:
         self._unready.pop(child.serial).cancel()
 

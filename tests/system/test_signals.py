@@ -282,3 +282,30 @@ def test_locks_and_bells_are_gone_after_a_good_end(command: Command, tmp_path: P
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
     assert list(tmp_path.glob("jobs.db.bells/*")) == []
+
+
+IMPORTS_FOR_EVER = """
+    import os, time
+    from supervisor import handler
+
+    if os.path.exists("slow"):
+        time.sleep(3600)
+
+    @handler
+    def pid(job):
+        return os.getpid()
+"""
+
+
+def test_workers_that_no_nursery_has_been_asked_for_are_not_waited_for(command: Command) -> None:
+    config = "workers: {count: 1}\nplugins: {paths: [plugins], import_timeout: 1h}\nshutdown: {grace: 1h}\n"
+    command.write(config=config, plugins={"jobs.py": IMPORTS_FOR_EVER})
+    run = command.run()
+    worker = command.until(command.enqueue("pid"), "succeeded")["result"]
+    (command.folder / "slow").touch()
+    os.kill(run.nursery(), signal.SIGKILL)
+    os.kill(worker, signal.SIGKILL)
+    run.says("crashed: no job")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert command.left_behind() == {}

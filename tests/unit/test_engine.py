@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from supervisor.engine.engine import FORCED_SECONDS, KILL_SECONDS
 from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecovered
 from supervisor.jobs import Cause, JobState, Outcome, Policy
 from supervisor.stores.base import RowRefused, Take
 from supervisor.stores.memory import MemoryStore
+from tests.unit.test_dead_letters import JumpingLoop
 from tests.unit.virtual import Virtual
 
 
@@ -385,3 +388,22 @@ def test_retries_hold_at_most_their_share_of_the_workers_while_fresh_jobs_wait(l
     here.loop.advance(2.0)
     running = sorted(worker.sent[0].retries for worker in here.pool.workers.values())
     assert running == [0, 1]
+
+
+@pytest.mark.parametrize(("forced", "seconds"), [(False, 60.0 + KILL_SECONDS), (True, FORCED_SECONDS)])
+def test_a_second_signal_cuts_short_the_wait_for_workers_that_survive_their_kill(forced: bool, seconds: float) -> None:
+    here = Virtual()
+    here.serve()
+    here.engine._loop = loop = JumpingLoop()
+    second = asyncio.Event()
+
+    async def drain() -> float:
+        began = loop.time()
+        await here.engine.drain(60.0, second)
+        return loop.time() - began
+
+    if forced:
+        second.set()
+    assert seconds <= loop.run_until_complete(drain()) <= seconds + 1.0
+    assert here.child.killed == [False]
+    loop.close()

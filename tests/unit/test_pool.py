@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from supervisor.events import Bus, WorkerDied
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.processes.dooms import LEASE_LOST, SHUTDOWN, timed_out
-from supervisor.processes.places import Worker
+from supervisor.processes.places import State, Worker
 from supervisor.processes.pool import FRAME_JOBS, REFORK_DELAYS, Pool
 from supervisor.processes.port import Death, Reply
 from tests.unit.fakes import FakeChild, FakeChildren, FakeTimer, make_lease
@@ -321,6 +321,17 @@ def test_no_new_child_after_a_stop_begins() -> None:
     here.timer.advance(60)
     assert len(here.children.forked) == 3
     assert [event.cause for event in here.events if isinstance(event, WorkerDied)] == ["stopped"] * 3
+
+
+def test_a_stop_waits_for_no_worker_that_can_have_no_job() -> None:
+    here = Setup(count=3)
+    starting, unborn, idle = here.children.forked
+    here.pool.workers[starting.number].state = State.STARTING
+    unborn.pid = None
+    here.pool.retire(here.pool.workers[unborn.number])
+    here.pool.stop()
+    assert [child.killed for child in (starting, unborn, idle)] == [[False], [False], []]
+    assert idle.retired
 
 
 def test_a_worker_is_recycled_after_max_jobs() -> None:

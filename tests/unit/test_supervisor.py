@@ -83,6 +83,21 @@ def test_a_handler_whose_heartbeat_contradicts_itself_is_warned_of() -> None:
     ]
 
 
+def test_a_second_signal_cuts_short_the_wait_for_the_workers_of_an_old_nursery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "FORCED_SECONDS", 0.01)
+
+    async def scene() -> None:
+        supervisor = Supervisor(Settings())
+        supervisor._stop = StopRequest()
+        supervisor._stop.forced.set()
+        never = asyncio.ensure_future(asyncio.get_running_loop().create_future())
+        supervisor._retiring = {never}  # type: ignore[arg-type]
+        await supervisor._end_retiring()
+        assert never.cancelled()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+
+
 def test_a_fault_in_a_task_ends_the_supervisor_with_a_failure() -> None:
     async def scene() -> None:
         supervisor = Supervisor(Settings())
