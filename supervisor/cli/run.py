@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 @click.command()
 @config_option
 @click.option("--drain", is_flag=True, help="End once the served queues have nothing left, and report.")
-@click.option("--horizon", callback=read_with(parse_duration), help="With --drain: leave what is due later than this.")
+@click.option(
+    "--horizon",
+    callback=read_with(parse_duration),
+    help="With --drain: leave what is due later than this after the start.",
+)
 def run(config: Path | None, drain: bool, horizon: float | None) -> int:
     """Serve jobs until told to stop."""
     if horizon is not None and not drain:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
@@ -17,19 +16,16 @@ LOOK_EVERY = 0.5
 ASKED_AT_ONCE = 500
 
 
-async def until_drained(
-    engine: Engine, letters: DeadLetters, horizon: float | None, grace: float, *, wall: Callable[[], float] = time.time
-) -> None:
-    """Until the served, unpaused queues have nothing left, or only what this run can't do: jobs whose handler no plugin
+async def until_drained(engine: Engine, letters: DeadLetters, latest: float | None, grace: float) -> None:
+    """Until the served, unpaused queues have nothing left (due by `latest`, by the store's clock, if given), or only what this run can't do: jobs whose handler no plugin
     serves, or letters that no sink has taken for `grace` seconds with nothing else to do."""
     loop = asyncio.get_running_loop()
     stuck_since: float | None = None
     while True:
         if engine.quiet:
             most = len(engine.unknown_jobs or ()) + 1
-            remaining = await engine.remaining(horizon, most)
+            remaining = await engine.remaining(latest, most)
             can_be_done, scheduled = set(remaining), remaining.get("scheduled", 0)
-            latest = None if horizon is None else wall() + horizon
             if scheduled < most and await _only_unknown(engine, scheduled, latest):
                 can_be_done.discard("scheduled")
             if not can_be_done:

@@ -372,9 +372,9 @@ class Engine:
     def quiet(self) -> bool:
         return self.fetcher.quiet and not len(self.leases) and self.committer.idle
 
-    async def remaining(self, horizon: float | None, most: int = COUNTED_MOST) -> dict[str, int]:
+    async def remaining(self, latest: float | None, most: int = COUNTED_MOST) -> dict[str, int]:
         served = self.settings.workers.queues
-        return await self.writer.submit(lambda store: store.remaining(served, horizon, most))
+        return await self.writer.submit(lambda store: store.remaining(served, latest, most))
 
     async def drain(self, grace: float, forced: asyncio.Event) -> None:
         """Claim no more, give back what has not started, wait for what runs; then kill and release it."""

@@ -70,8 +70,8 @@ class Supervisor:
     """One run of one supervisor.
 
     `reload` gives the settings anew at HUP; `drain` ends the run once the served queues have nothing left (due within
-    `horizon` seconds, if given). `run` blocks and gives the exit code; it raises ConfigError and StoreError for what the
-    user can mend before anything has started.
+    `horizon` seconds of the start, if given). `run` blocks and gives the exit code; it raises ConfigError and StoreError for
+    what the user can mend before anything has started.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Supervisor:
         self._reload = reload
         self._drain = drain
         self._horizon = horizon
+        self._latest: float | None = None  # what is due later is left; by the store's clock
         self._bus = Bus()
         self._notifier = Notifier()
         self.metrics = Metrics()
@@ -191,6 +192,8 @@ class Supervisor:
             openers = {} if settings.scheme in BUILT_IN else self.plugins.merged("supervisor_stores")
             self._store = open_store(settings, create=True, base=base, openers=openers)
             self._store.on_owner_gone = end_programs_of
+        if self._horizon is not None and self._latest is None:
+            self._latest = self._store.clock() + self._horizon
         return self._store.join(self.owner, HOST, os.getpid())
 
     def _make_children(self, settings: Settings, owner_fd: int | None) -> ProcessChildren:
@@ -251,7 +254,7 @@ class Supervisor:
         if self._reload is not None:
             self._reloading = self._keep(self._reload_when_asked(self._reload))
         if self._drain:
-            drained = until_drained(self._engine, self._letters, self._horizon, self.settings.shutdown.grace)
+            drained = until_drained(self._engine, self._letters, self._latest, self.settings.shutdown.grace)
             await self._until_asked(drained)
             self._stop.ask("drained")
         await self._stop.asked.wait()
@@ -365,7 +368,7 @@ class Supervisor:
                     settled, remaining = False, self._told_unsettled(self._engine)
             if self._drain and flushed and settled:
                 await self._prune(self._engine)
-                asked = asyncio.ensure_future(self._engine.remaining(self._horizon))
+                asked = asyncio.ensure_future(self._engine.remaining(self._latest))
                 flushed = await self._patiently(asked)  # the store may have gone away just now
                 remaining = asked.result() if flushed else {}
         await self._close(flushed)

@@ -278,6 +278,9 @@ class Store(Protocol):
         """Not accepted by some sink: offered again after `delay` seconds; gives the stale ids."""
 
     # asking
+    def clock(self) -> float:
+        """Seconds since the epoch by the clock that due times are counted by."""
+
     def next_due(self) -> float | None:
         """Seconds until the next scheduled job is due (0 if it is now); None if there is none."""
 
@@ -285,10 +288,10 @@ class Store(Protocol):
         """What `status --json` prints: `queues` and `supervisors`."""
 
     def remaining(
-        self, served: frozenset[str] | None, horizon: float | None, most: int = COUNTED_MOST
+        self, served: frozenset[str] | None, latest: float | None, most: int = COUNTED_MOST
     ) -> dict[str, int]:
-        """What keeps --drain from ending: counts of `ready`, `in_flight`, `scheduled` (only due within `horizon` seconds,
-        unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out. Where it counts rows it may
+        """What keeps --drain from ending: counts of `ready`, `in_flight`, `scheduled` (only due by `latest`, as `clock` has
+        it, unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out. Where it counts rows it may
         stop at `most`."""
 
     def get(self, id: int) -> dict[str, Any] | None:

@@ -16,6 +16,9 @@ from supervisor.stores.shapes import iso, microseconds
 
 
 class Asking(Claims, Letters):
+    def clock(self) -> float:
+        return self._clock()
+
     def stats(self) -> dict[str, Any]:
         with self._shelf.lock:
             self._forget_owners()
@@ -27,18 +30,18 @@ class Asking(Claims, Letters):
             return {"queues": queue_rows(counted, self.paused(), processing), "supervisors": supervisors}
 
     def remaining(
-        self, served: frozenset[str] | None, horizon: float | None, most: int = COUNTED_MOST
+        self, served: frozenset[str] | None, latest: float | None, most: int = COUNTED_MOST
     ) -> dict[str, int]:
         with self._shelf.lock:
             left: Counter[str] = Counter()
-            latest = None if horizon is None else self._now() + microseconds(horizon)
+            last = None if latest is None else microseconds(latest)
             for job in self._shelf.jobs.values():
                 queue = job.row.queue
                 if not job.state.terminal and queue not in self._shelf.paused and (served is None or queue in served):
-                    beyond = job.state is JobState.SCHEDULED and latest is not None and job.due_at > latest
+                    beyond = job.state is JobState.SCHEDULED and last is not None and job.due_at > last
                     left[job.state.value] += not beyond
             left["dead_letters"] = min(most, len(self._pending()))
-            if latest is not None:
+            if last is not None:
                 left["scheduled"] = min(most, left["scheduled"])
             return {what: n for what, n in left.items() if n}
 

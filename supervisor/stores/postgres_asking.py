@@ -37,8 +37,8 @@ ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::b
 COUNTED = "select queue, state, tier, sum(n)::bigint from {s}.counts group by queue, state, tier having sum(n) > 0"
 UNFINISHED = f"select queue, state, sum(n)::bigint from {{s}}.counts where state < {SUCCEEDED} group by queue, state"
 # In the order of their index, so that no more is read than is counted.
-DUE_WITHIN = f"""select count(*) from (select from {{s}}.jobs
-  where state = {SCHEDULED} and due_at <= {NOW} + $1 and queue = any($2::text[]) order by due_at, id limit $3) as it"""
+DUE_BY = f"""select count(*) from (select from {{s}}.jobs
+  where state = {SCHEDULED} and due_at <= $1 and queue = any($2::text[]) order by due_at, id limit $3) as it"""
 PENDING_LETTERS = f"""select count(*) from (select from {{s}}.letters
   where state = {PENDING} order by due_at, job_id limit $1) as it"""
 RUNNING_BY_QUEUE = f"""select queue, count(*) from {{s}}.jobs
@@ -74,8 +74,12 @@ class Asking(Settles):
             errors.setdefault(job_id, []).append({**orjson.loads(record), "at": at})
         return [job_dict(_shown(row, errors.get(row[0], ()))) for row in self.rows(SHOWN, array(ids))]
 
+    def clock(self) -> float:
+        with self.snapshot():
+            return float(self.value(f"select {NOW}")) / 1_000_000
+
     def remaining(
-        self, served: frozenset[str] | None, horizon: float | None, most: int = COUNTED_MOST
+        self, served: frozenset[str] | None, latest: float | None, most: int = COUNTED_MOST
     ) -> dict[str, int]:
         with self.snapshot():
             self.write_counts()
@@ -86,9 +90,9 @@ class Asking(Settles):
                 if n and queue not in paused and (served is None or queue in served)
             ]
             left = {of: sum(n for _, state, n in counted if state == of) for of in (SCHEDULED, READY, IN_FLIGHT)}
-            if horizon is not None and left[SCHEDULED]:
+            if latest is not None and left[SCHEDULED]:
                 waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
-                left[SCHEDULED] = self.value(DUE_WITHIN, microseconds(horizon), list(waiting), most)
+                left[SCHEDULED] = self.value(DUE_BY, microseconds(latest), list(waiting), most)
             letters = self.value(PENDING_LETTERS, most)
         counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": letters}
         return {what: n for what, n in counts.items() if n}

@@ -29,7 +29,7 @@ _SHOWN = """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priori
   jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), letters.state"""
 _WITH_LETTER = f"{BY_ID} left join letters on letters.job_id = jobs.id"
 
-DUE_WITHIN = f"""select count(*) from (select 1 from jobs where state = {SCHEDULED} and due_at <= ?1
+DUE_BY = f"""select count(*) from (select 1 from jobs where state = {SCHEDULED} and due_at <= ?1
   and queue in (select value from json_each(?2)) order by due_at limit ?3)"""
 PENDING_LETTERS = f"select count(*) from (select 1 from letters where state = {PENDING} limit ?)"
 RUNNING_BY_QUEUE = f"""(select queue, count(*) as n from json_each(?) as it cross join jobs
@@ -87,7 +87,7 @@ class Asking(Settles):
         )
 
     def remaining(
-        self, served: frozenset[str] | None, horizon: float | None, most: int = COUNTED_MOST
+        self, served: frozenset[str] | None, latest: float | None, most: int = COUNTED_MOST
     ) -> dict[str, int]:
         with self.snapshot():
             self.write_counts()
@@ -98,11 +98,9 @@ class Asking(Settles):
                 if n and queue not in paused and (served is None or queue in served)
             ]
             left = {of: sum(n for _, state, n in counted if state == of) for of in (SCHEDULED, READY, IN_FLIGHT)}
-            if horizon is not None and left[SCHEDULED]:
+            if latest is not None and left[SCHEDULED]:
                 waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
-                left[SCHEDULED] = self.value(
-                    DUE_WITHIN, self.now() + microseconds(horizon), packed(list(waiting)), most
-                )
+                left[SCHEDULED] = self.value(DUE_BY, microseconds(latest), packed(list(waiting)), most)
             letters = self.value(PENDING_LETTERS, most)
         counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": letters}
         return {what: n for what, n in counts.items() if n}

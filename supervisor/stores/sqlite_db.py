@@ -82,6 +82,9 @@ class Database:
         """Microseconds since the epoch."""
         return int(self._clock() * 1_000_000)
 
+    def clock(self) -> float:
+        return self.now() / 1_000_000
+
     # transactions
 
     @contextmanager

@@ -53,8 +53,11 @@ def test_what_keeps_a_drain_from_ending(shelf, store):
     take_one(store)
     put(store, "a", "b")
     assert store.remaining(None, None) == {"scheduled": 2, "ready": 3, "in_flight": 1}
-    assert store.remaining(None, 5.0) == {"scheduled": 1, "ready": 3, "in_flight": 1}
+    assert store.remaining(None, store.clock() + 5.0) == {"scheduled": 1, "ready": 3, "in_flight": 1}
     assert store.remaining(frozenset({"other"}), None) == {"ready": 1}
+    latest = store.clock() + 5.0
+    shelf.clock.step(46.0)
+    assert store.remaining(None, latest) == {"scheduled": 1, "ready": 3, "in_flight": 1}, "it does not move along"
     store.pause("default", True)
     assert store.remaining(None, None) == {"ready": 1}
 
@@ -66,11 +69,12 @@ def test_no_more_rows_are_counted_than_asked_for(shelf, store):
     put(store, delay=50.0)
     store.pause("paused", True)
     assert store.remaining(None, None) == {"scheduled": 4, "dead_letters": 3}
+    latest = store.clock() + 5.0
     for most in (1, 2, 3):
-        assert store.remaining(None, 5.0, most) == {"scheduled": most, "dead_letters": most}
-    assert store.remaining(None, 5.0, 4) == {"scheduled": 3, "dead_letters": 3}
-    assert store.remaining(frozenset({"other"}), 5.0, 4) == {"dead_letters": 3}
-    assert store.remaining(None, 1.5, 4) == {"dead_letters": 3}
+        assert store.remaining(None, latest, most) == {"scheduled": most, "dead_letters": most}
+    assert store.remaining(None, latest, 4) == {"scheduled": 3, "dead_letters": 3}
+    assert store.remaining(frozenset({"other"}), latest, 4) == {"dead_letters": 3}
+    assert store.remaining(None, latest - 3.5, 4) == {"dead_letters": 3}
 
 
 def test_next_due_of_nothing(store):

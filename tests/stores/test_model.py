@@ -322,7 +322,7 @@ class Machine(RuleBasedStateMachine):
         for served in (None, frozenset("a")):
             assert store.waiting(served) == self.model.waiting(served)
             assert store.remaining(served, None) == self.model.remaining(served, None)
-            assert store.remaining(served, 4.0) == self.model.remaining(served, 4.0)
+            assert store.remaining(served, store.clock() + 4.0) == self.model.remaining(served, 4.0)
 
     def teardown(self) -> None:
         try:

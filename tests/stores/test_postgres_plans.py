@@ -61,7 +61,7 @@ STATEMENTS = {
     "held": (settles.HELD, (1,), {"in_flight"}),
     "lapsed": (settles.LAPSED, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
     "prune": (verbs.EXPIRED, (3, 1, 100), {"terminal"}),
-    "due within": (asking.DUE_WITHIN, (10**15, "{q1,q2}", 1), {"scheduled"}),
+    "due within": (asking.DUE_BY, (10**15, "{q1,q2}", 1), {"scheduled"}),
     "pending letters": (asking.PENDING_LETTERS, (1,), {"pending_letters"}),
     "letters": (letters.DUE_LETTERS, (10,), {"pending_letters"}),
 }
@@ -92,13 +92,14 @@ def test_it_reads_through_its_index(store, name, mode):
 @pytest.mark.parametrize("horizon", [1.0, None])
 def test_a_drain_that_asks_whether_anything_is_left_reads_little_of_it(store, monkeypatch, horizon):
     """Of all that is scheduled within the horizon, and of as many pending letters."""
+    latest = None if horizon is None else store.clock() + horizon
     asked = []
     value = store.value
     monkeypatch.setattr(
         store, "value", lambda sql, *parameters: asked.append((sql, parameters)) or value(sql, *parameters)
     )
-    store.remaining(None, horizon, 10)
-    assert len(asked) == (1 if horizon is None else 2)
+    store.remaining(None, latest, 10)
+    assert len(asked) == (1 if latest is None else 2)
     for sql, parameters in asked:
         with store.transaction():
             ((explained,),) = store.rows(f"explain (analyze, buffers, format json) {sql}", *parameters)

@@ -46,7 +46,7 @@ STATEMENTS = {
         ["SEARCH letters USING INDEX pending_letters (due_at<?)"],
     ),
     "due within": (
-        sqlite_asking.DUE_WITHIN.replace("?2", "'[1]'").replace("?3", "?2"),
+        sqlite_asking.DUE_BY.replace("?2", "'[1]'").replace("?3", "?2"),
         ["SEARCH jobs USING INDEX scheduled (due_at<?)"],
     ),
     "next due": (

@@ -10,7 +10,14 @@ from tests.system.test_sharing import locked
 
 JOBS = {
     "jobs.py": """
+        import os, time
         from supervisor import handler, hookimpl
+
+        @handler
+        def gated(job):
+            while not os.path.exists("gate"):
+                time.sleep(0.01)
+            time.sleep(1)
 
         @handler
         def noop(job):
@@ -69,6 +76,17 @@ def test_what_is_due_after_the_horizon_is_left(command: Command) -> None:
     run = command.run("--drain", "--horizon", "30s")
     assert run.wait() == 0
     assert states(command) == {soon: "succeeded", late: "scheduled", flaky: "succeeded"}
+
+
+def test_the_horizon_stands_still_while_the_run_goes_on(command: Command) -> None:
+    command.write(config="workers: {count: 1}\n" + QUICK, plugins=JOBS)
+    command.enqueue("gated")
+    run = command.run("--drain", "--horizon", "10s")
+    run.says("supervisor started")
+    late = command.enqueue("noop", None, "--delay", "10500ms")
+    (command.folder / "gate").touch()
+    assert run.wait() == 0
+    assert command.job(late)["state"] == "scheduled"
 
 
 def test_jobs_that_no_plugin_serves_are_left_and_named(command: Command) -> None:

@@ -17,7 +17,7 @@ GRACE = 30.0
 
 
 def seconds_until_drained(remaining: dict[str, int], *outlets: ScriptedOutlet) -> float:
-    async def answer(horizon: float | None, most: int) -> dict[str, int]:
+    async def answer(latest: float | None, most: int) -> dict[str, int]:
         return remaining
 
     loop = JumpingLoop()
@@ -31,8 +31,9 @@ def seconds_until(
 ) -> float:
     async def drain() -> None:
         engine.writer = writer = DirectWriter(store)
+        latest = None if horizon is None else store.clock() + horizon
         letters = DeadLetters(writer, outlets, Bus(), loop)  # type: ignore[arg-type]
-        await asyncio.wait_for(until_drained(engine, letters, horizon, GRACE, wall=loop.time), 3600.0)
+        await asyncio.wait_for(until_drained(engine, letters, latest, GRACE), 3600.0)
         await letters.stop()
 
     start = loop.time()
@@ -79,8 +80,8 @@ class Backoff:
         return id
 
     def seconds(self, horizon: float | None = None) -> float:
-        async def remaining(horizon: float | None, most: int) -> dict[str, int]:
-            left = self.store.remaining(self.served, horizon)
+        async def remaining(latest: float | None, most: int) -> dict[str, int]:
+            left = self.store.remaining(self.served, latest)
             self.unknown |= self.found_out
             return {what: min(n, most) for what, n in left.items()}
 

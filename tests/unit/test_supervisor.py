@@ -14,6 +14,8 @@ from supervisor.engine.signals import StopRequest
 from supervisor.engine.supervisor import ExitCode, Supervisor
 from supervisor.events import Bus, ConfigRefused, Event, PluginWarning
 from supervisor.plugin_manager import HandlerInfo, SourceReport
+from supervisor.stores.base import StoreAway
+from supervisor.stores.memory import MemoryStore
 
 
 class Pruning:
@@ -24,6 +26,16 @@ class Pruning:
     async def prune(self) -> None:
         self.begun += 1
         await asyncio.get_running_loop().create_future()
+
+
+class AwayAtFirst(MemoryStore):
+    tries = 0
+
+    def join(self, owner: str, host: str, pid: int) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise StoreAway
+        super().join(owner, host, pid)
 
 
 async def fail() -> None:
@@ -96,6 +108,15 @@ def test_a_second_signal_cuts_short_the_wait_for_the_workers_of_an_old_nursery(m
         assert never.cancelled()
 
     asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+def test_the_horizon_is_by_the_stores_clock_at_the_first_try_to_join() -> None:
+    supervisor = Supervisor(Settings(), drain=True, horizon=10.0)
+    store = supervisor._store = AwayAtFirst(clock=lambda: 1000.0 + 500.0 * store.tries)
+    with pytest.raises(StoreAway):
+        supervisor._join_now()
+    supervisor._join_now()
+    assert supervisor._latest == 1010.0
 
 
 def test_a_fault_in_a_task_ends_the_supervisor_with_a_failure() -> None:
