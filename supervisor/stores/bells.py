@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
-from supervisor.stores.base import StoreBroken, StoreError
+from supervisor.stores.base import StoreAway, StoreBroken, StoreError
 
 _LONGEST_ADDRESS = 107
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -44,16 +44,19 @@ class Bells:
         self._owner: str | None = None
 
     def join(self, owner: str) -> int:
-        """Hang up this owner's bell and hold its lock; gives the lock's descriptor. Raises StoreError."""
+        """Hang up this owner's bell and hold its lock; gives the lock's descriptor. Raises StoreAway if there is no room for
+        them, StoreBroken if it may not."""
         if self._lock is None:
             self._owner = owner
             try:
                 self._lock = self._locked(owner)
                 self._socket = self._hang_up(owner)
-            except OSError as error:
+            except PermissionError as error:
                 raise StoreBroken(
                     f"{self._folder}: {error.strerror}; expected a folder for this user to write to"
                 ) from error
+            except OSError as error:
+                raise StoreAway(f"{self._folder}: {error.strerror}") from error
         return self._lock
 
     def leave(self) -> None:

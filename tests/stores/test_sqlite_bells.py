@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import threading
 
 import pytest
 
-from supervisor.stores.base import EnqueueRow, StoreAway, StoreError
+from supervisor.stores.base import EnqueueRow, StoreAway, StoreBroken, StoreError
 from supervisor.stores.bells import Bells
 from supervisor.stores.sqlite import SqliteStore
 from supervisor.stores.turnstile import Turnstile
@@ -37,6 +38,23 @@ def test_a_path_longer_than_a_socket_address(tmp_path):
     assert rung(owner)
     owner.leave()
     assert list(deep.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "expected"), [(errno.ENOSPC, StoreAway), (errno.EACCES, StoreBroken)])
+@pytest.mark.parametrize("call", ["mkdir", "open"])
+def test_a_folder_with_no_room_for_the_bell_is_a_store_that_is_away(folder, monkeypatch, call, number, expected):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    bells = Bells(folder)
+    with monkeypatch.context() as full:
+        full.setattr(os, call, refuse)
+        with pytest.raises(StoreAway, match=os.strerror(number)) as refused:
+            bells.join("one")
+    assert refused.type is expected
+    bells.join("one")
+    assert not rung(bells)
+    bells.leave()
 
 
 def test_the_bell_of_a_dead_owner_is_taken_down(folder):
