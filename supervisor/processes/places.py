@@ -39,6 +39,7 @@ class Worker:
         "sent",
         "started",
         "state",
+        "weighed_at",
     )  # fmt: skip
 
     def __init__(self, number: int, child: Child, children: Children, now: float) -> None:
@@ -59,6 +60,7 @@ class Worker:
         self.gone = False  # dead, and not yet reaped
         self.reported: Lease | None = None
         self.memory_at_start: int | None = None
+        self.weighed_at = now
 
     @property
     def current(self) -> Lease | None:

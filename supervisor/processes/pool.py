@@ -26,6 +26,7 @@ REFORK_DELAYS = (0.1, 30.0)
 FILL_AFTER = 0.050
 USEFUL_AFTER = 1.0
 REPLACE_EVERY = 5.0  # seconds
+WEIGH_EVERY = 0.020
 HOST = socket.gethostname()
 
 
@@ -323,18 +324,20 @@ class Pool:
             start = end
 
     def _recycle(self, worker: Worker) -> None:
-        if worker.state is not State.READY or worker.sent:
+        if worker.state is not State.READY:
             return
-        if self._spent(worker) or self._too_big(worker):
+        if (not worker.sent and self._spent(worker)) or self._too_big(worker):
             self.retire(worker)
             self.fill()
 
     def _too_big(self, worker: Worker) -> bool:
-        """Past the limit, and grown: a worker that was born past it would only be replaced by one of the same size."""
-        if self.max_memory is None:
+        """Past the limit, and grown: a worker that was born past it would only be replaced by one of the same size. One that
+        is kept busy with quick jobs is never seen empty, and is weighed now and then: that costs more than such a job."""
+        if self.max_memory is None or (worker.sent and self._timer.time() < worker.weighed_at + WEIGH_EVERY):
             return False
-        now = worker.child.memory()
-        return now is not None and now > self.max_memory and now > (worker.memory_at_start or 0) * 1.1
+        worker.weighed_at = self._timer.time()
+        size = worker.child.memory()
+        return size is not None and size > self.max_memory and size > (worker.memory_at_start or 0) * 1.1
 
     def beat(self, child: Child) -> None:
         worker = self._by_child.get(id(child))

@@ -51,11 +51,11 @@ class Bells:
             try:
                 self._lock = self._locked(owner)
                 self._socket = self._hang_up(owner)
-            except PermissionError as error:
-                raise StoreBroken(
-                    f"{self._folder}: {error.strerror}; expected a folder for this user to write to"
-                ) from error
             except OSError as error:
+                self.let_go()
+                if isinstance(error, PermissionError):
+                    expected = "expected a folder for this user to write to"
+                    raise StoreBroken(f"{self._folder}: {error.strerror}; {expected}") from error
                 raise StoreAway(f"{self._folder}: {error.strerror}") from error
         return self._lock
 

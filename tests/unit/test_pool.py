@@ -13,7 +13,7 @@ from supervisor.events import Bus, WorkerDied
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.processes.dooms import LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.processes.places import State, Worker
-from supervisor.processes.pool import FRAME_JOBS, REFORK_DELAYS, Pool
+from supervisor.processes.pool import FRAME_JOBS, REFORK_DELAYS, WEIGH_EVERY, Pool
 from supervisor.processes.port import Death, Reply
 from tests.unit.fakes import FakeChild, FakeChildren, FakeTimer, make_lease
 
@@ -357,6 +357,26 @@ def test_a_worker_is_recycled_once_it_has_grown_past_max_memory() -> None:
     here.pool.send(here.pool.workers[born_big.number], [make_lease(2)])
     born_big.run_next()
     assert not born_big.retired
+
+
+def test_a_worker_that_is_never_seen_empty_is_recycled_as_well_once_it_has_grown() -> None:
+    here = Setup(max_memory=50_000_000)
+    big = here.child
+    big.rss = 60_000_000
+    here.send(*range(1, 6))
+    here.timer.advance(WEIGH_EVERY / 2)
+    big.run_next()
+    assert not big.retired, "it is not weighed at every reply"
+    here.timer.advance(WEIGH_EVERY / 2)
+    big.start_next()
+    big.finish()
+    big.start_next()
+    big.drain()
+    assert big.retired and len(here.children.forked) == 2
+    assert [lease.id for lease in here.heard.returned] == [4, 5]
+    big.finish()
+    big.drain()
+    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1, 2, 3]
 
 
 def frame_of(here: Setup, handler: str, waiting: int = 1000) -> int:
