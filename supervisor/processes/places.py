@@ -24,6 +24,7 @@ class Worker:
     __slots__ = (
         "_frames",
         "beat_at",
+        "came_up",
         "child",
         "children",
         "done",
@@ -57,6 +58,7 @@ class Worker:
         self.retired_at = now  # or when it last answered after that
         self.done = 0
         self.doomed: Doom | None = None
+        self.came_up = False  # it has said that it is ready
         self.gone = False  # dead, and not yet reaped
         self.reported: Lease | None = None
         self.memory_at_start: int | None = None

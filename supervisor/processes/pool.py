@@ -283,6 +283,7 @@ class Pool:
         self._timer.call_later(USEFUL_AFTER, self._was_useful, worker)
         if self.max_memory is not None:
             worker.memory_at_start = child.memory()
+        worker.came_up = True
         if worker.state is State.STARTING:
             worker.state = State.READY
         self._bus.emit(WorkerStarted(worker.number, child.pid))
@@ -359,12 +360,13 @@ class Pool:
             worker.kill(broken_channel(why))
 
     def exited(self, child: Child) -> None:
-        """The place of one that died at a job, or for a reason, is filled at once: neither waits for the nursery to reap it."""
+        """The place of one that died at a job, or for a reason once it was up, is filled at once: neither waits for the nursery
+        to reap it."""
         worker = self._by_child.get(id(child))
         if worker is None:
             return
         worker.gone = True
-        if worker.state is State.STARTING:
+        if not worker.came_up:
             return
         self._give_back(worker)
         if worker.doomed is not None or (worker.sent and worker.permits > 0):
@@ -380,7 +382,7 @@ class Pool:
         self._give_back(worker)
         culprit = worker.sent.popleft() if worker.sent and worker.permits > 0 else None
         doom = worker.doomed
-        if doom is None and culprit is None and self._was_useless(worker):
+        if culprit is None and self._was_useless(worker):
             self._fork_after_delay()
         else:
             self.fill()
@@ -395,9 +397,11 @@ class Pool:
         self.listener.changed()
 
     def _was_useless(self, worker: Worker) -> bool:
-        """It never got ready, or died right after that with nothing done, and was not the first to."""
+        """It never got ready, whatever it was killed for; or it died right after that with nothing done, and was not the first."""
+        if not worker.came_up:
+            return worker.state is not State.RETIRING
         if worker.state is not State.READY:
-            return worker.state is State.STARTING
+            return False
         short = not worker.done and self._timer.time() - worker.started < USEFUL_AFTER
         forgiven, self._forgiven = self._forgiven, self._forgiven or short
         return short and forgiven

@@ -275,6 +275,19 @@ def test_workers_that_die_before_they_are_ready_are_replaced_with_growing_delays
     assert len(here.children.forked) == forked + 20
 
 
+def test_workers_that_break_their_channel_before_they_are_ready_are_replaced_with_growing_delays() -> None:
+    here = Setup()
+    here.child.die(exit_code=1)
+    for expected in (0.1, 0.2, 0.4):
+        forked = len(here.children.forked)
+        here.pool.broke(here.child, "rubbish")
+        here.child.die(signal="SIGKILL")
+        here.timer.advance(expected * 0.9)
+        assert len(here.children.forked) == forked
+        here.timer.advance(expected * 0.2)
+        assert len(here.children.forked) == forked + 1
+
+
 def test_many_places_that_cannot_be_filled_are_tried_again_as_often_as_one() -> None:
     here = Setup(count=8)
     for child in here.children.forked[:8]:
