@@ -90,6 +90,7 @@ class Engine:
         )  # fmt: skip
         self._extension: asyncio.TimerHandle | None = None
         self._checking_after_gap = False
+        self._pump_asked = False
         bus.subscribe(self._on_event)
 
     def _known(self, handler: str) -> bool:
@@ -136,6 +137,17 @@ class Engine:
             self.release(leases, "shutdown")
         else:
             self.fetcher.put_back(self.leases.of_ours(leases))
+            self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        """Not now: the pool may be walking over its workers."""
+        if not self._pump_asked:
+            self._pump_asked = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_asked = False
+        self.fetcher.pump()
 
     def changed(self) -> None:
         self.changes.set()

@@ -199,6 +199,17 @@ class Owner:
         if self.loop.faults:
             raise self.loop.faults[0]
 
+    def hands_out(self) -> None:
+        """After a turn of its loop no fresh job is held beside a worker that could start it."""
+        if not self.well or not len(self.engine.fetcher):
+            return
+        engine = self.engine
+        if engine._checking_after_gap or engine.committer.overfull or engine.watchdog.late():
+            return
+        idle = [worker.number for worker in self.pool.open_workers() if not worker.sent]
+        fresh = any(lane.fresh for lane in engine.fetcher._lanes.values())
+        holds(not idle or not fresh, "jobs are held beside idle workers:", self, idle)
+
     def books_agree(self) -> None:
         """What is held here is either waiting in a lane, at a worker, or on its way into the store."""
         held = [lease for lane in self.engine.fetcher._lanes.values() for lease in lane.everything()]

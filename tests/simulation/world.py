@@ -208,6 +208,7 @@ class World:
             owner.loop.turn()
             if owner.loop.faults:
                 owner.check()
+            owner.hands_out()
             if owner.alive and hasattr(owner, "hand"):
                 owner.hand.look()
         else:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from supervisor.engine.watchdog import CAPTIVE_AFTER
 from supervisor.events import JobsSettled, JobStarted
 from supervisor.stores.memory import MemoryStore
 from tests.unit.fakes import FakeChild
@@ -103,3 +104,18 @@ def test_a_retry_that_came_due_during_its_commit_is_looked_for_though_another_is
     slow.writer.eager = True
     slow.loop.advance(0.0)
     assert slow.state(soon) == "in_flight"
+
+
+def test_jobs_freed_from_behind_a_long_one_go_to_a_worker_that_idles() -> None:
+    here = Virtual(workers=2)
+    here.pool.times.learn("work", [0.0001])
+    here.serve()
+    here.enqueue(*["work"] * 8)
+    here.ring()
+    busy, idle = here.pool.workers.values()
+    busy.child.start_next()  # type: ignore[attr-defined]
+    while idle.sent:
+        idle.child.run_next()  # type: ignore[attr-defined]
+    freed = [lease.id for lease in busy.sent][1:]
+    here.loop.advance(CAPTIVE_AFTER + 0.001)
+    assert [lease.id for lease in idle.sent] == freed[:1]

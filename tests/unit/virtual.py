@@ -107,6 +107,9 @@ class VirtualLoop(FakeTimer):
             raise
         awaited.add_done_callback(lambda _: self._go_on(work, task))
 
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> Any:
+        return self.call_later(0.0, callback, *args)
+
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         pass
 
