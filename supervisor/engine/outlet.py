@@ -85,15 +85,23 @@ class Outlet:
     async def publish(self, letters: Sequence[Mapping[str, Any]], until: float) -> frozenset[int]:
         """The ids that the sink has accepted. Raises TimeoutError after PUBLISH_SECONDS, and soon while an earlier publish
         still hangs; ClaimEnded instead of beginning later than `until`, by the loop's clock; whatever the sink raises."""
-        if self._under_way is not None and not await _ends(self._under_way, TURN_SECONDS):
-            raise TimeoutError("still busy with an earlier publish")
+        await self._turn()
         own = deepcopy(list(letters))  # a sink may change what it is given
         if asyncio.get_running_loop().time() >= until:
             raise ClaimEnded
-        self._under_way = self._calls.call(lambda: frozenset(self._sink.publish(own)))
-        if not await _ends(self._under_way, PUBLISH_SECONDS):
+        answer = self._under_way = self._calls.call(lambda: frozenset(self._sink.publish(own)))
+        answer.add_done_callback(_ask_for_error)
+        if not await _ends(answer, PUBLISH_SECONDS):
             raise TimeoutError(f"no answer within {PUBLISH_SECONDS:g}s")
-        return self._under_way.result()
+        return answer.result()
+
+    async def _turn(self) -> None:
+        """Several may wait for it: whoever is late waits for the next."""
+        loop = asyncio.get_running_loop()
+        last = loop.time() + TURN_SECONDS
+        while (earlier := self._under_way) is not None and not earlier.done():
+            if not await _ends(earlier, last - loop.time()):
+                raise TimeoutError("still busy with an earlier publish")
 
     def delay(self) -> float:
         """Seconds until the next try, after `failures` in a row."""
@@ -103,7 +111,7 @@ class Outlet:
     async def close(self) -> None:
         """After a publish under way. What the sink raises is told to nobody."""
         closed = self._calls.call(self._sink.close)
-        closed.add_done_callback(lambda closed: closed.cancelled() or closed.exception())
+        closed.add_done_callback(_ask_for_error)
         self._calls.end()
         await asyncio.wait([closed])
 
@@ -111,3 +119,9 @@ class Outlet:
 async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:
     done, _ = await asyncio.wait([work], timeout=seconds)
     return bool(done)
+
+
+def _ask_for_error(answer: asyncio.Future[Any]) -> None:
+    """asyncio takes an error that nobody has asked for to be a fault, and a fault ends the supervisor."""
+    if not answer.cancelled():
+        answer.exception()
