@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from supervisor.engine.outlet import ClaimEnded, Outlet
+from supervisor.engine.outlet import TURN_SECONDS, Busy, ClaimEnded, Outlet
 from supervisor.engine.pace import USUAL, Pace
 from supervisor.engine.writer import Abandoned, Writer
 from supervisor.events import Bus, LettersFailed, LettersPublished, LettersStale
@@ -80,11 +80,15 @@ class DeadLetters:
     async def _run(self) -> None:
         while not self._ending:
             self._more.clear()
-            letters, until = await self._writer.submit(self._claim)
+            letters, until = await self._writer.submit(self._claim) if self._any_free() else ((), 0.0)
             if letters:
                 await self._begin(letters, until)
             else:
                 await self._rest()
+
+    def _any_free(self) -> bool:
+        """While every sink is busy, letters are better left in the store."""
+        return any(outlet.free for outlet in self._outlets)
 
     def _claim(self, store: Store) -> tuple[Sequence[Letter], float]:
         """Letters, and until when they are ours alone."""
@@ -124,10 +128,9 @@ class DeadLetters:
 
     async def _publish(self, letters: Sequence[Letter], until: float) -> None:
         await self._deliver_complete([letter for letter in letters if self._wanted <= letter.accepted])
-        refused = await asyncio.gather(*(self._offer(outlet, letters, until) for outlet in self._outlets))
         late: dict[int, float] = {}
-        for outlet, ids in zip(self._outlets, refused, strict=True):
-            late.update({id: max(late.get(id, 0.0), outlet.delay()) for id in ids})
+        for waits in await asyncio.gather(*(self._offer(outlet, letters, until) for outlet in self._outlets)):
+            late.update({id: min(late.get(id, wait), wait) for id, wait in waits.items()})
         for delay in set(late.values()):
             again = [letter for letter in letters if late.get(letter.id) == delay]
             await self._writer.submit(lambda store, again=again, delay=delay: store.postpone(again, delay))  # type: ignore[misc]
@@ -138,19 +141,22 @@ class DeadLetters:
         if letters:
             await self._note_accepted(letters, self._outlets[0].name)
 
-    async def _offer(self, outlet: Outlet, letters: Sequence[Letter], until: float) -> list[int]:
-        """Publish what this sink has not accepted yet; gives the ids it still has not."""
+    async def _offer(self, outlet: Outlet, letters: Sequence[Letter], until: float) -> dict[int, float]:
+        """Publish what this sink has not accepted yet; gives, for each id that it still has not, the seconds that it is to
+        wait for this sink. What did not get its turn is no failure."""
         missing = [letter for letter in letters if outlet.name not in letter.accepted]
         if not missing:
-            return []
+            return {}
         error = "not accepted"
         accepted: frozenset[int] = frozenset()
         try:
             jobs = [letter.job for letter in missing]
             accepted = await outlet.publish(jobs, until)
+        except Busy:
+            return {letter.id: TURN_SECONDS for letter in missing}
         except ClaimEnded:
             self._bus.emit(LettersStale(outlet.name, [letter.id for letter in missing], "claim"))
-            return []
+            return {}
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
         taken = [letter for letter in missing if letter.id in accepted]
@@ -161,7 +167,8 @@ class DeadLetters:
                 self._bus.emit(LettersStale(outlet.name, stale, "acceptance"))
         left = [letter.id for letter in missing if letter.id not in accepted]
         self._note(outlet, left, error)
-        return left
+        self.look()
+        return dict.fromkeys(left, outlet.delay())
 
     async def _note_accepted(self, letters: Sequence[Letter], sink: str) -> list[int]:
         """Gives the stale ids. What others have locked in the store is noted later: the sink has it, and nothing waits for it."""

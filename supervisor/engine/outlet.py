@@ -20,6 +20,10 @@ class ClaimEnded(Exception):
     """The letters were claimed too long ago: another supervisor may be publishing them."""
 
 
+class Busy(Exception):
+    """It was not this publish's turn in time; the sink is well, as far as is known."""
+
+
 class Call(NamedTuple):
     work: Callable[[], Any]
     answer: asyncio.Future[Any]
@@ -81,17 +85,32 @@ class Outlet:
         self._sink = sink
         self._calls = caller(name)
         self._under_way: asyncio.Future[frozenset[int]] | None = None
+        self._overdue = False
+
+    @property
+    def free(self) -> bool:
+        """A publish would be begun, or the sink known to hang."""
+        return self.hangs or self._under_way is None or self._under_way.done()
+
+    @property
+    def hangs(self) -> bool:
+        """A publish that was told as timed out still goes on."""
+        return self._overdue and self._under_way is not None and not self._under_way.done()
 
     async def publish(self, letters: Sequence[Mapping[str, Any]], until: float) -> frozenset[int]:
-        """The ids that the sink has accepted. Raises TimeoutError after PUBLISH_SECONDS, and soon while an earlier publish
-        still hangs; ClaimEnded instead of beginning later than `until`, by the loop's clock; whatever the sink raises."""
+        """The ids that the sink has accepted. Raises Busy if an earlier publish goes on; TimeoutError after PUBLISH_SECONDS,
+        and soon while an earlier one hangs that long; ClaimEnded instead of beginning later than `until`, by the loop's
+        clock; whatever the sink raises."""
         await self._turn()
         own = deepcopy(list(letters))  # a sink may change what it is given
         if asyncio.get_running_loop().time() >= until:
             raise ClaimEnded
-        answer = self._under_way = self._calls.call(lambda: frozenset(self._sink.publish(own)))
+        self._overdue = False
+        answer: asyncio.Future[frozenset[int]] = self._calls.call(lambda: frozenset(self._sink.publish(own)))
         answer.add_done_callback(_ask_for_error)
+        self._under_way = answer
         if not await _ends(answer, PUBLISH_SECONDS):
+            self._overdue = True
             raise TimeoutError(f"no answer within {PUBLISH_SECONDS:g}s")
         return answer.result()
 
@@ -101,7 +120,7 @@ class Outlet:
         last = loop.time() + TURN_SECONDS
         while (earlier := self._under_way) is not None and not earlier.done():
             if not await _ends(earlier, last - loop.time()):
-                raise TimeoutError("still busy with an earlier publish")
+                raise TimeoutError("still busy with an earlier publish") if self.hangs else Busy
 
     def delay(self) -> float:
         """Seconds until the next try, after `failures` in a row."""

@@ -1,0 +1,92 @@
+"""Sinks that are slow or down, and letters that make them raise: what is well gets on. On a loop whose clock jumps."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from supervisor.engine.dead_letters import DeadLetters
+from supervisor.engine.outlet import PUBLISH_SECONDS, TURN_SECONDS, Outlet
+from supervisor.events import LettersFailed
+from tests.unit.test_dead_letters import Here, play  # noqa: F401
+from tests.unit.test_outlet import SlowCaller
+
+SLOW = 6.0
+
+
+class Counting:
+    """Takes what is not `bad`, and raises for the rest; for all, while it is down."""
+
+    def __init__(self) -> None:
+        self.bad: set[int] = set()
+        self.down = False
+        self.calls: list[list[int]] = []
+        self.taken: list[int] = []
+
+    def publish(self, letters: Any) -> Any:
+        ids = [letter["id"] for letter in letters]
+        self.calls.append(ids)
+        if self.down or self.bad.intersection(ids):
+            raise OSError("413 too large")
+        self.taken += ids
+        return ids
+
+    def close(self) -> None:
+        pass
+
+
+def publish(here: Here, *sinks: tuple[Counting, float]) -> DeadLetters:
+    """Each sink with the seconds that a call of it takes."""
+    return here.publish(
+        *(
+            Outlet(f"sink {number}", sink, lambda _, seconds=seconds: SlowCaller(here.loop, seconds))  # type: ignore[misc]
+            for number, (sink, seconds) in enumerate(sinks)
+        )
+    )
+
+
+def failed(here: Here) -> list[LettersFailed]:
+    return [event for event in here.events if isinstance(event, LettersFailed)]
+
+
+def test_letters_that_wait_for_a_slow_sink_have_not_failed(play: Any) -> None:  # noqa: F811
+    async def scene(here: Here) -> None:
+        ids = here.die(500)
+        slow = Counting()
+        letters = publish(here, (slow, SLOW))
+        while not letters.quiet:
+            assert letters.failing == {}
+            await asyncio.sleep(1.0)
+        assert sorted(slow.taken) == ids
+        assert (len(slow.calls), failed(here)) == (5, [])
+
+    play(scene)
+
+
+def test_a_slow_sink_beside_a_quick_one_has_not_failed_and_is_never_left_idle_for_long(play: Any) -> None:  # noqa: F811
+    async def scene(here: Here) -> None:
+        ids = here.die(500)
+        slow, quick = Counting(), Counting()
+        letters = publish(here, (slow, SLOW), (quick, 0.0))
+        began = here.loop.time()
+        await asyncio.sleep(SLOW)
+        assert sorted(quick.taken) == ids
+        while not letters.quiet:
+            assert letters.failing == {}
+            await asyncio.sleep(1.0)
+        assert sorted(slow.taken) == ids
+        assert failed(here) == []
+        assert here.loop.time() - began < 5 * SLOW + 10.0
+
+    play(scene)
+
+
+def test_a_sink_that_hangs_is_told_to_fail_and_what_waits_for_it_with_it(play: Any) -> None:  # noqa: F811
+    async def scene(here: Here) -> None:
+        here.die(200)
+        letters = publish(here, (Counting(), 10 * PUBLISH_SECONDS), (Counting(), 0.0))
+        await asyncio.sleep(PUBLISH_SECONDS + 4 * TURN_SECONDS)
+        assert "TimeoutError" in letters.failing["sink 0"]
+        assert "sink 1" not in letters.failing
+
+    play(scene)
