@@ -34,7 +34,8 @@ class Sink(Protocol):
     """
 
     def publish(self, letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
-        """Store the letters; give the ids of those that are safely there. Whatever is left out or raises is offered again."""
+        """Store the letters; give the ids of those that are safely there. What is left out is offered again, and if it raises
+        all are, in smaller and smaller parts: one bad letter holds back no other."""
 
     def close(self) -> None:
         """Called once, after the last publish."""

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from supervisor.engine.outlet import TURN_SECONDS, Busy, ClaimEnded, Outlet
+from supervisor.engine.outlet import Busy, ClaimEnded, Outlet, delay_after
 from supervisor.engine.pace import USUAL, Pace
+from supervisor.engine.parts import Parts
 from supervisor.engine.writer import Abandoned, Writer
 from supervisor.events import Bus, LettersFailed, LettersPublished, LettersStale
 from supervisor.stores.base import Letter, RowsLocked, Store
@@ -87,7 +88,7 @@ class DeadLetters:
                 await self._rest()
 
     def _any_free(self) -> bool:
-        """While every sink is busy, letters are better left in the store."""
+        """While every sink is busy or rests, letters are better left in the store."""
         return any(outlet.free for outlet in self._outlets)
 
     def _claim(self, store: Store) -> tuple[Sequence[Letter], float]:
@@ -143,32 +144,45 @@ class DeadLetters:
 
     async def _offer(self, outlet: Outlet, letters: Sequence[Letter], until: float) -> dict[int, float]:
         """Publish what this sink has not accepted yet; gives, for each id that it still has not, the seconds that it is to
-        wait for this sink. What did not get its turn is no failure."""
+        wait for this sink."""
         missing = [letter for letter in letters if outlet.name not in letter.accepted]
         if not missing:
             return {}
-        error = "not accepted"
-        accepted: frozenset[int] = frozenset()
-        try:
-            jobs = [letter.job for letter in missing]
-            accepted = await outlet.publish(jobs, until)
-        except Busy:
-            return {letter.id: TURN_SECONDS for letter in missing}
-        except ClaimEnded:
-            self._bus.emit(LettersStale(outlet.name, [letter.id for letter in missing], "claim"))
+        if outlet.rests:
+            return {letter.id: outlet.delay() for letter in missing}
+        parts = Parts(missing, outlet.failures)
+        claimed = await self._offer_parts(outlet, parts, until)
+        self._note(outlet, parts)
+        if not claimed:
             return {}
+        waits = {letter.id: outlet.rest() for letter in parts.left}
+        return waits | {letter.id: delay_after(letter.tries) for letter in parts.refused}
+
+    async def _offer_parts(self, outlet: Outlet, parts: Parts, until: float) -> bool:
+        """False if the claim ended meanwhile. What did not get its turn is no failure."""
+        try:
+            while (part := parts.next()) and not (parts.offered and (self._ending or outlet.hangs)):
+                await self._offer_part(outlet, parts, part, until)
+        except Busy:
+            pass
+        except ClaimEnded:
+            self._bus.emit(LettersStale(outlet.name, [letter.id for letter in parts.left], "claim"))
+            return False
+        return True
+
+    async def _offer_part(self, outlet: Outlet, parts: Parts, part: Sequence[Letter], until: float) -> None:
+        try:
+            accepted = await outlet.publish([letter.job for letter in part], until)
+        except (Busy, ClaimEnded):
+            raise
         except Exception as failure:
-            error = f"{type(failure).__name__}: {failure}"
-        taken = [letter for letter in missing if letter.id in accepted]
-        if taken:
+            parts.note_raised(part, f"{type(failure).__name__}: {failure}")
+            return
+        if taken := parts.note(part, accepted):
             stale = await self._note_accepted(taken, outlet.name)
             self._bus.emit(LettersPublished(outlet.name, [letter.id for letter in taken]))
             if stale:
                 self._bus.emit(LettersStale(outlet.name, stale, "acceptance"))
-        left = [letter.id for letter in missing if letter.id not in accepted]
-        self._note(outlet, left, error)
-        self.look()
-        return dict.fromkeys(left, outlet.delay())
 
     async def _note_accepted(self, letters: Sequence[Letter], sink: str) -> list[int]:
         """Gives the stale ids. What others have locked in the store is noted later: the sink has it, and nothing waits for it."""
@@ -197,11 +211,19 @@ class DeadLetters:
         stale, locked = await self._writer.submit(note)
         return stale, [letter for letter in letters if letter.id in locked]
 
-    def _note(self, outlet: Outlet, left: Sequence[int], error: str) -> None:
-        if left:
-            outlet.failures += 1
-            self._bus.emit(LettersFailed(outlet.name, left, error, outlet.delay()))
-            self.failing[outlet.name] = error
+    def _note(self, outlet: Outlet, parts: Parts) -> None:
+        if not parts.offered:
+            return
+        refused = parts.refused
+        outlet.note(accepted=bool(parts.accepted), refused=bool(refused))
+        if parts.accepted:
+            self.look()
         else:
-            outlet.failures = 0
+            self._loop.call_later(outlet.rest() + 0.01, self.look)
+        for delay in sorted({delay_after(letter.tries) for letter in refused}):
+            ids = [letter.id for letter in refused if delay_after(letter.tries) == delay]
+            self._bus.emit(LettersFailed(outlet.name, ids, parts.error, delay))
+        if refused:
+            self.failing[outlet.name] = parts.error
+        else:
             self.failing.pop(outlet.name, None)

@@ -14,6 +14,7 @@ from supervisor.hooks import Sink
 PUBLISH_SECONDS = 30.0
 TURN_SECONDS = 1.0
 RETRY_DELAYS = (1.0, 60.0)
+REST_MOST = 5.0
 
 
 class ClaimEnded(Exception):
@@ -86,11 +87,17 @@ class Outlet:
         self._calls = caller(name)
         self._under_way: asyncio.Future[frozenset[int]] | None = None
         self._overdue = False
+        self._rests_until = 0.0
+
+    @property
+    def rests(self) -> bool:
+        """It has failed just now: nothing is to be offered to it."""
+        return asyncio.get_running_loop().time() < self._rests_until
 
     @property
     def free(self) -> bool:
         """A publish would be begun, or the sink known to hang."""
-        return self.hangs or self._under_way is None or self._under_way.done()
+        return not self.rests and (self.hangs or self._under_way is None or self._under_way.done())
 
     @property
     def hangs(self) -> bool:
@@ -122,10 +129,22 @@ class Outlet:
             if not await _ends(earlier, last - loop.time()):
                 raise TimeoutError("still busy with an earlier publish") if self.hangs else Busy
 
+    def note(self, *, accepted: bool, refused: bool) -> None:
+        """What became of an offer: nothing accepted is a failure of the sink, which then rests."""
+        if accepted:
+            self.failures = max(0, self.failures - 1) if refused else 0
+            self._rests_until = 0.0
+        else:
+            self.failures += 1
+            self._rests_until = asyncio.get_running_loop().time() + self.rest()
+
     def delay(self) -> float:
-        """Seconds until the next try, after `failures` in a row."""
-        first, most = RETRY_DELAYS
-        return min(most, first * 2.0 ** min(max(0, self.failures - 1), 30))
+        """Seconds until letters that the sink was not offered, since it rests, are looked at again."""
+        return delay_after(self.failures)
+
+    def rest(self) -> float:
+        """Seconds until anything is offered to it again: not many, for it may be one letter that fails, and not the sink."""
+        return min(REST_MOST, self.delay())
 
     async def close(self) -> None:
         """After a publish under way. What the sink raises is told to nobody."""
@@ -133,6 +152,12 @@ class Outlet:
         closed.add_done_callback(_ask_for_error)
         self._calls.end()
         await asyncio.wait([closed])
+
+
+def delay_after(tries: int) -> float:
+    """Seconds until the next, after so many in a row that failed."""
+    first, most = RETRY_DELAYS
+    return min(most, first * 2.0 ** min(max(0, tries - 1), 30))
 
 
 async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:

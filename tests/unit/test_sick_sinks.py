@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from supervisor.engine.dead_letters import DeadLetters
-from supervisor.engine.outlet import PUBLISH_SECONDS, TURN_SECONDS, Outlet
+from supervisor.engine.outlet import PUBLISH_SECONDS, REST_MOST, Outlet
 from supervisor.events import LettersFailed
 from tests.unit.test_dead_letters import Here, play  # noqa: F401
 from tests.unit.test_outlet import SlowCaller
@@ -85,8 +85,45 @@ def test_a_sink_that_hangs_is_told_to_fail_and_what_waits_for_it_with_it(play: A
     async def scene(here: Here) -> None:
         here.die(200)
         letters = publish(here, (Counting(), 10 * PUBLISH_SECONDS), (Counting(), 0.0))
-        await asyncio.sleep(PUBLISH_SECONDS + 4 * TURN_SECONDS)
+        await asyncio.sleep(PUBLISH_SECONDS + 2 * REST_MOST)
         assert "TimeoutError" in letters.failing["sink 0"]
         assert "sink 1" not in letters.failing
+
+    play(scene)
+
+
+def test_one_letter_that_makes_a_sink_raise_holds_back_no_other(play: Any) -> None:  # noqa: F811
+    async def scene(here: Here) -> None:
+        ids = here.die(20)
+        strict = Counting()
+        strict.bad = {ids[10]}
+        letters = publish(here, (strict, 0.0))
+        await asyncio.sleep(0.5)
+        assert [id for id in ids if here.letter(id) == "pending"] == [ids[10]]
+        assert [event.ids for event in failed(here)] == [[ids[10]]]
+        assert letters.failing == {"sink 0": "OSError: 413 too large"}
+        await asyncio.sleep(3600.0)
+        assert strict.calls.count([ids[10]]) < 80
+        (late,) = here.die()
+        letters.look()
+        await asyncio.sleep(REST_MOST)
+        assert here.letter(late) == "delivered"
+
+    play(scene)
+
+
+def test_a_sink_that_is_down_is_called_now_and_then_however_many_letters_wait(play: Any) -> None:  # noqa: F811
+    async def scene(here: Here) -> None:
+        ids = here.die(2000)
+        down = Counting()
+        down.down = True
+        letters = publish(here, (down, 0.0))
+        await asyncio.sleep(600.0)
+        assert "OSError" in letters.failing["sink 0"]
+        assert len(down.calls) <= 3 * (600.0 / REST_MOST + 5)
+        down.down = False
+        await asyncio.sleep(90.0)
+        assert sorted(down.taken) == ids
+        assert letters.failing == {}
 
     play(scene)
