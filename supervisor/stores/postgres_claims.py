@@ -318,10 +318,10 @@ class Claims(Locks):
             row[4], row[5] = payload, headers
         return rows if len(fit) == len(heavy) else rows[: rows.index(heavy[len(fit)])]
 
-    def as_fit(self, ids: list[int]) -> list[int]:
+    def as_fit(self, ids: list[int], lengths: str = LENGTHS) -> list[int]:
         """The first of these jobs, as many as are within CLAIM_LENGTH together; at least one."""
         room = CLAIM_LENGTH
-        for place, length in enumerate(self.column(LENGTHS, array(ids))):
+        for place, length in enumerate(self.column(lengths, array(ids))):
             room -= length
             if room < 0:
                 return ids[: max(1, place)]

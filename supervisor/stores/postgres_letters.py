@@ -9,12 +9,16 @@ import orjson
 from supervisor.stores.base import Letter, RowsLocked
 from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
 from supervisor.stores.postgres_asking import Asking
-from supervisor.stores.postgres_claims import NOW
+from supervisor.stores.postgres_claims import LENGTH, LENGTHS, NOW
 from supervisor.stores.postgres_db import Row, array, packed
 from supervisor.stores.shapes import microseconds
 
 DUE_LETTERS = f"""select job_id from {{s}}.letters where state = {PENDING} and due_at <= {NOW}
   order by due_at, job_id limit $1 for no key update skip locked"""
+LENGTHS_SHOWN = LENGTHS.replace(
+    LENGTH,
+    f"{LENGTH} + coalesce((select sum(octet_length(record)) from {{s}}.attempts where job_id = jobs.id), 0)::bigint",
+)
 CLAIM_LETTERS = f"""update {{s}}.letters set token = token + 1, tries = tries + 1, owner = $1, due_at = {NOW} + $2
   where job_id = any($3::bigint[]) returning job_id, token, tries, accepted"""
 CLAIMED = f"""select job_id, letters.state, accepted from unnest($1::bigint[], $2::bigint[]) as it(id, token)
@@ -31,7 +35,7 @@ class Letters(Asking):
             ids = self.column(DUE_LETTERS, limit)
             if not ids:
                 return []
-            ids = self.as_fit(ids)
+            ids = self.as_fit(ids, LENGTHS_SHOWN)
             claimed = {row[0]: row for row in self.rows(CLAIM_LETTERS, self.owner_id, microseconds(ttl), array(ids))}
             jobs = {job["id"]: job for job in self.jobs_shown(ids)}
             return [_letter(claimed[id], jobs[id]) for id in ids if id in jobs]

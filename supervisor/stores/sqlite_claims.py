@@ -173,11 +173,11 @@ class Claims(Policies):
             row[4], row[5] = payload, headers
         return rows if len(fit) == len(heavy) else rows[: rows.index(heavy[len(fit)])]
 
-    def as_fit(self, ids: list[int]) -> list[int]:
+    def as_fit(self, ids: list[int], weight: str = LENGTH, at_once: int = _WEIGHED) -> list[int]:
         """The first of these jobs, as many as are within CLAIM_LENGTH together; at least one."""
         room = CLAIM_LENGTH
-        for start in range(0, len(ids), _WEIGHED):
-            lengths = self.column(LENGTH, BY_ID, packed(ids[start : start + _WEIGHED]))
+        for start in range(0, len(ids), at_once):
+            lengths = self.column(weight, BY_ID, packed(ids[start : start + at_once]))
             for place, length in enumerate(lengths, start):
                 room -= length
                 if room < 0:

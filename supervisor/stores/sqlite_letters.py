@@ -11,9 +11,12 @@ from supervisor.stores.base import Letter
 from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
 from supervisor.stores.shapes import microseconds
 from supervisor.stores.sqlite_asking import Asking
+from supervisor.stores.sqlite_claims import LENGTH
 from supervisor.stores.sqlite_db import packed
 
 DUE_LETTERS = f"""(select job_id from letters where state = {PENDING} and due_at <= ? order by due_at limit ?)"""
+LENGTH_SHOWN = f"{LENGTH} + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0)"
+WEIGHED_AT_ONCE = 8  # to weigh attempts is to read them
 CLAIM_LETTERS = """update letters set token = token + 1, tries = tries + 1, owner = ?, due_at = ?
   where job_id in (select value from json_each(?))"""
 _LETTERS = "json_each(?) as it cross join letters on letters.job_id = it.value"
@@ -31,7 +34,7 @@ class Letters(Asking):
             ids = self.column("job_id", DUE_LETTERS, now, limit)
             if not ids:
                 return []
-            ids = self.as_fit(ids)
+            ids = self.as_fit(ids, LENGTH_SHOWN, WEIGHED_AT_ONCE)
             batch = packed(ids)
             self.run(CLAIM_LETTERS, self.owner_id, now + microseconds(ttl), batch)
             rows = self.rows("job_id, token, tries, json(accepted)", _LETTERS, batch)

@@ -64,6 +64,7 @@ STATEMENTS = {
     "due within": (asking.DUE_BY, (10**15, "{q1,q2}", 1), {"scheduled"}),
     "pending letters": (asking.PENDING_LETTERS, (1,), {"pending_letters"}),
     "letters": (letters.DUE_LETTERS, (10,), {"pending_letters"}),
+    "weighed letters": (letters.LENGTHS_SHOWN, ("{1,2}",), {"jobs_pkey", "attempts_of"}),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from supervisor.stores.base import EnqueueRow
 from supervisor.stores.postgres import PostgresStore
 from supervisor.stores.postgres_link import Link
-from tests.stores.shelf import ON_POSTGRESQL
+from tests.stores.shelf import ON_POSTGRESQL, dead, letters, put, take
 
 pytestmark = ON_POSTGRESQL
 
@@ -64,3 +64,12 @@ def test_more_than_a_slow_line_takes_at_once_is_enqueued(shelf, slow_url, n, mon
     assert shelf.sql("select array_agg(id order by id) from {s}.jobs").fetchone() == (ids,)
     shelf.check()
     far.close()
+
+
+def test_dead_letters_come_as_many_at_once_as_can_be_held_with_their_attempts(store, monkeypatch):
+    monkeypatch.setattr("supervisor.stores.postgres_claims.CLAIM_LENGTH", 15_000)
+    ids = put(store, *["mail"] * 6)
+    records = [*["x" * 4_000] * 5, "x" * 16_000]
+    outcomes = [dead(lease, stderr=record) for lease, record in zip(take(store), records, strict=True)]
+    assert store.settle(outcomes) == []
+    assert [[letter.id for letter in letters(store)] for _ in range(4)] == [ids[:3], ids[3:5], ids[5:], []]

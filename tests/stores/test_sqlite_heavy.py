@@ -46,3 +46,12 @@ def test_dead_letters_come_as_many_at_once_as_can_be_held(store, monkeypatch):
     while leases := take(store):
         assert store.settle([dead(lease) for lease in leases]) == []
     assert [[letter.id for letter in letters(store)] for _ in range(3)] == [ids[:3], ids[3:], []]
+
+
+def test_the_attempts_of_dead_letters_weigh_too(store, monkeypatch):
+    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 15_000)
+    ids = enqueue_sized(store, *[10] * 6)
+    records = [*["x" * 4_000] * 5, "x" * 16_000]
+    outcomes = [dead(lease, stderr=record) for lease, record in zip(take(store), records, strict=True)]
+    assert store.settle(outcomes) == []
+    assert [[letter.id for letter in letters(store)] for _ in range(4)] == [ids[:3], ids[3:5], ids[5:], []]
