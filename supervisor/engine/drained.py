@@ -17,8 +17,9 @@ ASKED_AT_ONCE = 500
 
 
 async def until_drained(engine: Engine, letters: DeadLetters, latest: float | None, grace: float) -> None:
-    """Until the served, unpaused queues have nothing left (due by `latest`, by the store's clock, if given), or only what this run can't do: jobs whose handler no plugin
-    serves, or letters that no sink has taken for `grace` seconds with nothing else to do."""
+    """Until the served, unpaused queues have nothing left (due by `latest`, by the store's clock, if given), or only what this
+    run can't do: jobs whose handler no plugin serves, or letters that no sink has taken for `grace` seconds with nothing else
+    to do."""
     loop = asyncio.get_running_loop()
     stuck_since: float | None = None
     while True:
