@@ -343,6 +343,8 @@ def _prepare_file(path: Path, create: bool) -> None:
 
 def _is_there(path: Path) -> bool:
     try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            beside(path, "-journal").lstat()  # the longest name that SQLite gives a file
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return False
