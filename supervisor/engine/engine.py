@@ -337,10 +337,6 @@ class Engine:
 
     # changes while it runs
 
-    def resize(self, workers: int) -> None:
-        self.pool.count = workers
-        self.pool.fill()
-
     def newly_broken(self, reports: Sequence[SourceReport]) -> tuple[str, ...]:
         """Files that served before and no longer do, each with its error."""
         serving = {report.source for report in self._reports if report.error is None}

@@ -104,6 +104,10 @@ class Supervisor:
         self._loop.set_exception_handler(self._on_exception)
         self._stop = StopRequest()
         self._reload_asked = asyncio.Event()
+        workers = self.settings.workers
+        self._pool = Pool(
+            workers.count, self._bus, self._loop, max_jobs=workers.max_jobs, max_memory=workers.max_memory
+        )
         self._inbox = SignalInbox(self._loop, self._stop, self._signals())
         self.plugins = PluginManager(self._hook_failed)
         self._hooks: HookThread | None = None
@@ -157,10 +161,6 @@ class Supervisor:
     async def _start(self) -> None:
         built_in = self.settings.store.scheme in BUILT_IN
         owner_fd = await self._join() if built_in else None
-        workers = self.settings.workers
-        self._pool = Pool(
-            workers.count, self._bus, self._loop, max_jobs=workers.max_jobs, max_memory=workers.max_memory
-        )
         children = self._make_children(self.settings, owner_fd)
         self._children.append(children)
         reports = await children.start()
@@ -278,8 +278,8 @@ class Supervisor:
     # what signals ask for
 
     def _resize(self, by: int) -> None:
-        if self._engine is not None and not self._stop.asked.is_set():
-            self._engine.resize(max(1, self._pool.count + by))
+        if not self._stop.asked.is_set():
+            self._pool.resize(max(1, self._pool.count + by))
 
     def _dump_status(self) -> None:
         if self._engine is not None:

@@ -84,6 +84,11 @@ class Pool:
 
     # filling places
 
+    def resize(self, count: int) -> None:
+        """Before it is opened, it is opened with so many."""
+        self.count = count
+        self.fill()
+
     def fill(self) -> None:
         """Fork until there are as many workers as wanted; retire those too many."""
         if self.stopping or not self._opened:

@@ -186,7 +186,7 @@ class Owner:
 
     def resize(self, workers: int) -> None:
         if self.started and not self.ending:
-            self.engine.resize(workers)
+            self.engine.pool.resize(workers)
 
     def vanish(self) -> None:
         """kill -9: nothing of it goes on, and its children die with it."""

@@ -250,6 +250,22 @@ def test_one_worker_more_and_one_fewer_but_never_none(command: Command) -> None:
     assert result(command) == 1
 
 
+def test_one_worker_more_asked_for_at_the_start_comes_with_the_others(command: Command) -> None:
+    slow = """
+        import os, time
+        open("importing", "w").close()
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+    """
+    command.write(config="workers: {count: 1}\n", plugins={**plugin(1), "slow.py": slow})
+    run = command.run()
+    wait_for((command.folder / "importing").exists)
+    run.signal(signal.SIGTTIN)
+    (command.folder / "go").touch()
+    run.says("supervisor started")
+    wait_workers(command, 2)
+
+
 def test_a_worker_too_many_finishes_its_job(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\n")
     ids = [command.enqueue("gated") for _ in range(2)]

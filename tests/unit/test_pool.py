@@ -432,16 +432,14 @@ def test_fewer_workers_are_wanted_idle_ones_go_first() -> None:
     here = Setup(count=2)
     busy, _ = here.pool.workers.values()
     here.pool.send(busy, [make_lease(1)])
-    here.pool.count = 1
-    here.pool.fill()
+    here.pool.resize(1)
     assert (here.children.forked[0].retired, here.children.forked[1].retired) == (False, True)
 
 
 def test_more_workers_asked_for_before_there_is_a_nursery_come_with_it() -> None:
     here = Setup(count=1)
     pool = Pool(1, here.bus, here.timer)
-    pool.count = 3
-    pool.fill()
+    pool.resize(3)
     pool.open(here.children, here.heard)
     assert len(pool.workers) == 3
 
@@ -480,8 +478,7 @@ def test_new_settings_wait_for_no_delay_that_the_old_ones_earned() -> None:
 
 def test_workers_that_the_new_nursery_is_yet_to_bear_are_new_already() -> None:
     here = Setup()
-    here.pool.count = 2
-    here.pool.fill()
+    here.pool.resize(2)
     born, unborn = here.children.forked
     unborn.pid = None
     here.pool.renew(here.children)
