@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from tests.system.command import Command
 
 # Rights bind root too, once it has no leave to pass over them.
 BOUND = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+pytestmark = pytest.mark.skipif(bool(BOUND) and shutil.which(BOUND[0]) is None, reason="root, and no setpriv here")
 
 COMMANDS = [["status"], ["check"], ["enqueue", "mail"], ["run"]]
 
