@@ -176,8 +176,9 @@ class Supervisor:
         while True:
             self._joining = self._loop.run_in_executor(None, self._join_now)
             self._joining.add_done_callback(_note_error)  # told to end meanwhile, nobody else asks for it
+            await asyncio.wait((self._joining,))  # a shield tells the loop's handler of what is raised after a cancel
             try:
-                return await asyncio.shield(self._joining)
+                return self._joining.result()
             except StoreBroken:
                 raise
             except StoreAway as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -147,3 +148,33 @@ def test_whatever_reading_the_config_again_raises_the_old_one_stays() -> None:
         assert supervisor.settings is old
 
     asyncio.run(scene())
+
+
+def test_a_join_that_fails_after_the_end_was_asked_for_is_no_fault() -> None:
+    """Python 3.14 tells the loop's handler what is raised behind a shield that was cancelled."""
+    begun, cancelled = threading.Event(), threading.Event()
+
+    def join() -> int | None:
+        begun.set()
+        cancelled.wait(30)
+        raise StoreAway("nobody there")
+
+    async def scene() -> None:
+        supervisor = Supervisor(Settings())
+        supervisor._loop = asyncio.get_running_loop()
+        faults: list[object] = []
+        supervisor._loop.set_exception_handler(lambda _, context: faults.append(context))
+        supervisor._join_now = join  # type: ignore[method-assign]
+        joining = asyncio.ensure_future(supervisor._join())
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        joining.cancel()
+        await asyncio.wait([joining])
+        cancelled.set()
+        assert supervisor._joining is not None
+        await asyncio.wait([supervisor._joining])
+        await asyncio.sleep(0)
+        assert joining.cancelled() and not supervisor._joining.cancelled()
+        assert faults == []
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
