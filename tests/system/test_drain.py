@@ -211,17 +211,17 @@ def test_a_signal_ends_a_drain_and_says_what_is_left(command: Command) -> None:
 
 
 def test_a_handler_that_a_reload_brings_is_waited_for(command: Command) -> None:
-    gated = """
+    held = """
         import os, time
         from supervisor import handler
 
         @handler
-        def gated(job):
+        def held(job):
             while not os.path.exists("gate"):
                 time.sleep(0.01)
     """
-    command.write(config="workers: {count: 1}\nretry: {backoff: {max: 3s}}\n", plugins={"gated.py": gated})
-    ids = [command.enqueue(name) for name in ("noop", "gated")]
+    command.write(config="workers: {count: 1}\nretry: {backoff: {max: 3s}}\n", plugins={"held.py": held})
+    ids = [command.enqueue(name) for name in ("noop", "held")]
     run = command.run("--drain")
     run.says("handler=noop unknown_handler")
     command.write(plugins=JOBS)
