@@ -23,6 +23,7 @@ class Turns:
         self._credit: dict[tuple[int, str], tuple[Any, Fraction]] = {}
         self._passed: Counter[tuple[int, int]] = Counter()
         self._paid: set[tuple[int, int]] = set()
+        self._again: set[tuple[int, int]] = set()  # taken back: they went before those that wait now, and go again
 
     def dispatched(self, owner: Owner, leases: Sequence[Lease]) -> None:
         for lease in leases:
@@ -32,6 +33,7 @@ class Turns:
 
     def taken_back(self, owner: Owner, leases: Sequence[Lease]) -> None:
         """Unstarted: what was paid for them is paid back."""
+        self._again.update((lease.id, lease.token) for lease in leases)
         for lease in leases:
             key = owner.number, lease.queue
             if (lease.id, lease.token) in self._paid and key in self._credit:
@@ -51,6 +53,8 @@ class Turns:
                 self._paid.add((lease.id, lease.token))
                 credit -= 1
                 holds(credit >= 0, "retries took more than their share:", owner, lease)
+        elif (lease.id, lease.token) in self._again:
+            self._again.remove((lease.id, lease.token))
         elif lane.retries and lease.priority < retry.urgent and not self._limited(owner):
             first = lane.retries[0]
             self._passed[first.id, first.token] += 1
