@@ -288,8 +288,10 @@ class Engine:
         self.spawn(self._tell_lost(lost, killed, what))
 
     async def _tell_lost(self, lost: list[Lease], killed: Mapping[int, int], what: str) -> None:
-        """Cancelled, or taken over: the store is asked when all is killed. `killed` has pids, by job."""
-        cancelled = await self.writer.submit(lambda store: _cancelled(store, lost))
+        """Cancelled, or taken over: the store is asked when all is killed; of a crowd, only for what ran, since nothing else is
+        written meanwhile. `killed` has pids, by job."""
+        asked = lost if len(lost) <= CHECK_AT_MOST else [lease for lease in lost if lease.id in killed]
+        cancelled = await self.writer.submit(lambda store: _cancelled(store, asked))
         stale = [lease for lease in lost if lease.id not in cancelled]
         if stale:
             self._bus.emit(JobsStale(stale, what))

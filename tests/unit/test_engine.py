@@ -217,6 +217,20 @@ def test_cancelled_jobs_are_told_as_cancelled_and_not_as_stale() -> None:
     assert lost(here) == [("cancelled", [ids[0]])]
 
 
+def test_of_a_crowd_the_store_is_asked_only_for_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.engine.engine.CHECK_AT_MOST", 2)
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 3)
+    here.serve()
+    here.child.start_next()
+    here.store.cancel(ids)
+    asked, get = [], here.store.get
+    monkeypatch.setattr(here.store, "get", lambda job: asked.append(job) or get(job))
+    here.engine.tick("running")
+    assert asked == ids[:1]
+    assert ("cancelled", ids[:1]) in lost(here)
+
+
 def test_a_job_that_another_supervisor_took_over_is_told_as_stale_and_not_as_cancelled() -> None:
     here = Virtual()
     (id,) = here.enqueue("work")
