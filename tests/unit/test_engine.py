@@ -220,8 +220,9 @@ def test_cancelled_jobs_are_told_as_cancelled_and_not_as_stale() -> None:
 def test_of_a_crowd_the_store_is_asked_only_for_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisor.engine.engine.CHECK_AT_MOST", 2)
     here = Virtual()
-    ids = here.enqueue(*["work"] * 3)
+    _, *ids = here.enqueue(*["work"] * 4)
     here.serve()
+    here.child.run_next(took=0.001)
     here.child.start_next()
     here.store.cancel(ids)
     asked, get = [], here.store.get
