@@ -4,11 +4,15 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 # A shell that runs this in the background, or `nohup`, has them ignored: so would all programs here.
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
+
+settings.register_profile("any machine", deadline=None)  # what a starved one takes says nothing of an example
+settings.load_profile("any machine")
 
 
 @pytest.hookimpl(optionalhook=True)
