@@ -99,7 +99,7 @@ def test_workers_are_remembered_between_batches(plugin: ModuleType, server: Serv
 def test_a_queue_that_is_left_out_has_none(plugin: ModuleType, server: Server) -> None:
     def sent(*seen: dict[str, tuple[int, int]]) -> list[str]:
         plugin.supervisor_events([events.QueuesSeen(waiting) for waiting in seen])
-        return [line for line in server.lines() if "queue" in line]
+        return sorted(line for line in server.lines() if "queue" in line)
 
     none = ["supervisor.queue.mail.fresh:0|g", "supervisor.queue.mail.retry:0|g"]
     assert sent({"mail": (37, 2)}) == ["supervisor.queue.mail.fresh:37|g", "supervisor.queue.mail.retry:2|g"]
