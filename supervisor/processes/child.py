@@ -32,7 +32,7 @@ class Home(Protocol):
     listener: Listener
 
     def is_ready(self, child: ProcessChild) -> None: ...
-    def drop_order(self, child: ProcessChild) -> None: ...
+    def drop_order(self, child: ProcessChild) -> bool: ...
     def reap(self, child: ProcessChild) -> None: ...
     def oom_killer_was_here(self) -> bool: ...
 
@@ -302,6 +302,8 @@ class ProcessChild:
         if self._ends is None or self._retiring:
             return
         self._retiring = True
+        if self._home.drop_order(self):
+            return
         # Not by closing the channel: a plugin may have forked the supervisor, and hold it open.
         self._write(wire.NO_MORE + b"\n")
 

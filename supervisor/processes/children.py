@@ -156,13 +156,16 @@ class ProcessChildren:
             self._bury(self._ordered[serial], None, None)
         self._waiting.clear()
 
-    def drop_order(self, child: ProcessChild) -> None:
-        """It is killed before any nursery was asked for it. Its end is told later, for whoever kills walks over the living."""
+    def drop_order(self, child: ProcessChild) -> bool:
+        """It is to end: True if no nursery was asked for it yet, so that none will be. Its end is told later, for whoever ends
+        the living walks over them."""
         ends = self._waiting.pop(child.serial, None)
-        if ends is not None:
-            close_ends(ends)
-            child.why_unborn = "no nursery was ready"
-            self.loop.call_soon(self._bury, child, None, None)
+        if ends is None:
+            return False
+        close_ends(ends)
+        child.why_unborn = "no nursery was ready"
+        self.loop.call_soon(self._bury, child, None, None)
+        return True
 
     def is_ready(self, child: ProcessChild) -> None:
         self._unready.pop(child.serial).cancel()

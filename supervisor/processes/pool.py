@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from supervisor.events import Bus, JobStarted, NurseryDied, NurseryStarted, WorkerDied, WorkerSaid, WorkerStarted
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
 from supervisor.plugin_manager import SourceReport
-from supervisor.processes.dooms import SHUTDOWN, Doom, broken_channel
+from supervisor.processes.dooms import Doom, broken_channel
 from supervisor.processes.places import State, Worker
 from supervisor.processes.port import Child, Children, Death, Reply
 from supervisor.processes.run_times import RunTimes
@@ -262,13 +262,11 @@ class Pool:
                 yield worker, worker.sent[0]
 
     def stop(self) -> None:
-        """No new child from now on; idle ones end in good order, the others when their job ends. Nobody waits for those that
-        can't have one: they may not even be born yet, because there is no nursery."""
+        """No new child from now on; idle ones end in good order, the others when their job ends. Those that have just been born
+        do so too: their hooks have begun."""
         self.stopping = True
         for worker in self.workers.values():
-            if worker.state is State.STARTING or worker.child.pid is None:
-                worker.kill(SHUTDOWN)
-            elif worker.state is State.READY:
+            if worker.state in (State.STARTING, State.READY):
                 self.retire(worker)
 
     def kill_all(self, doom: Doom) -> None:
@@ -395,9 +393,8 @@ class Pool:
             self.listener.unstarted(list(worker.sent))
         if culprit is not None:
             self.listener.ended([self._blamed(culprit, doom, death, self._timer.time() - worker.started, worker)])
-        name = (
-            doom.name if doom else ("stopped" if worker.state is State.RETIRING and death.exit_code == 0 else "crash")
-        )
+        in_order = worker.state is State.RETIRING and (death.exit_code == 0 or death.unborn is not None)
+        name = doom.name if doom else ("stopped" if in_order else "crash")
         self._tell_death(worker, death, name, culprit)
         self.listener.changed()
 

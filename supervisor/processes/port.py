@@ -71,7 +71,7 @@ class Child(Protocol):
         """SIGKILL the whole group and tree, after asking for the Python stack if wanted; `died` follows. Idempotent."""
 
     def retire(self) -> None:
-        """Let it finish what it has and exit in good order; `died` follows."""
+        """Let it finish what it has and exit in good order, or drop it if it was not ordered yet; `died` follows."""
 
     def cpu_seconds(self) -> float | None:
         """CPU time of the process so far; None once it is gone."""

@@ -225,6 +225,30 @@ def test_a_worker_hook_that_raises_in_the_middle_of_churn_spoils_nothing(command
     assert len(told(command, "worker started")) == len(told(command, "worker stopping"))
 
 
+def test_a_worker_whose_hook_has_begun_when_the_end_comes_ends_in_good_order(command: Command) -> None:
+    slow = """
+    import time
+
+    @hookimpl
+    def supervisor_stopping(reason): open("ends", "w").close()
+
+    @hookimpl
+    def supervisor_worker_started(worker):
+        tell(["worker started", worker.pid, worker.number])
+        while not os.path.exists("ends"):
+            time.sleep(0.01)
+
+    @hookimpl
+    def supervisor_worker_stopping(worker): tell(["worker stopping", worker.pid, worker.number])
+"""
+    command.write(config="workers: {count: 2}\n", plugins={"slow.py": TELL + slow})
+    run = command.run()
+    wait_for(lambda: len(told(command, "worker started")) == 2)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert sorted(told(command, "worker stopping")) == sorted(told(command, "worker started"))
+
+
 def test_signals_that_an_import_takes_over_are_taken_back(command: Command) -> None:
     takes = """
         import signal
