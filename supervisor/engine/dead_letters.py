@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 from supervisor.engine.outlet import Busy, ClaimEnded, Outlet, delay_after
@@ -117,10 +118,9 @@ class DeadLetters:
         if not self._publishing:
             self.quiet = True
             self.on_quiet()
-        try:
-            await asyncio.wait_for(self._more.wait(), self._pace.letters)
-        except TimeoutError:
-            pass
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pace.letters):
+                await self._more.wait()
 
     def _tell_fault(self, ended: asyncio.Future[Any]) -> None:
         error = None if ended.cancelled() else ended.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
@@ -68,7 +69,6 @@ def _due_times(store: Store, ids: Sequence[int], served: frozenset[str] | None) 
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        pass
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

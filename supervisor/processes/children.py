@@ -102,13 +102,15 @@ class ProcessChildren:
         for child in list(self._living.values()):
             child.kill()
         try:
-            await asyncio.wait_for(self._until(lambda: not self._living), KILL_PATIENCE)
+            async with asyncio.timeout(KILL_PATIENCE):
+                await self._until(lambda: not self._living)
         except TimeoutError:
             self._leave_behind()
         if self._nursery is not None:
             self._nursery.stop()
             try:
-                await asyncio.wait_for(self._until(lambda: self._nursery is None), STOP_PATIENCE)
+                async with asyncio.timeout(STOP_PATIENCE):
+                    await self._until(lambda: self._nursery is None)
             except TimeoutError:
                 self._nursery.kill()
                 await self._until(lambda: self._nursery is None)

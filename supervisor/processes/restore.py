@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import threading
 from _signal import getsignal, pthread_sigmask  # type: ignore[import-not-found]  # the plain ones: `signal`'s wrap every answer in an enum
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -51,14 +52,33 @@ def quiet_signals() -> None:
 
 
 def let_forks_obey() -> None:
-    """A copy of this process, such as one of multiprocessing's, is ended by signals as any program is."""
-    os.register_at_fork(after_in_child=_obey_signals)
+    """A copy of this process, such as one of multiprocessing's, is ended by signals as any program is, from its first moment:
+    one that comes before it has its own dispositions waits for them."""
+    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after_in_child=_obey_signals)
+
+
+class _Held(threading.local):
+    mask: frozenset[signal.Signals] | None = None
+
+
+_held = _Held()
+
+
+def _hold_signals() -> None:
+    _held.mask = pthread_sigmask(signal.SIG_BLOCK, QUIET)
+
+
+def _let_signals_in() -> None:
+    mask, _held.mask = _held.mask, None
+    if mask is not None:
+        pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _obey_signals() -> None:
     for number in QUIET:
         if getsignal(number) is stay:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _let_signals_in()
 
 
 class LeastHarm:

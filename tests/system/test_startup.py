@@ -96,12 +96,22 @@ def test_an_import_that_hangs_does_not_hold_it_up(command: Command) -> None:
     assert command.left_behind() == {}
 
 
+HANGS_IN_NURSERIES = """
+import sys, time
+
+if "processes.nursery" in " ".join(sys.orig_argv):
+    time.sleep(3600)
+"""
+
+
 @pytest.mark.parametrize(
     ("words", "code"), [(("run",), 1), (("run", "--drain"), 1), (("plugins",), 1), (("check",), 2)]
 )
 def test_where_nothing_can_import_the_plugins_in_time_it_says_so(
     command: Command, words: tuple[str, ...], code: int
 ) -> None:
+    (command.folder / "sitecustomize.py").write_text(HANGS_IN_NURSERIES)
+    command.env["PYTHONPATH"] = f"{command.folder}:{command.env['PYTHONPATH']}"
     command.write(config="plugins: {import_timeout: 1ms}\n", plugins={"empty.py": ""})
     ended = command.call(*words)
     assert ended.code == code

@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from supervisor.engine.dead_letters import DeadLetters
 from supervisor.engine.drained import ASKED_AT_ONCE, until_drained
 from supervisor.events import Bus
@@ -53,6 +55,28 @@ def test_it_ends_when_nothing_is_left() -> None:
 
 def test_it_ends_with_letters_that_no_sink_is_configured_for() -> None:
     assert GRACE <= seconds_until_drained({"dead_letters": 1}) < GRACE + 5.0
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_cancelled_drain_ends_whatever_happens_in_the_same_turn(turns: int) -> None:
+    async def scene() -> None:
+        async def answer(latest: float | None, most: int) -> dict[str, int]:
+            return {"scheduled": 1}
+
+        engine: Any = SimpleNamespace(quiet=True, changes=asyncio.Event(), unknown_jobs=None, remaining=answer)
+        letters: Any = SimpleNamespace(stuck=False)
+        draining = asyncio.ensure_future(until_drained(engine, letters, None, GRACE))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        engine.changes.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        draining.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert draining.cancelled()
+
+    asyncio.run(scene())
 
 
 class Backoff:

@@ -66,6 +66,7 @@ def test_after_a_small_commit_it_rests_and_what_comes_meanwhile_shares_the_next(
         assert go_on.wait(10)
 
     monkeypatch.setattr("supervisor.engine.writer.time.sleep", rest)
+    monkeypatch.setattr("supervisor.engine.writer.SMALL", 60.0)  # however long this machine takes
 
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         await writer.submit(note("a"))
