@@ -131,6 +131,9 @@ class ProcessChild:
             self._forget_frames(taken)
         return taken
 
+    def untaken(self) -> int:
+        return 0 if self._ends is None else linux.bytes_waiting(self._ends.permits)
+
     def _forget_frames(self, taken: Mapping[int, int]) -> None:
         kept = [(frame, leases[: len(leases) - taken.get(frame, 0)]) for frame, leases in self._frames]
         self._frames = deque(pair for pair in kept if pair[1])

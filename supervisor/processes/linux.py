@@ -7,6 +7,8 @@ import fcntl
 import os
 import select
 import signal
+import sys
+import termios
 
 STACK_SIGNAL = signal.SIGRTMAX - 3
 
@@ -37,6 +39,12 @@ def die_with(life: int) -> None:
 def live_on_without(life: int) -> None:
     """Undo `die_with`."""
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) & ~os.O_ASYNC)
+
+
+def bytes_waiting(pipe: int) -> int:
+    """How many bytes stand in the pipe."""
+    size = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+    return int.from_bytes(size, sys.byteorder)
 
 
 def hung_up(pipe: int) -> bool:

@@ -68,6 +68,10 @@ class Worker:
     def current(self) -> Lease | None:
         return self.sent[0] if self.sent else None
 
+    def has_taken(self) -> bool:
+        """Whether it runs a job, or has run one whose outcome is not read yet."""
+        return self.child.untaken() < self.permits
+
     def deadline(self) -> float | None:
         """Monotonic time at which the running job's timeout ends."""
         if not self.sent or self.state is State.DYING:

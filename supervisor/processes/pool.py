@@ -258,7 +258,7 @@ class Pool:
         """The job that each worker runs, if it has for so long."""
         since = self._timer.time() - seconds
         for worker in self.workers.values():
-            if worker.sent and worker.permits and worker.started <= since:
+            if worker.sent and worker.started <= since and worker.has_taken():
                 yield worker, worker.sent[0]
 
     def stop(self) -> None:
@@ -445,7 +445,9 @@ class Pool:
     def note_started(self, worker: Worker) -> None:
         """Say once of a running job that it has started."""
         lease = worker.current
-        if lease is not None and lease is not worker.reported and worker.child.pid is not None:
+        if lease is None or lease is worker.reported or worker.child.pid is None:
+            return
+        if worker.has_taken():
             worker.reported = lease
             self._bus.emit(JobStarted(lease, worker.child.pid))
 

@@ -64,6 +64,9 @@ class Child(Protocol):
     def take_back(self) -> Mapping[int, int]:
         """Take every permit that the worker has not taken yet; gives how many were taken back, by frame."""
 
+    def untaken(self) -> int:
+        """How many permits the worker has not taken yet."""
+
     def drain(self) -> None:
         """Read what the worker has written up to now; replies are delivered to the listener before this returns."""
 

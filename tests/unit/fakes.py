@@ -85,6 +85,9 @@ class FakeChild:
         self.permits = []
         return taken
 
+    def untaken(self) -> int:
+        return len(self.permits)
+
     def drain(self) -> None:
         replies, self.unread = self.unread, []
         if replies:

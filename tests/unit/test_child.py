@@ -72,3 +72,13 @@ def test_the_next_frame_begins_with_its_first_job(played: Played) -> None:
     played.child.take_back()
     played.child.send(2, [make_lease(3), make_lease(4)])
     assert played.child._first_unsettled() == 3
+
+
+def test_what_the_worker_has_not_taken_yet_is_counted_and_left_to_it(played: Played) -> None:
+    assert played.child.untaken() == 0
+    played.child.send(1, [make_lease(1), make_lease(2), make_lease(3)])
+    assert played.child.untaken() == 3
+    played.take_permit()
+    assert played.child.untaken() == 2
+    assert played.child.take_back() == {1: 2}
+    assert played.child.untaken() == 0

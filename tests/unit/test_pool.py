@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.events import Bus, WorkerDied
+from supervisor.events import Bus, JobStarted, WorkerDied
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.processes.dooms import LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.processes.places import State, Worker
@@ -66,6 +66,22 @@ def test_a_reply_ends_the_first_job_sent() -> None:
     here.send(1, 2)
     here.child.run_next()
     assert [(o.lease.id, o.kind, o.state) for o in here.heard.outcomes] == [(1, Kind.SUCCEEDED, JobState.SUCCEEDED)]
+
+
+def test_a_job_runs_once_its_worker_has_taken_it() -> None:
+    here = Setup()
+    here.send(1, 2)
+    here.pool.note_started(here.worker)
+    assert not [*here.pool.running()]
+    here.child.start_next()
+    here.pool.note_started(here.worker)
+    assert [lease.id for _, lease in here.pool.running()] == [1]
+    here.child.finish()
+    here.child.drain()
+    assert not [*here.pool.running()]
+    here.child.start_next()
+    assert [lease.id for _, lease in here.pool.running()] == [2]
+    assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [1]
 
 
 def test_the_running_job_is_blamed_and_the_rest_go_free() -> None:
