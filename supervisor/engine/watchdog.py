@@ -110,7 +110,7 @@ class Watchdog:
                     self._pool.release_captives(worker)
                 self._pool.note_started(worker)
             self._check_deadline(worker, now)
-        if not worker.doomed:
+        if not worker.doomed and worker.came_up:  # one retired at its start may be importing still
             self._check_heartbeat(worker, now)
 
     def _check_deadline(self, worker: Worker, now: float) -> None:
@@ -156,7 +156,8 @@ class Watchdog:
 
     def _job_due(self, worker: Worker, now: float) -> float:
         look_at = worker.started + CAPTIVE_AFTER
-        if look_at <= now:
-            look_at = now + self._longest_wait
+        if look_at <= now:  # again soon where its worker has not taken it yet
+            told = worker.current is worker.reported
+            look_at = now + (self._longest_wait if told else min(CAPTIVE_AFTER, self._longest_wait))
         deadline = worker.deadline()
         return look_at if deadline is None else min(look_at, deadline)

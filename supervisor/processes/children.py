@@ -112,8 +112,9 @@ class ProcessChildren:
                 async with asyncio.timeout(STOP_PATIENCE):
                     await self._until(lambda: self._nursery is None)
             except TimeoutError:
-                self._nursery.kill()
-                await self._until(lambda: self._nursery is None)
+                if self._nursery is not None:  # it may have ended in the very turn in which the patience did
+                    self._nursery.kill()
+                    await self._until(lambda: self._nursery is None)
         if self._adopted:
             self._landed.finish()
 

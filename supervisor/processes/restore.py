@@ -58,27 +58,32 @@ def let_forks_obey() -> None:
 
 
 class _Held(threading.local):
-    mask: frozenset[signal.Signals] | None = None
+    def __init__(self) -> None:
+        self.masks: list[set[signal.Signals]] = []  # innermost last: a hook of a plugin's may fork, too
 
 
 _held = _Held()
 
 
 def _hold_signals() -> None:
-    _held.mask = pthread_sigmask(signal.SIG_BLOCK, QUIET)
+    # Two calls: a handler of the job's may raise in either, and what is blocked must be known by then.
+    _held.masks.append(pthread_sigmask(signal.SIG_BLOCK, ()))
+    pthread_sigmask(signal.SIG_BLOCK, QUIET)
 
 
 def _let_signals_in() -> None:
-    mask, _held.mask = _held.mask, None
-    if mask is not None:
-        pthread_sigmask(signal.SIG_SETMASK, mask)
+    if _held.masks:
+        pthread_sigmask(signal.SIG_SETMASK, _held.masks.pop())
 
 
 def _obey_signals() -> None:
-    for number in QUIET:
-        if getsignal(number) is stay:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    """What was held is let in by the plain dispositions: what a handler raises here would be lost."""
+    quiet = [number for number in QUIET if getsignal(number) is stay]
+    for number in quiet:
+        signal.signal(number, signal.SIG_DFL)
     _let_signals_in()
+    if signal.SIGINT in quiet:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class LeastHarm:

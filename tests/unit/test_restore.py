@@ -29,8 +29,60 @@ for _ in range(2):
 """
 
 
-@pytest.mark.parametrize(("name", "number"), [("SIGTERM", 15), ("SIGHUP", 1), ("SIGALRM", 14)])
+@pytest.mark.parametrize(("name", "number"), [("SIGTERM", 15), ("SIGHUP", 1), ("SIGALRM", 14), ("SIGINT", 2)])
 def test_a_fork_obeys_a_signal_that_comes_before_it_can_have_dispositions_of_its_own(name: str, number: int) -> None:
     words = [sys.executable, "-c", SIGNALLED_AT_BIRTH.format(name=name)]
     said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
     assert said.splitlines() == [f"-{number} []"] * 2
+
+
+NESTED = """
+import os, signal
+from supervisor.processes.restore import let_forks_obey, quiet_signals
+
+def fork_within():
+    global within
+    if not within:
+        within = True
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+within = False
+quiet_signals()
+os.register_at_fork(before=fork_within)
+let_forks_obey()
+pid = os.fork()
+blocked = [*signal.pthread_sigmask(signal.SIG_BLOCK, ())]
+if pid == 0:
+    os._exit(len(blocked))
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), blocked)
+"""
+
+RAISES_MEANWHILE = """
+import os, signal
+from supervisor.processes import restore
+
+restore.quiet_signals()
+restore.let_forks_obey()
+mask = restore.pthread_sigmask
+
+def blocked_and_raised(how, numbers):
+    was = mask(how, numbers)
+    if how == signal.SIG_BLOCK and numbers:
+        raise TimeoutError
+    return was
+
+restore.pthread_sigmask = blocked_and_raised
+pid = os.fork()
+if pid == 0:
+    os._exit(len(mask(signal.SIG_BLOCK, ())))
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), [*mask(signal.SIG_BLOCK, ())])
+"""
+
+
+@pytest.mark.parametrize("scene", [NESTED, RAISES_MEANWHILE], ids=["a hook forks", "the block raises"])
+def test_nothing_stays_blocked_after_a_fork(scene: str) -> None:
+    said = subprocess.run([sys.executable, "-c", scene], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said == "0 []\n"

@@ -7,6 +7,7 @@ from typing import Any
 from supervisor.engine.watchdog import CAPTIVE_AFTER, RETIRE_SECONDS, Watchdog
 from supervisor.events import JobStarted, LoopGap
 from supervisor.jobs import Cause
+from supervisor.processes.places import State
 from tests.unit.fakes import make_lease
 from tests.unit.test_pool import Setup
 
@@ -96,6 +97,27 @@ def test_a_running_job_is_said_to_have_started_once() -> None:
     here.start()
     here.pass_time(3)
     assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [1]
+
+
+def test_a_job_that_its_worker_takes_late_is_said_to_have_started_soon_after() -> None:
+    here = Watched()
+    here.send(1)
+    here.watchdog.work_sent(here.worker)
+    here.timer.advance(CAPTIVE_AFTER + 0.001)
+    here.child.start_next()
+    assert not [event for event in here.events if isinstance(event, JobStarted)]
+    here.timer.advance(CAPTIVE_AFTER + 0.001)
+    assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [1]
+
+
+def test_one_that_is_retired_while_it_imports_has_no_heart_to_lose() -> None:
+    here = Watched(heartbeat_timeout=2.0)
+    here.worker.state, here.worker.came_up = State.STARTING, False
+    here.pool.stop()
+    here.pass_time(RETIRE_SECONDS - 1.0, beating=False)
+    assert here.child.killed == []
+    here.pass_time(2.0, beating=False)
+    assert len(here.child.killed) == 1
 
 
 def test_no_heartbeat_and_no_cpu_time_is_hung() -> None:

@@ -1,0 +1,60 @@
+"""The end of a nursery and of the patience with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from supervisor.processes import children as module
+from supervisor.processes.children import ProcessChildren
+
+
+class Link:
+    ready = True
+    pid = 4711
+    started = 0.0
+    killed = False
+
+    def stop(self) -> None: ...
+    def let_go(self) -> None: ...
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def test_a_nursery_that_ends_in_the_turn_in_which_the_patience_does_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STOP_PATIENCE", 0.05)
+    link: Any = Link()
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        options: Any = SimpleNamespace(owner="me")
+        listener: Any = SimpleNamespace(nursery_died=lambda pid, how: None)
+        children = ProcessChildren(options, listener, loop)
+        children._nursery = link
+        children._landed = SimpleNamespace(finish=lambda: None)  # type: ignore[assignment]
+        reading, writing = os.pipe()
+
+        def end() -> None:
+            loop.remove_reader(reading)
+            children.nursery_ended(link, "exited with status 0", None)
+
+        def stand_still() -> None:
+            os.write(writing, b"x")
+            time.sleep(0.1)  # past the patience: both are found in the next turn
+
+        loop.add_reader(reading, end)
+        stopping = asyncio.ensure_future(children.stop())
+        await asyncio.sleep(0)
+        loop.call_soon(stand_still)
+        await stopping
+        os.close(reading)
+        os.close(writing)
+
+    asyncio.run(scene())
+    assert not link.killed
