@@ -58,6 +58,7 @@ class Chaos:
 
     def _all_is_done(self) -> None:
         self._hand.rest()
+        assert not (ending := self._hand.ending()), f"runs {ending} were told to end, and go on"
         assert all(seat.serves for seat in self._seats), "somebody has not started yet"
         left = self._ask("select id, handler, state, lease_until from jobs where state < 3")
         assert not left, f"{len(left)} jobs have not ended: {left[:10]}"

@@ -97,6 +97,11 @@ class Hand:
         while not self._tend():
             time.sleep(TURN)
 
+    def ending(self) -> list[int]:
+        """The runs that were told to end and have not: told once more, they would be forced."""
+        told = {deed.run for deed in self.deeds if deed.what == "term supervisor"}
+        return [seat.number for seat in self._seats if seat.number in told]
+
     def end_well(self) -> None:
         """Tell everybody to end."""
         for seat in self._seats:
