@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import traceback
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -16,17 +17,18 @@ MOST_MESSAGE = 64 * 1024
 MOST_TRACEBACK = 64 * 1024
 
 
-def told(error: BaseException, handler: Handler) -> tuple[str, dict[str, Any]]:
-    """Kind and error of an attempt that raised; the kinds and keys of port.Reply."""
+def told(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Kind and error of an attempt that raised; the kinds and keys of port.Reply. `hidden` are the globals of the module that
+    caught it: its frames are left out of the traceback."""
     try:
-        return _told(error, handler)
+        return _told(error, handler, hidden)
     except BaseException as second:  # an exception's own attributes may do anything
         name = printable(type.__dict__["__name__"].__get__(type(error)))
         return "failed", plain(name, f"<no message: asking for it raised {type(second).__name__}>")
 
 
-def _told(error: BaseException, handler: Handler) -> tuple[str, dict[str, Any]]:
-    described = describe(error)
+def _told(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    described = describe(error, hidden)
     if isinstance(error, Reject):
         return "rejected", described
     if isinstance(error, Retry):
@@ -56,11 +58,11 @@ def unknown_handler(name: str) -> dict[str, Any]:
     return plain("UnknownHandler", f"no plugin loaded here brings a handler named {name!r}")
 
 
-def describe(error: BaseException) -> dict[str, Any]:
+def describe(error: BaseException, hidden: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": readable(_type_name(type(error))),
         "message": shortened(printable(_message(error)), MOST_MESSAGE),
-        "traceback": shortened(printable(readable(_traceback(error))), MOST_TRACEBACK),
+        "traceback": shortened(printable(readable(_traceback(error, hidden))), MOST_TRACEBACK),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
@@ -77,17 +79,17 @@ def _message(error: BaseException) -> str:
         return f"<no message: str() raised {type(second).__name__}>"
 
 
-def _traceback(error: BaseException) -> str:
+def _traceback(error: BaseException, hidden: Mapping[str, Any]) -> str:
     """With causes; without the worker's own frames, which come first."""
     try:
-        return "".join(traceback.format_exception(type(error), error, _from_plugin(error.__traceback__)))
+        return "".join(traceback.format_exception(type(error), error, _from_plugin(error.__traceback__, hidden)))
     except BaseException as second:
         return f"<no traceback: formatting it raised {type(second).__name__}>"
 
 
-def _from_plugin(trace: TracebackType | None) -> TracebackType | None:
+def _from_plugin(trace: TracebackType | None, hidden: Mapping[str, Any]) -> TracebackType | None:
     first = trace
-    while trace is not None and trace.tb_frame.f_globals.get("__name__") == "supervisor.processes.worker":
+    while trace is not None and trace.tb_frame.f_globals is hidden:
         trace = trace.tb_next
     return trace or first
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-_MACHINERY = re.compile(r'  File "[^"]*/supervisor/processes/[a-z]+\.py", line \d+ in (?P<function>\w+)$')
+from supervisor.processes.worker import Heart
+
+OWN_CODE = Path(__file__).parent
+_MACHINERY = re.compile(rf'  File "{re.escape(str(OWN_CODE))}/[^"]*", line \d+ in (?P<function>\w+)$')
 _HEADING = re.compile(r"(?:Current thread|Thread) (?P<thread>0x[0-9a-f]+)(?: \[[^\]]*\])? \(most recent call first\):$")
-HEART = "_beat"
+HEART = Heart.beat.__name__
 MOST = 16_384
 
 

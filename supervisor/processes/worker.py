@@ -101,9 +101,9 @@ class Heart:
     def start(self) -> None:
         self._arm()
         # Not by `threading`: nothing waits for it to begin, and jobs that count threads don't see it.
-        _thread.start_new_thread(self._beat, ())
+        _thread.start_new_thread(self.beat, ())
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
         last = float("-inf")
         while True:
             try:
@@ -231,7 +231,7 @@ class Worker:
                 reply = self._encode_result(job_id, took // 1000, result)
         except BaseException as error:
             took = perf_counter_ns() - start
-            reply = wire.encode_failure(job_id, took // 1000, *failure.told(error, handler))
+            reply = wire.encode_failure(job_id, took // 1000, *failure.told(error, handler, globals()))
         out, err = self._stdout.stream, self._stderr.stream
         own = took if middleware is None else middleware.took or took
         if (

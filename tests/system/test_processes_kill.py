@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.processes import proctree
+from supervisor.processes.stacks import OWN_CODE
 from tests.system.real_children import World, gone, lease, world
 
 DEAF = '''
@@ -206,7 +207,7 @@ def test_the_stack_of_a_hung_job_is_told_and_it_dies_at_once(
         assert numbers, f"no stack: {stack!r}"
         assert line in "".join(source[number - 1] for number in numbers) or job == "loop"
         assert f" in {job}" in stack
-        assert "supervisor/processes" not in stack
+        assert str(OWN_CODE) not in stack
 
     play(tmp_path, scene)
 

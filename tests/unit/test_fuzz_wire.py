@@ -148,7 +148,7 @@ def test_output_of_any_kind_is_lines_in_bounded_memory(chunks: list[bytes], sure
             [
                 "Thread 0x7f01 (most recent call first):",
                 "Current thread 0x7f02 [name] (most recent call first):",
-                '  File "/x/supervisor/processes/worker.py", line 7 in _run_job',
+                f'  File "{stacks.OWN_CODE}/worker.py", line 7 in _run_job',
                 '  File "/x/jobs.py", line 7 in work',
             ]
         ),

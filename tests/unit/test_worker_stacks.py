@@ -7,14 +7,14 @@ import sys
 
 from supervisor.processes import stacks
 
-HEART = """Thread 0x00007f0000000001 (most recent call first):
-  File "/lib/supervisor/processes/worker.py", line 98 in _beat
+HEART = f"""Thread 0x00007f0000000001 (most recent call first):
+  File "{stacks.OWN_CODE}/worker.py", line 98 in {stacks.HEART}
 """
-MAIN = """Current thread 0x00007f0000000002 [python] (most recent call first):
+MAIN = f"""Current thread 0x00007f0000000002 [python] (most recent call first):
   File "/plugins/jobs.py", line 21 in inner
   File "/plugins/jobs.py", line 25 in hang
-  File "/lib/supervisor/processes/worker.py", line 190 in _run_job
-  File "/lib/supervisor/processes/worker.py", line 165 in _run_frame
+  File "{stacks.OWN_CODE}/worker.py", line 190 in _run_job
+  File "{stacks.OWN_CODE}/worker.py", line 165 in _run_frame
   File "<string>", line 1 in <module>
 """
 OTHER = """Thread 0x00007f0000000003 (most recent call first):
