@@ -10,8 +10,8 @@ from supervisor.hooks import Sink, hookimpl
 from supervisor.jobs import Job, NewJob
 
 if TYPE_CHECKING:
-    from supervisor.client import Client
-    from supervisor.stores.base import StoreAway, StoreError, StoreUnsure
+    from supervisor.client.client import Client
+    from supervisor.stores.protocol import StoreAway, StoreError, StoreUnsure
 
 __all__ = [
     "Client",
@@ -31,9 +31,9 @@ __all__ = [
 # These bring a store along; a handler that never enqueues must not pay for it.
 _ON_FIRST_USE = {
     "Client": "supervisor.client",
-    "StoreAway": "supervisor.stores.base",
-    "StoreError": "supervisor.stores.base",
-    "StoreUnsure": "supervisor.stores.base",
+    "StoreAway": "supervisor.stores.protocol",
+    "StoreError": "supervisor.stores.protocol",
+    "StoreUnsure": "supervisor.stores.protocol",
 }
 
 

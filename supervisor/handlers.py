@@ -46,6 +46,16 @@ class Handler:
     never_retry: tuple[type[BaseException], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class HandlerInfo:
+    """A handler as found: its name, its options as written (without the function), and where it is."""
+
+    name: str
+    options: dict[str, Any]
+    file: str
+    line: int
+
+
 @overload
 def handler(function: Function, /) -> Function: ...
 @overload

@@ -12,10 +12,10 @@ def main() -> None:
     # durable is so at once, and `run` has its own handler.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from supervisor.cli.streams import install_streams
+    from supervisor.cli.standard_streams import install_streams
 
     install_streams()
     from supervisor.cli.app import run_command_line
-    from supervisor.processes.interpreter import end_within
+    from supervisor.workers.system.interpreter import end_within
 
     end_within(EXIT_PATIENCE, run_command_line())

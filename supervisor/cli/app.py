@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from supervisor.cli.context import MISTAKE, CommandContext, add_plugin_commands, config_option
-from supervisor.cli.streams import OutputLost, output_error
-from supervisor.config import ConfigError
-from supervisor.payloads import NotJSON
-from supervisor.plugin_checks import NoNursery, did_you_mean
-from supervisor.stores.base import StoreError
+from supervisor.cli.standard_streams import OutputLost, output_error
+from supervisor.config.settings import ConfigError
+from supervisor.plugins.validation import NoNursery, did_you_mean
+from supervisor.stores.protocol import StoreError
+from supervisor.text.strict_json import NotJSON
 
 COMMANDS = {
     "run": "supervisor.cli.run",
@@ -28,7 +28,7 @@ COMMANDS = {
     "queues": "supervisor.cli.queues",
     "plugins": "supervisor.cli.plugins",
     "copy": "supervisor.cli.copy",
-    "bench": "supervisor.cli.bench",
+    "bench": "supervisor.cli.bench.command",
 }
 INTERRUPTED = 130
 OUTPUT_LOST = FATAL = 1

@@ -21,14 +21,14 @@ from supervisor.cli.context import (
     tell,
     use_store,
 )
+from supervisor.cli.plugin_scan import load_hooks, place, scan
 from supervisor.cli.render import block
-from supervisor.cli.scan import load_hooks, place, scan
-from supervisor.config import ConfigError, Settings
-from supervisor.plugin_checks import NoNursery, did_you_mean
-from supervisor.plugin_manager import PluginManager, SourceReport
-from supervisor.stores.base import Store, StoreError, StoreMissing
-from supervisor.stores.moving import Movable, Ticket, told_to_go_to
-from supervisor.trust import open_to_others
+from supervisor.config.file_permissions import open_to_others
+from supervisor.config.settings import ConfigError, Settings
+from supervisor.plugins.manager import PluginManager, SourceReport
+from supervisor.plugins.validation import NoNursery, did_you_mean
+from supervisor.stores.protocol import Store, StoreError, StoreMissing
+from supervisor.stores.transfer import Movable, Ticket, told_to_go_to
 
 
 @click.command()
@@ -107,9 +107,9 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], checks: _Fi
 
 def _check_sinks(settings: Settings, manager: PluginManager, checks: _Findings) -> None:
     """Their types and keys; none is opened. Those of our own are built, which opens nothing: a plugin's may connect."""
-    from supervisor.sinks import BuiltInSinks
+    from supervisor.dead_letters.built_in import BuiltInSinks
 
-    manager.register(BuiltInSinks(), "supervisor.sinks")
+    manager.register(BuiltInSinks(), "supervisor.dead_letters.built_in")
     own = list(BuiltInSinks().supervisor_sinks().values())
     types = manager.merged("supervisor_sinks")
     for sink in settings.dlq.sinks:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from supervisor import config as configuration
 from supervisor.cli.render import safe
-from supervisor.config import ConfigError, Settings
+from supervisor.config import settings as configuration
+from supervisor.config.settings import ConfigError, Settings
 from supervisor.hooks import COMMAND_HOOKS
-from supervisor.masking import NO_SECRETS, Mask
-from supervisor.payloads import MAX_INTEGER
-from supervisor.stores.base import StoreError
+from supervisor.stores.protocol import StoreError
+from supervisor.text.redaction import NO_SECRETS, Mask
+from supervisor.text.strict_json import MAX_INTEGER
 
 if TYPE_CHECKING:
-    from supervisor.stores.base import Store
+    from supervisor.stores.protocol import Store
 
 MISTAKE = 2
 
@@ -114,7 +114,7 @@ def load_settings(config: Path | None, load: Callable[[Path | None], Settings] =
 def use_store(settings: Settings, use: Callable[[Store], Answer], *, create: bool = False) -> Answer:
     """What `use` makes of the store; tried again for a while if the store is busy. One that doesn't exist yet is refused
     unless `create`."""
-    from supervisor.stores import BUILT_IN, insist, open_store
+    from supervisor.stores.opening import BUILT_IN, insist, open_store
 
     _check_visible(settings, create)
     openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
@@ -155,7 +155,7 @@ def _check_visible(settings: Settings, create: bool) -> None:
 
 
 def _plugin_openers(settings: Settings) -> Mapping[str, Any]:
-    from supervisor.cli.scan import load_hooks, scan
+    from supervisor.cli.plugin_scan import load_hooks, scan
 
     manager = load_hooks(settings, scan(settings), frozenset({"supervisor_stores"}))
     return manager.merged("supervisor_stores")
@@ -163,7 +163,7 @@ def _plugin_openers(settings: Settings) -> Mapping[str, Any]:
 
 def add_plugin_commands(ctx: click.Context, group: click.Group) -> None:
     """Let the plugins add theirs. One that fails is named in a line and adds nothing."""
-    from supervisor.cli.scan import load_hooks, scan
+    from supervisor.cli.plugin_scan import load_hooks, scan
 
     settings = load_settings(ctx.params.get("config"))
     manager = load_hooks(settings, scan(settings), COMMAND_HOOKS)

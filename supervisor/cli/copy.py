@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from supervisor.cli.context import PATIENCE, config_option, load_settings, tell
-from supervisor.config import Settings, absolute
+from supervisor.config.settings import Settings, absolute
 from supervisor.jobs import JobState
-from supervisor.stores import insist, open_store, settings_of
-from supervisor.stores.base import StoreError
-from supervisor.stores.moving import Movable, Moved, move, to_move, undo_move
+from supervisor.stores.opening import insist, open_store, settings_of
+from supervisor.stores.protocol import StoreError
+from supervisor.stores.transfer import Movable, Moved, move, to_move, undo_move
 
 
 @click.command()

@@ -18,7 +18,7 @@ from supervisor.cli.context import (
     use_store,
 )
 from supervisor.cli.jobs import change, limit_option, print_job, print_jobs
-from supervisor.config import Settings
+from supervisor.config.settings import Settings
 
 
 @click.group(cls=SuggestingGroup)

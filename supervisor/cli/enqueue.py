@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from supervisor.cli.context import UserMistake, config_option, load_settings, use_store
-from supervisor.config import Settings
-from supervisor.new_jobs import Checks, InvalidJob, row_of
-from supervisor.payloads import decode
-from supervisor.stores.base import EnqueueRow
-from supervisor.stores.rows import Rows
+from supervisor.client.validation import Checks, InvalidJob, row_of
+from supervisor.config.settings import Settings
+from supervisor.stores.enqueue_batch import Rows
+from supervisor.stores.protocol import EnqueueRow
+from supervisor.text.strict_json import decode
 
 MOST_PROBLEMS = 20
 

@@ -24,9 +24,9 @@ from supervisor.cli.context import (
     use_store,
 )
 from supervisor.cli.render import ago, block, clipped, heading, print_fields, print_json, print_table
-from supervisor.durations import format_duration
 from supervisor.jobs import JobState
-from supervisor.stores.base import Store
+from supervisor.stores.protocol import Store
+from supervisor.text.units import format_duration
 
 COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead letter", "last error")
 FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "max_retries", "dead_letter")

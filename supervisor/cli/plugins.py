@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from supervisor.cli.context import config_option, json_option, load_settings, masked
+from supervisor.cli.plugin_scan import place, scan, with_sinks
 from supervisor.cli.render import block, heading, print_fields, print_json
-from supervisor.cli.scan import place, scan, with_sinks
-from supervisor.plugin_manager import HandlerInfo, SourceReport
+from supervisor.handlers import HandlerInfo
+from supervisor.plugins.manager import SourceReport
 
 
 @click.command()

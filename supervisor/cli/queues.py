@@ -10,7 +10,7 @@ from supervisor.cli.app import SuggestingGroup
 from supervisor.cli.context import config_option, json_option, load_settings, name_of, read_with, use_store
 from supervisor.cli.render import print_json
 from supervisor.cli.status import print_queues
-from supervisor.stores.base import Store
+from supervisor.stores.protocol import Store
 
 
 @click.group(cls=SuggestingGroup)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from supervisor.durations import format_duration
-from supervisor.payloads import json_line
+from supervisor.text.strict_json import json_line
+from supervisor.text.units import format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from supervisor.cli.context import config_option, load_settings, private_files, read_with
-from supervisor.config import Settings
-from supervisor.durations import parse_duration
+from supervisor.config.file_permissions import load_trusted, open_to_others
+from supervisor.config.settings import Settings
 from supervisor.events import ConfigReloaded, Event, Subscriber
-from supervisor.masking import Mask
-from supervisor.trust import load_trusted, open_to_others
+from supervisor.text.redaction import Mask
+from supervisor.text.units import parse_duration
 
 if TYPE_CHECKING:
-    from supervisor.engine.supervisor import Supervisor
+    from supervisor.runtime.supervisor import Supervisor
 
 
 @click.command()
@@ -38,8 +38,8 @@ def run(config: Path | None, drain: bool, horizon: float | None) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    from supervisor import logs
-    from supervisor.engine.supervisor import Supervisor
+    from supervisor import telemetry as logs
+    from supervisor.runtime.supervisor import Supervisor
 
     logs.configure(settings.log.level, settings.log.format, mask=Mask(settings.secrets))
     supervisor = Supervisor(
@@ -54,9 +54,9 @@ def _serve(settings: Settings) -> int:
 
 
 def _drain(settings: Settings, horizon: float | None) -> int:
-    from supervisor import logs
-    from supervisor.cli.drain import DrainReport, progress
-    from supervisor.engine.supervisor import Supervisor
+    from supervisor import telemetry as logs
+    from supervisor.cli.drain_report import DrainReport, progress
+    from supervisor.runtime.supervisor import Supervisor
 
     report = DrainReport()
     shown = sys.stderr.isatty() and settings.log.format == "text"
@@ -82,7 +82,7 @@ def _drain(settings: Settings, horizon: float | None) -> int:
 
 def _following(supervisor: Supervisor) -> Subscriber:
     """A subscriber that keeps the log as the config has it."""
-    from supervisor import logs
+    from supervisor import telemetry as logs
 
     def follow(event: Event) -> None:
         if isinstance(event, ConfigReloaded):

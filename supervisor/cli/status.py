@@ -9,7 +9,7 @@ import click
 
 from supervisor.cli.context import config_option, json_option, load_settings, use_store
 from supervisor.cli.render import ago, print_json, print_table
-from supervisor.durations import format_duration
+from supervisor.text.units import format_duration
 
 QUEUE_COLUMNS = ("queue", "fresh", "retries", "scheduled", "in flight", "failed", "workers busy", "")
 QUEUE_KEYS = ("queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "processing")

@@ -9,13 +9,13 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from supervisor.config import Settings
+from supervisor.config.settings import Settings
 from supervisor.engine.leases import Leases
-from supervisor.engine.writer import Abandoned, Writer
+from supervisor.engine.store_writer import Abandoned, Writer
 from supervisor.events import Bus, JobsLocked, JobsSettled, JobsStale
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
 from supervisor.retry import Random, RetryBudget, decide
-from supervisor.stores.base import RowsLocked, Store
+from supervisor.stores.protocol import RowsLocked, Store
 
 BATCH = 2000
 AT_ONCE = 2  # batches: while one is written, the writer's next is there already

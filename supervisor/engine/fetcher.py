@@ -9,16 +9,16 @@ from itertools import accumulate, chain, groupby, zip_longest
 from operator import itemgetter
 from typing import NamedTuple
 
-from supervisor.config import RetrySettings, Settings
+from supervisor.config.settings import RetrySettings, Settings
+from supervisor.engine.fairness import Credit, Lane, plan_takes
 from supervisor.engine.leases import Leases
-from supervisor.engine.pace import USUAL, Pace
-from supervisor.engine.tiers import Credit, Lane, plan_takes
-from supervisor.engine.writer import Abandoned, Writer
+from supervisor.engine.poll_intervals import USUAL, Pace
+from supervisor.engine.store_writer import Abandoned, Writer
 from supervisor.events import Bus, JobsClaimed, QueuesSeen
 from supervisor.jobs import Lease, Tier
-from supervisor.processes.places import Worker
-from supervisor.processes.pool import FRAME_JOBS, FRAME_SECONDS, Pool
-from supervisor.stores.base import Resolve, Store, Take, Waiting, by_queue_and_tier
+from supervisor.stores.protocol import Resolve, Store, Take, Waiting, by_queue_and_tier
+from supervisor.workers.pool import FRAME_JOBS, FRAME_SECONDS, Pool
+from supervisor.workers.slot import Worker
 
 HELD_SECONDS = 0.100
 HELD_EACH = 3000  # jobs per worker: what one gets through in that time at best

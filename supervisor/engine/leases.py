@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from supervisor.engine.writer import Writer
+from supervisor.engine.store_writer import Writer
 from supervisor.jobs import Lease, Outcome
-from supervisor.stores.base import Store
+from supervisor.stores.protocol import Store
 
 
 class Leases:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from supervisor.engine.writer import Writer
+from supervisor.engine.store_writer import Writer
 from supervisor.events import Bus, LeasesRecovered
 from supervisor.jobs import Outcome
 from supervisor.retry import lapse
-from supervisor.stores.base import Lapsed
+from supervisor.stores.protocol import Lapsed
 
 SEEN_AT_ONCE = 5_000
 BATCH = 500

@@ -9,11 +9,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from supervisor.engine.pace import USUAL, Pace
+from supervisor.engine.poll_intervals import USUAL, Pace
 from supervisor.events import Bus, LoopGap
-from supervisor.processes.dooms import LINGERING, heartbeat_lost, timed_out
-from supervisor.processes.places import State, Worker
-from supervisor.processes.pool import Pool
+from supervisor.workers.kill_reasons import LINGERING, heartbeat_lost, timed_out
+from supervisor.workers.pool import Pool
+from supervisor.workers.slot import State, Worker
 
 CAPTIVE_AFTER = 0.020
 BEAT_CHECKS = 4

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.sqlite.store import SqliteStore
 from tests.benchmarks import stocks
 from tests.benchmarks.footprint import pss
 from tests.benchmarks.peers import ours

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from supervisor import Job, handler, hookimpl
-from supervisor.config import StoreSettings
-from supervisor.stores import Opener
-from supervisor.stores.memory import MemoryStore
+from supervisor.config.settings import StoreSettings
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.opening import Opener
 from tests.benchmarks import tasks
 
 TYPE = "shared_memory"

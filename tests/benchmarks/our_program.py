@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 
 from supervisor import Client
-from supervisor.config import PluginSettings, Settings, StoreSettings, WorkerSettings
-from supervisor.engine.supervisor import Supervisor
+from supervisor.config.settings import PluginSettings, Settings, StoreSettings, WorkerSettings
 from supervisor.events import Event, JobsSettled, SupervisorStarted
 from supervisor.jobs import JobState
+from supervisor.runtime.supervisor import Supervisor
 from tests.benchmarks import memory_store
 from tests.benchmarks.pool_program import TIMEOUT, WORKERS, timed
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from supervisor import retry
 from supervisor.jobs import Backoff, Cause, Failure, Kind, Lease, Outcome, Policy
-from supervisor.stores.base import EnqueueRow, Take
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.protocol import EnqueueRow, Take
+from supervisor.stores.sqlite.store import SqliteStore
 
 BATCH = 100_000
 CLAIM = 500

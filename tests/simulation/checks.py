@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.engine.watchdog import GAP
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
-from supervisor.processes.dooms import Doom
-from supervisor.stores.base import Letter
+from supervisor.stores.protocol import Letter
+from supervisor.workers.kill_reasons import Doom
 from tests.simulation.promises import holds
 from tests.simulation.turns import Turns
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Lease
-from supervisor.plugin_manager import SourceReport
-from supervisor.processes.port import Death
+from supervisor.plugins.manager import SourceReport
+from supervisor.workers.interface import Death
 from tests.simulation.checks import Run
 from tests.unit.fakes import FakeChild
 

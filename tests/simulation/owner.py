@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from supervisor.config import Settings
-from supervisor.engine.dead_letters import DeadLetters
-from supervisor.engine.engine import Engine
-from supervisor.engine.outlet import Outlet
-from supervisor.engine.writer import Work, Writer
+from supervisor.config.settings import Settings
+from supervisor.dead_letters.publisher import DeadLetters
+from supervisor.dead_letters.sink_runner import Outlet
+from supervisor.engine.coordinator import Engine
+from supervisor.engine.store_writer import Work, Writer
 from supervisor.events import Bus
+from supervisor.handlers import HandlerInfo
 from supervisor.jobs import Lease
-from supervisor.plugin_manager import HandlerInfo, SourceReport
-from supervisor.processes.pool import Pool
+from supervisor.plugins.manager import SourceReport
+from supervisor.workers.pool import Pool
 from tests.simulation.children import SimulatedChild, SimulatedChildren
 from tests.simulation.clock import TurnedLoop
 from tests.simulation.promises import holds

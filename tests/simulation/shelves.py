@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from supervisor.stores.memory import MemoryStore
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.sqlite.store import SqliteStore
 
 
 class InMemory:

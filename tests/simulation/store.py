@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Cause, Outcome
-from supervisor.stores.base import RowRefused, StoreAway
+from supervisor.stores.protocol import RowRefused, StoreAway
 
 if TYPE_CHECKING:
     from tests.simulation.owner import Owner

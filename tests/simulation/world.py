@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from supervisor.config import Settings
-from supervisor.engine.pace import USUAL, Pace
+from supervisor.config.settings import Settings
+from supervisor.engine.poll_intervals import USUAL, Pace
 from supervisor.jobs import Lease
-from supervisor.stores.base import EnqueueRow
+from supervisor.stores.protocol import EnqueueRow
 from tests.simulation.checks import TERMINAL, Checks, Record
 from tests.simulation.children import HANG
 from tests.simulation.clock import Clock

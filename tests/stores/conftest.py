@@ -15,7 +15,7 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     """Where the test's module says so: see ON_POSTGRESQL and NEAR_AND_FAR."""
     kind = request.param
     if kind in ("near", "far"):
-        monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: kind == "near")
+        monkeypatch.setattr("supervisor.stores.postgres.driver.is_near", lambda link: kind == "near")
         kind = "postgresql"
     shelf = SHELVES[kind](tmp_path)
     yield shelf

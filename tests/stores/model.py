@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy, Tier
-from supervisor.stores.base import EnqueueRow, Lapsed, Letter, Retention, Take, Waiting
+from supervisor.stores.protocol import EnqueueRow, Lapsed, Letter, Retention, Take, Waiting
 
 SCHEDULED, READY, IN_FLIGHT = JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT
 Verdict = tuple[list[int], list[int]]

@@ -18,10 +18,10 @@ import psycopg
 import pytest
 
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
-from supervisor.stores.base import EnqueueRow, Letter, Store, Take
-from supervisor.stores.memory import MemoryStore
-from supervisor.stores.postgres import PostgresStore
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import EnqueueRow, Letter, Store, Take
+from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.postgres_server import server
 
 POLICY = Policy(max_retries=3, timeout=5.0)

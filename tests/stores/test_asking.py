@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from supervisor.jobs import JobState
-from supervisor.stores.base import Presence
+from supervisor.stores.protocol import Presence
 from tests.stores.shelf import again, dead, letters, make_dead, make_retries, put, success, take, take_one
 
 

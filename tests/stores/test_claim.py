@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from supervisor.jobs import Policy
-from supervisor.stores.base import Take, Waiting
+from supervisor.stores.protocol import Take, Waiting
 from tests.stores.shelf import (
     POLICY,
     TTL,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.jobs import Policy
-from supervisor.stores.base import Presence, StoreError, Take
+from supervisor.stores.protocol import Presence, StoreError, Take
 from tests.stores.shelf import TTL, again, put, resolve, state_of, success, take, take_one
 
 

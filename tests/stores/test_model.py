@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome, Policy
 from supervisor.retry import decide, lapse
-from supervisor.stores.base import EnqueueRow, Lapsed, Letter, Retention, Store, StoreError, Take
+from supervisor.stores.protocol import EnqueueRow, Lapsed, Letter, Retention, Store, StoreError, Take
 from tests.stores.model import Model
 from tests.stores.shelf import SHELVES, Shelf, SqliteShelf, put
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.jobs import Backoff, JobState
-from supervisor.stores import moving
-from supervisor.stores.base import EnqueueRow, StoreAway, StoreError
-from supervisor.stores.moving import Ticket, move, undo_move
-from supervisor.stores.postgres import PostgresStore
+from supervisor.stores import transfer as moving
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import EnqueueRow, StoreAway, StoreError
+from supervisor.stores.transfer import Ticket, move, undo_move
 from tests.stores.shelf import SHELVES, Shelf, again, letters, make_dead, put, release, success, take
 
 WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
@@ -484,7 +484,7 @@ def test_an_undoing_cut_short_is_called_again(shelves, source, target, cut_short
 
 
 def test_stretches_without_a_job_to_move_are_passed_over(shelves, source, target, monkeypatch):
-    monkeypatch.setattr("supervisor.stores.postgres_moving.STRETCH", 3)
+    monkeypatch.setattr("supervisor.stores.postgres.transfer.STRETCH", 3)
     source.delete(put(source, *["gone"] * 10))
     put(source, "a")
     source.delete(put(source, *["gone"] * 10))

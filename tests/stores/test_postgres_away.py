@@ -10,12 +10,12 @@ import time
 import psycopg
 import pytest
 
-from supervisor.client import Client
-from supervisor.config import Settings, StoreSettings
-from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreBroken, StoreError, StoreUnsure
-from supervisor.stores.postgres import PostgresStore
-from supervisor.stores.postgres_claims import ENQUEUE_ONE
-from supervisor.stores.postgres_link import FAR_END, IDLE_LIMIT, SESSION, Address, Link
+from supervisor.client.client import Client
+from supervisor.config.settings import Settings, StoreSettings
+from supervisor.stores.postgres.claim import ENQUEUE_ONE
+from supervisor.stores.postgres.driver import FAR_END, IDLE_LIMIT, SESSION, Address, Link
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import EnqueueRow, Presence, RowRefused, StoreAway, StoreBroken, StoreError, StoreUnsure
 from tests.stores.postgres_server import Server
 from tests.stores.shelf import (
     PostgresShelf,
@@ -50,7 +50,7 @@ def loopback():
 @pytest.fixture(params=["near", "far"])
 def shelf(request, tmp_path, own_server, monkeypatch):
     """On a server of another machine, what can wait for it goes along with the next question."""
-    monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: request.param == "near")
+    monkeypatch.setattr("supervisor.stores.postgres.driver.is_near", lambda link: request.param == "near")
     monkeypatch.setattr("tests.stores.shelf.server", lambda: own_server)
     shelf = PostgresShelf(tmp_path)
     yield shelf
@@ -258,7 +258,7 @@ def test_a_server_that_takes_no_writes_is_not_connected_to(shelf):
 
 
 def test_a_lock_that_somebody_keeps_ends_the_wait(shelf, store, monkeypatch):
-    monkeypatch.setattr("supervisor.stores.postgres_link.LOCK_LIMIT", 100)
+    monkeypatch.setattr("supervisor.stores.postgres.driver.LOCK_LIMIT", 100)
     (id,) = put(store)
     lease = take_one(store)
     store.run("set lock_timeout = '100ms'")

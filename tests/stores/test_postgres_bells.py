@@ -10,7 +10,7 @@ import time
 import pytest
 
 from supervisor import Client
-from supervisor.stores.postgres import PostgresStore
+from supervisor.stores.postgres.store import PostgresStore
 from tests.stores.shelf import NEAR_AND_FAR, put, release, success, take, take_one
 from tests.stores.test_client_forked import in_child
 
@@ -157,7 +157,7 @@ def test_sessions_change_between_transactions(shelf, pooled):
 
 
 def test_a_forked_child_connects_for_itself(shelf, store):
-    from supervisor.config import Settings, StoreSettings
+    from supervisor.config.settings import Settings, StoreSettings
 
     settings = Settings(store=StoreSettings(url=shelf.server.url, options={"schema": shelf.schema}))
     with Client(settings) as client:

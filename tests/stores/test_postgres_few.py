@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.stores.base import EnqueueRow, Waiting
-from supervisor.stores.postgres_claims import FEW, LIGHT_OF_FEW
+from supervisor.stores.postgres.claim import FEW, LIGHT_OF_FEW
+from supervisor.stores.protocol import EnqueueRow, Waiting
 from tests.stores.shelf import ON_POSTGRESQL, put, success, take, take_one
 
 pytestmark = ON_POSTGRESQL

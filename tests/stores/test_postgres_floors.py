@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from supervisor.stores.postgres_claims import CANDIDATES, CANDIDATES_FROM
-from supervisor.stores.postgres_floors import PASSED_MANY
+from supervisor.stores.postgres.claim import CANDIDATES, CANDIDATES_FROM
+from supervisor.stores.postgres.claim_cursor import PASSED_MANY
 from tests.stores.shelf import ON_POSTGRESQL, put, release, success, take
 
 pytestmark = ON_POSTGRESQL

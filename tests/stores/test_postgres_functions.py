@@ -7,8 +7,8 @@ import re
 import psycopg
 import pytest
 
-from supervisor.new_jobs import InvalidJob, checked
-from supervisor.payloads import NotJSON, decode
+from supervisor.client.validation import InvalidJob, checked
+from supervisor.text.strict_json import NotJSON, decode
 from tests.stores.shelf import ON_POSTGRESQL, POLICY, take, take_one
 
 pytestmark = ON_POSTGRESQL

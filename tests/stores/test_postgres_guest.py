@@ -18,11 +18,11 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from supervisor import Client
-from supervisor.client import InvalidJob
-from supervisor.config import Settings, StoreSettings
-from supervisor.stores import postgres_guest
-from supervisor.stores.base import RowRefused, StoreError
-from supervisor.stores.postgres import PostgresStore
+from supervisor.client.client import InvalidJob
+from supervisor.config.settings import Settings, StoreSettings
+from supervisor.stores.postgres import transactional_enqueue as postgres_guest
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import RowRefused, StoreError
 from tests.stores.shelf import ON_POSTGRESQL, take
 
 pytestmark = ON_POSTGRESQL

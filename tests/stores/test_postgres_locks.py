@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.writer import Writer
+from supervisor.engine.store_writer import Writer
 from supervisor.events import Bus
-from supervisor.stores.base import Look, Presence, Retention, RowsLocked, StoreAway, StoreContended, Waiting
-from supervisor.stores.postgres import PostgresStore
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import Look, Presence, Retention, RowsLocked, StoreAway, StoreContended, Waiting
 from tests.stores.shelf import (
     TTL,
     PostgresShelf,
@@ -35,7 +35,7 @@ FILE = frozenset({"file"})
 @pytest.fixture
 def shelf(tmp_path, monkeypatch):
     """On a server of another machine: what waits for a lock there goes along with the next question."""
-    monkeypatch.setattr("supervisor.stores.postgres_link.is_near", lambda link: False)
+    monkeypatch.setattr("supervisor.stores.postgres.driver.is_near", lambda link: False)
     shelf = PostgresShelf(tmp_path)
     yield shelf
     shelf.close()
@@ -290,7 +290,7 @@ def test_a_store_that_has_met_no_lock_for_a_while_asks_for_none(shelf, store, mo
         with pytest.raises(RowsLocked):
             store.settle(outcomes)
         assert any("skip locked" in statement for statement in sent)
-        monkeypatch.setattr("supervisor.stores.postgres_locks.time.monotonic", lambda: time.time() + 1e9)
+        monkeypatch.setattr("supervisor.stores.postgres.row_locks.time.monotonic", lambda: time.time() + 1e9)
         sent.clear()
         met(lambda: store.settle(outcomes))
         assert not any("skip locked" in statement for statement in sent)

@@ -7,9 +7,9 @@ import contextlib
 import psycopg
 import pytest
 
-from supervisor.stores.base import EnqueueRow
-from supervisor.stores.postgres import PostgresStore
-from supervisor.stores.postgres_guest import Guest
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.postgres.transactional_enqueue import Guest
+from supervisor.stores.protocol import EnqueueRow
 from tests.stores.shelf import ON_POSTGRESQL, again, put, success, take, take_one
 
 pytestmark = ON_POSTGRESQL

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from supervisor.stores.base import EnqueueRow, Presence, Retention, Waiting
-from supervisor.stores.postgres import PostgresStore
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import EnqueueRow, Presence, Retention, Waiting
 from tests.stores.shelf import (
     NEAR_AND_FAR,
     TTL,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.stores import postgres_asking as asking
-from supervisor.stores import postgres_claims as claims
-from supervisor.stores import postgres_letters as letters
-from supervisor.stores import postgres_locks as locks
-from supervisor.stores import postgres_settles as settles
-from supervisor.stores import postgres_verbs as verbs
 from supervisor.stores.codes import PENDING
+from supervisor.stores.postgres import claim as claims
+from supervisor.stores.postgres import dead_letters as letters
+from supervisor.stores.postgres import operator as verbs
+from supervisor.stores.postgres import queries as asking
+from supervisor.stores.postgres import row_locks as locks
+from supervisor.stores.postgres import settle as settles
 from tests.stores.shelf import PostgresShelf, take
 
 MANY = 50_000

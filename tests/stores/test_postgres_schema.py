@@ -7,13 +7,12 @@ import threading
 import psycopg
 import pytest
 
-from supervisor.durations import MAX_SECONDS
-from supervisor.jobs import Backoff
-from supervisor.new_jobs import MAX_RETRIES
-from supervisor.stores.base import StoreError, StoreMissing
-from supervisor.stores.moving import Ticket
-from supervisor.stores.postgres import PostgresStore
-from supervisor.stores.postgres_schema import VERSION
+from supervisor.jobs import MAX_RETRIES, Backoff
+from supervisor.stores.postgres.schema import VERSION
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import StoreError, StoreMissing
+from supervisor.stores.transfer import Ticket
+from supervisor.text.units import MAX_SECONDS
 from tests.stores.shelf import ON_POSTGRESQL, PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, put, states, take
 
 pytestmark = ON_POSTGRESQL
@@ -51,7 +50,7 @@ def test_many_that_open_an_empty_database_at_once_all_succeed(shelf):
 
 def test_a_migration_that_fails_half_way_leaves_nothing(shelf, monkeypatch):
     monkeypatch.setattr(
-        "supervisor.stores.postgres_schema.MIGRATIONS", (("create table {s}.one()", "create table {s}.one()"),)
+        "supervisor.stores.postgres.schema.MIGRATIONS", (("create table {s}.one()", "create table {s}.one()"),)
     )
     with pytest.raises(StoreError, match="already exists"):
         PostgresStore(shelf.server.url, schema=shelf.schema, create=True)
@@ -60,9 +59,9 @@ def test_a_migration_that_fails_half_way_leaves_nothing(shelf, monkeypatch):
 
 def test_an_older_schema_becomes_a_newer_one(shelf, monkeypatch):
     shelf.open()
-    monkeypatch.setattr("supervisor.stores.postgres_schema.VERSION", VERSION + 1)
+    monkeypatch.setattr("supervisor.stores.postgres.schema.VERSION", VERSION + 1)
     monkeypatch.setattr(
-        "supervisor.stores.postgres_schema.MIGRATIONS", (*[()] * VERSION, ("create table {s}.newer()",))
+        "supervisor.stores.postgres.schema.MIGRATIONS", (*[()] * VERSION, ("create table {s}.newer()",))
     )
     PostgresStore(shelf.server.url, schema=shelf.schema).close()
     assert shelf.sql("select version from {s}.version").fetchall() == [(VERSION + 1,)]

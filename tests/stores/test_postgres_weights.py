@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from supervisor.stores.base import EnqueueRow
-from supervisor.stores.postgres import PostgresStore
-from supervisor.stores.postgres_link import Link
+from supervisor.stores.postgres.driver import Link
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import EnqueueRow
 from tests.stores.shelf import ON_POSTGRESQL, dead, letters, put, take
 
 pytestmark = ON_POSTGRESQL
@@ -55,7 +55,7 @@ def slow_url(shelf):
 
 @pytest.mark.parametrize("n", [300, 50], ids=["many", "heavy"])
 def test_more_than_a_slow_line_takes_at_once_is_enqueued(shelf, slow_url, n, monkeypatch):
-    monkeypatch.setattr("supervisor.stores.postgres_claims.SENT_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr("supervisor.stores.postgres.claim.SENT_AT_ONCE", AT_ONCE)
     shelf.open()
     far = PostgresStore(slow_url, schema=shelf.schema)
     far.run(f"set statement_timeout = '{LIMIT:g}s'")
@@ -67,7 +67,7 @@ def test_more_than_a_slow_line_takes_at_once_is_enqueued(shelf, slow_url, n, mon
 
 
 def test_dead_letters_come_as_many_at_once_as_can_be_held_with_their_attempts(store, monkeypatch):
-    monkeypatch.setattr("supervisor.stores.postgres_claims.CLAIM_LENGTH", 15_000)
+    monkeypatch.setattr("supervisor.stores.postgres.claim.CLAIM_LENGTH", 15_000)
     ids = put(store, *["mail"] * 6)
     records = [*["x" * 4_000] * 5, "x" * 16_000]
     outcomes = [dead(lease, stderr=record) for lease, record in zip(take(store), records, strict=True)]

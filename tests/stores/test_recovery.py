@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.jobs import Cause, JobState, Kind, Outcome
-from supervisor.stores.base import StoreError
+from supervisor.stores.protocol import StoreError
 from tests.stores.shelf import POLICY, TTL, again, failure, put, release, state_of, success, take, take_one
 
 

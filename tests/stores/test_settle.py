@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from supervisor.jobs import Cause, Kind, Outcome
-from supervisor.payloads import printable
-from supervisor.stores.base import StoreError
+from supervisor.stores.protocol import StoreError
+from supervisor.text.strict_json import printable
 from tests.stores.shelf import (
     POLICY,
     again,

@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
-from supervisor.stores.base import EnqueueRow, StoreAway, StoreBroken, StoreError
-from supervisor.stores.bells import Bells
-from supervisor.stores.sqlite import SqliteStore
-from supervisor.stores.turnstile import Turnstile
+from supervisor.stores.protocol import EnqueueRow, StoreAway, StoreBroken, StoreError
+from supervisor.stores.sqlite.notifier import Bells
+from supervisor.stores.sqlite.store import SqliteStore
+from supervisor.stores.sqlite.write_lock import Turnstile
 
 
 def rung(bells: Bells) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.stores.base import Retention
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.protocol import Retention
+from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.shelf import SqliteShelf, again, dead, letters, make_dead, put, success, take, take_one
 
 TABLES = ("jobs", "counts", "attempts", "letters", "queues", "supervisors", "policies", "sqlite_sequence")

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import StoreSettings
-from supervisor.stores import open_store, sqlite_db
-from supervisor.stores.base import EnqueueRow, Presence, RowRefused, StoreAway, StoreBroken, StoreError, Waiting
-from supervisor.stores.rows import Rows
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.config.settings import StoreSettings
+from supervisor.stores.enqueue_batch import Rows
+from supervisor.stores.opening import open_store
+from supervisor.stores.protocol import EnqueueRow, Presence, RowRefused, StoreAway, StoreBroken, StoreError, Waiting
+from supervisor.stores.sqlite import connection as sqlite_db
+from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.shelf import (
     PAST_ALL_BOUNDS,
     UNREADABLE_OPTIONS,
@@ -215,7 +216,7 @@ def test_an_unknown_kind_of_store(tmp_path):
 
 
 def test_a_store_that_a_plugin_brings(tmp_path):
-    from supervisor.stores.memory import MemoryStore
+    from supervisor.stores.memory.store import MemoryStore
 
     def opener(settings, *, create, base):
         return MemoryStore()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.stores import sqlite_claims
-from supervisor.stores.base import EnqueueRow, Waiting
+from supervisor.stores.protocol import EnqueueRow, Waiting
+from supervisor.stores.sqlite import claim as sqlite_claims
 from tests.stores.shelf import SqliteShelf, dead, letters, take
 
 

@@ -8,9 +8,9 @@ import signal
 
 import pytest
 
-from supervisor.stores.base import StoreAway, Waiting
-from supervisor.stores.bells import Bells
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.protocol import StoreAway, Waiting
+from supervisor.stores.sqlite.notifier import Bells
+from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.shelf import SqliteShelf, put, release, take, take_one
 
 

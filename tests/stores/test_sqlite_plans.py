@@ -7,10 +7,14 @@ import sqlite3
 import pytest
 
 from supervisor.jobs import JobState
-from supervisor.stores import sqlite_asking, sqlite_claims, sqlite_letters, sqlite_settles, sqlite_verbs
-from supervisor.stores.base import EnqueueRow
 from supervisor.stores.codes import IN_FLIGHT
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.sqlite import claim as sqlite_claims
+from supervisor.stores.sqlite import dead_letters as sqlite_letters
+from supervisor.stores.sqlite import operator as sqlite_verbs
+from supervisor.stores.sqlite import queries as sqlite_asking
+from supervisor.stores.sqlite import settle as sqlite_settles
+from supervisor.stores.sqlite.store import SqliteStore
 
 BY_KEY = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 

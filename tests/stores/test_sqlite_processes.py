@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.stores.base import EnqueueRow, StoreAway, StoreError, Take
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.protocol import EnqueueRow, StoreAway, StoreError, Take
+from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.shelf import TTL, put, resolve, success, take_one
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.stores.base import EnqueueRow
+from supervisor.stores.protocol import EnqueueRow
 from tests.stores.shelf import make_retries, put, take
 
 MANY = 20_000

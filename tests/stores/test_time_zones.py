@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from supervisor.stores.base import Retention
+from supervisor.stores.protocol import Retention
 from tests.stores.shelf import again, put, success, take
 
 HOUR = 3600.0

@@ -13,15 +13,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.engine import supervisor  # noqa: F401  the engine, without which there is nothing to wrap
+from supervisor.dead_letters import file_sink as file
+from supervisor.dead_letters.publisher import DeadLetters
 from supervisor.engine.committer import Committer
-from supervisor.engine.dead_letters import DeadLetters
 from supervisor.engine.fetcher import Fetcher
 from supervisor.events import Bus, LeasesRecovered, LettersPublished
-from supervisor.processes.pool import Pool
-from supervisor.sinks import file
-from supervisor.stores.bells import Bells
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.runtime import supervisor  # noqa: F401  the engine, without which there is nothing to wrap
+from supervisor.stores.sqlite.notifier import Bells
+from supervisor.stores.sqlite.store import SqliteStore
+from supervisor.workers.pool import Pool
 
 MARK = "killed at the crash point"
 Test = Callable[..., bool]

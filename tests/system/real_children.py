@@ -14,11 +14,11 @@ from typing import Any
 import orjson
 
 from supervisor.jobs import Lease, Policy
-from supervisor.plugin_manager import SourceReport
-from supervisor.processes import proctree
-from supervisor.processes.child import ProcessChild
-from supervisor.processes.children import ProcessChildren
-from supervisor.processes.port import ChildOptions, Death, Reply
+from supervisor.plugins.manager import SourceReport
+from supervisor.workers.interface import ChildOptions, Death, Reply
+from supervisor.workers.parent.backend import ProcessChildren
+from supervisor.workers.parent.worker_process import ProcessChild
+from supervisor.workers.system import process_tree as proctree
 
 PATIENCE = 30.0
 POLICY = Policy()

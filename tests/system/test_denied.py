@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.sqlite.store import SqliteStore
 from tests.system.command import Command
 
 # Rights bind root too, once it has no leave to pass over them.

@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
-from supervisor.processes import proctree
-from supervisor.processes.link import NurseryLink
-from supervisor.processes.orphans import end_programs_of
+from supervisor.workers.parent.forkserver_client import NurseryLink
+from supervisor.workers.system import process_tree as proctree
+from supervisor.workers.system.orphans import end_programs_of
 from tests.system.command import Command, wait_for
 from tests.system.real_children import World, fds_of, lease, open_fds, world
 

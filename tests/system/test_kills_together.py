@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from supervisor.processes import proctree
+from supervisor.workers.system import process_tree as proctree
 from tests.system.command import Command, wait_for
 
 PLUGIN = {

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from supervisor.jobs import JobState, Kind, Outcome, Policy
-from supervisor.stores.base import EnqueueRow, Retention, Take
-from supervisor.stores.postgres import PostgresStore
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import EnqueueRow, Retention, Take
 from tests.stores.postgres_server import Server
 
 JOBS = int(os.environ.get("SUPERVISOR_HEALTH_JOBS", "20000"))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.stores.postgres_link import LOCK_LIMIT
+from supervisor.stores.postgres.driver import LOCK_LIMIT
 from tests.stores.postgres_server import FAST, Server
 from tests.system.command import PATIENCE, Command, Running, wait_for
 

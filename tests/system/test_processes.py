@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.processes import proctree
-from supervisor.processes.child import ProcessChild
-from supervisor.processes.children import ProcessChildren
+from supervisor.workers.parent.backend import ProcessChildren
+from supervisor.workers.parent.worker_process import ProcessChild
+from supervisor.workers.system import process_tree as proctree
 from tests.system.real_children import World, fds_of, gone, lease, open_fds, world
 
 
@@ -640,7 +640,7 @@ os.fork = fork
 
 
 def test_a_worker_that_does_not_become_ready_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.processes.children.UNREADY_FOR", 0.1)
+    monkeypatch.setattr("supervisor.workers.parent.backend.UNREADY_FOR", 0.1)
 
     async def scene(here: World) -> None:
         child = here.children.fork(1)
@@ -654,7 +654,7 @@ def test_a_worker_that_does_not_become_ready_is_killed(tmp_path: Path, monkeypat
 def test_a_nursery_that_does_not_answer_is_replaced_and_its_workers_live_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.processes.link.PATIENCE", 0.2)
+    monkeypatch.setattr("supervisor.workers.parent.forkserver_client.PATIENCE", 0.2)
 
     stuck = tmp_path / "stuck"
 
@@ -697,8 +697,8 @@ def test_a_worker_that_survives_sigkill_does_not_hold_up_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does that waits for a network file system."""
-    monkeypatch.setattr("supervisor.processes.children.KILL_PATIENCE", 0.2)
-    monkeypatch.setattr("supervisor.processes.children.STOP_PATIENCE", 0.2)
+    monkeypatch.setattr("supervisor.workers.parent.backend.KILL_PATIENCE", 0.2)
+    monkeypatch.setattr("supervisor.workers.parent.backend.STOP_PATIENCE", 0.2)
 
     async def scene(here: World) -> None:
         child = await here.worker(1)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.processes import proctree
-from supervisor.processes.stacks import OWN_CODE
+from supervisor.workers.parent.stack_text import OWN_CODE
+from supervisor.workers.system import process_tree as proctree
 from tests.system.real_children import World, gone, lease, world
 
 DEAF = '''
@@ -188,7 +188,7 @@ def test_the_stack_of_a_hung_job_is_told_and_it_dies_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, line: str
 ) -> None:
     if "deaf" not in job:  # it dies once it has said where it is, not after a wait
-        monkeypatch.setattr("supervisor.processes.child.STACK_WAIT", 10.0)
+        monkeypatch.setattr("supervisor.workers.parent.worker_process.STACK_WAIT", 10.0)
 
     async def scene(here: World) -> None:
         child = await here.worker()
@@ -283,7 +283,7 @@ def test_no_worker_is_left_when_its_nursery_is_killed_and_then_the_supervisor(tm
 
 
 def test_a_process_whose_supervisor_died_before_it_listened_ends_all_the_same() -> None:
-    program = "import os, time; from supervisor.processes import linux; r, w = os.pipe(); os.close(w); linux.die_with(r); time.sleep(60)"
+    program = "import os, time; from supervisor.workers.system import linux; r, w = os.pipe(); os.close(w); linux.die_with(r); time.sleep(60)"
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run(command, env=environment, process_group=0, timeout=30).returncode == -signal.SIGKILL

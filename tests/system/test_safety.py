@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import Job, Reject
-from supervisor.plugin_modules import forget, import_file
+from supervisor.plugins.importer import forget, import_file
 from tests.system.command import ROOT, Command, wait_for
 
 CANARY = "c4n4ry-in-the-mine"
@@ -80,7 +80,7 @@ def test_a_payload_never_becomes_a_command(tmp_path: Path) -> None:
 
 SPITEFUL = """
     from supervisor import hookimpl
-    from supervisor.stores.base import StoreError
+    from supervisor.stores.protocol import StoreError
 
     class Spiteful:
         def __init__(self, token, fails=False):
@@ -129,7 +129,7 @@ def test_errors_of_each_kind_keep_secrets(command: Command, arguments: list[str]
 
 OUTSIDE = """
     from supervisor import hookimpl
-    from supervisor.stores.memory import MemoryStore
+    from supervisor.stores.memory.store import MemoryStore
 
     def open_store(settings, *, create, base):
         store = MemoryStore()

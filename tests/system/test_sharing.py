@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.engine.fetcher import HELD_EACH
-from supervisor.processes.pool import FRAME_JOBS
+from supervisor.workers.pool import FRAME_JOBS
 from tests.system.command import Command, Running, wait_for
 
 IN_HAND = 2 * HELD_EACH + 2 * 2 * FRAME_JOBS

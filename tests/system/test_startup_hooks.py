@@ -169,7 +169,7 @@ def test_a_plugin_adds_a_command(command: Command) -> None:
 def test_a_store_that_a_plugin_brings_is_run_like_any_other(command: Command) -> None:
     brings = """
         from supervisor import handler, hookimpl
-        from supervisor.stores.sqlite import SqliteStore
+        from supervisor.stores.sqlite.store import SqliteStore
 
         @handler
         def noop(job): return "done"

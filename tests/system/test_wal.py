@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from supervisor.stores.sqlite_db import WAL_LIMIT
+from supervisor.stores.sqlite.connection import WAL_LIMIT
 from tests.system.command import Command, wait_for
 
 PLUGIN = {

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from supervisor.jobs import Lease, Policy
-from supervisor.plugin_manager import SourceReport
-from supervisor.processes.port import Death, Listener, Reply
+from supervisor.plugins.manager import SourceReport
+from supervisor.workers.interface import Death, Listener, Reply
 
 
 class FakeTimer:

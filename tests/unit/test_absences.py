@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.engine import absences as absences_module
-from supervisor.engine.absences import Absences
+from supervisor.engine import unknown_handlers as absences_module
+from supervisor.engine.unknown_handlers import Absences
 from tests.unit.fakes import make_lease
 
 

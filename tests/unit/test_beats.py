@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.processes.beats import MOST, Beats
+from supervisor.workers.parent.heartbeat_check import MOST, Beats
 
 
 def test_dots_are_heartbeats() -> None:

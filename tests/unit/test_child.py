@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.processes import wire
-from supervisor.processes.channels import close_ends, open_channels
-from supervisor.processes.child import ProcessChild
+from supervisor.workers import wire_protocol as wire
+from supervisor.workers.channels import close_ends, open_channels
+from supervisor.workers.parent.worker_process import ProcessChild
 from tests.unit.fakes import make_lease
 from tests.unit.virtual import VirtualLoop
 

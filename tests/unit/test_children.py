@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.processes import children as module
-from supervisor.processes.children import ProcessChildren
+from supervisor.workers.parent import backend as module
+from supervisor.workers.parent.backend import ProcessChildren
 
 
 class Link:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from supervisor.cli import context, render, scan
+from supervisor.cli import context, render
+from supervisor.cli import plugin_scan as scan
 from supervisor.cli.app import root, run_command_line
-from supervisor.plugin_manager import PluginManager, discover
-from supervisor.stores.base import StoreAway
+from supervisor.plugins.manager import PluginManager, discover
+from supervisor.stores.protocol import StoreAway
 
 
 class Answer(NamedTuple):
@@ -307,7 +308,7 @@ def test_a_store_that_is_away_is_a_mistake_with_a_message(call: Call, monkeypatc
         raise StoreAway("jobs.db: locked")
 
     monkeypatch.setattr(context, "PATIENCE", 0.0)
-    monkeypatch.setattr("supervisor.stores.open_store", away)
+    monkeypatch.setattr("supervisor.stores.opening.open_store", away)
     assert call("status") == (2, "", "Error: jobs.db: locked\n")
 
 

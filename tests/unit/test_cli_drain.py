@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from supervisor import events
-from supervisor.cli.drain import DrainReport, progress
+from supervisor.cli.drain_report import DrainReport, progress
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 
 

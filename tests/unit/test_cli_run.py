@@ -8,7 +8,7 @@ import pytest
 
 from supervisor import events
 from supervisor.cli.app import run_command_line
-from supervisor.config import ConfigError, Settings
+from supervisor.config.settings import ConfigError, Settings
 
 
 class FakeSupervisor:
@@ -39,7 +39,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FakeS
         made: list[FakeSupervisor] = []  # noqa: RUF012
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("supervisor.engine.supervisor.Supervisor", Fake)
+    monkeypatch.setattr("supervisor.runtime.supervisor.Supervisor", Fake)
     yield Fake
 
 
@@ -47,7 +47,9 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FakeS
 def configured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The log as it was configured, call by call."""
     calls: list[tuple[str, str]] = []
-    monkeypatch.setattr("supervisor.logs.configure", lambda level, form, fd=2, mask=None: calls.append((level, form)))
+    monkeypatch.setattr(
+        "supervisor.telemetry.configure", lambda level, form, fd=2, mask=None: calls.append((level, form))
+    )
     return calls
 
 

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import click
 import pytest
 
-from supervisor.cli import scan, streams
+from supervisor.cli import plugin_scan as scan
+from supervisor.cli import standard_streams as streams
 from supervisor.cli.app import run_command_line
-from supervisor.cli.streams import OutputLost, Stream
-from supervisor.plugin_manager import PluginManager, discover
+from supervisor.cli.standard_streams import OutputLost, Stream
+from supervisor.plugins.manager import PluginManager, discover
 from tests.unit.test_cli_run import FakeSupervisor
 
 FULL = "Error: standard output: No space left on device\n"
@@ -126,8 +127,8 @@ def test_a_drain_tells_the_truth_with_its_code(call: Call, how: str, monkeypatch
         code = 4
         made = []  # noqa: RUF012
 
-    monkeypatch.setattr("supervisor.engine.supervisor.Supervisor", LeftBehind)
-    monkeypatch.setattr("supervisor.logs.configure", lambda *_: None)
+    monkeypatch.setattr("supervisor.runtime.supervisor.Supervisor", LeftBehind)
+    monkeypatch.setattr("supervisor.telemetry.configure", lambda *_: None)
     assert call(how, "run", "--drain").code == 4
     LeftBehind.code = 0
     assert call(how, "run", "--drain").code == 0

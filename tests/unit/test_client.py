@@ -10,12 +10,12 @@ import pytest
 
 import supervisor
 from supervisor import Client, NewJob
-from supervisor.client import InvalidJob
-from supervisor.config import ConfigError
+from supervisor.client.client import InvalidJob
+from supervisor.config.settings import ConfigError
 from supervisor.jobs import Backoff, Policy
-from supervisor.stores import insist
-from supervisor.stores.base import StoreAway, StoreBroken, StoreError, StoreUnsure, Take
-from supervisor.stores.sqlite import SqliteStore
+from supervisor.stores.opening import insist
+from supervisor.stores.protocol import StoreAway, StoreBroken, StoreError, StoreUnsure, Take
+from supervisor.stores.sqlite.store import SqliteStore
 
 
 @pytest.fixture
@@ -210,8 +210,8 @@ def test_a_store_that_is_away_is_tried_again_for_a_while(client, monkeypatch):
     answers = iter([StoreAway("locked"), StoreAway("locked"), 7])
     naps: list[float] = []
     clock = iter(range(100))
-    monkeypatch.setattr("supervisor.stores.time.sleep", naps.append)
-    monkeypatch.setattr("supervisor.stores.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("supervisor.stores.opening.time.sleep", naps.append)
+    monkeypatch.setattr("supervisor.stores.opening.time.monotonic", lambda: next(clock))
 
     def call() -> int:
         answer = next(answers)
@@ -242,7 +242,7 @@ def test_a_store_that_answers_and_takes_nothing_is_told_at_once():
 def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
     """By which the store knows one whose commit it was not sure of."""
     client._patience = 30.0
-    monkeypatch.setattr("supervisor.stores.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("supervisor.stores.opening.time.sleep", lambda seconds: None)
     store, seen = client._opened, []
     enqueue = store.enqueue
 
@@ -318,7 +318,7 @@ def locked(store):
 
 
 def test_waiting_for_other_threads_counts_against_the_patience(client, monkeypatch):
-    monkeypatch.setattr("supervisor.client._TURN", 0.0)
+    monkeypatch.setattr("supervisor.client.client._TURN", 0.0)
     with in_use_by_another_thread(client), pytest.raises(StoreAway, match=r"kept the client busy for too long$"):
         client.enqueue("a")
     with pytest.raises(StoreAway, match="locked"):

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.config import ConfigError, RetentionSettings, RetrySettings, Settings, find, known_keys, load
+from supervisor.config.settings import ConfigError, RetentionSettings, RetrySettings, Settings, find, known_keys, load
+from supervisor.handlers import HandlerInfo
 from supervisor.jobs import Backoff, Policy
-from supervisor.plugin_manager import HandlerInfo
-from supervisor.stores.base import Retention
+from supervisor.stores.protocol import Retention
 
 
 @pytest.fixture

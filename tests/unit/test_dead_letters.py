@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.dead_letters import CLAIM_SECONDS, DeadLetters
-from supervisor.engine.outlet import Outlet
+from supervisor.dead_letters.publisher import CLAIM_SECONDS, DeadLetters
+from supervisor.dead_letters.sink_runner import Outlet
 from supervisor.events import Bus, LettersFailed, LettersStale
 from supervisor.jobs import Policy
-from supervisor.stores.base import Letter, Retention, RowsLocked, Store, Take
-from supervisor.stores.memory import MemoryStore
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.protocol import Letter, Retention, RowsLocked, Store, Take
 from tests.stores.shelf import dead, put
 
 

@@ -12,19 +12,19 @@ import pytest
 
 from supervisor.cli.app import root
 from supervisor.cli.enqueue import read_file
-from supervisor.config import Schema, Settings, known_keys, load
-from supervisor.config_problems import STORE_OPTIONS
-from supervisor.durations import format_duration
-from supervisor.engine.supervisor import ExitCode
+from supervisor.config.diagnostics import STORE_OPTIONS
+from supervisor.config.settings import Schema, Settings, known_keys, load
+from supervisor.config.yaml_reader import read_yaml
 from supervisor.hooks import COMMAND_HOOKS, PARENT_HOOKS, WORKER_HOOKS
 from supervisor.jobs import Backoff
-from supervisor.plugin_checks import HOOKS
-from supervisor.plugin_manager import PluginManager, discover
+from supervisor.plugins.manager import PluginManager, discover
+from supervisor.plugins.validation import HOOKS
 from supervisor.retry import ceiling
-from supervisor.stores import Opener
-from supervisor.stores.postgres import PostgresStore
-from supervisor.stores.postgres_functions import FUNCTIONS
-from supervisor.yaml_loader import read_yaml
+from supervisor.runtime.supervisor import ExitCode
+from supervisor.stores.opening import Opener
+from supervisor.stores.postgres.functions import FUNCTIONS
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.text.units import format_duration
 
 ROOT = Path(__file__).parents[2]
 STATE = Path("/var/lib/supervisor")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.dead_letters import DeadLetters
-from supervisor.engine.drained import ASKED_AT_ONCE, until_drained
+from supervisor.dead_letters.publisher import DeadLetters
 from supervisor.events import Bus
-from supervisor.stores.base import EnqueueRow
-from supervisor.stores.memory import MemoryStore
+from supervisor.runtime.drain import ASKED_AT_ONCE, until_drained
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.protocol import EnqueueRow
 from tests.unit.test_dead_letters import DirectWriter, JumpingLoop, ScriptedOutlet
 
 GRACE = 30.0

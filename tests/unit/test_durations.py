@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.durations import MAX_SECONDS, format_duration, parse_duration, parse_limit, parse_size
+from supervisor.text.units import MAX_SECONDS, format_duration, parse_duration, parse_limit, parse_size
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.engine import FORCED_SECONDS, KILL_SECONDS
+from supervisor.engine.coordinator import FORCED_SECONDS, KILL_SECONDS
 from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecovered
 from supervisor.jobs import Cause, JobState, Outcome, Policy
-from supervisor.stores.base import RowRefused, Take
-from supervisor.stores.memory import MemoryStore
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.protocol import RowRefused, Take
 from tests.unit.test_dead_letters import JumpingLoop
 from tests.unit.virtual import Virtual
 
@@ -218,7 +218,7 @@ def test_cancelled_jobs_are_told_as_cancelled_and_not_as_stale() -> None:
 
 
 def test_of_a_crowd_the_store_is_asked_only_for_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.engine.engine.CHECK_AT_MOST", 2)
+    monkeypatch.setattr("supervisor.engine.coordinator.CHECK_AT_MOST", 2)
     here = Virtual()
     _, *ids = here.enqueue(*["work"] * 4)
     here.serve()
@@ -335,7 +335,7 @@ def lose_owner(store: MemoryStore, count: int) -> list[int]:
     other = store.sibling()
     other.join("them", "there", 2)
     from supervisor.jobs import Policy
-    from supervisor.stores.base import EnqueueRow, Take
+    from supervisor.stores.protocol import EnqueueRow, Take
 
     ids = other.enqueue([EnqueueRow("work", "null")] * count)
     other.claim([Take("default", count, count, count, 100)], 30.0, lambda handler, queue: Policy())

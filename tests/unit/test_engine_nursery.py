@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.events import PluginFailed, PluginLoaded
-from supervisor.plugin_manager import HandlerInfo, SourceReport
+from supervisor.handlers import HandlerInfo
+from supervisor.plugins.manager import SourceReport
 from tests.unit.virtual import Virtual
 
 SAME = SourceReport("work.py", (HandlerInfo("work", {}, "work.py", 1),))

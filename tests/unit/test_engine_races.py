@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.pace import USUAL
+from supervisor.engine.poll_intervals import USUAL
 from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueuesSeen
 from supervisor.jobs import Lease, Policy
-from supervisor.stores.base import EnqueueRow, Resolve, Take
-from supervisor.stores.memory import MemoryStore
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.protocol import EnqueueRow, Resolve, Take
 from tests.stores.shelf import dead
 from tests.unit.fakes import FakeChild
 from tests.unit.virtual import Virtual

@@ -9,8 +9,8 @@ import pytest
 from supervisor.engine import committer
 from supervisor.events import JobsLocked, JobsStale, PruneRefused
 from supervisor.jobs import Outcome
-from supervisor.stores.base import Retention, RowRefused, RowsLocked
-from supervisor.stores.memory import MemoryStore
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.protocol import Retention, RowRefused, RowsLocked
 from tests.unit.virtual import Virtual
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.engine.watchdog import CAPTIVE_AFTER
 from supervisor.events import JobsSettled, JobStarted
-from supervisor.stores.memory import MemoryStore
+from supervisor.stores.memory.store import MemoryStore
 from tests.unit.fakes import FakeChild
 from tests.unit.virtual import Virtual
 

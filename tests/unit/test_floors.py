@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from supervisor.stores.postgres_floors import LOOKED_EVERY, PASSED_MANY, Floors
+from supervisor.stores.postgres.claim_cursor import LOOKED_EVERY, PASSED_MANY, Floors
 
 
 def test_a_floor_holds_for_a_while_and_longer_if_it_saves_more() -> None:

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.cli.app import run_command_line
-from supervisor.config import ConfigError, Settings, known_keys, load
-from supervisor.durations import MAX_SECONDS, format_duration, parse_duration, parse_limit, parse_size
-from supervisor.new_jobs import InvalidJob, row_of
-from supervisor.payloads import NotJSON, decode, encode
-from supervisor.plugin_manager import PluginManager, Source
+from supervisor.client.validation import InvalidJob, row_of
+from supervisor.config.settings import ConfigError, Settings, known_keys, load
+from supervisor.plugins.manager import PluginManager, Source
+from supervisor.text.strict_json import NotJSON, decode, encode
+from supervisor.text.units import MAX_SECONDS, format_duration, parse_duration, parse_limit, parse_size
 
 quick = settings(
     deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.durations import MAX_SECONDS
-from supervisor.processes import stacks, wire
-from supervisor.processes.output import Splitter
-from supervisor.processes.port import Reply
+from supervisor.text.units import MAX_SECONDS
+from supervisor.workers import wire_protocol as wire
+from supervisor.workers.interface import Reply
+from supervisor.workers.parent import stack_text as stacks
+from supervisor.workers.parent.output_reader import Splitter
 from tests.unit.test_wire import MESSAGES
 
 quick = settings(deadline=None, derandomize=True, max_examples=200)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from supervisor import hookimpl
-from supervisor.engine.hook_thread import HookThread
 from supervisor.events import Bus, Event, HookFailed, SupervisorStopping
-from supervisor.plugin_manager import PluginManager
+from supervisor.plugins.manager import PluginManager
+from supervisor.runtime.hook_runner import HookThread
 
 
 class Hears:

@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor import logs
-from supervisor.logs.formats import JsonFormat, TextFormat
-from supervisor.logs.output import LogOutput
+from supervisor import telemetry as logs
+from supervisor.telemetry.log_formatters import JsonFormat, TextFormat
+from supervisor.telemetry.log_handler import LogOutput
 
 PIPE = 65_536
 

@@ -6,8 +6,8 @@ import pytest
 
 from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
-from supervisor.logs import LogSubscriber
-from supervisor.logs.repeats import MOST_KEYS, Repeats
+from supervisor.telemetry import LogSubscriber
+from supervisor.telemetry.rate_limit import MOST_KEYS, Repeats
 
 
 class Clock:

@@ -5,7 +5,7 @@ import pytest
 
 from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy, Tier
-from supervisor.metrics import Histogram, Metrics
+from supervisor.telemetry.metrics import Histogram, Metrics
 
 NOW = 1_000_000.0
 

@@ -8,7 +8,7 @@ import pluggy
 import pytest
 
 from supervisor.jobs import Job
-from supervisor.processes.middleware import Middleware
+from supervisor.workers.child.middleware import Middleware
 
 JOB = Job(1, "x")
 PROJECT = "test"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.processes import linux
+from supervisor.workers.system import linux
 
 
 @pytest.mark.parametrize(

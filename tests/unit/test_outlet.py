@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.outlet import PUBLISH_SECONDS, Outlet
+from supervisor.dead_letters.sink_runner import PUBLISH_SECONDS, Outlet
 from tests.unit.test_dead_letters import JumpingLoop
 
 FAR = float("inf")

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from supervisor.engine.parts import FRUITLESS_AT_FIRST, FRUITLESS_MOST, Parts
-from supervisor.stores.base import Letter
+from supervisor.dead_letters.batch_splitter import FRUITLESS_AT_FIRST, FRUITLESS_MOST, Parts
+from supervisor.stores.protocol import Letter
 
 COUNT = 100
 

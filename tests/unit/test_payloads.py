@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.payloads import MAX_DEPTH, NotJSON, decode, encode, printable
+from supervisor.text.strict_json import MAX_DEPTH, NotJSON, decode, encode, printable
 
 LIMIT = 1_000_000
 

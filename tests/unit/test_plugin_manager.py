@@ -12,8 +12,8 @@ import pytest
 
 from supervisor import Job, hookimpl
 from supervisor.events import HookFailed
-from supervisor.plugin_manager import PluginManager, SourceReport, discover, load_parent_side
-from supervisor.processes.middleware import Middleware
+from supervisor.plugins.manager import PluginManager, SourceReport, discover, load_parent_side
+from supervisor.workers.child.middleware import Middleware
 
 Put = Callable[..., Path]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor import Job, Reject
-from supervisor.plugin_modules import forget, import_file
+from supervisor.plugins.importer import forget, import_file
 
 PLUGIN = Path(__file__).parents[2] / "plugins" / "checksum.py"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.plugin_modules import forget, import_file
+from supervisor.plugins.importer import forget, import_file
 
 PLUGIN = Path(__file__).parents[2] / "plugins" / "log_alert.py"
 

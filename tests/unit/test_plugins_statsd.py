@@ -8,7 +8,7 @@ import pytest
 
 from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
-from supervisor.plugin_modules import forget, import_file
+from supervisor.plugins.importer import forget, import_file
 
 PLUGIN = Path(__file__).parents[2] / "plugins" / "statsd.py"
 

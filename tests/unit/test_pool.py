@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from supervisor.events import Bus, JobStarted, WorkerDied
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
-from supervisor.processes.dooms import LEASE_LOST, SHUTDOWN, timed_out
-from supervisor.processes.places import State, Worker
-from supervisor.processes.pool import FRAME_JOBS, REFORK_DELAYS, WEIGH_EVERY, Pool
-from supervisor.processes.port import Death, Reply
+from supervisor.workers.interface import Death, Reply
+from supervisor.workers.kill_reasons import LEASE_LOST, SHUTDOWN, timed_out
+from supervisor.workers.pool import FRAME_JOBS, REFORK_DELAYS, WEIGH_EVERY, Pool
+from supervisor.workers.slot import State, Worker
 from tests.unit.fakes import FakeChild, FakeChildren, FakeTimer, make_lease
 
 

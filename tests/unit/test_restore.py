@@ -9,7 +9,7 @@ import pytest
 
 SIGNALLED_AT_BIRTH = """
 import os, signal, threading
-from supervisor.processes.restore import let_forks_obey, quiet_signals
+from supervisor.workers.child.process_state import let_forks_obey, quiet_signals
 
 quiet_signals()
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.{name}))
@@ -38,7 +38,7 @@ def test_a_fork_obeys_a_signal_that_comes_before_it_can_have_dispositions_of_its
 
 NESTED = """
 import os, signal
-from supervisor.processes.restore import let_forks_obey, quiet_signals
+from supervisor.workers.child.process_state import let_forks_obey, quiet_signals
 
 def fork_within():
     global within
@@ -62,7 +62,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), blocked)
 
 RAISES_MEANWHILE = """
 import os, signal
-from supervisor.processes import restore
+from supervisor.workers.child import process_state as restore
 
 restore.quiet_signals()
 restore.let_forks_obey()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from supervisor.client.validation import Checks, InvalidJob, row_of, rows_of
 from supervisor.jobs import NewJob
-from supervisor.new_jobs import Checks, InvalidJob, row_of, rows_of
-from supervisor.stores.rows import Rows
+from supervisor.stores.enqueue_batch import Rows
 
 
 def queue_for(handler: str) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.sinks.file import FileSink
-from supervisor.stores.base import StoreError
-from supervisor.stores.bells import Bells
-from supervisor.stores.turnstile import Turnstile
-from supervisor.trust import open_to_others
+from supervisor.config.file_permissions import open_to_others
+from supervisor.dead_letters.file_sink import FileSink
+from supervisor.stores.protocol import StoreError
+from supervisor.stores.sqlite.notifier import Bells
+from supervisor.stores.sqlite.write_lock import Turnstile
 
 ALICE = 65_432  # nobody's number
 

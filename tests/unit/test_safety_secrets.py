@@ -9,9 +9,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from supervisor.config import load
-from supervisor.logs.formats import FORMATS
-from supervisor.masking import Mask, secrets_of, without_secrets
+from supervisor.config.settings import load
+from supervisor.telemetry.log_formatters import FORMATS
+from supervisor.text.redaction import Mask, secrets_of, without_secrets
 
 TOKEN = "s3cr3t/\"to\\ken' é"
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import Client, trust
-from supervisor.config import ConfigError, PluginSettings, Settings, StoreSettings
+from supervisor import Client
+from supervisor.config import file_permissions as trust
+from supervisor.config.settings import ConfigError, PluginSettings, Settings, StoreSettings
 
 ALICE = 65_432  # nobody's number
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from supervisor.engine.dead_letters import DeadLetters
-from supervisor.engine.outlet import PUBLISH_SECONDS, REST_MOST, Outlet
+from supervisor.dead_letters.publisher import DeadLetters
+from supervisor.dead_letters.sink_runner import PUBLISH_SECONDS, REST_MOST, Outlet
 from supervisor.events import LettersFailed
 from tests.unit.test_dead_letters import Here, play  # noqa: F401
 from tests.unit.test_outlet import SlowCaller

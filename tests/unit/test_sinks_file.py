@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.sinks import BuiltInSinks
-from supervisor.sinks import file as module
-from supervisor.sinks.file import FileSink
+from supervisor.dead_letters import file_sink as module
+from supervisor.dead_letters.built_in import BuiltInSinks
+from supervisor.dead_letters.file_sink import FileSink
 
 
 @pytest.fixture

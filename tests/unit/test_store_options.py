@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from supervisor.config import ConfigError, StoreSettings, load
-from supervisor.stores import open_store
-from supervisor.stores.base import StoreError
+from supervisor.config.settings import ConfigError, StoreSettings, load
+from supervisor.stores.opening import open_store
+from supervisor.stores.protocol import StoreError
 
 URL = "postgresql://u:sesame-0815@127.0.0.1:1/jobs"
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from supervisor.config import Settings
-from supervisor.engine import supervisor as supervisor_module
-from supervisor.engine.plugin_news import tell_plugins
-from supervisor.engine.signals import StopRequest
-from supervisor.engine.supervisor import ExitCode, Supervisor
+from supervisor.config.settings import Settings
+from supervisor.engine.plugin_changes import tell_plugins
 from supervisor.events import Bus, ConfigRefused, Event, PluginWarning
-from supervisor.plugin_manager import HandlerInfo, SourceReport
-from supervisor.stores.base import StoreAway
-from supervisor.stores.memory import MemoryStore
+from supervisor.handlers import HandlerInfo
+from supervisor.plugins.manager import SourceReport
+from supervisor.runtime import supervisor as supervisor_module
+from supervisor.runtime.signals import StopRequest
+from supervisor.runtime.supervisor import ExitCode, Supervisor
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.protocol import StoreAway
 
 
 class Pruning:

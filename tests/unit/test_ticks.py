@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from supervisor.engine.ticks import tick_every
+from supervisor.runtime.periodic_timer import tick_every
 from tests.unit.test_dead_letters import JumpingLoop
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.engine.tiers import Credit, Lane, plan_takes, share_out
+from supervisor.engine.fairness import Credit, Lane, plan_takes, share_out
 from supervisor.jobs import Lease, Policy, Tier
-from supervisor.stores.base import Take, Waiting
+from supervisor.stores.protocol import Take, Waiting
 
 RATIOS = st.fractions(Fraction(1, 50), 1, max_denominator=50)
 

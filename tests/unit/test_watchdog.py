@@ -7,7 +7,7 @@ from typing import Any
 from supervisor.engine.watchdog import CAPTIVE_AFTER, RETIRE_SECONDS, Watchdog
 from supervisor.events import JobStarted, LoopGap
 from supervisor.jobs import Cause
-from supervisor.processes.places import State
+from supervisor.workers.slot import State
 from tests.unit.fakes import make_lease
 from tests.unit.test_pool import Setup
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.jobs import Lease, Policy
-from supervisor.processes import wire
+from supervisor.workers import wire_protocol as wire
 
 
 def lease(job_id: int, **fields: object) -> Lease:

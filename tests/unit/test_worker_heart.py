@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.processes import worker
-from supervisor.processes.worker import Heart
+from supervisor.workers.child import main as worker
+from supervisor.workers.child.main import Heart
 
 
 class Stop(BaseException):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.processes.output import LONGEST_LINE, RATE, TAIL, Splitter
+from supervisor.workers.parent.output_reader import LONGEST_LINE, RATE, TAIL, Splitter
 
 TOKEN = b"0123456789abcdef"
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from supervisor.processes import stacks
+from supervisor.workers.parent import stack_text as stacks
 
 HEART = f"""Thread 0x00007f0000000001 (most recent call first):
-  File "{stacks.OWN_CODE}/worker.py", line 98 in {stacks.HEART}
+  File "{stacks.OWN_CODE}/child/main.py", line 98 in {stacks.HEART}
 """
 MAIN = f"""Current thread 0x00007f0000000002 [python] (most recent call first):
   File "/plugins/jobs.py", line 21 in inner
   File "/plugins/jobs.py", line 25 in hang
-  File "{stacks.OWN_CODE}/worker.py", line 190 in _run_job
-  File "{stacks.OWN_CODE}/worker.py", line 165 in _run_frame
+  File "{stacks.OWN_CODE}/child/main.py", line 190 in _run_job
+  File "{stacks.OWN_CODE}/child/main.py", line 165 in _run_frame
   File "<string>", line 1 in <module>
 """
 OTHER = """Thread 0x00007f0000000003 (most recent call first):
@@ -68,8 +68,8 @@ def test_a_stack_that_is_asked_for_while_the_dumper_is_armed_again_ends_nobody()
     """In between, the signal's own handler is gone; its default would end the process."""
     program = """
 import faulthandler, os, signal
-from supervisor.processes.linux import STACK_SIGNAL
-from supervisor.processes.restore import StackDumper
+from supervisor.workers.system.linux import STACK_SIGNAL
+from supervisor.workers.child.process_state import StackDumper
 
 ours, theirs = os.pipe()
 dumper = StackDumper(theirs)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.writer import REST, Abandoned, Writer
+from supervisor.engine.store_writer import REST, Abandoned, Writer
 from supervisor.events import Bus, StoreBack, StoreLost
-from supervisor.stores.base import RowRefused, StoreAway, StoreContended
+from supervisor.stores.protocol import RowRefused, StoreAway, StoreContended
 
 
 class Notebook:
@@ -65,8 +65,8 @@ def test_after_a_small_commit_it_rests_and_what_comes_meanwhile_shares_the_next(
         rests.set()
         assert go_on.wait(10)
 
-    monkeypatch.setattr("supervisor.engine.writer.time.sleep", rest)
-    monkeypatch.setattr("supervisor.engine.writer.SMALL", 60.0)  # however long this machine takes
+    monkeypatch.setattr("supervisor.engine.store_writer.time.sleep", rest)
+    monkeypatch.setattr("supervisor.engine.store_writer.SMALL", 60.0)  # however long this machine takes
 
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         await writer.submit(note("a"))

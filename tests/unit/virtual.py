@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from supervisor.config import Settings
-from supervisor.engine.engine import Engine
-from supervisor.engine.writer import Abandoned
+from supervisor.config.settings import Settings
+from supervisor.engine.coordinator import Engine
+from supervisor.engine.store_writer import Abandoned
 from supervisor.events import Bus, JobsSettled
+from supervisor.handlers import HandlerInfo
 from supervisor.jobs import JobState
-from supervisor.plugin_manager import HandlerInfo, SourceReport
-from supervisor.processes.pool import Pool
-from supervisor.stores.base import EnqueueRow, Presence, Store
-from supervisor.stores.memory import MemoryStore
+from supervisor.plugins.manager import SourceReport
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.protocol import EnqueueRow, Presence, Store
+from supervisor.workers.pool import Pool
 from tests.unit.fakes import FakeChild, FakeChildren, FakeTimer
 
 

@@ -1,0 +1,1 @@
+"""`supervisor bench`: this configuration measured on this machine."""

@@ -1,0 +1,8 @@
+"""Enqueue jobs from any program: the Client, and the checks of what is enqueued."""
+
+from __future__ import annotations
+
+from supervisor.client.client import Client
+from supervisor.client.validation import InvalidJob
+
+__all__ = ["Client", "InvalidJob"]

@@ -1,0 +1,1 @@
+"""The configuration: read from YAML, checked, and explained where it is wrong."""

@@ -1,0 +1,184 @@
+"""What root runs must not be others' to change: the config, plugin directories, plugin files, and every folder above them.
+
+Only root is asked to be so careful: an ordinary user's code can do no more than that user. Symbolic links are followed, and
+every link and folder on the way counts. All is looked at before anything is read: what only root can change stays so, unless
+root itself changes it meanwhile. Access control lists are not looked at, nor are installed packages.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from supervisor.config.settings import ConfigError, Settings, absolute, find, load, path_of
+
+VARIABLE = "SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS"
+KEY = "plugins.allow_writable_by_others"
+
+ROOT = 0
+MOST_LINKS = 40
+MOST_TOLD = 10
+
+Look = Callable[[Path], os.stat_result]
+
+
+def load_trusted(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
+    """As `config.load`; raises ConfigError if root must not rely on the config or its plugins, either."""
+    errors = config_faults(path if path is not None else find(environ), environ)
+    if errors:
+        raise ConfigError(errors)
+    settings = load(path, environ)
+    insist_on_trust(settings, environ)
+    return settings
+
+
+def insist_on_trust(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
+    """Raises ConfigError with everything about config and plugins that root must not rely on."""
+    errors = [*config_faults(settings.path, environ), *plugin_faults(settings, environ)]
+    if errors:
+        raise ConfigError(errors, settings)
+
+
+def config_faults(path: Path | None, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:
+    """A line for each thing that lets others change the config file."""
+    if path is None or not _must_be_careful(environ):
+        return []
+    way_out = f"set {VARIABLE}=1 in the environment"
+    return _told("config", dict(_faults(path, look)), way_out)
+
+
+def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:
+    """A line for each thing that lets others change, or add, code that the plugins bring."""
+    if settings.plugins.allow_writable_by_others or not _must_be_careful(environ):
+        return []
+    found: dict[Path, str] = {}
+    for text in settings.plugins.paths:
+        path = path_of(text, settings.base)
+        for part in (path, *_importable(path)):
+            found.update(_faults(part, look))
+    return _told("plugins", found, f"set {KEY}: true")
+
+
+def open_to_others(files: Iterable[Path]) -> list[str]:
+    """A line for each file that is there and that others may read or write: made so on purpose, perhaps, so it stays so."""
+    found = []
+    for path in files:
+        with suppress(OSError):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & 0o077:
+                found.append(f"{path} (mode {mode:04o}) is open to others: chmod go-rwx {shlex.quote(str(path))}")
+    return found
+
+
+def _told(what: str, faults: Mapping[Path, str], way_out: str) -> list[str]:
+    lines = [f"{what}: {fault}, or {way_out}" for fault in faults.values()]
+    more = len(lines) - MOST_TOLD
+    return lines if more <= 0 else [*lines[:MOST_TOLD], f"{what}: ... and {more} more"]
+
+
+def _must_be_careful(environ: Mapping[str, str]) -> bool:
+    allowed = environ.get(VARIABLE, "")
+    if allowed not in ("", "0", "1"):
+        raise ConfigError([f"environment variable {VARIABLE}: expected 1 or 0"])
+    return os.geteuid() == ROOT and allowed != "1"
+
+
+def _importable(path: Path) -> Iterator[Path]:
+    """What an import of this plugin may read besides: the folder that it stands in, and the modules and packages there."""
+    with suppress(OSError):
+        if not path.exists():
+            return
+        folder = path if path.is_dir() and not (path / "__init__.py").is_file() else path.parent
+        yield folder
+        for entry in sorted(folder.iterdir()):
+            yield from _brought_by(entry)
+
+
+def _brought_by(entry: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        if (entry / "__init__.py").is_file():
+            yield from _all_in(entry)
+            return
+    if entry.suffix == ".py":
+        yield entry
+
+
+def _all_in(package: Path) -> Iterator[Path]:
+    """Through links, too, as an import goes; each folder once."""
+    seen: set[str] = set()
+    for inside, folders, files in os.walk(package, followlinks=True):
+        real = os.path.realpath(inside)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        yield Path(inside)
+        yield from (Path(inside, file) for file in files)
+
+
+def _faults(path: Path, look: Look) -> Iterator[tuple[Path, str]]:
+    """In the last of them nobody may even add a file; in a folder above it, others' files may stand beside, as in /tmp."""
+    *above, last = _way_to(path, look)
+    for place, status in above:
+        if fault := _fault(place, status, shared=bool(status.st_mode & stat.S_ISVTX)):
+            yield place, fault
+    if fault := _fault(*last, shared=False):
+        yield last[0], fault
+
+
+def _way_to(path: Path, look: Look) -> Iterator[tuple[Path, os.stat_result]]:
+    """Folders and links that decide what is at `path`, then that itself; if there is nothing, as far as the way leads."""
+    here = Path("/")
+    yield here, look(here)
+    ahead = list(reversed(absolute(path).parts[1:]))
+    links = 0
+    while ahead:
+        step = here / ahead.pop()
+        if step.name == "..":
+            here = here.parent
+            continue
+        try:
+            status = look(step)
+        except OSError:
+            return
+        yield step, status
+        if not stat.S_ISLNK(status.st_mode):
+            here = step
+            continue
+        target = step.readlink()
+        links += 1
+        if links > MOST_LINKS:
+            return
+        here = Path("/") if target.is_absolute() else here
+        ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+
+
+def _fault(path: Path, status: os.stat_result, *, shared: bool) -> str | None:
+    """`shared`: whoever may write here can't touch what belongs to root."""
+    quoted = shlex.quote(str(path))
+    if status.st_uid != ROOT:
+        link = " -h" if stat.S_ISLNK(status.st_mode) else ""
+        return f"{path} belongs to {_user(status.st_uid)}, who can change what root runs: chown{link} root {quoted}"
+    if stat.S_ISLNK(status.st_mode) or shared:
+        return None
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & stat.S_IWOTH:
+        who = "everybody"
+    elif mode & stat.S_IWGRP and status.st_gid != ROOT:
+        who = f"group {status.st_gid}"
+    else:
+        return None
+    way_out = "keep what root runs in a folder of its own" if mode & stat.S_ISVTX else f"chmod go-w {quoted}"
+    return f"{path} (mode {mode:04o}) may be written by {who}, who can change what root runs: {way_out}"
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {uid} ({pwd.getpwuid(uid).pw_name})"
+    except KeyError:
+        return f"user {uid}"

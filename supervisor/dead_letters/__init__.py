@@ -1,0 +1,1 @@
+"""Dead letters: published to every configured sink."""

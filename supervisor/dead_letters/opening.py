@@ -1,0 +1,36 @@
+"""Builds the configured dead-letter sinks from what the plugins bring."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from supervisor.config.settings import ConfigError, Settings
+from supervisor.dead_letters.sink_runner import Outlet
+from supervisor.hooks import Sink
+from supervisor.plugins.manager import PluginManager
+
+
+def open_outlets(settings: Settings, plugins: PluginManager) -> list[Outlet]:
+    """Raises ConfigError that names every sink which can't be built."""
+    if not settings.dlq.active:
+        return []
+    types = plugins.merged("supervisor_sinks")
+    sinks: list[tuple[str, Sink]] = []
+    errors = []
+    for sink in settings.dlq.sinks:
+        build = types.get(sink.type)
+        if build is None:
+            errors.append(
+                f"{sink.key}.type: no plugin brings a sink {sink.type!r}; expected one of {', '.join(sorted(types))}"
+            )
+            continue
+        try:
+            sinks.append((sink.name, build(**sink.options)))
+        except (Exception, SystemExit) as error:
+            errors.append(f"{sink.key}: sink {sink.type!r} can't be built: {type(error).__name__}: {error}")
+    if errors:
+        for _, built in sinks:
+            with suppress(Exception):
+                built.close()
+        raise ConfigError(errors)
+    return [Outlet(name, built) for name, built in sinks]

@@ -1,8 +1,0 @@
-"""The log: lines on standard error that never hold the supervisor up, and the subscriber that words what happened."""
-
-from __future__ import annotations
-
-from supervisor.logs.output import configure, flush, stop
-from supervisor.logs.subscriber import LogSubscriber
-
-__all__ = ["LogSubscriber", "configure", "flush", "stop"]

@@ -1,0 +1,1 @@
+"""Plugins: found, imported one by one, checked, and reported."""

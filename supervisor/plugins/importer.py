@@ -1,0 +1,139 @@
+"""Imports plugin files: each directory is a package of its own, so same-named modules of two directories never meet.
+
+A directory `D` becomes the package `supervisor.plugins.importer.<hex of D>`, and `D/mail.py` its module `mail`. In these
+modules `import util` finds `D/util.py` first, now and later inside a function; a module never finds itself so, and the
+standard library always wins. The name carries the path, so that a program started by a handler (multiprocessing's spawn
+or forkserver) can import the module too.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+_PREFIX = re.compile(rf"{re.escape(__name__)}\.[0-9a-f]+\.")
+
+__path__: list[str] = []  # a package without a folder: its subpackages come from the finder below
+
+
+def import_file(path: Path) -> ModuleType:
+    """The module of a plugin file, or of a package given by its `__init__.py`; raises whatever the import raises."""
+    package = path.name == "__init__.py"
+    owner = path.parent if package else path
+    name = f"{_package_of(owner.parent)}.{owner.stem.replace('.', '_')}"
+    if name in sys.modules:
+        return sys.modules[name]
+    importlib.import_module(name.rpartition(".")[0])
+    spec = importlib.util.spec_from_file_location(
+        name, path, loader=_Loader(name, str(path)), submodule_search_locations=[str(owner)] if package else None
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"not a Python file: {path}")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def forget(folder: Path) -> None:
+    """Drop what was imported from this directory, so that the files are read anew."""
+    package = _package_of(folder)
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]
+
+
+def readable(text: str) -> str:
+    """Text with names of plugin modules, such as a traceback, without the directories in them."""
+    return _PREFIX.sub("", text)
+
+
+def is_machinery(file: str) -> bool:
+    """Whether a frame of this file only imports."""
+    return file == __file__ or file.startswith("<frozen importlib")
+
+
+def _package_of(folder: Path) -> str:
+    return f"{__name__}.{os.fsencode(folder).hex()}"
+
+
+class _Loader(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        # Never through __pycache__: the folder may be read-only, and a file replaced within a second must be seen.
+        path = self.get_filename(fullname)
+        code = self.source_to_code(self.get_data(path), path)
+        assert isinstance(code, CodeType)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        folder = module.__name__.removeprefix(f"{__name__}.").partition(".")[0]
+        scoped = _ScopedImport(f"{__name__}.{folder}", Path(os.fsdecode(bytes.fromhex(folder))))
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": scoped}
+        super().exec_module(module)
+
+
+class _ScopedImport:
+    """`__import__` as the modules of one plugin directory see it."""
+
+    def __init__(self, package: str, folder: Path) -> None:
+        self._package = package
+        self._folder = folder
+
+    def __call__(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        head = name.partition(".")[0]
+        if level or self._is_itself(head, globals or {}) or not self._is_sibling(head):
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        module = builtins.__import__(f"{self._package}.{name}", globals, locals, fromlist or (), 0)
+        return module if fromlist else sys.modules[f"{self._package}.{head}"]
+
+    def _is_itself(self, head: str, importer: Mapping[str, Any]) -> bool:
+        return importer.get("__name__") == f"{self._package}.{head}" and "__path__" not in importer
+
+    def _is_sibling(self, head: str) -> bool:
+        if head in sys.stdlib_module_names or head == "supervisor":
+            return False
+        return f"{self._package}.{head}" in sys.modules or any(
+            (self._folder / tail).is_file() for tail in (f"{head}.py", f"{head}/__init__.py")
+        )
+
+
+class _Finder(MetaPathFinder):
+    """Finds the packages named after directories, and gives every source file below them the loader above."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(f"{__name__}."):
+            return None
+        tail = fullname.removeprefix(f"{__name__}.")
+        if "." not in tail:
+            spec = ModuleSpec(fullname, None, is_package=True)
+            spec.submodule_search_locations = [os.fsdecode(bytes.fromhex(tail))]
+            return spec
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is not None and isinstance(found.loader, SourceFileLoader):
+            found.loader = _Loader(found.loader.name, found.loader.path)
+            found.cached = None
+        return found
+
+
+sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,1 @@
+"""The life of one supervisor: start, serve, reload, drain, end."""

@@ -1,0 +1,85 @@
+"""The operator's verbs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+from supervisor.jobs import JobState, Tier
+from supervisor.stores.codes import CODES, LETTERS
+from supervisor.stores.memory.claim import Claims
+from supervisor.stores.operator_commands import Target, Verdicts
+from supervisor.stores.protocol import Retention
+from supervisor.stores.records import microseconds
+
+
+class Verbs(Claims, Verdicts):
+    def pause(self, queue: str, paused: bool) -> None:
+        with self.transaction():
+            (self._shelf.paused.add if paused else self._shelf.paused.discard)(queue)
+        self.ring()
+
+    def prune(self, retention: Retention, limit: int) -> int:
+        kept = {
+            JobState.SUCCEEDED: retention.succeeded,
+            JobState.CANCELLED: retention.cancelled,
+            JobState.FAILED: retention.failed,
+        }
+        with self.transaction():
+            now = self._now()
+            past = [
+                job
+                for job in self._shelf.jobs.values()
+                if (seconds := kept.get(job.state)) is not None
+                and (job.finished_at or 0) <= now - microseconds(seconds)
+                and job.letter_state != "pending"
+            ]
+            past.sort(key=lambda job: job.finished_at or 0)
+            self.remove([job.id for job in past[:limit]])
+            return len(past[:limit])
+
+    def count(self, state: int, queue: str, tier: int, n: int = 1) -> None:
+        """The shelf counts what is filed."""
+
+    def find_dead(self, after: int, limit: int) -> Sequence[int]:
+        return [id for id, job in self._shelf.jobs.items() if id > after and job.letter_state is not None][:limit]
+
+    def find_targets(self, ids: Sequence[int]) -> list[Target]:
+        jobs = [self._shelf.jobs[id] for id in dict.fromkeys(ids) if id in self._shelf.jobs]
+        return [
+            Target(job.id, CODES[job.state], job.row.queue, job.tier, LETTERS.index(job.letter_state)) for job in jobs
+        ]
+
+    def make_cancelled(self, ids: Sequence[int]) -> None:
+        for job in map(self._shelf.jobs.__getitem__, ids):
+            self._change(job, state=JobState.CANCELLED, token=job.token + 1, finished_at=self._now(), owner=None)
+
+    def make_due(self, ids: Sequence[int]) -> None:
+        now = self._now()
+        for job in map(self._shelf.jobs.__getitem__, ids):
+            self._change(job, state=JobState.READY, due_at=now, age=now if job.tier == Tier.RETRY else job.age)
+
+    def make_fresh(self, ids: Sequence[int]) -> None:
+        for job in map(self._shelf.jobs.__getitem__, ids):
+            letter = copy(job.letter)
+            if letter is not None:
+                letter.state = None
+            self._change(
+                job,
+                state=JobState.READY,
+                tier=Tier.FRESH,
+                age=self._next_age(),
+                due_at=self._now(),
+                retries=0,
+                lapses=0,
+                started_at=None,
+                finished_at=None,
+                result=None,
+                letter=letter,
+            )
+
+    def remove(self, ids: Sequence[int]) -> None:
+        for job in map(self._shelf.jobs.__getitem__, ids):
+            self._shelf.remember(job.id)
+            self._shelf.take_out(job)
+            del self._shelf.jobs[job.id]

@@ -1,0 +1,85 @@
+"""Questions to a memory store: what people, programs and --drain ask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from supervisor.events import COUNTED_MOST
+from supervisor.jobs import JobState
+from supervisor.stores.codes import CODES, LEFT
+from supervisor.stores.memory.claim import Claims
+from supervisor.stores.memory.dead_letters import Letters
+from supervisor.stores.memory.state import KeptOwner
+from supervisor.stores.records import iso, microseconds
+from supervisor.stores.transitions import queue_rows, running_jobs
+
+
+class Asking(Claims, Letters):
+    def clock(self) -> float:
+        return self._clock()
+
+    def stats(self) -> dict[str, Any]:
+        with self._shelf.lock:
+            self._forget_owners()
+            jobs, counts = self._shelf.jobs, self._shelf.counts.items()
+            supervisors = [_owner_dict(name, owner) for name, owner in self._shelf.owners.items()]
+            running = [jobs[id] for id in running_jobs(supervisors) if id in jobs]
+            processing = Counter(job.row.queue for job in running if job.state is JobState.IN_FLIGHT)
+            counted = [(queue, CODES[state], tier, n) for (queue, tier, state), n in counts if n]
+            return {"queues": queue_rows(counted, self.paused(), processing), "supervisors": supervisors}
+
+    def remaining(
+        self, served: frozenset[str] | None, latest: float | None, most: int = COUNTED_MOST
+    ) -> dict[str, int]:
+        with self._shelf.lock:
+            left: Counter[str] = Counter()
+            last = None if latest is None else microseconds(latest)
+            for job in self._shelf.jobs.values():
+                queue = job.row.queue
+                if not job.state.terminal and queue not in self._shelf.paused and (served is None or queue in served):
+                    beyond = job.state is JobState.SCHEDULED and last is not None and job.due_at > last
+                    left[job.state.value] += not beyond
+            left["dead_letters"] = min(most, len(self._pending()))
+            if last is not None:
+                left["scheduled"] = min(most, left["scheduled"])
+            return {what: n for what, n in left.items() if n}
+
+    def get(self, id: int) -> dict[str, Any] | None:
+        with self._shelf.lock:
+            job = self._shelf.jobs.get(id)
+            return None if job is None else job.shown()
+
+    def list_jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        queue: str | None = None,
+        handler: str | None = None,
+        letter: str | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        with self._shelf.lock:
+            found = [
+                job
+                for job in self._shelf.jobs.values()
+                if (state is None or job.state is state)
+                and (queue is None or job.row.queue == queue)
+                and (handler is None or job.row.handler == handler)
+                and (letter is None or job.letter_state == letter or (letter == "any" and job.letter_state is not None))
+            ]
+            finished = state is not None and state.terminal and letter is None
+            found.sort(key=lambda job: (job.finished_at or 0 if finished else 0, job.id), reverse=True)
+            return [job.shown() for job in found[:limit]]
+
+
+def _owner_dict(name: str, owner: KeptOwner) -> dict[str, Any]:
+    gone = owner.presence.state == LEFT
+    return {
+        "owner": name,
+        "host": owner.host,
+        "pid": owner.pid,
+        "state": "gone" if gone else owner.presence.state,
+        "seen_at": iso(owner.seen_at),
+        "workers": list(owner.presence.workers),
+    }

@@ -1,0 +1,105 @@
+"""Settle, extend and recover in memory: fenced by token, state and, in recovery, deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from supervisor.jobs import JobState, Lease, Outcome, Tier
+from supervisor.stores.codes import LEFT
+from supervisor.stores.memory.claim import Claims
+from supervisor.stores.memory.state import KeptJob, KeptLetter
+from supervisor.stores.protocol import Lapsed, StoreError
+from supervisor.stores.records import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
+from supervisor.stores.transitions import ADD, KEEP, RESET, lapses_after
+
+
+class Settles(Claims):
+    def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
+        with self.transaction():
+            return [outcome.lease.id for outcome in outcomes if not (self._settle(outcome) or self._settled(outcome))]
+
+    def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
+        require_seen(outcomes)
+        with self.transaction():
+            return [outcome.lease.id for outcome in outcomes if not self._settle(outcome)]
+
+    def _settled(self, outcome: Outcome) -> bool:
+        job = self._shelf.jobs.get(outcome.lease.id)
+        return job is not None and job.settled == outcome.lease.token
+
+    def _settle(self, outcome: Outcome) -> bool:
+        job = self._leased(outcome.lease)
+        if job is None or (outcome.seen is not None and job.lease_until != outcome.seen):
+            return False
+        if outcome.state is None:
+            raise StoreError(f"job {job.id}: an outcome must be decided before it is settled")
+        now = self._now()
+        changes: dict[str, Any] = {"state": outcome.state, "owner": None, "result": outcome.result}
+        changes["lapses"] = {RESET: 0, KEEP: job.lapses, ADD: job.lapses + 1}[lapses_after(outcome)]
+        if outcome.seen is None:
+            changes["settled"] = job.token
+        if outcome.took is not None:
+            changes["started_at"] = now - microseconds(outcome.took)
+        if outcome.state.terminal:
+            changes["finished_at"] = now
+        elif outcome.counted or outcome.state is JobState.SCHEDULED:
+            changes["due_at"] = now + microseconds(outcome.delay)
+        if outcome.counted:
+            changes |= {"retries": job.retries + 1, "tier": Tier.RETRY, "age": changes.get("due_at", job.age)}
+        if outcome.failure is not None:
+            changes["errors"] = _thinned((*job.errors, failure_record(outcome.failure, outcome.lease, now)))
+        if outcome.letter:
+            changes["letter"] = KeptLetter(now, token=job.letter.token + 1 if job.letter else 0)
+        self._change(job, **changes)
+        return True
+
+    def _leased(self, lease: Lease) -> KeptJob | None:
+        job = self._shelf.jobs.get(lease.id)
+        held = job is not None and job.state is JobState.IN_FLIGHT and job.token == lease.token
+        return job if held else None
+
+    def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
+        with self.transaction():
+            now = self._now()
+            stale = set()
+            for lease in leases:
+                if (job := self._leased(lease)) is not None:
+                    self._change(job, lease_until=now + microseconds(ttl))
+                else:
+                    stale.add(lease.id)
+            for lease in started:
+                if (job := self._leased(lease)) is not None:
+                    self._change(job, started_at=now if job.started_at is None else job.started_at)
+                else:
+                    stale.add(lease.id)
+            return sorted(stale)
+
+    def held(self) -> list[tuple[int, int]]:
+        with self._shelf.lock:
+            return [(job.id, job.token) for job in self._in_flight() if job.owner == self._owner]
+
+    def leases(self, ids: Sequence[int]) -> list[Lease]:
+        with self._shelf.lock:
+            return [job.lease() for job in self._in_flight() if job.owner == self._owner and job.id in set(ids)]
+
+    def _in_flight(self) -> Iterable[KeptJob]:
+        return [self._shelf.jobs[id] for id in sorted(self._shelf.in_flight)]
+
+    def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
+        with self._shelf.lock:
+            self._forget_owners()
+            now, found = self._now(), []
+            for job in self._in_flight():
+                owner = self._shelf.owners.get(job.owner or "")
+                gone = owner is not None and owner.presence.state == LEFT
+                if job.owner != self._owner and (gone or job.lease_until <= now):
+                    started, lease = job.started_at is not None, job.lease()._replace(payload="", headers=None)
+                    found.append(Lapsed(lease, job.lease_until, started, job.lapses, job.owner or "", gone))
+            found.sort(key=attrgetter("place"))
+            return [one for one in found if after is None or one.place > after.place][:limit]
+
+
+def _thinned(errors: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
+    return errors if len(errors) <= KEPT_ATTEMPTS else (errors[0], *errors[1 - KEPT_ATTEMPTS :])

@@ -1,0 +1,1 @@
+"""The PostgreSQL store: one schema, any number of machines."""

@@ -1,0 +1,163 @@
+"""Functions in the schema of a PostgreSQL store, by which others enqueue inside their own transactions, in any language.
+
+They run with the rights of the store's owner, and only those may call them who were told so: who has nothing but these can
+enqueue, and neither read nor change a job. `{s}` is the schema, `{jobs}` and `{channel}` are texts for SQL.
+"""
+
+from __future__ import annotations
+
+from supervisor.jobs import MAX_NAME, MAX_RETRIES
+from supervisor.stores.codes import READY, SCHEDULED
+from supervisor.text.strict_json import MAX_DEPTH, MAX_INTEGER
+from supervisor.text.units import MAX_SECONDS
+
+LONGEST_NAME = 50  # of a schema: PostgreSQL cuts names at 63, and the channel's is longer
+BODY = f"${'body_' * 11}$"
+"""Around the text of a function: longer than any name in it, so none ends it."""
+LONGEST_JSON = 1_000_000
+"""Bytes: the default of `limits.payload`, which the database does not know."""
+
+# What Python's isprintable refuses and people meet.
+_UNPRINTABLE = r"[\u0001-\u001f\u007f-\u00a0\u00ad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ue000-\uf8ff\ufeff\ufff9-\ufffb]"
+
+_CHECKED_NAME = f"""create function {{s}}.checked_name(what text, value text) returns text language plpgsql immutable
+  set search_path = pg_catalog, pg_temp as {BODY}
+  begin
+    if value is null or length(value) not between 1 and {MAX_NAME} or value ~ '^ | $|{_UNPRINTABLE}' then
+      raise exception using errcode = 'invalid_parameter_value',
+        message = format('%s: expected a name of 1 to {MAX_NAME} printable characters, got %L', what, left(value, 80));
+    end if;
+    return value;
+  end {BODY}"""
+
+# PostgreSQL's json lets through what no loader takes: numbers that are too large, and halves of surrogate pairs. Depth is how
+# often the innermost brackets can be taken off.
+_CHECKED_JSON = rf"""create function {{s}}.checked_json(what text, value json) returns text language plpgsql immutable
+  set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    written constant text := coalesce(value::text, 'null');
+    bare text;
+    number text;
+    wrong text;
+  begin
+    if octet_length(written) > {LONGEST_JSON} then
+      wrong := format('%s bytes of JSON, expected at most {LONGEST_JSON}', octet_length(written));
+    end if;
+    if wrong is null and written ~ '\\u[dD][89a-fA-F]' then
+      bare := replace(written, '\\', '');
+      bare := regexp_replace(bare, '\\u[dD][89abAB][0-9a-fA-F]{{2}}\\u[dD][c-fC-F][0-9a-fA-F]{{2}}', '', 'g');
+      if bare ~ '\\u[dD][89a-fA-F]' then
+        wrong := 'half of a surrogate pair is not valid Unicode';
+      end if;
+    end if;
+    if wrong is null and (written ~ '[0-9]{{19}}|[0-9][eE]'
+        or length(written) - length(translate(written, '[{{', '')) > {MAX_DEPTH}) then
+      bare := regexp_replace(written, '"(?:[^"\\]|\\.)*"', '', 'g');
+      for number in select hit[1] from regexp_matches(bare, '-?[0-9][0-9.eE+-]*', 'g') as hit loop
+        if number ~ '[.eE]' then
+          begin
+            perform number::float8;
+          exception when numeric_value_out_of_range then  -- or so near to zero that it is zero
+            if number !~ '^-?0[.]|[eE]-' then
+              wrong := format('%s is not a finite number', left(number, 40));
+            end if;
+          end;
+        elsif length(number) > 20 or number::numeric not between {-MAX_INTEGER - 1} and {MAX_INTEGER} then
+          wrong := format('%s is not a 64-bit integer', left(number, 40));
+        end if;
+        exit when wrong is not null;
+      end loop;
+      bare := regexp_replace(bare, '[^][{{}}]', '', 'g');
+      for depth in 1..{MAX_DEPTH} loop
+        exit when bare = '';
+        bare := regexp_replace(bare, '\[\]|\{{\}}', '', 'g');
+      end loop;
+      if bare <> '' and wrong is null then
+        wrong := 'nested deeper than {MAX_DEPTH}';
+      end if;
+    end if;
+    if wrong is not null then
+      raise exception using errcode = 'invalid_parameter_value', message = format('%s: %s', what, wrong);
+    end if;
+    return written;
+  end {BODY}"""
+
+_CHECKED_SECONDS = f"""create function {{s}}.checked_seconds(what text, value interval) returns float8 language plpgsql immutable
+  set search_path = pg_catalog, pg_temp as {BODY}
+  begin
+    if extract(epoch from value) not between 0 and {MAX_SECONDS:.0f} then
+      raise exception using errcode = 'invalid_parameter_value',
+        message = format('%s: expected an interval from 0 to {MAX_SECONDS / 86_400:.0f} days, got %L', what, value);
+    end if;
+    return extract(epoch from value);
+  end {BODY}"""
+
+# Of jobs that have been checked: by a client, or by `enqueue` below.
+_PUT = f"""create function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    now constant bigint := {{s}}.clock();
+    ids bigint[];
+  begin
+    with it as (
+        select it.*, nextval((select pg_get_serial_sequence({{jobs}}, 'id')::regclass)) as id, coalesce(now + it.delay, it.at, now) as due
+        from rows from (json_to_recordset(jobs) as (handler text, queue text, payload text, headers text, priority bigint,
+          options text, delay bigint, at bigint)) with ordinality
+          as it(handler, queue, payload, headers, priority, options, delay, at, place) order by place),
+      put as (
+        insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+        select it.id, it.id, it.handler, it.queue, it.payload, it.headers, it.priority, it.options, it.due, now,
+          case when it.due > now then {SCHEDULED} else {READY} end from it
+        returning jobs.id, jobs.queue, jobs.state),
+      counted as (
+        insert into {{s}}.counts(state, queue, tier, n) select put.state, put.queue, 0, count(*) from put
+        group by put.state, put.queue)
+    select coalesce(array_agg(put.id order by put.id), '{{}}') into ids from put;
+    perform pg_notify({{channel}}, '');
+    return ids;
+  end {BODY}"""
+
+_ENQUEUE = f"""create function {{s}}.enqueue(handler text, payload json default 'null', queue text default 'default',
+    priority bigint default 0, delay interval default null, at timestamptz default null, max_retries int default null,
+    timeout interval default null, headers json default null)
+  returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    wrong text;
+    options text;
+  begin
+    if delay is not null and at is not null then
+      wrong := 'delay and at: expected at most one of them';
+    elsif at not between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00' then
+      wrong := format('at: expected a time in the years 1 to 9999, got %L', at);
+    elsif priority is null then
+      wrong := 'priority: expected a whole number, got NULL';
+    elsif max_retries not between 0 and {MAX_RETRIES} then
+      wrong := format('max_retries: expected a whole number from 0 to {MAX_RETRIES}, got %s', max_retries);
+    elsif json_typeof(headers) not in ('object', 'null') then
+      wrong := format('headers: expected an object, got %s', json_typeof(headers));
+    end if;
+    if wrong is not null then
+      raise exception using errcode = 'invalid_parameter_value', message = wrong;
+    end if;
+    if max_retries is not null or timeout is not null then
+      options := json_build_array(max_retries, {{s}}.checked_seconds('timeout', timeout), null)::text;
+    end if;
+    return ({{s}}.put(json_build_array(json_build_object(
+      'handler', {{s}}.checked_name('handler', handler),
+      'queue', {{s}}.checked_name('queue', queue),
+      'payload', {{s}}.checked_json('payload', payload),
+      'headers', case when json_typeof(headers) = 'object' then {{s}}.checked_json('headers', headers) end,
+      'priority', priority,
+      'options', options,
+      'delay', ({{s}}.checked_seconds('delay', delay) * 1000000)::bigint,
+      'at', (extract(epoch from at) * 1000000)::bigint))))[1];
+  end {BODY}"""
+
+FUNCTIONS = (
+    _CHECKED_NAME,
+    _CHECKED_JSON,
+    _CHECKED_SECONDS,
+    _PUT,
+    _ENQUEUE,
+    "revoke execute on all functions in schema {s} from public",
+)

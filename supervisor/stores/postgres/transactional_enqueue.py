@@ -1,0 +1,227 @@
+"""Jobs inside somebody else's transaction: on a connection of the caller's, of which nothing is begun, ended or left changed.
+
+SQLAlchemy and Django are known by what their connections have and used through their own calls, so that they know of the
+transaction; neither is imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import orjson
+import psycopg
+from psycopg import sql as quoting
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from supervisor.stores.postgres.claim import enqueued, parts_of
+from supervisor.stores.postgres.connection import packed
+from supervisor.stores.postgres.transfer import DATABASE
+from supervisor.stores.protocol import EnqueueRow, StoreError
+from supervisor.text.redaction import without_secrets
+
+AT_ONCE = 16_000_000
+"""Characters in one statement: more are several, which only a transaction makes one."""
+EXPECTED = """a psycopg connection, a SQLAlchemy Connection or Session, or Django's connection, none of them async"""
+
+# All names in full: the search path is the caller's.
+LOOK = """select namespace.oid is not null and put.oid is not null,
+    coalesce(pg_catalog.has_schema_privilege(namespace.oid, 'usage')
+      and pg_catalog.has_function_privilege(put.oid, 'execute'), false), current_user
+  from (select) as it left join pg_catalog.pg_namespace as namespace on nspname operator(pg_catalog.=) %s
+    left join pg_catalog.pg_proc as put
+      on pronamespace operator(pg_catalog.=) namespace.oid and proname operator(pg_catalog.=) 'put'"""
+
+
+class Caller(Protocol):
+    """A connection of the caller's. `driver` is what is beneath it."""
+
+    driver: Any
+
+    def check(self) -> None:
+        """Raises StoreError if nothing can be done on it."""
+
+    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
+        """The one row; errors are those of the caller's own library."""
+
+    def undo(self) -> None:
+        """End what `ask` has begun on a connection that was in no transaction."""
+
+
+class Guest:
+    """Used from any thread. `database_of_store` is asked only if the address of a connection is not written as in `url`."""
+
+    def __init__(self, url: str, schema: str, database_of_store: Callable[[], tuple[int, int]]) -> None:
+        self.shown, self._schema, self._database_of_store = without_secrets(url), schema, database_of_store
+        given = conninfo_to_dict(url)
+        self._place = tuple(str(given.get(key) or "") for key in ("host", "port", "dbname"))
+        self._put = (
+            f"select {quoting.Identifier(schema).as_string(None)}.put(".replace("%", "%%") + "%s::pg_catalog.json)"
+        )
+        self._known: WeakSet[Any] = WeakSet()
+
+    def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:
+        """Ids in order, of jobs that exist if and when the caller's transaction commits."""
+        if not rows:
+            return []
+        caller = caller_of(connection)
+        caller.check()
+        idle = _is_idle(caller.driver)
+        try:
+            batches = self._prepare(caller, rows)
+        except StoreError:
+            if idle:
+                caller.undo()
+            raise
+        return [id for batch in batches for id in caller.ask(self._put, batch)[0]]
+
+    def _prepare(self, caller: Caller, rows: Sequence[EnqueueRow]) -> list[str]:
+        """What to give to `put`; or StoreError."""
+        if caller.driver not in self._known:
+            self._check_place(caller)
+            self._known.add(caller.driver)
+        batches = [_in_ascii(packed([enqueued(row) for row in part])) for part in parts_of(rows, AT_ONCE)]
+        if len(batches) > 1 and not _in_transaction(caller.driver):
+            raise StoreError(
+                f"connection: more than {AT_ONCE // 10**6} MB of jobs at once, on a connection in autocommit: "
+                "open a transaction, so that they are all enqueued or none is"
+            )
+        return batches
+
+    def _check_place(self, caller: Caller) -> None:
+        if not self._is_written_as(caller.driver) and tuple(caller.ask(DATABASE)) != self._database_of_store():
+            raise StoreError(f"connection: it leads to another database than the store, {self.shown}")
+        there, may_put, user = caller.ask(LOOK, self._schema)
+        if not there:
+            raise StoreError(
+                f"connection: no job store in the schema {self._schema} of its database ({self.shown}) yet"
+            )
+        if not may_put:
+            raise StoreError(
+                f"connection: its role {user} may not enqueue; expected: grant usage on schema {self._schema} and "
+                f"execute on function {self._schema}.put to {user}"
+            )
+
+    def _is_written_as(self, driver: Any) -> bool:
+        info = driver.info
+        return (info.host, str(info.port), info.dbname) == (self._place[0], self._place[1] or "5432", self._place[2])
+
+
+def caller_of(connection: Any) -> Caller:
+    if isinstance(connection, psycopg.Connection):
+        return _Psycopg(connection)
+    if _has(connection, "get_bind", "connection", "is_active"):  # a SQLAlchemy Session
+        if not connection.is_active:
+            raise _failed()
+        connection = connection.connection()  # the one that its transaction is on
+    if _has(connection, "exec_driver_sql", "dialect"):
+        return _SQLAlchemy(connection)
+    if _has(connection, "ensure_connection", "vendor"):
+        return _Django(connection)
+    raise _unfit(f"expected {EXPECTED}; got {_kind(connection)}")
+
+
+class _Psycopg:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.driver = connection
+
+    def check(self) -> None:
+        _check_driver(self.driver)
+
+    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
+        with psycopg.Cursor(self.driver, row_factory=tuple_row) as cursor:
+            row = cursor.execute(sql.encode(), parameters, prepare=False).fetchone()
+        assert row is not None
+        return row
+
+    def undo(self) -> None:
+        self.driver.rollback()
+
+
+class _SQLAlchemy:
+    def __init__(self, connection: Any) -> None:
+        dialect = connection.dialect
+        if dialect.name != "postgresql" or dialect.driver not in ("psycopg", "psycopg2"):
+            raise _unfit(f"expected {EXPECTED}; got {_kind(connection)} with {dialect.name}+{dialect.driver}")
+        if connection.closed or connection.invalidated:
+            raise _unfit("it is closed")
+        transaction = connection.get_nested_transaction() or connection.get_transaction()
+        if transaction is not None and not transaction.is_active:
+            raise _failed()
+        self._connection, self._begun = connection, transaction is not None
+        self.driver = connection.connection.driver_connection
+
+    def check(self) -> None:
+        _check_driver(self.driver)
+
+    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
+        row: Sequence[Any] = self._connection.exec_driver_sql(sql, parameters).one()
+        return row
+
+    def undo(self) -> None:
+        ours = None if self._begun else self._connection.get_transaction()
+        (ours or self.driver).rollback()
+
+
+class _Django:
+    def __init__(self, connection: Any) -> None:
+        if connection.vendor != "postgresql":
+            raise _unfit(f"expected {EXPECTED}; got Django's connection to {connection.vendor}")
+        if connection.in_atomic_block and (connection.needs_rollback or connection.closed_in_transaction):
+            raise _failed()
+        connection.ensure_connection()
+        self._connection = connection
+        self.driver = connection.connection
+
+    def check(self) -> None:
+        _check_driver(self.driver)
+
+    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            row: Sequence[Any] = cursor.fetchone()
+        return row
+
+    def undo(self) -> None:
+        self.driver.rollback()  # inside `atomic` too: the next statement begins anew
+
+
+def _check_driver(driver: Any) -> None:
+    if driver.closed:
+        raise _unfit("it is closed")
+    if driver.info.transaction_status == TransactionStatus.INERROR:
+        raise _failed()
+
+
+def _in_ascii(text: str) -> str:
+    """The same JSON, whatever the encoding of the caller's connection can't hold."""
+    return text if text.isascii() else json.dumps(orjson.loads(text))
+
+
+def _in_transaction(driver: Any) -> bool:
+    return not driver.autocommit or not _is_idle(driver)
+
+
+def _is_idle(driver: Any) -> bool:
+    return bool(driver.info.transaction_status == TransactionStatus.IDLE)
+
+
+def _failed() -> StoreError:
+    return _unfit("its transaction has failed; roll it back first")
+
+
+def _unfit(why: str) -> StoreError:
+    return StoreError(f"connection: {why}")
+
+
+def _has(value: Any, *names: str) -> bool:
+    return all(hasattr(value, name) and not iscoroutinefunction(getattr(value, name)) for name in names)
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -1,0 +1,178 @@
+"""What people see of a job, and what is kept of a failure: the same in every store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
+
+from supervisor.jobs import Backoff, Failure, JobState, Lease, Outcome, Policy
+from supervisor.stores.protocol import EnqueueRow, StoreError
+from supervisor.text.strict_json import NotJSON, decode, printable
+
+Verdict = tuple[list[int], dict[int, str]]
+
+KEPT_TEXT = 16 * 1024
+KEPT_ATTEMPTS = 50
+_HEAD = KEPT_TEXT // 4
+NO_SUCH_JOB = "no such job"
+_PENDING_LETTER = "its dead letter is pending: not every sink has it yet ({} to do it all the same)"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Shown(NamedTuple):
+    """A job as any store knows it. Times are microseconds since the epoch; the texts are JSON as stored, or rubbish."""
+
+    id: int
+    handler: str
+    payload: str
+    queue: str
+    priority: int
+    state: str
+    retries: int
+    max_retries: int | None
+    due_at: int
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    result: str | None
+    headers: str | None
+    errors: Sequence[Mapping[str, Any]]
+    dead_letter: str | None
+
+
+def job_dict(job: Shown) -> dict[str, Any]:
+    """The object that `supervisor jobs show --json` prints."""
+    return {
+        "id": job.id,
+        "handler": job.handler,
+        "payload": readable(job.payload),
+        "queue": job.queue,
+        "priority": job.priority,
+        "state": job.state,
+        "attempt": job.retries + 1,
+        "retries": job.retries,
+        "max_retries": job.max_retries,
+        "due_at": iso(job.due_at),
+        "created_at": iso(job.created_at),
+        "started_at": iso(job.started_at),
+        "finished_at": iso(job.finished_at),
+        "result": None if job.result is None else readable(job.result),
+        "headers": {} if job.headers is None else readable(job.headers),
+        "errors": [{**error, "at": iso(error["at"])} for error in job.errors],
+        "dead_letter": job.dead_letter,
+    }
+
+
+def iso(microseconds: int | None) -> str | None:
+    """ISO 8601 in UTC with microseconds; a time that the calendar can't hold is shown as the nearest it can."""
+    if microseconds is None:
+        return None
+    try:
+        moment = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        moment = (datetime.max if microseconds > 0 else datetime.min).replace(tzinfo=UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def readable(text: str) -> Any:
+    """The value of JSON `text`; the text itself if it isn't strict JSON (someone else put it there)."""
+    try:
+        return decode(text)
+    except NotJSON:
+        return text
+
+
+def failure_record(failure: Failure, lease: Lease, now: int) -> dict[str, Any]:
+    """The failure as it is kept: attempt and time filled in, long texts cut, every text one that any store takes."""
+    kept = replace(failure, attempt=failure.attempt or lease.attempt, at=failure.at or now)
+    return {key: cut(printable(value)) if isinstance(value, str) else value for key, value in kept.record().items()}
+
+
+def cut(text: str) -> str:
+    """At most 16 KB of UTF-8, its beginning and, more of it, its end."""
+    data = text.encode()
+    if len(data) <= KEPT_TEXT:
+        return text
+    mark = f"\n[... {len(data) - KEPT_TEXT} bytes cut ...]\n"
+    head = data[:_HEAD].decode(errors="ignore")
+    tail = data[_HEAD - KEPT_TEXT + len(mark) :].decode(errors="ignore")
+    return head + mark + tail
+
+
+def policy_text(policy: Policy) -> str:
+    return orjson.dumps((policy.max_retries, tuple(policy.backoff), policy.timeout, policy.heartbeat_timeout)).decode()
+
+
+def policy_of(text: str | bytes) -> Policy:
+    max_retries, backoff, timeout, heartbeat_timeout = orjson.loads(text)
+    return Policy(max_retries, Backoff(*backoff), timeout, heartbeat_timeout)
+
+
+def options_text(row: EnqueueRow) -> str | None:
+    """A job's own overrides of its policy, or None if it has none."""
+    if row.max_retries is None and row.timeout is None and row.backoff is None:
+        return None
+    return orjson.dumps((row.max_retries, row.timeout, row.backoff and tuple(row.backoff))).decode()
+
+
+@lru_cache(1024)
+def overlaid(policy: Policy, options: str) -> Policy:
+    """`policy` with a job's own overrides laid over it."""
+    max_retries, timeout, backoff = orjson.loads(options)
+    if max_retries is not None:
+        policy = policy._replace(max_retries=max_retries)
+    if timeout is not None:
+        policy = policy._replace(timeout=timeout or None)
+    if backoff is not None:
+        policy = policy._replace(backoff=Backoff(*backoff))
+    return policy
+
+
+def own_max_retries(options: str | None, policy: Policy | None) -> int | None:
+    """The job's own limit, else that of the policy it was last claimed under, else None."""
+    own: int | None = None if options is None else orjson.loads(options)[0]
+    if own is None and policy is not None:
+        own = policy.max_retries
+    return own
+
+
+def microseconds(seconds: float) -> int:
+    return round(seconds * 1_000_000)
+
+
+def require_seen(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.seen is None:
+            raise StoreError(f"job {outcome.lease.id}: recovery must name the deadline that it saw")
+
+
+# Why an operator's verb can't be done to a job in this state, with this letter ("pending", "delivered" or None); None: it can.
+
+
+def refuse_cancel(state: JobState, letter: str | None) -> str | None:
+    return f"already {state.value}" if state.terminal else None
+
+
+def refuse_retry(state: JobState, letter: str | None) -> str | None:
+    if state is JobState.SCHEDULED:
+        return None
+    return refuse_redrive(state, letter, force=False, way="supervisor dlq redrive --force")
+
+
+def refuse_redrive(state: JobState, letter: str | None, force: bool, way: str = "--force") -> str | None:
+    if not state.terminal:
+        return f"{state.value.replace('_', ' ')}: it is going to run anyway"
+    return _refuse_pending(letter, force, way)
+
+
+def refuse_delete(state: JobState, letter: str | None, force: bool) -> str | None:
+    return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(letter, force)
+
+
+def _refuse_pending(letter: str | None, force: bool, way: str = "--force") -> str | None:
+    return _PENDING_LETTER.format(way) if letter == "pending" and not force else None

@@ -1,0 +1,124 @@
+"""What a SQLite store looks like on disk, and how an older one becomes a newer one."""
+
+from __future__ import annotations
+
+from supervisor.jobs import MAX_RETRIES
+from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
+from supervisor.stores.limits import CENTURY, FURTHEST, MAX_FACTOR, MOST_LAPSES, MOST_TOKEN
+
+APPLICATION_ID = 0x4A535631
+
+_NOW = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
+
+
+def _whole(column: str, least: int, most: int) -> str:
+    return f"typeof(new.{column}) = 'integer' and new.{column} between {least} and {most}"
+
+
+def _option(path: str, least: int, most: int, kinds: str = "'integer', 'real'") -> str:
+    value = f"json_extract(new.options, '{path}') between {least} and {most}"
+    return f"(json_type(new.options, '{path}') in ({kinds}) and {value})"
+
+
+# [max_retries, timeout, [base, factor, max, jitter] of a backoff], each of them a null if the job has none of its own.
+_OPTIONS = f"""json_array_length(new.options) = 3
+        and (json_type(new.options, '$[0]') = 'null' or {_option("$[0]", 0, MAX_RETRIES, "'integer'")})
+        and (json_type(new.options, '$[1]') = 'null' or {_option("$[1]", 0, CENTURY)})
+        and (json_type(new.options, '$[2]') = 'null' or (json_array_length(new.options, '$[2]') = 4
+          and {_option("$[2][0]", 0, CENTURY)} and {_option("$[2][1]", 1, MAX_FACTOR)} and {_option("$[2][2]", 0, CENTURY)}
+          and (json_extract(new.options, '$[2][3]') in ('full', 'none') or {_option("$[2][3]", 0, CENTURY)})))"""
+
+_TIME = "microseconds since the epoch, up to 36,500 years from it"
+_EXPECTED = {
+    "handler": ("text", "typeof(new.handler) = 'text'"),
+    "queue": ("text", "typeof(new.queue) = 'text'"),
+    "priority": ("a whole number", "typeof(new.priority) = 'integer'"),
+    "state": ("a whole number from 0 to 5", "new.state in (0, 1, 2, 3, 4, 5)"),
+    "tier": ("0 or 1", "new.tier in (0, 1)"),
+    "token": (f"a whole number from 0 to {MOST_TOKEN}", _whole("token", 0, MOST_TOKEN)),
+    "retries": (f"a whole number from 0 to {MAX_RETRIES}", _whole("retries", 0, MAX_RETRIES)),
+    "lapses": (f"a whole number from 0 to {MOST_LAPSES}", _whole("lapses", 0, MOST_LAPSES)),
+    "due_at": (_TIME, _whole("due_at", -FURTHEST, FURTHEST)),
+    "created_at": (_TIME, _whole("created_at", -FURTHEST, FURTHEST)),
+    "options": ("[max_retries, timeout, backoff] in JSON", f"new.options is null or iif(json_valid(new.options), {_OPTIONS}, 0)"),
+}  # fmt: skip
+
+
+def _refuse(*columns: str) -> str:
+    """A row that no claim could read would stand in the way of all others, so it is refused where it is written."""
+    return "\n      ".join(
+        f"select raise(abort, 'jobs.{column}: expected {expected}') where ({condition}) is not true;"
+        for column, (expected, condition) in _EXPECTED.items()
+        if column in columns
+    )
+
+
+# Times are microseconds since the epoch. `age` orders a tier: for a fresh job its id, for a retry its due time, for a
+# redriven job the next value of the id sequence. `settled` is the token of the last settle that was accepted.
+_VERSION_1 = (
+    f"""create table jobs(
+      id integer primary key autoincrement,
+      handler text not null,
+      queue text not null default 'default',
+      payload text,
+      headers text,
+      priority int not null default 0,
+      state int not null default {READY},
+      tier int not null default 0,
+      age int,
+      token int not null default 0,
+      settled int,
+      owner int,
+      lease_until int,
+      started_at int,
+      due_at int not null default ({_NOW}),
+      created_at int not null default ({_NOW}),
+      finished_at int,
+      retries int not null default 0,
+      lapses int not null default 0,
+      policy int,
+      options text,
+      result text)""",
+    "insert into sqlite_sequence(name, seq) values ('jobs', 0)",
+    f"create index ready on jobs(queue, tier, priority desc, age) where state = {READY}",
+    f"create index scheduled on jobs(due_at) where state = {SCHEDULED}",
+    f"create index in_flight on jobs(owner, lease_until) where state = {IN_FLIGHT}",
+    f"create index terminal on jobs(state, finished_at) where state >= {SUCCEEDED}",
+    "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",
+    # The store gives every row its age. A row without one was put there by hand with plain SQL, and is counted here.
+    f"""create trigger put_by_hand after insert on jobs when new.age is null begin
+      {_refuse(*_EXPECTED)}
+      update jobs set age = id where id = new.id;
+      insert into counts values (new.state, new.queue, new.tier, 1)
+        on conflict(state, queue, tier) do update set n = n + 1;
+    end""",
+    # Of columns that the store itself never updates.
+    f"""create trigger changed_by_hand before update of handler, queue, priority, created_at, options on jobs begin
+      {_refuse("handler", "queue", "priority", "created_at", "options")}
+    end""",
+    "create table policies(id integer primary key, policy text not null unique)",
+    "create table attempts(id integer primary key, job_id int not null, record text not null)",
+    "create index attempts_of on attempts(job_id)",
+    """create table letters(
+      job_id integer primary key,
+      state int not null,
+      token int not null default 0,
+      owner int,
+      due_at int not null,
+      tries int not null default 0,
+      accepted text not null default '[]')""",
+    f"create index pending_letters on letters(due_at) where state = {PENDING}",
+    "create table queues(queue text primary key, paused int not null) without rowid",
+    """create table supervisors(
+      id integer primary key autoincrement,
+      owner text not null unique,
+      host text not null,
+      pid int not null,
+      state text not null,
+      seen_at int not null,
+      idle int not null default 0,
+      workers text not null default '[]')""",
+)
+
+MIGRATIONS = (_VERSION_1,)
+VERSION = len(MIGRATIONS)

@@ -1,0 +1,81 @@
+"""The SQLite store: one file, any number of clients and supervisors on one machine, nothing else to install."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+
+from supervisor.stores.codes import IN_FLIGHT, LEFT
+from supervisor.stores.protocol import Capabilities, Presence, StoreError
+from supervisor.stores.sqlite.notifier import Bells
+from supervisor.stores.sqlite.transfer import Moving
+from supervisor.stores.sqlite.write_lock import beside
+
+ANNOUNCE = """insert into supervisors(id, owner, host, pid, state, seen_at, idle, workers) values (?, ?, ?, ?, ?, ?, ?, ?)
+  on conflict do update set state = excluded.state, seen_at = excluded.seen_at, idle = excluded.idle,
+    workers = excluded.workers"""
+
+
+class SqliteStore(Moving):
+    """Implements `supervisor.stores.protocol.Store`. `clock` gives seconds since the epoch."""
+
+    capabilities = Capabilities()
+
+    def __init__(
+        self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(path, create=create, synchronous=synchronous, clock=clock)
+        self.url = f"sqlite:///{self.path}"
+        self.bells = Bells(beside(self.path, ".bells"))
+        self.on_owner_gone = lambda owner: None
+        self._who: tuple[str, str, int] | None = None
+
+    def reader(self) -> SqliteStore:
+        sibling = SqliteStore(self.path, synchronous=self._synchronous, clock=self._clock)
+        sibling.run("pragma query_only = on")
+        return sibling
+
+    def ring(self) -> None:
+        self.bells.ring()
+
+    def join(self, owner: str, host: str, pid: int) -> int | None:
+        lock = self.bells.join(owner)
+        self._who = (owner, host, pid)
+        with self.transaction():
+            self.run(ANNOUNCE, None, *self._who, "starting", self.now(), 0, "[]")
+            self.owner_id = int(self.value("select id from supervisors where owner = ?", owner))
+        return lock
+
+    def leave(self) -> None:
+        """An owner with leases left stays on the list, as one that has left, until they are recovered."""
+        if self.owner_id is None:
+            self.bells.leave()
+            return
+        with self.transaction():
+            self.run("update supervisors set state = ?, workers = '[]' where id = ?", LEFT, self.owner_id)
+            self.run(f"{_FORGET} and not exists {_ITS_LEASES}", self.owner_id)
+            self.after_commit(self._left)
+
+    def _left(self) -> None:
+        self.owner_id = None
+        self.bells.leave()
+
+    def bell(self) -> int | None:
+        return self.bells.descriptor()
+
+    def hush(self) -> None:
+        self.bells.hush()
+
+    def announce(self, presence: Presence) -> None:
+        if self.owner_id is None or self._who is None:
+            raise StoreError("announce: join first")
+        workers = orjson.dumps(list(presence.workers)).decode()
+        with self.transaction():
+            self.run(ANNOUNCE, self.owner_id, *self._who, presence.state, self.now(), presence.idle, workers)
+
+
+_FORGET = "delete from supervisors where id = ?"
+_ITS_LEASES = f"(select 1 from jobs where state = {IN_FLIGHT} and owner = supervisors.id)"

@@ -1,0 +1,103 @@
+"""An exception as text: what a worker tells of a failed attempt. Never the object, and never a second failure."""
+
+from __future__ import annotations
+
+import resource
+import traceback
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from supervisor.handlers import Handler, Reject, Retry
+from supervisor.plugins.importer import readable
+from supervisor.text.strict_json import NotJSON, printable, shortened
+from supervisor.text.units import parse_duration
+
+MOST_MESSAGE = 64 * 1024
+MOST_TRACEBACK = 64 * 1024
+
+
+def told(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Kind and error of an attempt that raised; the kinds and keys of port.Reply. `hidden` are the globals of the module that
+    caught it: its frames are left out of the traceback."""
+    try:
+        return _told(error, handler, hidden)
+    except BaseException as second:  # an exception's own attributes may do anything
+        name = printable(type.__dict__["__name__"].__get__(type(error)))
+        return "failed", plain(name, f"<no message: asking for it raised {type(second).__name__}>")
+
+
+def _told(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    described = describe(error, hidden)
+    if isinstance(error, Reject):
+        return "rejected", described
+    if isinstance(error, Retry):
+        return "retry", {**described, **_after(error)}
+    if handler.never_retry and isinstance(error, handler.never_retry):
+        return "failed", {**described, "retryable": False}
+    return "failed", described
+
+
+def plain(type_: str, message: str) -> dict[str, Any]:
+    """An error that no exception stands for."""
+    return {"type": type_, "message": shortened(printable(message), MOST_MESSAGE), "traceback": ""}
+
+
+def bad_payload(error: NotJSON) -> dict[str, Any]:
+    return plain("BadPayload", str(error))
+
+
+def bad_result(error: NotJSON) -> dict[str, Any]:
+    return {
+        **plain("BadResult", f"the handler ran to its end, but its result can't be kept: {error}"),
+        "retryable": False,
+    }
+
+
+def unknown_handler(name: str) -> dict[str, Any]:
+    return plain("UnknownHandler", f"no plugin loaded here brings a handler named {name!r}")
+
+
+def describe(error: BaseException, hidden: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": readable(_type_name(type(error))),
+        "message": shortened(printable(_message(error)), MOST_MESSAGE),
+        "traceback": shortened(printable(readable(_traceback(error, hidden))), MOST_TRACEBACK),
+        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _type_name(kind: type[BaseException]) -> str:
+    module = kind.__module__
+    return printable(kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}")
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as second:  # a handler's own __str__ may do anything
+        return f"<no message: str() raised {type(second).__name__}>"
+
+
+def _traceback(error: BaseException, hidden: Mapping[str, Any]) -> str:
+    """With causes; without the worker's own frames, which come first."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, _from_plugin(error.__traceback__, hidden)))
+    except BaseException as second:
+        return f"<no traceback: formatting it raised {type(second).__name__}>"
+
+
+def _from_plugin(trace: TracebackType | None, hidden: Mapping[str, Any]) -> TracebackType | None:
+    first = trace
+    while trace is not None and trace.tb_frame.f_globals is hidden:
+        trace = trace.tb_next
+    return trace or first
+
+
+def _after(error: Retry) -> dict[str, Any]:
+    if error.after is None:
+        return {}
+    try:
+        return {"after": parse_duration(error.after, zero=True)}
+    except (ValueError, TypeError) as mistake:
+        return {"message": f"{error} (Retry(after={error.after!r}) is ignored: {mistake})"}

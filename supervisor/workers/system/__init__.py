@@ -1,0 +1,1 @@
+"""Linux calls, the process tree, and fresh interpreters."""
