@@ -18,8 +18,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from supervisor import Job, Reject, Retry, handler
 
-BODY_MOST = 64_000
-WAIT_MOST = 3600.0
+MAX_BODY = 64_000
+MAX_WAIT = 3600.0
 TRY_AGAIN = frozenset({408, 425, 429})
 
 
@@ -30,8 +30,8 @@ def request(job: Job) -> dict[str, Any]:
     what = f"{sent.get_method()} {sent.full_url.partition('?')[0]}"
     try:
         with _OPENER.open(sent, timeout=timeout) as response:
-            body = response.read(BODY_MOST)
-            if response.length and len(body) < BODY_MOST:
+            body = response.read(MAX_BODY)
+            if response.length and len(body) < MAX_BODY:
                 raise ConnectionError(f"the answer ended {response.length} bytes early")
             return {"status": response.status, "headers": dict(response.headers), "body": body.decode(errors="replace")}
     except HTTPError as error:
@@ -101,7 +101,7 @@ def _retry_after(header: str) -> float | None:
         wait = float(header) if header.isdecimal() else _in_utc(parsedate_to_datetime(header)).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):
         return None
-    return min(max(wait, 1.0), WAIT_MOST)
+    return min(max(wait, 1.0), MAX_WAIT)
 
 
 def _in_utc(date: datetime) -> datetime:

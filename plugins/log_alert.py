@@ -19,14 +19,14 @@ logger = logging.getLogger("supervisor.dead_letters")
 class LogAlert:
     """Keep a `file` sink beside it: a line is an alert, not a record."""
 
-    def publish(self, letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
-        for letter in letters:
-            last = letter["errors"][-1] if letter["errors"] else {}
-            fields = {"job": letter["id"], "handler": letter["handler"], "cause": last.get("cause")}
+    def publish(self, dead_letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
+        for dead_letter in dead_letters:
+            last = dead_letter["errors"][-1] if dead_letter["errors"] else {}
+            fields = {"job": dead_letter["id"], "handler": dead_letter["handler"], "cause": last.get("cause")}
             said = ": ".join(part for part in (last.get("type"), last.get("message")) if part)
             line = "dead letter job=%d handler=%s cause=%s: %s"
             logger.error(line, *fields.values(), said or "no message", extra={"fields": fields})
-        return [letter["id"] for letter in letters]
+        return [dead_letter["id"] for dead_letter in dead_letters]
 
     def close(self) -> None:
         """Nothing is held open."""

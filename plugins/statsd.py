@@ -16,8 +16,8 @@ from typing import Any
 from supervisor import events as happened
 from supervisor import hookimpl
 
-MOST_BYTES = 1400
-MOST_TIMERS = 50
+MAX_BYTES = 1400
+MAX_TIMERS = 50
 LOOK_UP_EVERY = 60.0
 HOST, PORT = os.environ.get("STATSD_HOST", ""), os.environ.get("STATSD_PORT", "8125")
 if not PORT.isdecimal() or not 0 < int(PORT) < 65_536:
@@ -37,7 +37,7 @@ class Statsd:
     def tell(self, events: Sequence[Any]) -> None:
         packet = b""
         for line in _lines(events, self._workers, self._queues):
-            if packet and len(packet) + 1 + len(line) > MOST_BYTES:
+            if packet and len(packet) + 1 + len(line) > MAX_BYTES:
                 self._send(packet)
                 packet = b""
             packet = b"\n".join([packet, line]) if packet else line
@@ -76,14 +76,14 @@ def _lines(events: Sequence[Any], workers: set[int], queues: set[str]) -> Iterat
                         runs[_word(outcome.lease.handler)].append(outcome.took)
             case happened.LeasesRecovered(outcomes):
                 counts["leases.recovered"] += len(outcomes)
-            case happened.LettersPublished(sink, ids):
+            case happened.DeadLettersPublished(sink, ids):
                 counts[f"letters.published.{_word(sink)}"] += len(ids)
             case happened.WorkerStarted(_, pid):
                 workers.add(pid)
-            case happened.WorkerDied(_, pid, cause):
+            case happened.WorkerExited(_, pid, cause):
                 workers.discard(pid)
                 counts[f"workers.ended.{_word(cause)}"] += 1
-            case happened.QueuesSeen(waiting):
+            case happened.QueueDepths(waiting):
                 seen = {
                     f"queue.{_word(queue)}.{tier}": n
                     for queue, ready in waiting.items()
@@ -94,7 +94,7 @@ def _lines(events: Sequence[Any], workers: set[int], queues: set[str]) -> Iterat
                 queues.update(seen)
     yield from (f"supervisor.{name}:{count}|c".encode() for name, count in counts.items())
     for name, times in runs.items():
-        step = -(-len(times) // MOST_TIMERS)  # a sample, which says its rate, is enough of a batch of thousands
+        step = -(-len(times) // MAX_TIMERS)  # a sample, which says its rate, is enough of a batch of thousands
         rate = f"|@{1 / step:.4g}" if step > 1 else ""
         yield from (f"supervisor.run_time.{name}:{took * 1000:.3f}|ms{rate}".encode() for took in times[::step])
     yield from (f"supervisor.{name}:{value}|g".encode() for name, value in {**gauges, "workers": len(workers)}.items())

@@ -11,7 +11,7 @@ from supervisor.jobs import Job, NewJob
 
 if TYPE_CHECKING:
     from supervisor.client.client import Client
-    from supervisor.stores.protocol import StoreAway, StoreError, StoreUnsure
+    from supervisor.stores.protocol import StoreError, StoreUnavailable, StoreUnsure
 
 __all__ = [
     "Client",
@@ -21,8 +21,8 @@ __all__ = [
     "Reject",
     "Retry",
     "Sink",
-    "StoreAway",
     "StoreError",
+    "StoreUnavailable",
     "StoreUnsure",
     "handler",
     "hookimpl",
@@ -31,7 +31,7 @@ __all__ = [
 # These bring a store along; a handler that never enqueues must not pay for it.
 _ON_FIRST_USE = {
     "Client": "supervisor.client",
-    "StoreAway": "supervisor.stores.protocol",
+    "StoreUnavailable": "supervisor.stores.protocol",
     "StoreError": "supervisor.stores.protocol",
     "StoreUnsure": "supervisor.stores.protocol",
 }

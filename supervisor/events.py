@@ -22,7 +22,7 @@ class SupervisorStopping(NamedTuple):
     reason: str
 
 
-COUNTED_MOST = 10_000
+MAX_COUNTED = 10_000
 """Where rows would have to be counted one by one, no more are than these: there may be more."""
 
 
@@ -34,7 +34,7 @@ class SupervisorStopped(NamedTuple):
     def left(self) -> str:
         """What remains, for a person to read."""
         return ", ".join(
-            f"{n}{' or more' if n == COUNTED_MOST else ''} {what.replace('_', ' ')}"
+            f"{n}{' or more' if n == MAX_COUNTED else ''} {what.replace('_', ' ')}"
             for what, n in self.remaining.items()
         )
 
@@ -66,11 +66,11 @@ class HookFailed(NamedTuple):
     traceback: str
 
 
-class NurseryStarted(NamedTuple):
+class ForkserverStarted(NamedTuple):
     pid: int
 
 
-class NurseryDied(NamedTuple):
+class ForkserverExited(NamedTuple):
     """`pid` is 0 if it could not even be started."""
 
     pid: int
@@ -82,11 +82,11 @@ class WorkerStarted(NamedTuple):
     pid: int
 
 
-ORDERLY_ENDS = frozenset({"stopped", "max_jobs", "max_memory"})
+NORMAL_EXITS = frozenset({"stopped", "max_jobs", "max_memory"})
 
 
-class WorkerDied(NamedTuple):
-    """`cause` is why the supervisor killed it, or "crash", or, for an orderly end, one of ORDERLY_ENDS. `pid` is 0 if it
+class WorkerExited(NamedTuple):
+    """`cause` is why the supervisor killed it, or "crash", or, for an orderly end, one of NORMAL_EXITS. `pid` is 0 if it
     could not even be started.
 
     `handler` and `after` (seconds it had been running) are those of the job it died at, if it died at one.
@@ -101,7 +101,7 @@ class WorkerDied(NamedTuple):
     after: float | None = None
 
 
-class WorkerSaid(NamedTuple):
+class WorkerOutput(NamedTuple):
     """Lines that a worker wrote to `stdout` or `stderr` while the job ran (None: between jobs). Number 0 is the nursery."""
 
     number: int
@@ -112,7 +112,7 @@ class WorkerSaid(NamedTuple):
     handler: str | None = None
 
 
-class QueuesSeen(NamedTuple):
+class QueueDepths(NamedTuple):
     """Ready jobs of the served, unpaused queues as (fresh, retries), seen just before a claim or when asked.
 
     A queue that is left out has none.
@@ -170,19 +170,19 @@ class LeasesRecovered(NamedTuple):
     outcomes: Sequence[Outcome]
 
 
-class LettersPublished(NamedTuple):
+class DeadLettersPublished(NamedTuple):
     sink: str
     ids: Sequence[int]
 
 
-class LettersFailed(NamedTuple):
+class DeadLettersFailed(NamedTuple):
     sink: str
     ids: Sequence[int]
     error: str
     retry_in: float
 
 
-class LettersStale(NamedTuple):
+class DeadLettersStale(NamedTuple):
     """Dead letters that were claimed anew meanwhile: a `claim` that ended before `sink` was asked, or its `acceptance`."""
 
     sink: str
@@ -190,12 +190,12 @@ class LettersStale(NamedTuple):
     what: str
 
 
-class StoreLost(NamedTuple):
+class StoreBecameUnavailable(NamedTuple):
     error: str
 
 
-class StoreBack(NamedTuple):
-    away_for: float
+class StoreAvailableAgain(NamedTuple):
+    unavailable_for: float
 
 
 class PruneRefused(NamedTuple):

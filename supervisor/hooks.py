@@ -33,7 +33,7 @@ class Sink(Protocol):
     Runs on a thread of its own in the parent. A letter is the dict that `supervisor jobs show --json` prints.
     """
 
-    def publish(self, letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
+    def publish(self, dead_letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
         """Store the letters; give the ids of those that are safely there. What is left out is offered again, and if it raises
         all are, in smaller and smaller parts: one bad letter holds back no other."""
 

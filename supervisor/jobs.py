@@ -206,5 +206,5 @@ class Outcome(NamedTuple):
     state: JobState | None = None
     delay: float = 0.0
     counted: bool = False
-    letter: bool = False
+    dead_letter: bool = False
     seen: int | None = None

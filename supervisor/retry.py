@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome
 
-FREE_LAPSES = 2
+FREE_EXPIRIES = 2
 """Leases in a row that may end without an outcome and without a start mark before one counts as a retry."""
 
 UNKNOWN_FOR = 1.0
@@ -60,7 +60,12 @@ class RetryBudget:
 
 
 def decide(
-    outcome: Outcome, random: Random, *, letters: bool, ready: int = 0, within_budget: Callable[[], bool] | None = None
+    outcome: Outcome,
+    random: Random,
+    *,
+    dead_letters: bool,
+    ready: int = 0,
+    within_budget: Callable[[], bool] | None = None,
 ) -> Outcome:
     """The outcome with what the store is to make of it. Every cause, from every source, goes through here.
 
@@ -76,7 +81,7 @@ def decide(
     lease, failure = outcome.lease, outcome.failure
     final = not outcome.retryable or (failure is not None and failure.cause in FINAL_CAUSES)
     if final or lease.retries >= lease.policy.max_retries:
-        return outcome._replace(state=JobState.FAILED, letter=letters)
+        return outcome._replace(state=JobState.FAILED, dead_letter=dead_letters)
     delay = _delay(outcome, random, ready, within_budget)
     return outcome._replace(state=JobState.SCHEDULED, delay=delay, counted=True)
 
@@ -90,10 +95,10 @@ def _delay(outcome: Outcome, random: Random, ready: int, within_budget: Callable
     return jittered(backoff, ceiling(backoff, outcome.lease.retries + 1, ready), random)
 
 
-def lapse(lease: Lease, *, started: bool, lapses: int, deadline: int, message: str) -> Outcome:
+def expired_lease_outcome(lease: Lease, *, started: bool, expired_count: int, deadline: int, message: str) -> Outcome:
     """The outcome of a lease that ended without one: a failed attempt if the job was marked as started, or if it is the third
     lease in a row to end so; else a release that counts nothing."""
-    if started or lapses >= FREE_LAPSES:
+    if started or expired_count >= FREE_EXPIRIES:
         failure = Failure(Cause.LEASE_EXPIRED, type="LeaseExpired", message=message, attempt=lease.attempt)
         return Outcome(lease, Kind.FAILED, failure=failure, seen=deadline)
     return Outcome(lease, Kind.RELEASED, seen=deadline)

@@ -30,6 +30,6 @@ def crash(job: Job) -> str:
 
 
 @handler(max_retries=1)
-def doomed(job: Job) -> None:
+def always_fails(job: Job) -> None:
     """Fails until it is out of retries, and ends in the dead letters."""
     raise ValueError(f"order {job.payload['order']} does not exist")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-EXIT_PATIENCE = 3.0  # seconds for what plugins left running
+EXIT_TIMEOUT = 3.0  # seconds for what plugins left running
 
 
 def main() -> None:
@@ -18,4 +18,4 @@ def main() -> None:
     from supervisor.cli.app import run_command_line
     from supervisor.workers.system.interpreter import end_within
 
-    end_within(EXIT_PATIENCE, run_command_line())
+    end_within(EXIT_TIMEOUT, run_command_line())

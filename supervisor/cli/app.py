@@ -14,7 +14,7 @@ import click
 from supervisor.cli.context import MISTAKE, CommandContext, add_plugin_commands, config_option
 from supervisor.cli.standard_streams import OutputLost, output_error
 from supervisor.config.settings import ConfigError
-from supervisor.plugins.validation import NoNursery, did_you_mean
+from supervisor.plugins.validation import NoForkserver, did_you_mean
 from supervisor.stores.protocol import StoreError
 from supervisor.text.strict_json import NotJSON
 
@@ -100,14 +100,14 @@ def _run(arguments: Sequence[str] | None) -> int | None:
     except click.exceptions.Exit as end:
         return end.exit_code or None
     except click.ClickException as error:
-        error.show(told := io.StringIO())
-        click.echo(context.shown(told.getvalue()), err=True, nl=False)
+        error.show(shown := io.StringIO())
+        click.echo(context.shown(shown.getvalue()), err=True, nl=False)
         return MISTAKE
     except ConfigError as error:
         return _complain(map(context.shown, error.errors))
     except (StoreError, NotJSON) as error:
         return _complain([context.shown(str(error))])
-    except NoNursery as error:
+    except NoForkserver as error:
         _complain([context.shown(str(error))])
         return FATAL
     except (click.Abort, KeyboardInterrupt):

@@ -13,12 +13,12 @@ import click
 from supervisor.cli.context import (
     MISTAKE,
     config_option,
+    echo,
     is_absent,
     load_settings,
     masked,
     private_files,
     store_file,
-    tell,
     use_store,
 )
 from supervisor.cli.plugin_scan import load_hooks, place, scan
@@ -26,9 +26,9 @@ from supervisor.cli.render import block
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.settings import ConfigError, Settings
 from supervisor.plugins.manager import PluginManager, SourceReport
-from supervisor.plugins.validation import NoNursery, did_you_mean
+from supervisor.plugins.validation import NoForkserver, did_you_mean
 from supervisor.stores.protocol import Store, StoreError, StoreMissing
-from supervisor.stores.transfer import Movable, Ticket, told_to_go_to
+from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
 
 
 @click.command()
@@ -49,7 +49,7 @@ def check(config: Path | None) -> int:
     except ConfigError as error:  # root would import what others may change
         checks.wrong(*error.errors)
         return checks.end()
-    except NoNursery as error:
+    except NoForkserver as error:
         checks.wrong(str(error))
         return checks.end()
     _check_plugins(reports, checks)
@@ -57,7 +57,7 @@ def check(config: Path | None) -> int:
     _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), checks)
     _check_store(settings, checks)
     for warning in open_to_others(private_files(settings)):
-        tell(f"Warning: {warning}", err=True)
+        echo(f"Warning: {warning}", err=True)
     return checks.end()
 
 
@@ -66,12 +66,12 @@ class _Findings:
         self.mistakes = 0
 
     def fine(self, text: str) -> None:
-        tell(text)
+        echo(text)
 
     def wrong(self, *errors: str) -> None:
         self.mistakes += len(errors)
         for error in errors:
-            tell(f"Error: {error}", err=True)
+            echo(f"Error: {error}", err=True)
 
     def end(self) -> int:
         if self.mistakes:
@@ -92,13 +92,13 @@ def _check_plugins(reports: list[SourceReport], checks: _Findings) -> None:
                 click.echo("", err=True)
                 block(masked(report.traceback), err=True)
         for warning in report.warnings:
-            tell(f"Warning: {report.source}: {warning}", err=True)
+            echo(f"Warning: {report.source}: {warning}", err=True)
 
 
 def _check_handlers(settings: Settings, reports: list[SourceReport], checks: _Findings) -> None:
     found = [info for report in reports for info in report.handlers]
     for info in found:
-        checks.wrong(*(f"{info.file}:{info.line}: {problem}" for problem in settings.pace_problems(info)))
+        checks.wrong(*(f"{info.file}:{info.line}: {problem}" for problem in settings.heartbeat_problems(info)))
     known = {info.name for info in found}
     for name in settings.handlers:
         if name not in known:
@@ -160,17 +160,17 @@ def _check_store(settings: Settings, checks: _Findings) -> None:
             checks.wrong(f"store: {shown}: {file.parent} is not a directory that can be written to")
         return
     try:
-        ticket = use_store(settings, _ticket)
-        if ticket is None:
+        transfer_record = use_store(settings, _transfer_record)
+        if transfer_record is None:
             checks.fine(f"store: {shown}: reachable")
         else:
-            checks.wrong(f"store: {shown}: {told_to_go_to(ticket.target)}")
+            checks.wrong(f"store: {shown}: {closed_message(transfer_record.target)}")
     except StoreMissing as missing:
         checks.fine(f"store: {missing}; it will be created")
     except StoreError as error:
         checks.wrong(f"store: {error}")
 
 
-def _ticket(store: Store) -> Ticket | None:
+def _transfer_record(store: Store) -> TransferRecord | None:
     store.paused()
-    return store.ticket() if isinstance(store, Movable) else None
+    return store.transfer_record() if isinstance(store, Transferable) else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MISTAKE = 2
 
-PATIENCE = 10.0  # seconds
+TIMEOUT = 10.0  # seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
@@ -44,7 +44,7 @@ class CommandContext:
         return "\n".join(map(safe, self.mask(text).split("\n")))
 
 
-def tell(text: str, *, err: bool = False) -> None:
+def echo(text: str, *, err: bool = False) -> None:
     """Print text with parts from anywhere."""
     click.echo(_context().shown(text), err=err)
 
@@ -114,13 +114,15 @@ def load_settings(config: Path | None, load: Callable[[Path | None], Settings] =
 def use_store(settings: Settings, use: Callable[[Store], Answer], *, create: bool = False) -> Answer:
     """What `use` makes of the store; tried again for a while if the store is busy. One that doesn't exist yet is refused
     unless `create`."""
-    from supervisor.stores.opening import BUILT_IN, insist, open_store
+    from supervisor.stores.opening import BUILT_IN, open_store, retry_while_unavailable
 
     _check_visible(settings, create)
     openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
-    store = insist(lambda: open_store(settings.store, create=create, base=settings.base, openers=openers), PATIENCE)
+    store = retry_while_unavailable(
+        lambda: open_store(settings.store, create=create, base=settings.base, openers=openers), TIMEOUT
+    )
     try:
-        return insist(lambda: use(store), PATIENCE)
+        return retry_while_unavailable(lambda: use(store), TIMEOUT)
     finally:
         store.close()
 
@@ -142,8 +144,10 @@ def is_absent(file: Path) -> bool:
 
 def private_files(settings: Settings) -> list[Path]:
     """Where payloads are written to."""
-    letters = [sink.options.get("path") for sink in settings.dlq.sinks if sink.type == "file"]
-    return [path for path in (store_file(settings), *(Path(text) for text in letters if isinstance(text, str))) if path]
+    dead_letters = [sink.options.get("path") for sink in settings.dlq.sinks if sink.type == "file"]
+    return [
+        path for path in (store_file(settings), *(Path(text) for text in dead_letters if isinstance(text, str))) if path
+    ]
 
 
 def _check_visible(settings: Settings, create: bool) -> None:

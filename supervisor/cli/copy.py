@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.context import PATIENCE, config_option, load_settings, tell
+from supervisor.cli.context import TIMEOUT, config_option, echo, load_settings
 from supervisor.config.settings import Settings, absolute
 from supervisor.jobs import JobState
-from supervisor.stores.opening import insist, open_store, settings_of
+from supervisor.stores.opening import open_store, retry_while_unavailable, settings_of
 from supervisor.stores.protocol import StoreError
-from supervisor.stores.transfer import Movable, Moved, move, to_move, undo_move
+from supervisor.stores.transfer import Transferable, TransferReport, transfer_jobs, transferable_counts, undo_transfer
 
 
 @click.command()
@@ -39,55 +39,55 @@ def copy(config: Path | None, source: str, target: str | None, reopen: bool, for
             _reopen(settings, first, target, force)
             return
         with closing(_opened(settings, target, create=True)) as second:
-            _report(insist(lambda: move(first, second), PATIENCE), first.url, second.url)
+            _report(retry_while_unavailable(lambda: transfer_jobs(first, second), TIMEOUT), first.url, second.url)
 
 
-def _reopen(settings: Settings, first: Movable, target: str | None, force: bool) -> None:
-    ticket = insist(first.ticket, PATIENCE)
-    if ticket is None:
+def _reopen(settings: Settings, first: Transferable, target: str | None, force: bool) -> None:
+    transfer_record = retry_while_unavailable(first.transfer_record, TIMEOUT)
+    if transfer_record is None:
         raise StoreError(f"{first.url}: it is not shut")
     doubt = ""
     try:
         with closing(_opened(settings, target, create=False)) as second:
-            insist(lambda: undo_move(first, second, ticket), PATIENCE)
+            retry_while_unavailable(lambda: undo_transfer(first, second, transfer_record), TIMEOUT)
     except StoreError as error:
         doubt = str(error)
         if not force:
             raise StoreError(
-                f"{doubt}; so {first.url} stays shut. Once nobody will run jobs in {ticket.target} any more, --force opens it all the same"
+                f"{doubt}; so {first.url} stays shut. Once nobody will run jobs in {transfer_record.target} any more, --force opens it all the same"
             ) from None
-        insist(lambda: first.reopen(ticket), PATIENCE)
-    jobs = _counted(insist(lambda: to_move(first), PATIENCE)) or "no"
-    tell(f"{first.url} is open again, with the {jobs} jobs that it had when it was shut")
+        retry_while_unavailable(lambda: first.reopen(transfer_record), TIMEOUT)
+    jobs = _counted(retry_while_unavailable(lambda: transferable_counts(first), TIMEOUT)) or "no"
+    echo(f"{first.url} is open again, with the {jobs} jobs that it had when it was shut")
     if doubt:
-        tell(f"opened by force, although: {doubt}")
-        tell(
-            f"what was done in {ticket.target} meanwhile is done again here, and what still waits there must not be run there"
+        echo(f"opened by force, although: {doubt}")
+        echo(
+            f"what was done in {transfer_record.target} meanwhile is done again here, and what still waits there must not be run there"
         )
 
 
-def _opened(settings: Settings, url: str | None, *, create: bool) -> Movable:
+def _opened(settings: Settings, url: str | None, *, create: bool) -> Transferable:
     """A URL that stands in the config means what it means there, with its options."""
     of_config = url is None or url == settings.store.url
     store_settings = settings.store if of_config or url is None else settings_of(url)
     base = settings.base if of_config else absolute(Path())
-    store = insist(lambda: open_store(store_settings, create=create, base=base), PATIENCE)
-    if isinstance(store, Movable):
+    store = retry_while_unavailable(lambda: open_store(store_settings, create=create, base=base), TIMEOUT)
+    if isinstance(store, Transferable):
         return store
     store.close()
     raise StoreError(f"{store_settings.shown}: jobs of such a store can't be moved")
 
 
-def _report(moved: Moved, source: str, target: str) -> None:
+def _report(moved: TransferReport, source: str, target: str) -> None:
     what = _counted(moved.jobs) or "no"
     queues = f" and {moved.paused} paused queues" if moved.paused else ""
     if moved.before:
-        tell(f"{source}: its {what} jobs{queues} were moved to {target} before")
+        echo(f"{source}: its {what} jobs{queues} were moved to {target} before")
         return
-    tell(f"moved {what} jobs{queues} from {source} to {target}")
+    echo(f"moved {what} jobs{queues} from {source} to {target}")
     if moved.left:
-        tell(f"left {_counted(moved.left)} jobs where they were")
-    tell(f"{source} is shut: set store to the other one in every config that names it")
+        echo(f"left {_counted(moved.left)} jobs where they were")
+    echo(f"{source} is shut: set store to the other one in every config that names it")
 
 
 def _counted(jobs: Mapping[JobState, int]) -> str:

@@ -30,10 +30,10 @@ def dlq() -> None:
 @config_option
 @limit_option
 @json_option
-def list_letters(config: Path | None, limit: int, as_json: bool) -> None:
+def list_dead_letters(config: Path | None, limit: int, as_json: bool) -> None:
     """List dead letters, newest first."""
     settings = load_settings(config)
-    found = use_store(settings, lambda store: store.list_jobs(letter="any", limit=limit))
+    found = use_store(settings, lambda store: store.list_jobs(dead_letter="any", limit=limit))
     print_jobs(found, as_json, _empty(settings))
 
 

@@ -11,22 +11,22 @@ from contextlib import contextmanager
 
 import click
 
-from supervisor.cli.context import tell
+from supervisor.cli.context import echo
 from supervisor.cli.render import STYLES, clipped, console
 from supervisor.events import (
+    DeadLettersFailed,
+    DeadLettersPublished,
     Event,
     JobsReleased,
     JobsSettled,
     LeasesRecovered,
-    LettersFailed,
-    LettersPublished,
     PluginFailed,
     SupervisorStopped,
 )
 from supervisor.jobs import Cause, JobState, Kind, Outcome
 from supervisor.text.units import format_duration
 
-MOST_FAILURES = 10
+MAX_FAILURES = 10
 STDERR = 2
 
 
@@ -37,7 +37,7 @@ class DrainReport:
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
         self.plugins: list[str] = []
-        self.letters: dict[str, set[int]] = {}
+        self.dead_letters: dict[str, set[int]] = {}
         self.sink_errors: dict[str, str] = {}
         self.unknown: dict[str, set[int]] = {}
         self.left = ""
@@ -57,10 +57,10 @@ class DrainReport:
             if event.reason == "unknown_handler":
                 for lease in event.leases:
                     self.unknown.setdefault(lease.handler, set()).add(lease.id)
-        elif isinstance(event, LettersPublished):
-            self.letters.setdefault(event.sink, set()).update(event.ids)
+        elif isinstance(event, DeadLettersPublished):
+            self.dead_letters.setdefault(event.sink, set()).update(event.ids)
             self.sink_errors.pop(event.sink, None)
-        elif isinstance(event, LettersFailed):
+        elif isinstance(event, DeadLettersFailed):
             self.sink_errors[event.sink] = event.error
         elif isinstance(event, PluginFailed):
             self.plugins.append(
@@ -76,7 +76,7 @@ class DrainReport:
     def line(self) -> str:
         """The counts so far."""
         parts = [f"{self.counts[name]} {name}" for name in ("succeeded", "failed", "retried") if self.counts[name]]
-        delivered = len(set().union(*self.letters.values())) if self.letters else 0
+        delivered = len(set().union(*self.dead_letters.values())) if self.dead_letters else 0
         if delivered:
             parts.append(f"{delivered} dead letter{'s' if delivered > 1 else ''}")
         return ", ".join(parts) or "no jobs"
@@ -89,15 +89,15 @@ class DrainReport:
             f"{'drained' if not self.code else 'not drained'} in {took}: {self.line()}", style=style, soft_wrap=True
         )
         for failure in self.failures:
-            tell(f"  {failure}")
+            echo(f"  {failure}")
         if self.counts["failed"] > len(self.failures):
             click.echo(f"  ... and {self.counts['failed'] - len(self.failures)} more")
         if self.failures and failed_are_kept:
             click.echo("all about one: supervisor jobs show ID")
         for plugin in self.plugins:
-            tell(f"plugin not loaded: {plugin}")
+            echo(f"plugin not loaded: {plugin}")
         for sink, error in self.sink_errors.items():
-            tell(f"dead letters not delivered to {sink}: {error}")
+            echo(f"dead letters not delivered to {sink}: {error}")
         for handler, ids in self.unknown.items():
             if ids:
                 click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
@@ -115,7 +115,7 @@ class DrainReport:
     def _count(self, outcome: Outcome) -> None:
         if outcome.state is JobState.FAILED:
             self.counts["failed"] += 1
-            if len(self.failures) < MOST_FAILURES:
+            if len(self.failures) < MAX_FAILURES:
                 self.failures.append(_tell(outcome))
         elif outcome.kind is Kind.FAILED:
             self.counts["retried"] += 1

@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from supervisor.cli.context import UserMistake, config_option, load_settings, use_store
-from supervisor.client.validation import Checks, InvalidJob, row_of
+from supervisor.client.validation import Checks, InvalidJob, enqueue_row
 from supervisor.config.settings import Settings
-from supervisor.stores.enqueue_batch import Rows
+from supervisor.stores.enqueue_batch import EnqueueBatch
 from supervisor.stores.protocol import EnqueueRow
 from supervisor.text.strict_json import decode
 
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 
 
 @click.command()
@@ -54,7 +54,7 @@ def enqueue(config: Path | None, handler: str | None, payload: str | None, file:
         click.echo(_enqueue(settings, [row])[0])
 
 
-def read_file(file: str, settings: Settings) -> Rows:
+def read_file(file: str, settings: Settings) -> EnqueueBatch:
     """A row for each line that isn't empty; raises UserMistake that names every bad line."""
     try:
         if file == "-":
@@ -65,7 +65,7 @@ def read_file(file: str, settings: Settings) -> Rows:
         raise UserMistake(f"{file}: {error.strerror}") from None
 
 
-def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> Rows:
+def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> EnqueueBatch:
     checks = Checks(limit=settings.limits.payload, queue_for=settings.queue_for)
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -76,8 +76,8 @@ def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> Rows:
         except ValueError as error:
             problems.append(f"{name}:{number}: {error}")
     if problems:
-        more = [f"... and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
-        raise UserMistake("\n".join(["nothing was enqueued", *problems[:MOST_PROBLEMS], *more]))
+        more = [f"... and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
+        raise UserMistake("\n".join(["nothing was enqueued", *problems[:MAX_PROBLEMS], *more]))
     return checks.rows
 
 
@@ -102,7 +102,7 @@ def _read_standard_input() -> bytes:
 
 
 def _row(job: dict[str, Any], settings: Settings) -> EnqueueRow:
-    return row_of(job, limit=settings.limits.payload, queue_for=settings.queue_for)
+    return enqueue_row(job, limit=settings.limits.payload, queue_for=settings.queue_for)
 
 
 def _enqueue(settings: Settings, rows: Sequence[EnqueueRow]) -> list[int]:

@@ -32,7 +32,7 @@ COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead l
 FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "max_retries", "dead_letter")
 TIMES = ("created_at", "due_at", "started_at", "finished_at")
 ERROR_FIELDS = ("signal", "exit_code", "peak_memory", "oom_suspected", "heartbeat_age", "host", "pid")
-REFUSED_MOST = 20  # are named, of those that a verb can't be done to
+MAX_REFUSED = 20  # are named, of those that a verb can't be done to
 ERROR_BLOCKS = ("traceback", "stack", "stderr")
 
 limit_option = click.option("--limit", type=COUNT, default=100, show_default=True, help="At most so many.")
@@ -111,7 +111,7 @@ def change(
 
     def apply(store: Store) -> tuple[list[int], dict[int, str]]:
         both = verb(store)
-        store.ring()
+        store.notify()
         return both
 
     changed, refused = use_store(load_settings(config), apply)
@@ -120,7 +120,7 @@ def change(
     elif not refused and nothing:
         click.echo(nothing)
     if refused:
-        reasons = [f"job {id}: {why}" for id, why in islice(refused.items(), REFUSED_MOST)]
+        reasons = [f"job {id}: {why}" for id, why in islice(refused.items(), MAX_REFUSED)]
         more = len(refused) - len(reasons)
         raise UserMistake("; ".join(reasons) + (f"; and {more:,} more" if more else ""))
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from supervisor.cli.context import tell
-from supervisor.config.file_permissions import insist_on_trust
+from supervisor.cli.context import echo
+from supervisor.config.file_permissions import require_trust
 from supervisor.config.settings import Settings
 from supervisor.events import HookFailed
 from supervisor.plugins.manager import PluginManager, SourceReport, discover, load_parent_side
@@ -16,15 +16,15 @@ from supervisor.plugins.manager import PluginManager, SourceReport, discover, lo
 
 def scan(settings: Settings) -> list[SourceReport]:
     """What the nursery finds, without starting a worker. Raises ConfigError if root must not import them."""
-    insist_on_trust(settings)
+    require_trust(settings)
     return asyncio.run(_scan(settings))
 
 
 async def _scan(settings: Settings) -> list[SourceReport]:
-    from supervisor.workers.interface import ChildOptions
-    from supervisor.workers.parent.backend import ProcessChildren
+    from supervisor.workers.interface import WorkerOptions
+    from supervisor.workers.parent.backend import ForkserverBackend
 
-    options = ChildOptions(
+    options = WorkerOptions(
         plugins=settings.plugins.paths,
         base=str(settings.base),
         variables=settings.variables,
@@ -36,19 +36,19 @@ async def _scan(settings: Settings) -> list[SourceReport]:
         owner="scan",
     )
     listener: Any = _Quiet()
-    children = ProcessChildren(options, listener, asyncio.get_running_loop())
+    backend = ForkserverBackend(options, listener, asyncio.get_running_loop())
     try:
-        return list(await children.start())
+        return list(await backend.start())
     finally:
-        await children.stop()
+        await backend.stop()
 
 
 class _Quiet:
     """Hears what the nursery prints, and keeps it to itself. No worker is forked."""
 
-    def nursery_started(self, children: Any, pid: int, reports: Sequence[SourceReport]) -> None: ...
-    def nursery_died(self, pid: int, how: str) -> None: ...
-    def said(self, child: Any, stream: str, job_id: int | None, lines: Sequence[str]) -> None: ...
+    def forkserver_started(self, backend: Any, pid: int, reports: Sequence[SourceReport]) -> None: ...
+    def forkserver_exited(self, pid: int, how: str) -> None: ...
+    def output(self, process: Any, stream: str, job_id: int | None, lines: Sequence[str]) -> None: ...
 
 
 def load_hooks(settings: Settings, reports: Sequence[SourceReport], hooks: frozenset[str]) -> PluginManager:
@@ -57,12 +57,12 @@ def load_hooks(settings: Settings, reports: Sequence[SourceReport], hooks: froze
     sources = discover(settings.plugins.paths, settings.base)
     for report in load_parent_side(manager, sources, reports, hooks):
         if report.error is not None:
-            tell(f"Warning: {place(report)}: {report.error}", err=True)
+            echo(f"Warning: {place(report)}: {report.error}", err=True)
     return manager
 
 
 def _warn(failed: HookFailed) -> None:
-    tell(f"Warning: {failed.plugin}: {failed.hook}: {failed.error}", err=True)
+    echo(f"Warning: {failed.plugin}: {failed.hook}: {failed.error}", err=True)
 
 
 def place(report: SourceReport) -> str:

@@ -51,7 +51,7 @@ def _set(config: Path | None, queue: str, *, paused: bool) -> None:
     def apply(store: Store) -> bool:
         already = (queue in store.paused()) == paused
         store.pause(queue, paused)
-        store.ring()
+        store.notify()
         return already
 
     if use_store(load_settings(config), apply):

@@ -12,14 +12,20 @@ from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from supervisor.client.validation import InvalidJob, checked, rows_of
-from supervisor.config.file_permissions import insist_on_trust
+from supervisor.client.validation import InvalidJob, batch_of, checked
+from supervisor.config.file_permissions import require_trust
 from supervisor.config.settings import ConfigError, Settings, load
 from supervisor.jobs import Backoff, NewJob
 from supervisor.plugins.manager import PluginManager, discover
-from supervisor.stores.enqueue_batch import Rows
-from supervisor.stores.opening import BUILT_IN, guest_of, insist, open_store, settings_of
-from supervisor.stores.protocol import Guest, Store, StoreAway, StoreError
+from supervisor.stores.enqueue_batch import EnqueueBatch
+from supervisor.stores.opening import (
+    BUILT_IN,
+    open_store,
+    retry_while_unavailable,
+    settings_of,
+    transactional_enqueue_of,
+)
+from supervisor.stores.protocol import Store, StoreError, StoreUnavailable, TransactionalEnqueue
 
 __all__ = ["Client", "InvalidJob"]
 
@@ -33,25 +39,27 @@ _clients: WeakSet[Client] = WeakSet()
 _registry = threading.RLock()
 
 
-def _let_go_before_fork() -> None:
+def _before_fork_all() -> None:
     _registry.acquire()
     for client in _clients:
-        client._let_go()
+        client._before_fork()
 
 
-def _go_on_in_parent() -> None:
+def _after_fork_in_parent_all() -> None:
     for client in _clients:
-        client._go_on()
+        client._after_fork_in_parent()
     _registry.release()
 
 
-def _start_over_in_child() -> None:
+def _after_fork_in_child_all() -> None:
     for client in _clients:
-        client._start_over()
+        client._after_fork_in_child()
     _registry.release()
 
 
-os.register_at_fork(before=_let_go_before_fork, after_in_parent=_go_on_in_parent, after_in_child=_start_over_in_child)
+os.register_at_fork(
+    before=_before_fork_all, after_in_parent=_after_fork_in_parent_all, after_in_child=_after_fork_in_child_all
+)
 
 
 class Client:
@@ -60,18 +68,18 @@ class Client:
     Connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too.
     Thread-safe; a call that interrupts another on the same thread (from a signal handler, say) may be refused with StoreError.
     A SQLite file that doesn't exist is refused unless `create`. While the store is away or locked, or other threads use the
-    client, calls are tried again for `patience` seconds before they raise StoreAway. Raises StoreError, and
+    client, calls are tried again for `patience` seconds before they raise StoreUnavailable. Raises StoreError, and
     `supervisor.client.InvalidJob` (a ValueError) for jobs that can't be enqueued.
     """
 
-    def __init__(self, url: str | Settings | None = None, *, create: bool = False, patience: float = 30.0) -> None:
+    def __init__(self, url: str | Settings | None = None, *, create: bool = False, timeout: float = 30.0) -> None:
         self._settings = _settings(url)
-        self._create, self._patience = create, patience
+        self._create, self._timeout = create, timeout
         self._opened: Store | None = None
-        self._guest: Guest | None = None
+        self._transactional_enqueue: TransactionalEnqueue | None = None
         self._using = threading.RLock()  # around each try, so that neither a fork nor another thread waits for the next
         self._trying = False
-        self._away = ""  # what the last try met, if it did not find the store
+        self._unavailable = ""  # what the last try met, if it did not find the store
         self._closed_in_forks = self._settings.store.scheme == "sqlite"
         self._cut_off = False
         with _registry:
@@ -115,7 +123,7 @@ class Client:
             handler, payload, queue, priority, delay, at, max_retries, timeout, backoff, headers,
             limit=settings.limits.payload, queue_for=settings.queue_for,
         )  # fmt: skip
-        return self._enqueue(Rows([row]), connection)[0]
+        return self._enqueue(EnqueueBatch([row]), connection)[0]
 
     def enqueue_many(
         self, jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]], *, connection: Any = None
@@ -125,7 +133,7 @@ class Client:
         A job is a NewJob, a mapping with the arguments of `enqueue` by name, or (handler, payload). `connection` is as there.
         """
         limit, queue_for = self._settings.limits.payload, self._settings.queue_for
-        return self._enqueue(rows_of(jobs, limit=limit, queue_for=queue_for), connection)
+        return self._enqueue(batch_of(jobs, limit=limit, queue_for=queue_for), connection)
 
     def job(self, id: int) -> dict[str, Any] | None:
         """The job as `supervisor jobs show --json` prints it; None if there is none."""
@@ -148,7 +156,7 @@ class Client:
         if store is not None:
             store.close()
 
-    def _let_go(self) -> None:
+    def _before_fork(self) -> None:
         """Before a fork. SQLite's locks are the process's, and what it notes of them in memory a child believes of itself: it
         would write to a log that others, who see no lock, have removed, and its jobs would be gone. So nothing is open then."""
         if self._closed_in_forks:
@@ -157,11 +165,11 @@ class Client:
                 with suppress(StoreError):
                     self._disconnect()
 
-    def _go_on(self) -> None:
+    def _after_fork_in_parent(self) -> None:
         if self._closed_in_forks:
             self._using.release()
 
-    def _start_over(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """In a forked child: the parent's connection stays the parent's, and another thread may hold the lock for ever."""
         self._using, self._trying = threading.RLock(), False
         if self._opened is not None:
@@ -169,31 +177,31 @@ class Client:
             self._opened = None
             self._cut_off = self._closed_in_forks  # by a signal handler, in the middle of a try
 
-    def _enqueue(self, rows: Rows, connection: Any) -> list[int]:
+    def _enqueue(self, rows: EnqueueBatch, connection: Any) -> list[int]:
         """The same `rows` at every try, by which the store knows a try whose commit it was not sure of."""
         if connection is not None:
-            return self._as_guest().enqueue(connection, rows)
+            return self._transactional().enqueue(connection, rows)
         return self._ask(lambda store: store.enqueue(rows))
 
     def _ask(self, question: Callable[[Store], Answer]) -> Answer:
-        deadline = time.monotonic() + max(self._patience, _TURN)
-        return insist(lambda: self._try(question, deadline), self._patience)
+        deadline = time.monotonic() + max(self._timeout, _TURN)
+        return retry_while_unavailable(lambda: self._try(question, deadline), self._timeout)
 
     def _try(self, use: Callable[[Store], Answer], deadline: float) -> Answer:
         using = self._using  # in a child that is forked meanwhile there is another
         if not using.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
-            raise StoreAway(
-                f"{self._settings.store.shown}: other threads kept the client busy for too long{self._away}"
+            raise StoreUnavailable(
+                f"{self._settings.store.shown}: other threads kept the client busy for too long{self._unavailable}"
             )
         try:
             self._refuse_interrupting()
             self._trying = True
             try:
                 answer = use(self._store())
-                self._away = ""
+                self._unavailable = ""
                 return answer
-            except StoreAway as error:
-                self._away = f"; the last of them: {error}"
+            except StoreUnavailable as error:
+                self._unavailable = f"; the last of them: {error}"
                 raise
             finally:
                 self._trying = False
@@ -208,10 +216,10 @@ class Client:
                 "signal handler, a logging handler or __del__ may: nothing was done; call again once that one has returned"
             )
 
-    def _as_guest(self) -> Guest:
-        if self._guest is None:
-            self._guest = guest_of(self._settings.store, self._ask)
-        return self._guest
+    def _transactional(self) -> TransactionalEnqueue:
+        if self._transactional_enqueue is None:
+            self._transactional_enqueue = transactional_enqueue_of(self._settings.store, self._ask)
+        return self._transactional_enqueue
 
     def _store(self) -> Store:
         if self._cut_off:
@@ -234,7 +242,7 @@ class Client:
 
 
 def _plugin_openers(settings: Settings) -> Mapping[str, Any]:
-    insist_on_trust(settings)
+    require_trust(settings)
     manager = PluginManager()
     manager.load_all(discover(settings.plugins.paths, settings.base))
     return manager.merged("supervisor_stores")

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from supervisor.config.settings import BackoffSettings
 from supervisor.jobs import MAX_NAME, MAX_RETRIES, Backoff, NewJob
-from supervisor.stores.enqueue_batch import Rows
+from supervisor.stores.enqueue_batch import EnqueueBatch
 from supervisor.stores.protocol import EnqueueRow
 from supervisor.text.strict_json import MAX_INTEGER, NotJSON, encode
 from supervisor.text.units import parse_duration
@@ -28,9 +28,9 @@ class InvalidJob(ValueError):
     """A job that can't be enqueued; the message names the key and what was expected."""
 
 
-def rows_of(
+def batch_of(
     jobs: Iterable[NewJob | Mapping[str, Any] | tuple[str, Any]], *, limit: int, queue_for: Callable[[str], str]
-) -> Rows:
+) -> EnqueueBatch:
     """`row_of` each; an InvalidJob says which."""
     checks = Checks(limit=limit, queue_for=queue_for)
     add = checks.add
@@ -47,7 +47,7 @@ class Checks:
     another of that handler was before. Plain: a program that enqueues many at once waits for this."""
 
     def __init__(self, *, limit: int, queue_for: Callable[[str], str]) -> None:
-        self.rows = Rows()
+        self.rows = EnqueueBatch()
         self._limit, self._queue_for = limit, queue_for
         self._known: dict[str, int] = {}
         self._add_payload, self._add_place = self.rows.payloads.append, self.rows.places.append
@@ -63,12 +63,12 @@ class Checks:
                 self._add_payload(_json("payload", payload, self._limit))
                 self._add_place(place)
                 return
-            self._known[handler] = self.rows.append(row_of(job, limit=self._limit, queue_for=self._queue_for))
+            self._known[handler] = self.rows.append(enqueue_row(job, limit=self._limit, queue_for=self._queue_for))
         else:
-            self.rows.append(row_of(job, limit=self._limit, queue_for=self._queue_for))
+            self.rows.append(enqueue_row(job, limit=self._limit, queue_for=self._queue_for))
 
 
-def row_of(
+def enqueue_row(
     job: NewJob | Mapping[str, Any] | tuple[str, Any], *, limit: int, queue_for: Callable[[str], str]
 ) -> EnqueueRow:
     """The row to enqueue of a NewJob, a mapping with its keys, or (handler, payload); or InvalidJob."""

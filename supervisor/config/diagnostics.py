@@ -94,19 +94,19 @@ def _touch(one: Keys, other: Keys) -> bool:
 
 
 def _problem(document: Document, path: Keys, message: str) -> Problem:
-    place = next(
-        (document.places[path[:end]] for end in range(len(path), -1, -1) if path[:end] in document.places), None
+    position = next(
+        (document.positions[path[:end]] for end in range(len(path), -1, -1) if path[:end] in document.positions), None
     )
-    return Problem(path, place.line if place else None, message)
+    return Problem(path, position.line if position else None, message)
 
 
 def _got(document: Document, path: Keys) -> str:
-    place = document.places.get(path)
-    if place is None or place.text is None:
+    position = document.positions.get(path)
+    if position is None or position.text is None:
         return ""
-    if not place.text:
+    if not position.text:
         return ", got nothing"
-    return f", got {place.text if len(place.text) <= 60 else place.text[:57] + '...'}"
+    return f", got {position.text if len(position.text) <= 60 else position.text[:57] + '...'}"
 
 
 def _expected(detail: ErrorDetails, path: Keys, known: Tree) -> str:
@@ -226,39 +226,39 @@ def url_problem(url: str) -> str | None:
     return None
 
 
-PACE = {
+HEARTBEAT_EXPECTED = {
     "heartbeat": "expected at most half of its heartbeat_timeout",
     "heartbeat_timeout": "expected at least twice its heartbeat",
 }
 """The keys of one handler that may contradict each other, each with what was expected of it then."""
 
-PACE_OF_LEASE = "expected at most half of lease.ttl"
+LEASE_EXPECTED = "expected at most half of lease.ttl"
 
 
-def beats_too_seldom(beat: float, limit: float | None) -> bool:
+def heartbeat_too_seldom(heartbeat: float, limit: float | None) -> bool:
     """For a silence as long as `limit` to mean anything."""
-    return limit is not None and beat > limit / 2
+    return limit is not None and heartbeat > limit / 2
 
 
 def _heartbeats(settings: Schema) -> Iterator[Contradiction]:
     workers = settings.workers
     general: tuple[Keys, Keys] = (("workers", "heartbeat"), ("workers", "heartbeat_timeout"))
-    if beats_too_seldom(workers.heartbeat, workers.heartbeat_timeout):
+    if heartbeat_too_seldom(workers.heartbeat, workers.heartbeat_timeout):
         yield Contradiction(general[0], "expected at most half of workers.heartbeat_timeout", general[1:])
-    if beats_too_seldom(workers.heartbeat, settings.lease.ttl):
+    if heartbeat_too_seldom(workers.heartbeat, settings.lease.ttl):
         yield Contradiction(("lease", "ttl"), "expected at least twice workers.heartbeat", general[:1])
     for name, handler in settings.handlers.items():
         own: Keys = ("handlers", name)
-        if not PACE.keys() & handler.model_fields_set:
+        if not HEARTBEAT_EXPECTED.keys() & handler.model_fields_set:
             continue
-        beat = handler.heartbeat or workers.heartbeat
+        heartbeat = handler.heartbeat or workers.heartbeat
         written = "heartbeat_timeout" in handler.model_fields_set
         limit = handler.heartbeat_timeout if written else workers.heartbeat_timeout
-        if beats_too_seldom(beat, limit):
+        if heartbeat_too_seldom(heartbeat, limit):
             key, other = ("heartbeat", "heartbeat_timeout") if handler.heartbeat else ("heartbeat_timeout", "heartbeat")
-            yield Contradiction((*own, key), PACE[key], (*general, (*own, other)))
-        if beats_too_seldom(beat, settings.lease.ttl):
-            yield Contradiction((*own, "heartbeat"), PACE_OF_LEASE, (("lease", "ttl"),))
+            yield Contradiction((*own, key), HEARTBEAT_EXPECTED[key], (*general, (*own, other)))
+        if heartbeat_too_seldom(heartbeat, settings.lease.ttl):
+            yield Contradiction((*own, "heartbeat"), LEASE_EXPECTED, (("lease", "ttl"),))
 
 
 def _backoffs(settings: Schema) -> Iterator[Contradiction]:

@@ -21,8 +21,8 @@ VARIABLE = "SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS"
 KEY = "plugins.allow_writable_by_others"
 
 ROOT = 0
-MOST_LINKS = 40
-MOST_TOLD = 10
+MAX_LINKS = 40
+MAX_REPORTED = 10
 
 Look = Callable[[Path], os.stat_result]
 
@@ -33,11 +33,11 @@ def load_trusted(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
     if errors:
         raise ConfigError(errors)
     settings = load(path, environ)
-    insist_on_trust(settings, environ)
+    require_trust(settings, environ)
     return settings
 
 
-def insist_on_trust(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
+def require_trust(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
     """Raises ConfigError with everything about config and plugins that root must not rely on."""
     errors = [*config_faults(settings.path, environ), *plugin_faults(settings, environ)]
     if errors:
@@ -77,8 +77,8 @@ def open_to_others(files: Iterable[Path]) -> list[str]:
 
 def _told(what: str, faults: Mapping[Path, str], way_out: str) -> list[str]:
     lines = [f"{what}: {fault}, or {way_out}" for fault in faults.values()]
-    more = len(lines) - MOST_TOLD
-    return lines if more <= 0 else [*lines[:MOST_TOLD], f"{what}: ... and {more} more"]
+    more = len(lines) - MAX_REPORTED
+    return lines if more <= 0 else [*lines[:MAX_REPORTED], f"{what}: ... and {more} more"]
 
 
 def _must_be_careful(environ: Mapping[str, str]) -> bool:
@@ -124,9 +124,9 @@ def _all_in(package: Path) -> Iterator[Path]:
 def _faults(path: Path, look: Look) -> Iterator[tuple[Path, str]]:
     """In the last of them nobody may even add a file; in a folder above it, others' files may stand beside, as in /tmp."""
     *above, last = _way_to(path, look)
-    for place, status in above:
-        if fault := _fault(place, status, shared=bool(status.st_mode & stat.S_ISVTX)):
-            yield place, fault
+    for position, status in above:
+        if fault := _fault(position, status, shared=bool(status.st_mode & stat.S_ISVTX)):
+            yield position, fault
     if fault := _fault(*last, shared=False):
         yield last[0], fault
 
@@ -152,7 +152,7 @@ def _way_to(path: Path, look: Look) -> Iterator[tuple[Path, os.stat_result]]:
             continue
         target = step.readlink()
         links += 1
-        if links > MOST_LINKS:
+        if links > MAX_LINKS:
             return
         here = Path("/") if target.is_absolute() else here
         ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)

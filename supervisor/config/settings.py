@@ -18,15 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from supervisor.config import types as kind
 from supervisor.config.diagnostics import (
+    HEARTBEAT_EXPECTED,
+    LEASE_EXPECTED,
     OPEN_BOOKS,
-    PACE,
-    PACE_OF_LEASE,
     ConfigError,
     Tree,
-    beats_too_seldom,
     contradicted,
     explain,
     flatten,
+    heartbeat_too_seldom,
     prune,
     write_problem,
 )
@@ -40,7 +40,7 @@ __all__ = ["ConfigError", "Settings", "absolute", "find", "known_keys", "load"]
 
 DEFAULT_QUEUE = "default"
 VARIABLE = "SUPERVISOR_CONFIG"
-PLACES = ("supervisor.yaml", "etc/supervisor.yaml")
+SEARCHED = ("supervisor.yaml", "etc/supervisor.yaml")
 
 
 class Section(BaseModel):
@@ -139,7 +139,7 @@ class RetrySettings(Section):
     curve: BackoffSettings = Field(default_factory=BackoffSettings, alias="backoff")
     fetch_ratio: kind.Share = Fraction(1, 5)
     burst: kind.Positive = 16
-    max_in_flight: kind.MostInFlight = "half"
+    max_in_flight: kind.MaxInFlight = "half"
     urgent: kind.Priority = 100
     budget: BudgetSettings | None = None
     adaptive: kind.Flag = False
@@ -299,18 +299,20 @@ class Settings(Schema):
             ),
         )
 
-    def pace_problems(self, info: HandlerInfo) -> list[str]:
+    def heartbeat_problems(self, info: HandlerInfo) -> list[str]:
         """What contradicts itself in the heartbeat that holds for a handler, as far as its @handler has a part in it."""
         here = self.handlers.get(info.name, _NOTHING)
-        decorated = {key: info.options[key] for key in PACE if key in info.options.keys() - here.model_fields_set}
-        beat = here.heartbeat or parse_duration(info.options.get("heartbeat", self.workers.heartbeat))
+        decorated = {
+            key: info.options[key] for key in HEARTBEAT_EXPECTED if key in info.options.keys() - here.model_fields_set
+        }
+        heartbeat = here.heartbeat or parse_duration(info.options.get("heartbeat", self.workers.heartbeat))
         limit = self.policy(info.name, DEFAULT_QUEUE, {info.name: info}).heartbeat_timeout
         found: list[tuple[str, str]] = []
-        if decorated and beats_too_seldom(beat, limit):
+        if decorated and heartbeat_too_seldom(heartbeat, limit):
             key = next(iter(decorated))
-            found.append((key, PACE[key]))
-        if "heartbeat" in decorated and beats_too_seldom(beat, self.lease.ttl):
-            found.append(("heartbeat", PACE_OF_LEASE))
+            found.append((key, HEARTBEAT_EXPECTED[key]))
+        if "heartbeat" in decorated and heartbeat_too_seldom(heartbeat, self.lease.ttl):
+            found.append(("heartbeat", LEASE_EXPECTED))
         return [f"handler {info.name!r}: {key}: {expected}, got {decorated[key]}" for key, expected in found]
 
 
@@ -346,7 +348,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Path | None:
     """The config file that a command without `-c` uses, if there is one. Raises ConfigError if that can't be told."""
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE])
-    return next((Path(place) for place in PLACES if _is_file(Path(place))), None)
+    return next((Path(position) for position in SEARCHED if _is_file(Path(position))), None)
 
 
 def absolute(path: Path) -> Path:

@@ -132,7 +132,7 @@ def _share(value: Any) -> Fraction:
     return share
 
 
-def _most_in_flight(value: Any, info: ValidationInfo) -> Any:
+def _max_in_flight(value: Any, info: ValidationInfo) -> Any:
     if value == "half":
         return value
     try:
@@ -173,7 +173,7 @@ Flag = Annotated[bool, PlainValidator(_flag)]
 Jitter = Annotated[str | float, PlainValidator(_jitter)]
 Factor = Annotated[float, PlainValidator(_factor)]
 Share = Annotated[Fraction, PlainValidator(_share)]
-MostInFlight = Annotated[Any, PlainValidator(_most_in_flight)]
+MaxInFlight = Annotated[Any, PlainValidator(_max_in_flight)]
 QueueNames = Annotated[frozenset[str] | None, PlainValidator(_names)]
 PluginPaths = Annotated[tuple[str, ...], PlainValidator(_paths)]
 Workers = Annotated[int, PlainValidator(_whole(1, 1000))]

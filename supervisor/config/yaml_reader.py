@@ -37,7 +37,7 @@ class Refused:
         return "<refused>"
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a value stands; `text` is the scalar as written, before any variable was replaced, else None."""
 
     line: int
@@ -53,7 +53,7 @@ class Problem(NamedTuple):
 @dataclass(slots=True)
 class Document:
     value: Any = None
-    places: dict[Path, Place] = field(default_factory=dict)
+    positions: dict[Path, Position] = field(default_factory=dict)
     variables: dict[Path, list[str]] = field(default_factory=dict)  # the values that came from the environment
     problems: list[Problem] = field(default_factory=list)
 
@@ -134,7 +134,7 @@ class _Builder:
         line = _line(node)
         if self._nodes > MAX_NODES or len(path) + self._merging > MAX_DEPTH:
             raise _Unreadable(f"its aliases make more than {MAX_NODES} values of it, or one contains itself", line)
-        self._document.places[path] = Place(line, node.value if isinstance(node, yaml.ScalarNode) else None)
+        self._document.positions[path] = Position(line, node.value if isinstance(node, yaml.ScalarNode) else None)
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
@@ -158,7 +158,7 @@ class _Builder:
                 continue
             lines[key] = line
             own[key] = self.build(value_node, (*path, key))
-            self._document.places[(*path, key)] = self._document.places[(*path, key)]._replace(line=line)
+            self._document.positions[(*path, key)] = self._document.positions[(*path, key)]._replace(line=line)
         return {**merged, **own}
 
     def _merge(self, node: yaml.Node, path: Path) -> dict[str, Any]:
@@ -272,10 +272,10 @@ def _expand(text: str, environ: Mapping[str, str], used: list[str]) -> str:
     def value_of(match: re.Match[str]) -> str:
         if match[1]:
             return match[0][1:]
-        name, default_given, default = match[2].partition(":-")
+        name, has_default, default = match[2].partition(":-")
         if match[3] is None or not _NAME.fullmatch(name):
             raise ValueError("expected ${NAME} or ${NAME:-default}; write $${ for a literal ${")
-        if name not in environ and not default_given:
+        if name not in environ and not has_default:
             raise ValueError(f"environment variable {name} is not set; set it, or write ${{{name}:-default}}")
         value = environ.get(name, default)
         try:

@@ -34,17 +34,17 @@ class FileSink:
             raise ValueError(f"path: the folder {self.path.parent} does not exist")
         self._fd: int | None = None
 
-    def publish(self, letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
+    def publish(self, dead_letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
         """Append one line per letter. A letter that is not JSON is left out, unless it stands alone: then TypeError.
 
         Raises OSError if the batch is not on the disk; then nothing of it is in the file.
         """
         lines: dict[int, bytes] = {}
-        for letter in letters:
+        for dead_letter in dead_letters:
             try:
-                lines[letter["id"]] = orjson.dumps(letter, option=_STRICT | orjson.OPT_APPEND_NEWLINE)
+                lines[dead_letter["id"]] = orjson.dumps(dead_letter, option=_STRICT | orjson.OPT_APPEND_NEWLINE)
             except TypeError:
-                if len(letters) == 1:
+                if len(dead_letters) == 1:
                     raise
         if lines:
             self._append(b"".join(lines.values()))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from supervisor.config.settings import ConfigError, Settings
-from supervisor.dead_letters.sink_runner import Outlet
+from supervisor.dead_letters.sink_runner import SinkRunner
 from supervisor.hooks import Sink
 from supervisor.plugins.manager import PluginManager
 
 
-def open_outlets(settings: Settings, plugins: PluginManager) -> list[Outlet]:
+def open_sinks(settings: Settings, plugins: PluginManager) -> list[SinkRunner]:
     """Raises ConfigError that names every sink which can't be built."""
     if not settings.dlq.active:
         return []
@@ -33,4 +33,4 @@ def open_outlets(settings: Settings, plugins: PluginManager) -> list[Outlet]:
             with suppress(Exception):
                 built.close()
         raise ConfigError(errors)
-    return [Outlet(name, built) for name, built in sinks]
+    return [SinkRunner(name, built) for name, built in sinks]

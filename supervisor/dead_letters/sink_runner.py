@@ -14,7 +14,7 @@ from supervisor.hooks import Sink
 PUBLISH_SECONDS = 30.0
 TURN_SECONDS = 1.0
 RETRY_DELAYS = (1.0, 60.0)
-REST_MOST = 5.0
+MAX_PAUSE = 5.0
 
 
 class ClaimEnded(Exception):
@@ -79,7 +79,7 @@ def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | No
         answer.set_result(result)
 
 
-class Outlet:
+class SinkRunner:
     def __init__(self, name: str, sink: Sink, caller: Callable[[str], Caller] = SinkThread) -> None:
         self.name = name
         self.failures = 0
@@ -104,12 +104,12 @@ class Outlet:
         """A publish that was told as timed out still goes on."""
         return self._overdue and self._under_way is not None and not self._under_way.done()
 
-    async def publish(self, letters: Sequence[Mapping[str, Any]], until: float) -> frozenset[int]:
+    async def publish(self, dead_letters: Sequence[Mapping[str, Any]], until: float) -> frozenset[int]:
         """The ids that the sink has accepted. Raises Busy if an earlier publish goes on; TimeoutError after PUBLISH_SECONDS,
         and soon while an earlier one hangs that long; ClaimEnded instead of beginning later than `until`, by the loop's
         clock; whatever the sink raises."""
         await self._turn()
-        own = deepcopy(list(letters))  # a sink may change what it is given
+        own = deepcopy(list(dead_letters))  # a sink may change what it is given
         if asyncio.get_running_loop().time() >= until:
             raise ClaimEnded
         self._overdue = False
@@ -144,7 +144,7 @@ class Outlet:
 
     def rest(self) -> float:
         """Seconds until anything is offered to it again: not many, for it may be one letter that fails, and not the sink."""
-        return min(REST_MOST, self.delay())
+        return min(MAX_PAUSE, self.delay())
 
     async def close(self) -> None:
         """After a publish under way. What the sink raises is told to nobody."""

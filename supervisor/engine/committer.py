@@ -20,8 +20,8 @@ from supervisor.stores.protocol import RowsLocked, Store
 BATCH = 2000
 AT_ONCE = 2  # batches: while one is written, the writer's next is there already
 MARK_AFTER = 0.001  # seconds that a job has run
-BATCH_WEIGHT = 16_000_000  # see _weight
-WAITING_WEIGHT = 64_000_000
+MAX_BATCH_BYTES = 16_000_000  # see _weight
+MAX_UNSETTLED_BYTES = 64_000_000
 LAST_TRIES = 5
 LAST_TRIES_EVERY = 0.3  # seconds
 
@@ -56,7 +56,7 @@ class Committer:
         self._under_way = 0
         self._kept: dict[Claim, Outcome] = {}  # what the store refuses
         self._locked: dict[Claim, Outcome] = {}  # others have the rows; also while it is tried again
-        self._told_locked: set[Claim] = set()
+        self._reported_locked: set[Claim] = set()
         self._trying_locked: asyncio.Future[Settled] | None = None
         self._budgets: dict[str, RetryBudget] = {}
         self._ended = asyncio.Event()
@@ -73,7 +73,7 @@ class Committer:
     @property
     def overfull(self) -> bool:
         """Results come faster than the store takes them: what more is run has to wait, or they would heap up here."""
-        return self._weight >= WAITING_WEIGHT
+        return self._weight >= MAX_UNSETTLED_BYTES
 
     @property
     def unsettled(self) -> int:
@@ -86,7 +86,7 @@ class Committer:
             if self.idle:
                 tries -= 1
                 await asyncio.sleep(LAST_TRIES_EVERY)
-                self.try_locked_again()
+                self.retry_locked()
             else:
                 self._ended.clear()
                 await self._ended.wait()
@@ -104,7 +104,7 @@ class Committer:
         return decide(
             outcome,
             self._random,
-            letters=self._settings.dlq.active,
+            dead_letters=self._settings.dlq.active,
             ready=self._ready(queue) if retry.adaptive else 0,
             within_budget=self._budget(queue) if retry.budget else None,
         )
@@ -118,7 +118,7 @@ class Committer:
         return lambda: budget.spend(self._now())
 
     def _settle_next(self) -> None:
-        count = BATCH if self._weight <= BATCH_WEIGHT else _as_fit(self._waiting)
+        count = BATCH if self._weight <= MAX_BATCH_BYTES else _as_fit(self._waiting)
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         if batch:
             self._settle(batch)
@@ -165,13 +165,13 @@ class Committer:
         if self._locked:
             self._forget_locked([outcome.lease for outcome in batch])
         if stale:
-            self._tell_stale([o.lease for o in batch if o.lease.id in stale])
+            self._report_stale([o.lease for o in batch if o.lease.id in stale])
             batch = [o for o in batch if o.lease.id not in stale]
         self._leases.drop([outcome[0] for outcome in batch])
         if batch:
             self._bus.emit(JobsSettled(batch, self._now() - at))
 
-    def _tell_stale(self, leases: Sequence[Lease]) -> None:
+    def _report_stale(self, leases: Sequence[Lease]) -> None:
         """Once: an extend or a check may have found it out before."""
         news = self._leases.of_ours(leases)
         self._leases.drop(news)
@@ -201,7 +201,7 @@ class Committer:
             self._bus.emit(JobsStale([outcome.lease], f"settle refused by the store: {error}"))
         self._kept[claim] = outcome
 
-    def try_kept_again(self) -> None:
+    def retry_refused(self) -> None:
         self._kept = {claim: outcome for claim, outcome in self._kept.items() if self._leases.holds(outcome.lease)}
         for outcome in self._kept.values():
             self._settle_again([outcome])
@@ -213,8 +213,8 @@ class Committer:
             claim = outcome.lease[:2]
             if claim not in self._locked:
                 self._weight += _weight((outcome,))
-            elif claim not in self._told_locked:
-                self._told_locked.add(claim)
+            elif claim not in self._reported_locked:
+                self._reported_locked.add(claim)
                 news.append(outcome.lease)
             self._locked.pop(claim, None)
             self._locked[claim] = outcome  # behind the others
@@ -225,10 +225,10 @@ class Committer:
         for lease in leases:
             claim = lease[:2]
             if (outcome := self._locked.pop(claim, None)) is not None:
-                self._told_locked.discard(claim)
+                self._reported_locked.discard(claim)
                 self._weight -= _weight((outcome,))
 
-    def try_locked_again(self) -> None:
+    def retry_locked(self) -> None:
         """As many as make a batch, unless that is under way. Those that are not ours any more have been told as stale."""
         if self._trying_locked is not None and not self._trying_locked.done():
             return
@@ -268,7 +268,7 @@ def _length(result: str | None, failure: Failure | None) -> int:
 def _as_fit(outcomes: Sequence[Outcome]) -> int:
     """How many of the first make a batch."""
     weights = accumulate([_length(outcome[2], outcome[4]) for outcome in outcomes[:BATCH]])
-    return bisect_right([*weights], BATCH_WEIGHT) + 1
+    return bisect_right([*weights], MAX_BATCH_BYTES) + 1
 
 
 def refused(outcome: Outcome, error: BaseException) -> Outcome:

@@ -12,15 +12,15 @@ from supervisor.engine.committer import Committer, release
 from supervisor.engine.fetcher import HEAD_START, Fetcher
 from supervisor.engine.leases import Leases
 from supervisor.engine.maintenance import Housekeeping
-from supervisor.engine.plugin_changes import news, same_plugins, tell_plugins
-from supervisor.engine.poll_intervals import USUAL, Pace
+from supervisor.engine.plugin_changes import emit_plugin_events, news, same_plugins
+from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.presence import presence
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.store_writer import Abandoned, Writer, ignore_abandoned
-from supervisor.engine.unknown_handlers import Absences
+from supervisor.engine.unknown_handlers import MissingHandlers
 from supervisor.engine.watchdog import Watchdog, seconds_suspended
 from supervisor.events import (
-    COUNTED_MOST,
+    MAX_COUNTED,
     Bus,
     Event,
     JobCancelled,
@@ -29,8 +29,8 @@ from supervisor.events import (
     JobsStale,
     JobStarted,
     LeasesRecovered,
-    StoreBack,
-    WorkerDied,
+    StoreAvailableAgain,
+    WorkerExited,
     WorkerStarted,
 )
 from supervisor.handlers import HandlerInfo
@@ -38,11 +38,11 @@ from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy
 from supervisor.plugins.manager import SourceReport
 from supervisor.retry import Random, put_off, unknown_handler
 from supervisor.stores.protocol import Store
-from supervisor.workers.interface import Children
+from supervisor.workers.interface import WorkerBackend
 from supervisor.workers.kill_reasons import LEASE_LOST, SHUTDOWN
 from supervisor.workers.pool import Pool
 
-CHECK_AT_MOST = 200
+MAX_CHECKED = 200
 KILL_SECONDS = 10.0
 FORCED_SECONDS = 2.0
 """The same where a second signal came: what is not seen dead by then is recovered when its lease ends."""
@@ -54,13 +54,13 @@ class Engine:
     def __init__(
         self, store: Store, pool: Pool, settings: Settings, reports: Sequence[SourceReport], bus: Bus,
         loop: asyncio.AbstractEventLoop, writer: Writer, *, random: Random, wall: Callable[[], float] = time.time,
-        suspended: Callable[[], float] = seconds_suspended, pace: Pace = USUAL,
+        suspended: Callable[[], float] = seconds_suspended, intervals: PollIntervals = USUAL,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.pool = pool
         self.writer = writer
         self.store_url = store.url
-        self.on_letter: Callable[[], None] = lambda: None
+        self.on_dead_letter: Callable[[], None] = lambda: None
         # Ids of jobs put off because no plugin serves them, where someone asks.
         self.unknown_jobs: set[int] | None = None
         self.changes = asyncio.Event()
@@ -69,7 +69,7 @@ class Engine:
         self._loop = loop
         self._infos: Mapping[str, HandlerInfo] = {}
         self._reports = list(reports)
-        self._absences = Absences()
+        self._absences = MissingHandlers()
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they were begun
         self._housekeeping = Housekeeping(self, bus, loop, wall, suspended)
         self._learn(reports)
@@ -82,12 +82,12 @@ class Engine:
         self.recovery = Recovery(self.writer, ttl, bus, now=loop.time, decide=self.committer.decide)
         self.fetcher = Fetcher(
             self.writer, pool, self.leases, settings, bus, loop, known=self._known, unknown=self._unknown,
-            overtaken=self._overtaken, give_back=self.release, may_dispatch=self._may_dispatch,
-            dispatched=lambda worker: self.watchdog.work_sent(worker), pace=pace,
+            overtaken=self._overtaken, release=self.release, may_dispatch=self._may_dispatch,
+            dispatched=lambda worker: self.watchdog.work_sent(worker), intervals=intervals,
         )  # fmt: skip
         self.watchdog = Watchdog(
             pool, bus, loop, settings.workers.heartbeat_timeout, woke_from_gap=self._woke_from_gap, suspended=suspended,
-            pace=pace,
+            intervals=intervals,
         )  # fmt: skip
         self._extension: asyncio.TimerHandle | None = None
         self._checking_after_gap = False
@@ -109,13 +109,13 @@ class Engine:
         while await self.recovery.sweep():
             pass
 
-    def serve(self, children: Children) -> None:
-        bell = self._store.bell()
-        if bell is not None:
-            self._loop.add_reader(bell, self._rung)
+    def serve(self, backend: WorkerBackend) -> None:
+        notification_fd = self._store.notification_fd()
+        if notification_fd is not None:
+            self._loop.add_reader(notification_fd, self._notified)
         self._extend_later()
         self.watchdog.start()
-        self.pool.open(children, self)
+        self.pool.open(backend, self)
         self.fetcher.open(self._resolver())
 
     def _resolver(self) -> Callable[[str, str], Policy]:
@@ -137,7 +137,7 @@ class Engine:
         if self.fetcher.closed:
             self.release(leases, "shutdown")
         else:
-            self.fetcher.put_back(self.leases.of_ours(leases))
+            self.fetcher.requeue(self.leases.of_ours(leases))
             self._pump_soon()
 
     def _pump_soon(self) -> None:
@@ -160,8 +160,8 @@ class Engine:
         before = self._reports
         self._learn(reports)
         if not same_plugins(reports, before):
-            tell_plugins(self._bus, news(reports, before), self.settings)
-            self._serve_by(self.pool.children)
+            emit_plugin_events(self._bus, news(reports, before), self.settings)
+            self._serve_by(self.pool.backend)
 
     # what goes on besides
 
@@ -171,10 +171,10 @@ class Engine:
     def _ready_in(self, queue: str) -> int:
         return self.fetcher.ready_in(queue)
 
-    def _rung(self) -> None:
-        self._store.hush()
-        self.fetcher.ring()
-        if 0 < len(self.leases) <= CHECK_AT_MOST:
+    def _notified(self) -> None:
+        self._store.clear_notifications()
+        self.fetcher.notify()
+        if 0 < len(self.leases) <= MAX_CHECKED:
             self.spawn(self.check_leases())
         if len(self.fetcher):
             self._housekeeping.look_for_paused()
@@ -219,37 +219,37 @@ class Engine:
             self._housekeeping.news = True
             if isinstance(event, LeasesRecovered):
                 self._after_settle(event.outcomes)
-                self.fetcher.ring()
+                self.fetcher.notify()
             else:
                 self._after_settle(event.outcomes, event.age)
-        elif isinstance(event, StoreBack):
+        elif isinstance(event, StoreAvailableAgain):
             self.recovery.forget()
-        elif isinstance(event, JobStarted | WorkerStarted | WorkerDied):
+        elif isinstance(event, JobStarted | WorkerStarted | WorkerExited):
             self._housekeeping.news = True
 
     def _after_settle(self, outcomes: Sequence[Outcome], age: float = 0.0) -> None:
         soonest: float | None = None
-        ring, succeeded = False, JobState.SUCCEEDED
+        notify, succeeded = False, JobState.SUCCEEDED
         for outcome in [outcome for outcome in outcomes if outcome[7] is not succeeded]:
-            if outcome.letter:
-                self.on_letter()
+            if outcome.dead_letter:
+                self.on_dead_letter()
             elif outcome.state is JobState.READY:
-                ring = True
+                notify = True
             elif outcome.state is JobState.SCHEDULED:
                 put_off = outcome.kind is Kind.RELEASED
-                ring = ring or put_off  # others may have its handler
+                notify = notify or put_off  # others may have its handler
                 delay = outcome.delay + HEAD_START if put_off else outcome.delay
                 soonest = delay if soonest is None else min(soonest, delay)
         if soonest is not None:
             self.fetcher.due_at(self._loop.time() + soonest - age)
-        if ring:
-            self.fetcher.given_back()
-            self.spawn(self._ring_others())
+        if notify:
+            self.fetcher.released()
+            self.spawn(self._notify_others())
         self.changes.set()
 
-    async def _ring_others(self) -> None:
+    async def _notify_others(self) -> None:
         await self.writer.submit(lambda store: None)  # after the commit
-        await self._loop.run_in_executor(None, self._store.ring)
+        await self._loop.run_in_executor(None, self._store.notify)
 
     # leases
 
@@ -264,10 +264,10 @@ class Engine:
         self._give_up(await self.leases.extend(), "extend")
 
     async def check_leases(self) -> None:
-        lost, strays = await self.leases.check()
+        lost, untracked = await self.leases.check()
         self._give_up(lost, "check")
-        if strays:
-            self.leases.add(found := await self.writer.submit(lambda store: store.leases([id for id, _ in strays])))
+        if untracked:
+            self.leases.add(found := await self.writer.submit(lambda store: store.leases([id for id, _ in untracked])))
             self.release(found, "late claim")
 
     def _give_up(self, lost: list[Lease], what: str) -> None:
@@ -281,17 +281,17 @@ class Engine:
             worker = self.pool.holder(lease.id)
             if worker is None:
                 continue
-            self.pool.release_captives(worker)  # the jobs behind it, and it too if it has not started
-            worker.child.drain()  # those before it may have ended
+            self.pool.reclaim_blocked(worker)  # the jobs behind it, and it too if it has not started
+            worker.process.drain()  # those before it may have ended
             if worker.current is not None and worker.current.id == lease.id:
-                killed[lease.id] = worker.child.pid or 0
-                self.pool.condemn(worker, LEASE_LOST)
+                killed[lease.id] = worker.process.pid or 0
+                self.pool.kill(worker, LEASE_LOST)
         self.spawn(self._tell_lost(lost, killed, what))
 
     async def _tell_lost(self, lost: list[Lease], killed: Mapping[int, int], what: str) -> None:
         """Cancelled, or taken over: the store is asked when all is killed; of a crowd, only for what ran, since nothing else is
         written meanwhile. `killed` has pids, by job."""
-        asked = lost if len(lost) <= CHECK_AT_MOST else [lease for lease in lost if lease.id in killed]
+        asked = lost if len(lost) <= MAX_CHECKED else [lease for lease in lost if lease.id in killed]
         cancelled = await self.writer.submit(lambda store: _cancelled(store, asked))
         stale = [lease for lease in lost if lease.id not in cancelled]
         if stale:
@@ -349,7 +349,7 @@ class Engine:
             if report.error is not None and report.source in serving
         )
 
-    def renew(self, settings: Settings, children: Children, reports: Sequence[SourceReport]) -> None:
+    def renew(self, settings: Settings, backend: WorkerBackend, reports: Sequence[SourceReport]) -> None:
         """Workers of the old nursery end after what they run; no job is dropped."""
         self.settings = settings
         self._learn(reports)
@@ -357,16 +357,16 @@ class Engine:
         self.watchdog.idle_heartbeat_timeout = settings.workers.heartbeat_timeout
         self.pool.max_jobs, self.pool.max_memory = settings.workers.max_jobs, settings.workers.max_memory
         self.pool.count = settings.workers.count
-        self._serve_by(children)
+        self._serve_by(backend)
 
-    def _serve_by(self, children: Children) -> None:
+    def _serve_by(self, backend: WorkerBackend) -> None:
         self.fetcher.configure(self.settings, self._resolver())
-        self.pool.renew(children)
-        self.fetcher.ring()
+        self.pool.renew(backend)
+        self.fetcher.notify()
 
-    async def until_gone(self, children: Children) -> None:
+    async def until_gone(self, backend: WorkerBackend) -> None:
         """Until no worker of these is left."""
-        while any(worker.children is children for worker in self.pool.workers.values()):
+        while any(worker.backend is backend for worker in self.pool.workers.values()):
             self.changes.clear()
             await _first_of(self.changes, timeout=1.0)
 
@@ -374,7 +374,7 @@ class Engine:
         row = presence(state, self.pool, self._loop.time(), self.settings.lease.ttl)
         return {
             "owner": owner, "state": row.state, "workers": list(row.workers), "leases": len(self.leases),
-            "held": len(self.fetcher), "store_away": self.writer.away,
+            "held": len(self.fetcher), "store_away": self.writer.unavailable,
         }  # fmt: skip
 
     # ending
@@ -383,7 +383,7 @@ class Engine:
     def quiet(self) -> bool:
         return self.fetcher.quiet and not len(self.leases) and self.committer.idle
 
-    async def remaining(self, latest: float | None, most: int = COUNTED_MOST) -> dict[str, int]:
+    async def remaining(self, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         served = self.settings.workers.queues
         return await self.writer.submit(lambda store: store.remaining(served, latest, most))
 
@@ -415,17 +415,17 @@ class Engine:
         """Delete what is past its retention, until there is no more of it."""
         await self._housekeeping.prune()
 
-    async def close(self, patience: float) -> None:
+    async def close(self, timeout: float) -> None:
         for task in [*self._tasks]:
             task.cancel()
         self.watchdog.stop()
         if self._extension is not None:
             self._extension.cancel()
-        bell = self._store.bell()
-        if bell is not None:
-            self._loop.remove_reader(bell)
+        notification_fd = self._store.notification_fd()
+        if notification_fd is not None:
+            self._loop.remove_reader(notification_fd)
         self.writer.submit(lambda store: store.leave()).add_done_callback(ignore_abandoned)
-        if await self.writer.close(patience):
+        if await self.writer.close(timeout):
             self._store.close()
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from supervisor.jobs import Lease, Tier
-from supervisor.stores.protocol import Take, Waiting
+from supervisor.stores.protocol import ClaimRequest, Waiting
 
 
-class Credit:
+class TokenBucket:
     """The retries' credit in one queue, in units of 1/denominator of a job.
 
     It starts at `burst`, each retry dispatched while fresh jobs wait spends one, and each job dispatched adds `ratio` up to
@@ -37,8 +37,8 @@ class Credit:
     def refund(self) -> None:
         self._units = min(self._cap, self._units + self._unit)
 
-    def copy(self) -> Credit:
-        twin = Credit.__new__(Credit)
+    def copy(self) -> TokenBucket:
+        twin = TokenBucket.__new__(TokenBucket)
         twin._gain, twin._unit, twin._cap, twin._units = self._gain, self._unit, self._cap, self._units
         return twin
 
@@ -47,13 +47,13 @@ class Credit:
         return min(count, (self._units + count * self._gain) // self._unit)
 
 
-class Lane:
+class QueueBuffer:
     """The claimed, not yet dispatched jobs of one queue, in the order they go."""
 
-    __slots__ = ("_again", "_paid", "credit", "fresh", "fresh_in_store", "retries", "urgent", "urgent_from")
+    __slots__ = ("_again", "_paid", "fresh", "fresh_in_store", "retries", "tokens", "urgent", "urgent_from")
 
-    def __init__(self, credit: Credit, urgent_from: int) -> None:
-        self.credit = credit
+    def __init__(self, tokens: TokenBucket, urgent_from: int) -> None:
+        self.tokens = tokens
         self.urgent_from = urgent_from
         self.urgent: deque[Lease] = deque()
         self.retries: deque[Lease] = deque()
@@ -74,14 +74,14 @@ class Lane:
             else:
                 self._tier_of(lease).append(lease)
 
-    def put_back(self, leases: Sequence[Lease]) -> None:
+    def requeue(self, leases: Sequence[Lease]) -> None:
         """In front: they were given and have not been started. The leases come in order."""
         self._again.update([lease.id for lease in leases])
         for lease in reversed(leases):
             self._tier_of(lease).appendleft(lease)
             if lease.id in self._paid:
                 self._paid.remove(lease.id)
-                self.credit.refund()
+                self.tokens.refund()
 
     def _tier_of(self, lease: Lease) -> deque[Lease]:
         if lease.tier == Tier.RETRY:
@@ -91,7 +91,7 @@ class Lane:
     def in_turn(self, retries_allowed: bool = True) -> Iterator[Lease]:
         """The jobs in the order they go; one is gone from here once it is given. `retries_allowed` is False while retries
         have their share of the workers."""
-        credit, urgent, retries, fresh, again = self.credit, self.urgent, self.retries, self.fresh, self._again
+        tokens, urgent, retries, fresh, again = self.tokens, self.urgent, self.retries, self.fresh, self._again
         paid = self._paid
         while True:
             if urgent:
@@ -99,9 +99,9 @@ class Lane:
             elif retries and retries_allowed and not (fresh or self.fresh_in_store > 0):
                 lease = retries.popleft()
                 paid.discard(lease[0])
-            elif retries and retries_allowed and credit.suffices:
+            elif retries and retries_allowed and tokens.suffices:
                 lease = retries.popleft()
-                credit.spend()
+                tokens.spend()
                 paid.add(lease[0])
             elif fresh:
                 lease = fresh.popleft()
@@ -110,7 +110,7 @@ class Lane:
             if again and lease[0] in again:
                 again.remove(lease[0])
             else:
-                credit.dispatched()
+                tokens.dispatched()
             yield lease
 
     def forget_all_but(self, sent: set[int]) -> None:
@@ -154,21 +154,21 @@ def plan_takes(
     waiting: Mapping[str, Waiting],
     turn: int,
     allowance: Callable[[str, int], int],
-    retries_most: Callable[[str, bool], int | None],
+    max_retries_claimed: Callable[[str, bool], int | None],
     urgent_from: Callable[[str], int],
-) -> list[Take]:
+) -> list[ClaimRequest]:
     """What to claim from each queue when `capacity` jobs can be held.
 
     `allowance(queue, count)` is the retries' credit over the next `count` jobs; `retries_most(queue, fresh_waits)` limits
     the retries in all, None for no limit.
     """
     takes = []
-    limits = {queue: retries_most(queue, ready.fresh > 0) for queue, ready in waiting.items()}
+    limits = {queue: max_retries_claimed(queue, ready.fresh > 0) for queue, ready in waiting.items()}
     claimable = {queue: ready.fresh + _at_most(ready.retries, limits[queue]) for queue, ready in waiting.items()}
     for queue, limit in share_out(capacity, claimable, turn).items():
         first = allowance(queue, limit) if waiting[queue].fresh else limit
         most = _at_most(min(limit, waiting[queue].retries), limits[queue])
-        takes.append(Take(queue, limit, min(first, most), most, urgent_from(queue)))
+        takes.append(ClaimRequest(queue, limit, min(first, most), most, urgent_from(queue)))
     return takes
 
 

@@ -10,26 +10,26 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from supervisor.config.settings import RetrySettings, Settings
-from supervisor.engine.fairness import Credit, Lane, plan_takes
+from supervisor.engine.fairness import QueueBuffer, TokenBucket, plan_takes
 from supervisor.engine.leases import Leases
-from supervisor.engine.poll_intervals import USUAL, Pace
+from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.store_writer import Abandoned, Writer
-from supervisor.events import Bus, JobsClaimed, QueuesSeen
+from supervisor.events import Bus, JobsClaimed, QueueDepths
 from supervisor.jobs import Lease, Tier
-from supervisor.stores.protocol import Resolve, Store, Take, Waiting, by_queue_and_tier
+from supervisor.stores.protocol import ClaimRequest, Resolve, Store, Waiting, by_queue_and_tier
 from supervisor.workers.pool import FRAME_JOBS, FRAME_SECONDS, Pool
-from supervisor.workers.slot import Worker
+from supervisor.workers.slot import WorkerSlot
 
 HELD_SECONDS = 0.100
-HELD_EACH = 3000  # jobs per worker: what one gets through in that time at best
-HELD_MOST = 20_000
-CLAIM_MOST = 1000  # at once: whoever else writes has to wait for it
-HELD_WEIGHT = 64_000_000  # characters of payloads
-STRANGERS_MOST = 1000
+MAX_HELD_PER_WORKER = 3000  # jobs per worker: what one gets through in that time at best
+MAX_HELD = 20_000
+MAX_CLAIM = 1000  # at once: whoever else writes has to wait for it
+MAX_HELD_BYTES = 64_000_000  # characters of payloads
+MAX_UNKNOWN = 1000
 HEAD_START = 0.5  # seconds by which those that may have a handler look before those that don't
-PROMOTE_MOST = 1000
-CAPTIVE_SECONDS = 1.0
-LANES_MOST = 1000
+MAX_PROMOTED = 1000
+BLOCKED_SECONDS = 1.0
+MAX_BUFFERS = 1000
 HELD_BY_OTHERS = 0.1
 """Seconds to the next look for what another supervisor is claiming; twice as many after each in vain."""
 MAKE_WAY_EVERY = FRAME_SECONDS  # in less, a frame makes way by itself
@@ -51,34 +51,36 @@ class Demand(NamedTuple):
     capacity: int
     turn: int
     settings: Settings
-    credits: dict[str, Credit]
+    tokens_by_queue: dict[str, TokenBucket]
     held: dict[str, tuple[int, int]]  # (fresh, retries)
     holders: int
     workers: int
-    heavy: bool  # what is held
+    large: bool  # what is held
     resolve: Resolve
 
-    def takes(self, waiting: dict[str, Waiting]) -> list[Take]:
+    def takes(self, waiting: dict[str, Waiting]) -> list[ClaimRequest]:
         if not self.capacity:
-            if self.heavy:
+            if self.large:
                 return []
             return [take for queue, ready in waiting.items() if (take := self._overtaking(queue, ready)).limit > 0]
-        return plan_takes(self.capacity, waiting, self.turn, self._allowance, self._retries_most, self._urgent_from)
+        return plan_takes(
+            self.capacity, waiting, self.turn, self._allowance, self._max_retries_claimed, self._urgent_from
+        )
 
-    def _overtaking(self, queue: str, ready: Waiting) -> Take:
+    def _overtaking(self, queue: str, ready: Waiting) -> ClaimRequest:
         fresh_held, retries_held = self.held.get(queue, (0, 0))
-        most = self._retries_most(queue, True)
+        most = self._max_retries_claimed(queue, True)
         overtaking = min(ready.retries, fresh_held, fresh_held if most is None else most)
         retries = max(0, self._allowance(queue, retries_held + overtaking) - retries_held)
         fresh = 0 if fresh_held else min(ready.fresh, retries_held)
-        return Take(queue, fresh + retries, retries, retries, self._urgent_from(queue))
+        return ClaimRequest(queue, fresh + retries, retries, retries, self._urgent_from(queue))
 
     def _allowance(self, queue: str, count: int) -> int:
         retry = self.settings.retry_for(queue)
-        credit = self.credits.get(queue) or Credit(retry.fetch_ratio, retry.burst)
-        return credit.allowance(count)
+        tokens = self.tokens_by_queue.get(queue) or TokenBucket(retry.fetch_ratio, retry.burst)
+        return tokens.allowance(count)
 
-    def _retries_most(self, queue: str, fresh_waits: bool) -> int | None:
+    def _max_retries_claimed(self, queue: str, fresh_waits: bool) -> int | None:
         limit = retries_limit(self.settings.retry_for(queue), fresh_waits, self.workers)
         return None if limit is None or self.holders < limit else 0
 
@@ -99,8 +101,8 @@ class Fetcher:
     def __init__(
         self, writer: Writer, pool: Pool, leases: Leases, settings: Settings, bus: Bus, loop: asyncio.AbstractEventLoop, *,
         known: Callable[[str], bool], unknown: Callable[[list[Lease]], None],
-        overtaken: Callable[[Sequence[Lease]], None], give_back: Callable[[list[Lease], str], None],
-        may_dispatch: Callable[[], bool], dispatched: Callable[[Worker], None], pace: Pace = USUAL,
+        overtaken: Callable[[Sequence[Lease]], None], release: Callable[[list[Lease], str], None],
+        may_dispatch: Callable[[], bool], dispatched: Callable[[WorkerSlot], None], intervals: PollIntervals = USUAL,
     ) -> None:  # fmt: skip
         self._writer = writer
         self._pool = pool
@@ -110,22 +112,22 @@ class Fetcher:
         self._known = known
         self._unknown = unknown
         self._overtaken = overtaken
-        self._give_back = give_back
+        self._reclaim = release
         self._may_dispatch = may_dispatch
         self._dispatched = dispatched
-        self._pace = pace
-        self._lanes: dict[str, Lane] = {}
+        self._intervals = intervals
+        self._buffers: dict[str, QueueBuffer] = {}
         self._turn = 0
         self._count = 0
         self._claims = 0  # under way
         self._wanted = 0  # by these
         self._begun = False  # the last of them: what is wanted now comes with the next commit
         self._more = True  # the store may have claimable jobs
-        self._rung = False  # it was said so while a claim was under way
+        self._notified = False  # it was said so while a claim was under way
         self._changed = False  # a worker has, since the last claim began: what held jobs off may do so no more
         self._came_due = False  # since the last claim began: a retry may have to overtake what is held
         self._left = False  # the last claim left some
-        self._strangers = 0  # jobs in the last claim, if nobody here knows the handler of any
+        self._unknown_count = 0  # jobs in the last claim, if nobody here knows the handler of any
         self._made_way_at = float("-inf")
         self._waiting: dict[str, Waiting] = {}
         self._due: asyncio.TimerHandle | None = None
@@ -143,10 +145,10 @@ class Fetcher:
     def configure(self, settings: Settings, resolve: Resolve) -> None:
         """Settings changed while it runs; what is held moves to lanes of the new settings."""
         self._settings, self._resolve = settings, resolve
-        held = [lease for lane in self._lanes.values() for lease in lane.everything()]
-        self._lanes = {}
+        held = [lease for buffer in self._buffers.values() for lease in buffer.everything()]
+        self._buffers = {}
         for lease in held:
-            self._lane(lease.queue).add((lease,))
+            self._buffer(lease.queue).add((lease,))
 
     def __len__(self) -> int:
         return self._count
@@ -167,9 +169,9 @@ class Fetcher:
 
     # wake-ups
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """The store may have claimable work."""
-        self._more = self._rung = True
+        self._more = self._notified = True
         self.pump()
 
     def due_at(self, when: float) -> None:
@@ -177,24 +179,24 @@ class Fetcher:
         if self._due is None or when < self._due.when():
             if self._due is not None:
                 self._due.cancel()
-            self._due = self._loop.call_at(when, self._ring_due)
+            self._due = self._loop.call_at(when, self._notify_due)
 
-    def _ring_due(self) -> None:
+    def _notify_due(self) -> None:
         self._due = None
         self._came_due = True
-        self.ring()
+        self.notify()
 
     def _look_again(self) -> None:
         self._again = None
-        self.ring()
+        self.notify()
 
     def _poll(self) -> None:
         """Covers a ring that was lost."""
-        self._loop.call_later(self._pace.poll, self._poll)
+        self._loop.call_later(self._intervals.poll, self._poll)
         if not self.closed:
-            self.ring()
+            self.notify()
 
-    def given_back(self) -> None:
+    def released(self) -> None:
         """Jobs are in the store again; whoever is free first claims them, here if no other does."""
         self._left = True
 
@@ -212,16 +214,16 @@ class Fetcher:
             return
         if not self._claims:
             want = self._room()
-            if want > 0 or self._came_due or (self._rung and self._only_retries_held()):
+            if want > 0 or self._came_due or (self._notified and self._only_retries_held()):
                 self._claim(want)
-        elif self._claims == 1 and self._begun and not self._strangers and (want := self._room()) >= CLAIM_MOST:
+        elif self._claims == 1 and self._begun and not self._unknown_count and (want := self._room()) >= MAX_CLAIM:
             # Jobs so quick that it takes as long to claim them as to run them: while the loop hands out what the one claim
             # brings, the writer goes on with the other, and with what is to be settled, in one commit.
             self._claim(want)
 
     def _only_retries_held(self) -> bool:
         """Of some queue: fresh jobs that come now would wait for all of them."""
-        return any(lane.retries and not lane.fresh for lane in self._lanes.values())
+        return any(buffer.retries and not buffer.fresh for buffer in self._buffers.values())
 
     # dispatch
 
@@ -240,38 +242,40 @@ class Fetcher:
             if not self._count:
                 return
 
-    def _frame(self, worker: Worker, most: int) -> list[Lease]:
+    def _frame(self, worker: WorkerSlot, most: int) -> list[Lease]:
         """Queues take turns, a frame each."""
-        order = [(lane, self._retries_allowed(queue, worker)) for queue, lane in self._lanes.items() if len(lane)]
+        order = [
+            (buffer, self._retries_allowed(queue, worker)) for queue, buffer in self._buffers.items() if len(buffer)
+        ]
         self._turn += 1
         start = self._turn % len(order)
         order = order[start:] + order[:start]
 
-        in_turn = chain.from_iterable(lane.in_turn(retries_allowed) for lane, retries_allowed in order)
+        in_turn = chain.from_iterable(buffer.in_turn(retries_allowed) for buffer, retries_allowed in order)
         return self._pool.frame_for(worker, in_turn, most)
 
-    def _retries_allowed(self, queue: str, worker: Worker) -> bool:
+    def _retries_allowed(self, queue: str, worker: WorkerSlot) -> bool:
         """`retry.max_in_flight`, counted in workers that hold retries: a frame of many short ones takes one worker."""
-        lane = self._lane(queue)
-        fresh_waits = bool(lane.fresh) or lane.fresh_in_store > 0
+        buffer = self._buffer(queue)
+        fresh_waits = bool(buffer.fresh) or buffer.fresh_in_store > 0
         limit = retries_limit(self._settings.retry_for(queue), fresh_waits, self._pool.count)
         return limit is None or self._holders(worker) < limit
 
-    def put_back(self, leases: Sequence[Lease]) -> None:
+    def requeue(self, leases: Sequence[Lease]) -> None:
         """Dispatched and not started: first in their tiers again."""
         for queue in dict.fromkeys(lease.queue for lease in leases):
-            self._lane(queue).put_back([lease for lease in leases if lease.queue == queue])
+            self._buffer(queue).requeue([lease for lease in leases if lease.queue == queue])
         self._count += len(leases)
 
     def take_out(self, leases: Iterable[Lease]) -> list[Lease]:
         ids = {lease.id for lease in leases}
-        taken = [lease for lane in self._lanes.values() for lease in lane.take_out(ids)]
+        taken = [lease for buffer in self._buffers.values() for lease in buffer.take_out(ids)]
         self._count -= len(taken)
         return taken
 
     def take_queue(self, queue: str) -> list[Lease]:
-        lane = self._lanes.get(queue)
-        return self.take_out(lane.everything()) if lane is not None else []
+        buffer = self._buffers.get(queue)
+        return self.take_out(buffer.everything()) if buffer is not None else []
 
     def close(self) -> list[Lease]:
         """Claim no more; gives what is held. A claim under way comes back empty, or is given back when it comes."""
@@ -279,7 +283,7 @@ class Fetcher:
         return self.take_all()
 
     def take_all(self) -> list[Lease]:
-        return self.take_out([lease for lane in self._lanes.values() for lease in lane.everything()])
+        return self.take_out([lease for buffer in self._buffers.values() for lease in buffer.everything()])
 
     def surplus(self) -> list[Lease]:
         """What is held past twice what may be, since it takes longer than what was run when it was claimed: the last in turn.
@@ -288,22 +292,22 @@ class Fetcher:
         seconds = 2 * HELD_SECONDS * workers
         if self._count * max(times.longest, times.mean or 0.0) <= seconds:
             return []
-        rows = zip_longest(*[lane.everything() for lane in self._lanes.values()])
+        rows = zip_longest(*[buffer.everything() for buffer in self._buffers.values()])
         held = [lease for row in rows for lease in row if lease is not None]
         ends = accumulate([times.of(lease.handler) or times.mean or 0.0 for lease in held])
         return self.take_out(held[max(workers, bisect_right([*ends], seconds)) :])
 
     def forget_started(self) -> None:
         sent = {lease.id for worker in self._pool.workers.values() for lease in worker.sent}
-        for lane in self._lanes.values():
-            lane.forget_all_but(sent)
+        for buffer in self._buffers.values():
+            buffer.forget_all_but(sent)
 
-    def captives(self) -> bool:
+    def has_blocked_jobs(self) -> bool:
         """Jobs have been held for a second without one being started."""
         return self._count > 0 and self._stands_still()
 
     def _stands_still(self) -> bool:
-        return self._loop.time() - self._moved_at > CAPTIVE_SECONDS
+        return self._loop.time() - self._moved_at > BLOCKED_SECONDS
 
     # claims
 
@@ -311,54 +315,64 @@ class Fetcher:
         """How many more jobs may be held: 100 ms of work per worker, or one for each idle worker if they are heavy or all
         workers are busy with long ones."""
         idle = self._pool.idle_count()
-        if self._leases.weight >= HELD_WEIGHT or (not idle and self._stands_still()):
+        if self._leases.size >= MAX_HELD_BYTES or (not idle and self._stands_still()):
             return idle - self._wanted
         mean = self._pool.times.mean
         target = idle
         if mean is not None and mean < HELD_SECONDS:
-            each = min(HELD_EACH, HELD_SECONDS / max(mean, 1e-6))
-            target = max(idle, min(HELD_MOST, int(each) * self._pool.ready_count()))
-        want = min(target - self._count - self._wanted, CLAIM_MOST)
+            each = min(MAX_HELD_PER_WORKER, HELD_SECONDS / max(mean, 1e-6))
+            target = max(idle, min(MAX_HELD, int(each) * self._pool.ready_count()))
+        want = min(target - self._count - self._wanted, MAX_CLAIM)
         # Whoever still idles after a dispatch can start nothing of what is held.
-        return max(want if want >= min(target // 2, CLAIM_MOST) else 0, idle - self._wanted)
+        return max(want if want >= min(target // 2, MAX_CLAIM) else 0, idle - self._wanted)
 
     def _claim(self, want: int) -> None:
         """A crowd of unknown handlers is passed in large steps, or jobs behind it would wait for each of it."""
         overtaking = not want or self._came_due
-        self._rung = self._came_due = self._changed = self._begun = False
+        self._notified = self._came_due = self._changed = self._begun = False
         self._claims += 1
         self._wanted += want
-        strangers = min(STRANGERS_MOST, 2 * self._strangers) if want else 0
-        known_most = want if strangers else None
-        demand = self._demand(want + strangers)
+        unknown = min(MAX_UNKNOWN, 2 * self._unknown_count) if want else 0
+        max_known = want if unknown else None
+        demand = self._demand(want + unknown)
 
         def claim(store: Store) -> Claimed:
             self._begun = True
             if self.closed:
                 return Claimed([], {}, None)
-            waiting, due_in = store.look(demand.settings.workers.queues, PROMOTE_MOST)
+            waiting, due_in = store.look(demand.settings.workers.queues, MAX_PROMOTED)
             due = None if due_in is None else self._loop.time() + due_in  # now, since a commit may take long
             takes = demand.takes(waiting)
             leases = store.claim(takes, demand.settings.lease.ttl, demand.resolve) if takes else []
             return Claimed(leases, waiting, due, missed=bool(takes) and not leases)
 
-        self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, want, known_most, overtaking))
+        self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, want, max_known, overtaking))
 
     def _demand(self, capacity: int) -> Demand:
-        credits = {queue: lane.credit.copy() for queue, lane in self._lanes.items()}
-        held = {queue: (len(lane.fresh), len(lane.retries)) for queue, lane in self._lanes.items() if len(lane)}
+        tokens_by_queue = {queue: buffer.tokens.copy() for queue, buffer in self._buffers.items()}
+        held = {
+            queue: (len(buffer.fresh), len(buffer.retries)) for queue, buffer in self._buffers.items() if len(buffer)
+        }
         workers = self._pool.count
-        heavy = self._leases.weight >= HELD_WEIGHT
+        large = self._leases.size >= MAX_HELD_BYTES
         return Demand(
-            capacity, self._turn, self._settings, credits, held, self._holders(None), workers, heavy, self._resolve
+            capacity,
+            self._turn,
+            self._settings,
+            tokens_by_queue,
+            held,
+            self._holders(None),
+            workers,
+            large,
+            self._resolve,
         )
 
-    def _holders(self, but: Worker | None) -> int:
+    def _holders(self, but: WorkerSlot | None) -> int:
         return sum(1 for worker in self._pool.workers.values() if worker.retries and worker is not but)
 
     # back on the loop
 
-    def _claimed(self, future: asyncio.Future[Claimed], want: int, known_most: int | None, overtaking: bool) -> None:
+    def _claimed(self, future: asyncio.Future[Claimed], want: int, max_known: int | None, overtaking: bool) -> None:
         self._claims -= 1
         self._wanted -= want
         error = future.exception()
@@ -373,18 +387,18 @@ class Fetcher:
             self._leases.add(claimed.leases)
             self._bus.emit(JobsClaimed(claimed.leases))
             if self.closed:
-                self._give_back(claimed.leases, "shutdown")
+                self._reclaim(claimed.leases, "shutdown")
                 return
-            self._accept(claimed.leases, known_most)
+            self._accept(claimed.leases, max_known)
             if overtaking:
                 self._make_way(claimed.leases)
         if not claimed.missed:
             self._again_in = HELD_BY_OTHERS
         elif self._again is None:
             self._again = self._loop.call_later(self._again_in, self._look_again)
-            self._again_in = min(self._pace.poll, 2 * self._again_in)
+            self._again_in = min(self._intervals.poll, 2 * self._again_in)
         if claimed.due is not None:
-            self.due_at(claimed.due + (HEAD_START if self._strangers else 0.0))
+            self.due_at(claimed.due + (HEAD_START if self._unknown_count else 0.0))
         self.pump()
 
     def _note_waiting(self, claimed: Claimed) -> None:
@@ -397,20 +411,20 @@ class Fetcher:
         }
         self._waiting = left
         for queue in left:
-            self._lane(queue)
-        self._forget_lanes(left)
-        for queue, lane in self._lanes.items():
-            lane.fresh_in_store = left[queue].fresh if queue in left else 0
+            self._buffer(queue)
+        self._forget_buffers(left)
+        for queue, buffer in self._buffers.items():
+            buffer.fresh_in_store = left[queue].fresh if queue in left else 0
         self._left = any(w.fresh > 0 or w.retries > 0 for w in left.values())
         # What is left though nothing was claimed is held off by a limit: looked at again when a worker has changed; or
         # it was missed.
-        self._more = self._rung or (self._left and (self._changed or bool(claimed.leases)))
-        self._bus.emit(QueuesSeen({queue: (w.fresh, w.retries) for queue, w in claimed.waiting.items()}))
+        self._more = self._notified or (self._left and (self._changed or bool(claimed.leases)))
+        self._bus.emit(QueueDepths({queue: (w.fresh, w.retries) for queue, w in claimed.waiting.items()}))
 
-    def _forget_lanes(self, left: Mapping[str, Waiting]) -> None:
+    def _forget_buffers(self, left: Mapping[str, Waiting]) -> None:
         """Queues may come and go by the thousand; one with nothing in it starts with full credit again."""
-        if len(self._lanes) > LANES_MOST:
-            self._lanes = {queue: lane for queue, lane in self._lanes.items() if len(lane) or queue in left}
+        if len(self._buffers) > MAX_BUFFERS:
+            self._buffers = {queue: buffer for queue, buffer in self._buffers.items() if len(buffer) or queue in left}
 
     def _make_way(self, leases: list[Lease]) -> None:
         """Retries that came due go before the fresh jobs that are sent and not started, and the other way round."""
@@ -423,24 +437,24 @@ class Fetcher:
         if any(worker.retries if len(leases) > retries else worker.retries < len(worker.sent) for worker in sent):
             self._pool.release_unstarted()
 
-    def _accept(self, leases: list[Lease], known_most: int | None) -> None:
-        strangers = {handler for handler in {lease[2] for lease in leases} if not self._known(handler)}
-        unknown = [lease for lease in leases if lease.handler in strangers] if strangers else []
-        self._strangers = len(unknown) if len(unknown) == len(leases) else 0
+    def _accept(self, leases: list[Lease], max_known: int | None) -> None:
+        missing = {handler for handler in {lease[2] for lease in leases} if not self._known(handler)}
+        unknown = [lease for lease in leases if lease.handler in missing] if missing else []
+        self._unknown_count = len(unknown) if len(unknown) == len(leases) else 0
         if unknown:
-            leases = [lease for lease in leases if lease.handler not in strangers]
+            leases = [lease for lease in leases if lease.handler not in missing]
             self._unknown(unknown)
-        if known_most is not None and len(leases) > known_most:
-            self._give_back(leases[known_most:], "more than can be held")
-            leases = leases[:known_most]
+        if max_known is not None and len(leases) > max_known:
+            self._reclaim(leases[max_known:], "more than can be held")
+            leases = leases[:max_known]
         for queue, own in groupby(leases, itemgetter(3)):
-            self._lane(queue).add(own)
+            self._buffer(queue).add(own)
         self._count += len(leases)
         self._moved_at = self._loop.time()
 
-    def _lane(self, queue: str) -> Lane:
-        lane = self._lanes.get(queue)
-        if lane is None:
+    def _buffer(self, queue: str) -> QueueBuffer:
+        buffer = self._buffers.get(queue)
+        if buffer is None:
             retry = self._settings.retry_for(queue)
-            lane = self._lanes[queue] = Lane(Credit(retry.fetch_ratio, retry.burst), retry.urgent)
-        return lane
+            buffer = self._buffers[queue] = QueueBuffer(TokenBucket(retry.fetch_ratio, retry.burst), retry.urgent)
+        return buffer

@@ -18,7 +18,7 @@ class Leases:
         self._ttl = ttl
         self._running = running
         self._held: dict[int, Lease] = {}
-        self.weight = 0
+        self.size = 0
         """Characters of the payloads held."""
         self._extending: asyncio.Future[list[int]] | None = None
         self._checking: asyncio.Future[list[tuple[int, int]]] | None = None
@@ -27,18 +27,18 @@ class Leases:
         return len(self._held)
 
     def add(self, leases: Sequence[Lease]) -> None:
-        self.weight += _weight(leases) - _weight(self.same_jobs(leases))
+        self.size += _weight(leases) - _weight(self.same_jobs(leases))
         self._held.update({lease[0]: lease for lease in leases})
 
     def drop(self, leases: Iterable[Lease]) -> None:
         """Those that are held."""
-        held, weight = self._held, 0
+        held, size = self._held, 0
         for lease in leases:
             ours = held.get(lease[0])
             if ours is not None and ours[1] == lease[1]:
                 del held[lease[0]]
-                weight += len(ours[4])
-        self.weight -= weight
+                size += len(ours[4])
+        self.size -= size
 
     def holds(self, lease: Lease) -> bool:
         return bool(self.of_ours((lease,)))
@@ -81,8 +81,8 @@ class Leases:
         ours = dict(await self._checking)
         lost = [lease for id, lease in before.items() if ours.get(id) != lease.token and self.holds(lease)]
         known = self._held.keys() | before.keys()
-        strays = [(id, token) for id, token in ours.items() if id not in known]
-        return lost, strays
+        untracked = [(id, token) for id, token in ours.items() if id not in known]
+        return lost, untracked
 
 
 def _weight(leases: Iterable[Lease]) -> int:

@@ -14,10 +14,10 @@ from supervisor.stores.protocol import Retention, Store, StoreError
 if TYPE_CHECKING:
     from supervisor.engine.coordinator import Engine
 
-PRUNE_MOST = 1000
-PRUNE_TICKS = 10
-STRAY_TICKS = 10
-KEPT_TICKS = 5
+MAX_PRUNED = 1000
+PRUNE_PERIODS = 10
+UNTRACKED_PERIODS = 10
+RETRY_REFUSED_PERIODS = 5
 CLOCK_STEP = 1.0
 
 
@@ -36,23 +36,23 @@ class Housekeeping:
         self._suspended = suspended
         self._wall_ahead = self._ahead()
         self._under_way: dict[str, asyncio.Task[None]] = {}
-        self._ticks = 0
+        self._periods = 0
         self._announced_at = 0.0
         self._prune_refused = ""
 
     def tick(self, state: str) -> None:
-        self._ticks += 1
+        self._periods += 1
         self._watch_the_clock()
         self._begin(self._look_around, state)
-        if self._ticks % PRUNE_TICKS == 0:
+        if self._periods % PRUNE_PERIODS == 0:
             self._begin(self.prune)
-        self._engine.committer.try_locked_again()
-        if self._ticks % KEPT_TICKS == 0:
-            self._engine.committer.try_kept_again()
+        self._engine.committer.retry_locked()
+        if self._periods % RETRY_REFUSED_PERIODS == 0:
+            self._engine.committer.retry_refused()
 
     def look_for_paused(self) -> None:
         """Somebody rang: it may have been for a queue that was paused."""
-        self._begin(self._give_back_paused)
+        self._begin(self._release_paused)
 
     def _begin(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """Each at most once at a time: while the store is slow to answer, what is asked of it must not heap up."""
@@ -72,18 +72,18 @@ class Housekeeping:
         return self._wall() - self._loop.time() - self._suspended()
 
     async def _look_around(self, state: str) -> None:
-        if self._engine.writer.away:
+        if self._engine.writer.unavailable:
             return
         self._announce(state)
-        if len(self._engine.leases) or self._ticks % STRAY_TICKS == 0:
+        if len(self._engine.leases) or self._periods % UNTRACKED_PERIODS == 0:
             await self._engine.check_leases()
         await self._engine.recovery.sweep()
         if len(self._engine.fetcher):
-            await self._give_back_paused()
+            await self._release_paused()
         self._engine.fetcher.forget_started()
         self._engine.release(self._engine.fetcher.surplus(), "more than can be held")
-        if self._engine.fetcher.captives():
-            await self._give_to_idle()
+        if self._engine.fetcher.has_blocked_jobs():
+            await self._release_to_idle()
 
     def _announce(self, state: str) -> None:
         """With news, or every ttl/3; start marks go along."""
@@ -100,12 +100,12 @@ class Housekeeping:
 
             self._engine.writer.submit(announce).add_done_callback(ignore_abandoned)
 
-    async def _give_back_paused(self) -> None:
+    async def _release_paused(self) -> None:
         """Jobs held here of a queue that was paused meanwhile."""
         for queue in sorted(await self._engine.writer.submit(lambda store: store.paused())):
             self._engine.release(self._engine.fetcher.take_queue(queue), "paused")
 
-    async def _give_to_idle(self) -> None:
+    async def _release_to_idle(self) -> None:
         """What waits here goes back while another supervisor idles."""
         stats = await self._engine.writer.submit(lambda store: store.stats())
         others = [row for row in stats["supervisors"] if any(_idle(worker) for worker in row["workers"])]
@@ -113,13 +113,13 @@ class Housekeeping:
             self._engine.release(self._engine.fetcher.take_all(), "others idle")
 
     async def prune(self) -> None:
-        if self._engine.writer.away:
+        if self._engine.writer.unavailable:
             return
         kept = self._engine.settings.retention
         keep = Retention(kept.succeeded, kept.cancelled, kept.failed)
         refused = ""
         try:
-            while await self._engine.writer.submit(lambda store: store.prune(keep, PRUNE_MOST)) >= PRUNE_MOST:
+            while await self._engine.writer.submit(lambda store: store.prune(keep, MAX_PRUNED)) >= MAX_PRUNED:
                 pass
         except StoreError as error:  # jobs run without it
             refused = str(error)

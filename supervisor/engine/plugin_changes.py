@@ -10,14 +10,14 @@ from supervisor.events import Bus, PluginFailed, PluginLoaded, PluginWarning
 from supervisor.plugins.manager import SourceReport
 
 
-def tell_plugins(bus: Bus, reports: Sequence[SourceReport], settings: Settings) -> None:
+def emit_plugin_events(bus: Bus, reports: Sequence[SourceReport], settings: Settings) -> None:
     for report in reports:
         if report.error is not None:
             bus.emit(PluginFailed(report.source, report.line, report.error, report.traceback))
         if report.error is None or report.handlers:
             names = tuple(info.name for info in report.handlers)
             bus.emit(PluginLoaded(report.source, names, report.hooks))
-        odd = [problem for info in report.handlers for problem in settings.pace_problems(info)]
+        odd = [problem for info in report.handlers for problem in settings.heartbeat_problems(info)]
         for warning in (*report.warnings, *odd):
             bus.emit(PluginWarning(report.source, warning))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Pace(NamedTuple):
+class PollIntervals(NamedTuple):
     """Seconds. `poll`: into the store, for a ring that was lost; `letters`: for dead letters that another supervisor has
     left; `watch`: at the workers, at the latest."""
 
     poll: float = 5.0
-    letters: float = 5.0
+    dead_letters: float = 5.0
     watch: float = 1.0
 
 
-USUAL = Pace()
+USUAL = PollIntervals()

@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisor.stores.protocol import Presence
 from supervisor.workers.pool import Pool
-from supervisor.workers.slot import State, Worker
+from supervisor.workers.slot import State, WorkerSlot
 
 
 def presence(state: str, pool: Pool, now: float, ttl: float) -> Presence:
@@ -14,17 +14,17 @@ def presence(state: str, pool: Pool, now: float, ttl: float) -> Presence:
     return Presence(state, [_row(worker, now) for worker in pool.workers.values()], pool.idle_count(), ttl)
 
 
-def _row(worker: Worker, now: float) -> dict[str, Any]:
-    return {"pid": worker.child.pid, "state": _state(worker), "current_job": _current_job(worker, now)}
+def _row(worker: WorkerSlot, now: float) -> dict[str, Any]:
+    return {"pid": worker.process.pid, "state": _state(worker), "current_job": _current_job(worker, now)}
 
 
-def _state(worker: Worker) -> str:
+def _state(worker: WorkerSlot) -> str:
     if worker.state is State.READY:
         return "busy" if worker.sent else "idle"
     return str(worker.state.value)
 
 
-def _current_job(worker: Worker, now: float) -> dict[str, Any] | None:
+def _current_job(worker: WorkerSlot, now: float) -> dict[str, Any] | None:
     lease = worker.current
     if lease is None:
         return None

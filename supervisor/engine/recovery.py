@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from supervisor.engine.store_writer import Writer
 from supervisor.events import Bus, LeasesRecovered
 from supervisor.jobs import Outcome
-from supervisor.retry import lapse
-from supervisor.stores.protocol import Lapsed
+from supervisor.retry import expired_lease_outcome
+from supervisor.stores.protocol import ExpiredLease, Store
 
 SEEN_AT_ONCE = 5_000
 BATCH = 500
-Sighting = tuple[int, int, int]
+SeenLease = tuple[int, int, int]
 
 
 class Recovery:
@@ -23,11 +24,11 @@ class Recovery:
         self, writer: Writer, ttl: float, bus: Bus, *, now: Callable[[], float], decide: Callable[[Outcome], Outcome]
     ) -> None:
         self._writer = writer
-        self._patience = ttl / 2
+        self._timeout = ttl / 2
         self._bus = bus
         self._now = now
         self._decide = decide
-        self._seen: dict[Sighting, float] = {}
+        self._seen: dict[SeenLease, float] = {}
 
     def forget(self) -> None:
         """The store was away, or this process stood still: what was seen before proves nothing."""
@@ -35,42 +36,56 @@ class Recovery:
 
     async def sweep(self) -> int:
         """Recover what may be recovered now; gives how many jobs were."""
-        recovered, met = 0, set[Sighting]()
-        after: Lapsed | None = None
+        recovered, met = 0, set[SeenLease]()
+        after: ExpiredLease | None = None
         while True:
-            lapsed = await self._writer.submit(lambda store, after=after: store.lapsed(SEEN_AT_ONCE, after))  # type: ignore[misc]
-            due = self._due(lapsed)
+            expired_leases = await self._writer.submit(partial(_expired_leases, after=after))
+            due = self._due(expired_leases)
             for start in range(0, len(due), BATCH):
                 recovered += await self._recover(due[start : start + BATCH])
-            met.update(map(_sighting, lapsed))
-            if len(lapsed) < SEEN_AT_ONCE:
-                self._seen = {sighting: since for sighting, since in self._seen.items() if sighting in met}
+            met.update(map(_seen_lease, expired_leases))
+            if len(expired_leases) < SEEN_AT_ONCE:
+                self._seen = {seen: since for seen, since in self._seen.items() if seen in met}
                 return recovered
-            after = lapsed[-1]
+            after = expired_leases[-1]
 
-    async def _recover(self, due: Sequence[Lapsed]) -> int:
+    async def _recover(self, due: Sequence[ExpiredLease]) -> int:
         """What the store did not give is watched anew: somebody may have locked it, whom its owner waits for too."""
-        outcomes = [self._decide(_outcome(lapsed)) for lapsed in due]
+        outcomes = [self._decide(_outcome(expired)) for expired in due]
         stale = set(await self._writer.submit(lambda store: store.recover(outcomes)))
-        for lapsed in due:
-            if lapsed.lease.id in stale:
-                self._seen.pop(_sighting(lapsed), None)
+        for expired in due:
+            if expired.lease.id in stale:
+                self._seen.pop(_seen_lease(expired), None)
         taken = [outcome for outcome in outcomes if outcome.lease.id not in stale]
         if taken:
             self._bus.emit(LeasesRecovered(taken))
         return len(taken)
 
-    def _due(self, lapsed: list[Lapsed]) -> list[Lapsed]:
+    def _due(self, expired_leases: list[ExpiredLease]) -> list[ExpiredLease]:
         now = self._now()
-        since = [self._seen.setdefault(_sighting(one), now) for one in lapsed]
-        return [one for one, seen in zip(lapsed, since, strict=True) if one.owner_gone or now - seen >= self._patience]
+        since = [self._seen.setdefault(_seen_lease(one), now) for one in expired_leases]
+        return [
+            one
+            for one, seen in zip(expired_leases, since, strict=True)
+            if one.owner_gone or now - seen >= self._timeout
+        ]
 
 
-def _sighting(lapsed: Lapsed) -> Sighting:
-    return lapsed.lease.id, lapsed.lease.token, lapsed.deadline
+def _expired_leases(store: Store, after: ExpiredLease | None) -> list[ExpiredLease]:
+    return store.expired_leases(SEEN_AT_ONCE, after)
 
 
-def _outcome(lapsed: Lapsed) -> Outcome:
-    how = "is gone" if lapsed.owner_gone else "did not extend it"
-    message = f"the lease ended without an outcome: its owner {lapsed.owner} {how}"
-    return lapse(lapsed.lease, started=lapsed.started, lapses=lapsed.lapses, deadline=lapsed.deadline, message=message)
+def _seen_lease(expired: ExpiredLease) -> SeenLease:
+    return expired.lease.id, expired.lease.token, expired.deadline
+
+
+def _outcome(expired: ExpiredLease) -> Outcome:
+    how = "is gone" if expired.owner_gone else "did not extend it"
+    message = f"the lease ended without an outcome: its owner {expired.owner} {how}"
+    return expired_lease_outcome(
+        expired.lease,
+        started=expired.started,
+        expired_count=expired.expired_count,
+        deadline=expired.deadline,
+        message=message,
+    )

@@ -10,8 +10,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-from supervisor.events import Bus, StoreBack, StoreLost
-from supervisor.stores.protocol import Store, StoreAway, StoreContended
+from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
+from supervisor.stores.protocol import Store, StoreContended, StoreUnavailable
 
 Result = TypeVar("Result")
 RETRY_DELAYS = (0.02, 1.0)
@@ -43,7 +43,7 @@ class Work(Generic[Result]):
             self.future.set_result(self.result)
 
 
-class Hand(Protocol):
+class Executor(Protocol):
     """What does the writing: a thread, or a simulation of one."""
 
     def start(self) -> None: ...
@@ -59,7 +59,11 @@ class Writer:
     """
 
     def __init__(
-        self, store: Store, loop: asyncio.AbstractEventLoop, bus: Bus, hand: Callable[[Writer], Hand] | None = None
+        self,
+        store: Store,
+        loop: asyncio.AbstractEventLoop,
+        bus: Bus,
+        executor: Callable[[Writer], Executor] | None = None,
     ) -> None:
         self._store = store
         self._loop = loop
@@ -67,14 +71,14 @@ class Writer:
         self._queue: SimpleQueue[list[Work[Any]] | None] = SimpleQueue()
         self._gathered: list[Work[Any]] = []
         self._give_up = threading.Event()
-        self._away_since: float | None = None
+        self._unavailable_since: float | None = None
         self._closed = False
-        self._hand = hand(self) if hand is not None else _thread(self)
-        self._hand.start()
+        self._executor = executor(self) if executor is not None else _thread(self)
+        self._executor.start()
 
     @property
-    def away(self) -> bool:
-        return self._away_since is not None
+    def unavailable(self) -> bool:
+        return self._unavailable_since is not None
 
     def submit(self, call: Callable[[Store], Result]) -> asyncio.Future[Result]:
         """Handed over at the end of this turn of the loop, together with whatever else is submitted in it."""
@@ -93,16 +97,16 @@ class Writer:
         if works:
             self._queue.put(works)
 
-    async def close(self, patience: float) -> bool:
+    async def close(self, timeout: float) -> bool:
         """Finish what was submitted, for at most `patience` seconds; False if the store stayed away that long."""
         self._hand_over()
         self._closed = True
         self._queue.put(None)
-        deadline = self._loop.time() + patience
+        deadline = self._loop.time() + timeout
         try:
-            while self._hand.is_alive() and self._loop.time() < deadline:
+            while self._executor.is_alive() and self._loop.time() < deadline:
                 await asyncio.sleep(0.002)
-            return not self._hand.is_alive()
+            return not self._executor.is_alive()
         finally:
             self._give_up.set()
 
@@ -154,11 +158,11 @@ class Writer:
                         work.result = work.call(self._store)
                 self._tell_back()
                 return
-            except StoreAway as error:
+            except StoreUnavailable as error:
                 if isinstance(error, StoreContended) and not met_a_lock:
                     met_a_lock = True
                     continue
-                away = error
+                unavailable = error
             except Exception as error:
                 if len(works) == 1:
                     works[0].error = error
@@ -166,24 +170,24 @@ class Writer:
                 for work in works:
                     yield from self.commit([work])
                 return
-            self._tell_lost(away)
+            self._tell_lost(unavailable)
             yield delay
             if self._give_up.is_set():
                 for work in works:
-                    work.error = Abandoned(str(away))
+                    work.error = Abandoned(str(unavailable))
                 return
             delay = min(most, delay * 2)
 
-    def _tell_lost(self, error: StoreAway) -> None:
-        if self._away_since is None:
-            self._away_since = self._loop.time()
-            self._tell(self._bus.emit, StoreLost(str(error)))
+    def _tell_lost(self, error: StoreUnavailable) -> None:
+        if self._unavailable_since is None:
+            self._unavailable_since = self._loop.time()
+            self._tell(self._bus.emit, StoreBecameUnavailable(str(error)))
 
     def _tell_back(self) -> None:
-        since = self._away_since
+        since = self._unavailable_since
         if since is not None:
-            self._away_since = None
-            self._tell(self._bus.emit, StoreBack(self._loop.time() - since))
+            self._unavailable_since = None
+            self._tell(self._bus.emit, StoreAvailableAgain(self._loop.time() - since))
 
 
 def _thread(writer: Writer) -> threading.Thread:

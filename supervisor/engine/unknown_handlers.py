@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from supervisor.jobs import Lease
 
-JOBS_MOST = 100_000
+MAX_JOBS = 100_000
 SWEEP_EVERY = 60.0  # seconds; it holds up the loop for tens of milliseconds
 
 
-class Absence(NamedTuple):
+class MissingHandler(NamedTuple):
     """Since when (monotonic seconds) a job has been met without its handler, and how many retries it had."""
 
     since: float
@@ -21,20 +21,20 @@ class Absence(NamedTuple):
     handler: str
 
 
-class Absences:
+class MissingHandlers:
     def __init__(self) -> None:
-        self._by_job: dict[int, Absence] = {}
+        self._by_job: dict[int, MissingHandler] = {}
         self._swept_at = float("-inf")
 
     def missed_for(self, lease: Lease, now: float, *, grace: float, again_in: float) -> float:
         """The job was met: for how long it has missed its handler. One that ran elsewhere meanwhile, or was not met for
         `grace` beyond the time by which it should have been (`again_in` is when it is looked at again), is a new absence.
 
-        Past `JOBS_MOST` jobs the others wait until some of these have gone.
+        Past `MAX_JOBS` jobs the others wait until some of these have gone.
         """
         absence = self._by_job.get(lease.id)
         if absence is None or absence.retries != lease.retries or _stale(absence, now, grace, again_in):
-            absence = Absence(now, lease.retries, sys.intern(lease.handler))
+            absence = MissingHandler(now, lease.retries, sys.intern(lease.handler))
             if self._has_room(lease.id, now, grace, again_in):
                 self._by_job[lease.id] = absence
         missed_for = now - absence.since
@@ -43,18 +43,18 @@ class Absences:
         return missed_for
 
     def _has_room(self, job: int, now: float, grace: float, again_in: float) -> bool:
-        if job in self._by_job or len(self._by_job) < JOBS_MOST:
+        if job in self._by_job or len(self._by_job) < MAX_JOBS:
             return True
         if now - self._swept_at >= SWEEP_EVERY:
             self._swept_at = now
             kept = {id: one for id, one in self._by_job.items() if not _stale(one, now, grace, again_in)}
             self._by_job = kept
-        return len(self._by_job) < JOBS_MOST
+        return len(self._by_job) < MAX_JOBS
 
     def end(self, served: Container[str]) -> None:
         """These handlers are served now."""
         self._by_job = {id: absence for id, absence in self._by_job.items() if absence.handler not in served}
 
 
-def _stale(absence: Absence, now: float, grace: float, again_in: float) -> bool:
+def _stale(absence: MissingHandler, now: float, grace: float, again_in: float) -> bool:
     return now - absence.since >= 2 * (grace + again_in)

@@ -9,13 +9,13 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from supervisor.engine.poll_intervals import USUAL, Pace
+from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.events import Bus, LoopGap
 from supervisor.workers.kill_reasons import LINGERING, heartbeat_lost, timed_out
 from supervisor.workers.pool import Pool
-from supervisor.workers.slot import State, Worker
+from supervisor.workers.slot import State, WorkerSlot
 
-CAPTIVE_AFTER = 0.020
+BLOCKED_AFTER = 0.020
 BEAT_CHECKS = 4
 GAP = 1.0
 RETIRE_SECONDS = 30.0  # for what a worker does after its last job
@@ -30,7 +30,7 @@ def seconds_suspended() -> float:
 class Watchdog:
     def __init__(
         self, pool: Pool, bus: Bus, loop: asyncio.AbstractEventLoop, idle_heartbeat_timeout: float | None, *,
-        woke_from_gap: Callable[[], None], suspended: Callable[[], float] | None = None, pace: Pace = USUAL,
+        woke_from_gap: Callable[[], None], suspended: Callable[[], float] | None = None, intervals: PollIntervals = USUAL,
     ) -> None:  # fmt: skip
         self.idle_heartbeat_timeout = idle_heartbeat_timeout
         self._pool = pool
@@ -38,7 +38,7 @@ class Watchdog:
         self._loop = loop
         self._woke_from_gap = woke_from_gap
         self._suspended = suspended or seconds_suspended
-        self._longest_wait = pace.watch
+        self._longest_wait = intervals.watch
         self._slept = self._suspended()
         self._timer: asyncio.TimerHandle | None = None
         self._armed = 0.0
@@ -53,7 +53,7 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
 
-    def work_sent(self, worker: Worker) -> None:
+    def work_sent(self, worker: WorkerSlot) -> None:
         """Something of this one may be due earlier than the timer is set to."""
         self._arm_by(self._due(worker, self._loop.time()))
 
@@ -93,39 +93,39 @@ class Watchdog:
         self._bus.emit(LoopGap(gap))
         self._woke_from_gap()
         for worker in list(self._pool.workers.values()):
-            worker.child.drain()
+            worker.process.drain()
             worker.started = min(now, worker.started + gap)
-            worker.beat_at = worker.retired_at = now
+            worker.heartbeat_at = worker.retired_at = now
         self._cpu.clear()
 
-    def _look_at(self, worker: Worker, now: float) -> None:
+    def _look_at(self, worker: WorkerSlot, now: float) -> None:
         if worker.state in (State.DYING, State.STARTING):
             return
         if worker.state is State.RETIRING and not worker.sent and now - worker.retired_at >= RETIRE_SECONDS:
-            self._pool.condemn(worker, LINGERING)
+            self._pool.kill(worker, LINGERING)
             return
         if worker.sent:
-            if now >= worker.started + CAPTIVE_AFTER:
+            if now >= worker.started + BLOCKED_AFTER:
                 if len(worker.sent) > 1:
-                    self._pool.release_captives(worker)
+                    self._pool.reclaim_blocked(worker)
                 self._pool.note_started(worker)
             self._check_deadline(worker, now)
-        if not worker.doomed and worker.came_up:  # one retired at its start may be importing still
+        if not worker.kill_reason and worker.came_up:  # one retired at its start may be importing still
             self._check_heartbeat(worker, now)
 
-    def _check_deadline(self, worker: Worker, now: float) -> None:
+    def _check_deadline(self, worker: WorkerSlot, now: float) -> None:
         deadline, current = worker.deadline(), worker.current
         if deadline is not None and now >= deadline and current is not None and current.policy.timeout is not None:
-            self._pool.condemn(worker, timed_out(current.policy.timeout), with_stack=True)
+            self._pool.kill(worker, timed_out(current.policy.timeout), with_stack=True)
 
-    def _check_heartbeat(self, worker: Worker, now: float) -> None:
+    def _check_heartbeat(self, worker: WorkerSlot, now: float) -> None:
         """Missing while its CPU time stands still, it is hung; while CPU time grows it is busy in C code, if with a job."""
         limit = self._heartbeat_limit(worker)
-        silent_since = max(worker.beat_at, worker.started)  # before its job it had the pace of another, or of none
+        silent_since = max(worker.heartbeat_at, worker.started)  # before its job it had the pace of another, or of none
         if limit is None or now - silent_since < limit / BEAT_CHECKS:
             self._cpu.pop(worker.number, None)
             return
-        used = worker.child.cpu_seconds()
+        used = worker.process.cpu_seconds()
         known = self._cpu.get(worker.number)
         if used is None:
             return
@@ -136,9 +136,9 @@ class Watchdog:
         seen = silent_since if known is None or used > known[0] else max(known[1], silent_since)
         if now - seen >= limit:
             self._cpu.pop(worker.number, None)
-            self._pool.condemn(worker, heartbeat_lost(now - worker.beat_at), with_stack=True)
+            self._pool.kill(worker, heartbeat_lost(now - worker.heartbeat_at), with_stack=True)
 
-    def _heartbeat_limit(self, worker: Worker) -> float | None:
+    def _heartbeat_limit(self, worker: WorkerSlot) -> float | None:
         current = worker.current
         return current.policy.heartbeat_timeout if current is not None else self.idle_heartbeat_timeout
 
@@ -149,15 +149,15 @@ class Watchdog:
                 when = min(when, self._due(worker, now))
         return max(when, now + 0.0005)
 
-    def _due(self, worker: Worker, now: float) -> float:
+    def _due(self, worker: WorkerSlot, now: float) -> float:
         limit = self._heartbeat_limit(worker)
         look_at = now + (self._longest_wait if limit is None else max(0.01, limit / BEAT_CHECKS))
         return min(look_at, self._job_due(worker, now)) if worker.sent else look_at
 
-    def _job_due(self, worker: Worker, now: float) -> float:
-        look_at = worker.started + CAPTIVE_AFTER
+    def _job_due(self, worker: WorkerSlot, now: float) -> float:
+        look_at = worker.started + BLOCKED_AFTER
         if look_at <= now:  # again soon where its worker has not taken it yet
             told = worker.current is worker.reported
-            look_at = now + (self._longest_wait if told else min(CAPTIVE_AFTER, self._longest_wait))
+            look_at = now + (self._longest_wait if told else min(BLOCKED_AFTER, self._longest_wait))
         deadline = worker.deadline()
         return look_at if deadline is None else min(look_at, deadline)

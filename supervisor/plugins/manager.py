@@ -35,7 +35,7 @@ from supervisor.plugins.validation import (
 from supervisor.text.strict_json import printable, shortened
 
 ENTRY_POINTS = "supervisor"
-MOST_TEXT = 64 * 1024  # characters of an error, and of a traceback
+MAX_TEXT = 64 * 1024  # characters of an error, and of a traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +335,7 @@ def _failure(source: Source, error: BaseException) -> SourceReport:
 
 
 def _bounded(text: str) -> str:
-    return shortened(printable(text), MOST_TEXT)
+    return shortened(printable(text), MAX_TEXT)
 
 
 def _file_of_module(source: Source) -> str | None:

@@ -29,7 +29,7 @@ class PluginMistake(Exception):
         self.line = line
 
 
-class NoNursery(Exception):
+class NoForkserver(Exception):
     """No process could be started that imports the plugins, or none answered in time."""
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
-from supervisor.dead_letters.publisher import DeadLetters
+from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Engine
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
@@ -17,7 +17,7 @@ LOOK_EVERY = 0.5
 ASKED_AT_ONCE = 500
 
 
-async def until_drained(engine: Engine, letters: DeadLetters, latest: float | None, grace: float) -> None:
+async def until_drained(engine: Engine, dead_letters: DeadLetterPublisher, latest: float | None, grace: float) -> None:
     """Until the served, unpaused queues have nothing left (due by `latest`, by the store's clock, if given), or only what this
     run can't do: jobs whose handler no plugin serves, or letters that no sink has taken for `grace` seconds with nothing else
     to do."""
@@ -32,7 +32,7 @@ async def until_drained(engine: Engine, letters: DeadLetters, latest: float | No
                 can_be_done.discard("scheduled")
             if not can_be_done:
                 return
-            if can_be_done == {"dead_letters"} and letters.stuck:
+            if can_be_done == {"dead_letters"} and dead_letters.stuck:
                 stuck_since = stuck_since if stuck_since is not None else loop.time()
                 if loop.time() - stuck_since >= grace:
                     return

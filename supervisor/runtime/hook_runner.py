@@ -11,7 +11,7 @@ from typing import Any
 from supervisor.events import Bus, Dropped, Event, HookFailed
 from supervisor.plugins.manager import PluginManager
 
-QUEUE_MOST = 10_000
+MAX_QUEUE = 10_000
 BATCH = 1000
 
 
@@ -46,7 +46,7 @@ class HookThread:
     def _take(self, event: Event) -> None:
         if isinstance(event, HookFailed) and event.hook == "supervisor_events":
             return  # it would fail at being told of its failure, and so on
-        if len(self._queue) >= QUEUE_MOST:
+        if len(self._queue) >= MAX_QUEUE:
             self._dropped += 1
             return
         self._queue.append(event)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def tick_every(period: float, act: Callable[[], None]) -> None:
+async def run_every(period: float, act: Callable[[], None]) -> None:
     """Call `act` every `period` seconds, from the schedule, not from when the last call ended: it does not drift. What was missed
     while the loop stood still is not made up for: one call, and a new schedule from there."""
     loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Mapping
 from types import FrameType
 
-READ_MOST = 4096
+MAX_READ = 4096
 
 
 class StopRequest:
@@ -64,7 +64,7 @@ class SignalInbox:
         os.close(self._wake)
 
     def _read(self) -> None:
-        for number in os.read(self._numbers, READ_MOST):
+        for number in os.read(self._numbers, MAX_READ):
             if number in self._actions:
                 self._actions[number]()
 

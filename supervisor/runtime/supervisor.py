@@ -15,10 +15,10 @@ from typing import Any
 
 from supervisor.config.settings import ConfigError, Settings
 from supervisor.dead_letters.built_in import BuiltInSinks
-from supervisor.dead_letters.opening import open_outlets
-from supervisor.dead_letters.publisher import DeadLetters
+from supervisor.dead_letters.opening import open_sinks
+from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Engine
-from supervisor.engine.plugin_changes import tell_plugins
+from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.engine.store_writer import Writer
 from supervisor.events import (
     Bus,
@@ -26,36 +26,36 @@ from supervisor.events import (
     ConfigReloaded,
     HookFailed,
     StatusDumped,
-    StoreLost,
+    StoreBecameUnavailable,
     Subscriber,
     SupervisorStarted,
     SupervisorStopped,
     SupervisorStopping,
 )
 from supervisor.plugins.manager import PluginManager, SourceReport, discover, load_parent_side
-from supervisor.plugins.validation import NoNursery
+from supervisor.plugins.validation import NoForkserver
 from supervisor.runtime.drain import until_drained
 from supervisor.runtime.hook_runner import HookThread
-from supervisor.runtime.periodic_timer import tick_every
+from supervisor.runtime.periodic_timer import run_every
 from supervisor.runtime.reload import changed_keys, only_reloadable
 from supervisor.runtime.signals import SignalInbox, StopRequest
 from supervisor.runtime.systemd import Notifier
-from supervisor.stores.opening import BUILT_IN, insist, open_store
-from supervisor.stores.protocol import Store, StoreAway, StoreBroken
+from supervisor.stores.opening import BUILT_IN, open_store, retry_while_unavailable
+from supervisor.stores.protocol import Store, StoreBroken, StoreUnavailable
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
-from supervisor.workers.interface import ChildOptions
-from supervisor.workers.parent.backend import ProcessChildren
+from supervisor.workers.interface import WorkerOptions
+from supervisor.workers.parent.backend import ForkserverBackend
 from supervisor.workers.pool import HOST, Pool
 from supervisor.workers.system.orphans import end_programs_of
 
 SWITCH = 0.00002  # seconds
 GARBAGE = 50_000  # objects more than there were
-TICK = 1.0
+PERIOD = 1.0
 JOIN_AGAIN = 0.2
 FLUSH_SECONDS = 5.0
 FORCED_SECONDS = 1.0
-LETTERS_SECONDS = 2.0
+DEAD_LETTERS_SECONDS = 2.0
 
 
 class ExitCode(IntEnum):
@@ -97,9 +97,9 @@ class Supervisor:
             self._bus.subscribe(subscriber)
 
     def run(self) -> int:
-        return asyncio.run(self._live())
+        return asyncio.run(self._run())
 
-    async def _live(self) -> int:
+    async def _run(self) -> int:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_exception)
         self._stop = StopRequest()
@@ -113,10 +113,10 @@ class Supervisor:
         self._hooks: HookThread | None = None
         self._store: Store | None = None
         self._engine: Engine | None = None
-        self._children: list[ProcessChildren] = []  # the newest last; those before it are ending
+        self._backend: list[ForkserverBackend] = []  # the newest last; those before it are ending
         self._joining: asyncio.Future[int | None] | None = None
-        self._ticking: asyncio.Task[None] | None = None
-        self._letters: DeadLetters | None = None
+        self._periodic: asyncio.Task[None] | None = None
+        self._dead_letters: DeadLetterPublisher | None = None
         try:
             await self._until_asked(self._start())
             if not self._stop.asked.is_set():
@@ -161,18 +161,18 @@ class Supervisor:
     async def _start(self) -> None:
         built_in = self.settings.store.scheme in BUILT_IN
         owner_fd = await self._join() if built_in else None
-        children = self._make_children(self.settings, owner_fd)
-        self._children.append(children)
-        reports = await children.start()
-        tell_plugins(self._bus, reports, self.settings)
+        backend = self._make_children(self.settings, owner_fd)
+        self._backend.append(backend)
+        reports = await backend.start()
+        emit_plugin_events(self._bus, reports, self.settings)
         self._load_parent_side(self.settings, reports)
         if not built_in:
             await self._join()
-        await self._assemble(children, reports)
+        await self._assemble(backend, reports)
 
     async def _join(self) -> int | None:
         """Open the store and register this owner; on a thread, for a store may block. While it is away, again and again."""
-        away = False
+        unavailable = False
         while True:
             self._joining = self._loop.run_in_executor(None, self._join_now)
             self._joining.add_done_callback(_note_error)  # told to end meanwhile, nobody else asks for it
@@ -181,10 +181,10 @@ class Supervisor:
                 return self._joining.result()
             except StoreBroken:
                 raise
-            except StoreAway as error:
-                if not away:
-                    self._bus.emit(StoreLost(str(error)))
-                away = True
+            except StoreUnavailable as error:
+                if not unavailable:
+                    self._bus.emit(StoreBecameUnavailable(str(error)))
+                unavailable = True
             await asyncio.sleep(JOIN_AGAIN)
 
     def _join_now(self) -> int | None:
@@ -197,13 +197,13 @@ class Supervisor:
             self._latest = self._store.clock() + self._horizon
         return self._store.join(self.owner, HOST, os.getpid())
 
-    def _make_children(self, settings: Settings, owner_fd: int | None) -> ProcessChildren:
+    def _make_children(self, settings: Settings, owner_fd: int | None) -> ForkserverBackend:
         workers = settings.workers
         self._owner_fd = owner_fd
         heartbeats = {
             name: handler.heartbeat for name, handler in settings.handlers.items() if handler.heartbeat is not None
         }
-        options = ChildOptions(
+        options = WorkerOptions(
             plugins=settings.plugins.paths,
             base=str(settings.base),
             variables=settings.variables,
@@ -215,7 +215,7 @@ class Supervisor:
             owner=self.owner,
             owner_fd=owner_fd,
         )
-        return ProcessChildren(options, self._pool, self._loop)
+        return ForkserverBackend(options, self._pool, self._loop)
 
     def _load_parent_side(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
         self.plugins.register(BuiltInSinks(), "supervisor.dead_letters.built_in")
@@ -223,26 +223,26 @@ class Supervisor:
         self._inbox.listen()  # an import may have set signals of its own
         self._hooks = HookThread(self.plugins, self._bus, self._loop.call_soon_threadsafe)
 
-    async def _assemble(self, children: ProcessChildren, reports: Sequence[SourceReport]) -> None:
+    async def _assemble(self, backend: ForkserverBackend, reports: Sequence[SourceReport]) -> None:
         assert self._store is not None
-        outlets = open_outlets(self.settings, self.plugins)
+        runners = open_sinks(self.settings, self.plugins)
         writer = Writer(self._store, self._loop, self._bus)
         self._engine = Engine(
             self._store, self._pool, self.settings, reports, self._bus, self._loop, writer, random=random
         )
         if self._drain:
             self._engine.unknown_jobs = set()
-        self._letters = DeadLetters(writer, outlets, self._bus, self._loop)
-        self._engine.on_letter = self._letters.look
-        self._letters.on_quiet = self._engine.changes.set
+        self._dead_letters = DeadLetterPublisher(writer, runners, self._bus, self._loop)
+        self._engine.on_dead_letter = self._dead_letters.look
+        self._dead_letters.on_quiet = self._engine.changes.set
         await self._engine.recover()
-        self._engine.serve(children)
-        self._letters.look()
+        self._engine.serve(backend)
+        self._dead_letters.look()
 
     # serving
 
     async def _serve(self) -> None:
-        assert self._engine is not None and self._hooks is not None and self._letters is not None
+        assert self._engine is not None and self._hooks is not None and self._dead_letters is not None
         _tune_the_interpreter()
         self.state = "running"
         url = Mask(self.settings.secrets)(self._engine.store_url)
@@ -251,11 +251,11 @@ class Supervisor:
             "supervisor_started", info={"owner": self.owner, "host": HOST, "pid": os.getpid(), "store": url}
         )
         self._notifier.tell("READY=1")
-        self._ticking = self._keep(tick_every(TICK, self._tick))  # goes on until the leases are settled
+        self._periodic = self._keep(run_every(PERIOD, self._every_period))  # goes on until the leases are settled
         if self._reload is not None:
             self._reloading = self._keep(self._reload_when_asked(self._reload))
         if self._drain:
-            drained = until_drained(self._engine, self._letters, self._latest, self.settings.shutdown.grace)
+            drained = until_drained(self._engine, self._dead_letters, self._latest, self.settings.shutdown.grace)
             await self._until_asked(drained)
             self._stop.ask("drained")
         await self._stop.asked.wait()
@@ -271,7 +271,7 @@ class Supervisor:
         if error is not None:
             self._loop.call_exception_handler({"message": "a task of the supervisor failed", "exception": error})
 
-    def _tick(self) -> None:
+    def _every_period(self) -> None:
         assert self._engine is not None
         self._notifier.tell("WATCHDOG=1")
         self._engine.tick(self.state)
@@ -306,40 +306,40 @@ class Supervisor:
             self._bus.emit(ConfigRefused((f"it can't be read: {type(error).__name__}: {error}",)))
             return
         settings, needs_restart = only_reloadable(self.settings, settings)
-        children = self._make_children(settings, self._owner_fd)
-        self._children.append(children)
-        reports, refused = await self._import_again(children)
+        backend = self._make_children(settings, self._owner_fd)
+        self._backend.append(backend)
+        reports, refused = await self._import_again(backend)
         if refused:
-            self._children.remove(children)
-            await children.stop()
+            self._backend.remove(backend)
+            await backend.stop()
             self._bus.emit(ConfigRefused(refused))
             return
         changed = changed_keys(self.settings, settings)
         self.settings = settings
-        tell_plugins(self._bus, reports, self.settings)
-        self._engine.renew(settings, children, reports)
+        emit_plugin_events(self._bus, reports, self.settings)
+        self._engine.renew(settings, backend, reports)
         self._bus.emit(ConfigReloaded(changed, needs_restart))
-        self._let_retire(self._children[-2])
+        self._let_retire(self._backend[-2])
 
-    async def _import_again(self, children: ProcessChildren) -> tuple[Sequence[SourceReport], tuple[str, ...]]:
+    async def _import_again(self, backend: ForkserverBackend) -> tuple[Sequence[SourceReport], tuple[str, ...]]:
         """What the second nursery found, and why what serves now must go on serving, if it must."""
         assert self._engine is not None
         try:
-            reports = await children.start()
-        except NoNursery as error:
+            reports = await backend.start()
+        except NoForkserver as error:
             return (), (str(error),)
         return reports, self._engine.newly_broken(reports)
 
-    def _let_retire(self, old: ProcessChildren) -> None:
+    def _let_retire(self, old: ForkserverBackend) -> None:
         task = self._keep(self._end_with_its_workers(old))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
-    async def _end_with_its_workers(self, old: ProcessChildren) -> None:
+    async def _end_with_its_workers(self, old: ForkserverBackend) -> None:
         assert self._engine is not None
         await self._engine.until_gone(old)
         await old.stop()
-        self._children.remove(old)
+        self._backend.remove(old)
 
     # ending
 
@@ -361,16 +361,16 @@ class Supervisor:
             flushed = await self._settle_all(self._engine)
             if not flushed:
                 remaining = self._told_unsettled(self._engine)
-            if self._letters is not None:
-                await self._end_letters(self._letters, flushed)
+            if self._dead_letters is not None:
+                await self._stop_publishing(self._dead_letters, flushed)
             if flushed and self._engine.committer.unsettled:
-                await self._patiently(self._engine.committer.finish(tries=1))  # it has been tried on meanwhile, too
+                await self._wait_for(self._engine.committer.finish(tries=1))  # it has been tried on meanwhile, too
                 if self._engine.committer.unsettled:
                     settled, remaining = False, self._told_unsettled(self._engine)
             if self._drain and flushed and settled:
                 await self._prune(self._engine)
                 asked = asyncio.ensure_future(self._engine.remaining(self._latest))
-                flushed = await self._patiently(asked)  # the store may have gone away just now
+                flushed = await self._wait_for(asked)  # the store may have gone away just now
                 remaining = asked.result() if flushed else {}
         await self._close(flushed)
         return self._exit_code(flushed and settled, remaining), remaining
@@ -379,16 +379,16 @@ class Supervisor:
         """However much it is, as long as the store takes some of it."""
         while True:
             before = engine.committer.batches_settled
-            if await self._patiently(engine.settle_all()):
+            if await self._wait_for(engine.settle_all()):
                 return True
             if self._stop.forced.is_set() or engine.committer.batches_settled == before:
                 return False
 
     def _told_unsettled(self, engine: Engine) -> dict[str, int]:
         """What the store has not taken, which others recover when its leases end; and why, if nobody has said so yet."""
-        if not engine.writer.away and not engine.committer.unsettled:
+        if not engine.writer.unavailable and not engine.committer.unsettled:
             assert self._store is not None
-            self._bus.emit(StoreLost(f"{self._store.url}: it has not answered at the end"))
+            self._bus.emit(StoreBecameUnavailable(f"{self._store.url}: it has not answered at the end"))
         return {"unsettled": len(engine.leases)} if len(engine.leases) else {}
 
     async def _prune(self, engine: Engine) -> None:
@@ -404,13 +404,13 @@ class Supervisor:
             pruning.cancel()
             await asyncio.wait((pruning,))
 
-    async def _end_letters(self, letters: DeadLetters, flushed: bool) -> None:
+    async def _stop_publishing(self, dead_letters: DeadLetterPublisher, flushed: bool) -> None:
         if flushed and not self._stop.forced.is_set():
-            await self._patiently(letters.settle_down(), LETTERS_SECONDS)
-        stopped = await self._patiently(letters.stop(), FLUSH_SECONDS if flushed else FORCED_SECONDS)
-        await self._patiently(letters.close(), FLUSH_SECONDS if stopped else FORCED_SECONDS)
+            await self._wait_for(dead_letters.settle_down(), DEAD_LETTERS_SECONDS)
+        stopped = await self._wait_for(dead_letters.stop(), FLUSH_SECONDS if flushed else FORCED_SECONDS)
+        await self._wait_for(dead_letters.close(), FLUSH_SECONDS if stopped else FORCED_SECONDS)
 
-    async def _patiently(self, work: Awaitable[Any], seconds: float = FLUSH_SECONDS) -> bool:
+    async def _wait_for(self, work: Awaitable[Any], seconds: float = FLUSH_SECONDS) -> bool:
         """Wait for a store, a sink or a hook at the end; False if it did not end in time. A second signal cuts it short."""
         task, forced = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.forced.wait())
         await asyncio.wait((task, forced), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -426,22 +426,22 @@ class Supervisor:
 
     async def _close(self, flushed: bool) -> None:
         await self._end_retiring()
-        for children in self._children:
-            await children.stop()
-        if self._ticking is not None:
-            self._ticking.cancel()
+        for backend in self._backend:
+            await backend.stop()
+        if self._periodic is not None:
+            self._periodic.cancel()
         if self._joining is not None:
-            await self._patiently(asyncio.wait((self._joining,)))
+            await self._wait_for(asyncio.wait((self._joining,)))
         if self._engine is not None:
-            await self._patiently(self._engine.close(FLUSH_SECONDS if flushed else 0.0), 2 * FLUSH_SECONDS)
+            await self._wait_for(self._engine.close(FLUSH_SECONDS if flushed else 0.0), 2 * FLUSH_SECONDS)
         elif self._store is not None:
             await self._loop.run_in_executor(None, _leave, self._store)
         if self._hooks is not None:
-            await self._patiently(self._hooks.stop())
+            await self._wait_for(self._hooks.stop())
 
     async def _end_retiring(self) -> None:
         """Whichever old nursery takes too long for its workers is stopped with the rest."""
-        if self._retiring and not await self._patiently(asyncio.wait(self._retiring)):
+        if self._retiring and not await self._wait_for(asyncio.wait(self._retiring)):
             retiring = [*self._retiring]
             for task in retiring:
                 task.cancel()
@@ -472,8 +472,8 @@ def _note_error(work: asyncio.Future[Any]) -> None:
 
 def _leave(store: Store) -> None:
     try:
-        insist(store.leave, FLUSH_SECONDS)
-    except StoreAway:
+        retry_while_unavailable(store.leave, FLUSH_SECONDS)
+    except StoreUnavailable:
         pass  # nothing was claimed: whoever comes next forgets this owner
     finally:
         store.close()

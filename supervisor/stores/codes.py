@@ -16,8 +16,8 @@ STATES = (
 CODES = {state: code for code, state in enumerate(STATES)}
 
 WITHDRAWN, PENDING, DELIVERED = range(3)
-LETTERS = (None, "pending", "delivered")
-LETTER_STATES = {"pending": (PENDING,), "delivered": (DELIVERED,), "any": (PENDING, DELIVERED)}
+DEAD_LETTERS = (None, "pending", "delivered")
+DEAD_LETTER_CODES = {"pending": (PENDING,), "delivered": (DELIVERED,), "any": (PENDING, DELIVERED)}
 
 LEFT = "left"
 """The state of an owner that has left while leases of it were still to be recovered."""

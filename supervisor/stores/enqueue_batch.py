@@ -8,7 +8,7 @@ from typing import overload
 from supervisor.stores.protocol import EnqueueRow
 
 
-class Rows(Sequence[EnqueueRow]):
+class EnqueueBatch(Sequence[EnqueueRow]):
     """Each row is like one of `kinds` but for its payload: `places` says which, `payloads` has the JSON.
 
     A tuple for each would be more than half of the work of making it, and most of that would go to the garbage collector,
@@ -28,7 +28,7 @@ class Rows(Sequence[EnqueueRow]):
             self.append(row)
 
     @classmethod
-    def of(cls, rows: Iterable[EnqueueRow]) -> Rows:
+    def of(cls, rows: Iterable[EnqueueRow]) -> EnqueueBatch:
         return rows if isinstance(rows, cls) else cls(rows)
 
     def append(self, row: EnqueueRow) -> int:
@@ -50,10 +50,10 @@ class Rows(Sequence[EnqueueRow]):
     @overload
     def __getitem__(self, at: int) -> EnqueueRow: ...
     @overload
-    def __getitem__(self, at: slice) -> Rows: ...
-    def __getitem__(self, at: int | slice) -> EnqueueRow | Rows:
+    def __getitem__(self, at: slice) -> EnqueueBatch: ...
+    def __getitem__(self, at: int | slice) -> EnqueueRow | EnqueueBatch:
         if isinstance(at, slice):
-            part = Rows()
+            part = EnqueueBatch()
             part.kinds, part.places, part.payloads = self.kinds, self.places[at], self.payloads[at]
             return part
         return self._row(self.places[at], self.payloads[at])

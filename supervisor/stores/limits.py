@@ -10,6 +10,6 @@ MAX_FACTOR = 1000
 """Of a backoff."""
 FURTHEST = 2**60
 """Microseconds from the epoch, either way: 36,500 years."""
-MOST_TOKEN = 2**62
-MOST_LAPSES = 2**30
+MAX_TOKEN = 2**62
+MAX_EXPIRED_COUNT = 2**30
 """Claims and recoveries count up from there, so these are asked of a row that comes, not of one that is there."""

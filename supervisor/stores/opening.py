@@ -12,12 +12,20 @@ from pydantic import ValidationError
 
 from supervisor.config.diagnostics import url_problem
 from supervisor.config.settings import StoreSettings
-from supervisor.stores.protocol import Guest, Store, StoreAway, StoreBroken, StoreError
+from supervisor.stores.protocol import Store, StoreBroken, StoreError, StoreUnavailable, TransactionalEnqueue
 
 if TYPE_CHECKING:
-    from supervisor.stores.postgres.scratch_schema import Spare
+    from supervisor.stores.postgres.scratch_schema import ScratchSchema
 
-__all__ = ["BUILT_IN", "Opener", "guest_of", "insist", "open_store", "settings_of", "spare_schema_of"]
+__all__ = [
+    "BUILT_IN",
+    "Opener",
+    "open_store",
+    "retry_while_unavailable",
+    "scratch_schema_of",
+    "settings_of",
+    "transactional_enqueue_of",
+]
 
 Answer = TypeVar("Answer")
 
@@ -50,16 +58,16 @@ def settings_of(url: str) -> StoreSettings:
         raise StoreError("store: expected a URL such as sqlite:///jobs.db, in printable characters") from None
 
 
-def insist(call: Callable[[], Answer], patience: float) -> Answer:
+def retry_while_unavailable(call: Callable[[], Answer], timeout: float) -> Answer:
     """Call again while the store is away or busy, for up to `patience` seconds."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     nap = 0.01
     while True:
         try:
             return call()
         except StoreBroken:
             raise
-        except StoreAway:
+        except StoreUnavailable:
             if time.monotonic() + nap > deadline:
                 raise
         time.sleep(nap)
@@ -79,27 +87,29 @@ def _open_memory(settings: StoreSettings, *, create: bool, base: Path) -> Store:
     return MemoryStore()
 
 
-def guest_of(settings: StoreSettings, ask: Callable[[Callable[[Store], Any]], Any]) -> Guest:
+def transactional_enqueue_of(
+    settings: StoreSettings, ask: Callable[[Callable[[Store], Any]], Any]
+) -> TransactionalEnqueue:
     """`ask` puts a question to the store itself, if there is no other way to tell that a connection leads to it."""
     if BUILT_IN.get(settings.scheme) is not _open_postgres:
         raise StoreError(
             f"connection: only a PostgreSQL store takes jobs inside other transactions; this is {settings.shown}"
         )
     try:
-        from supervisor.stores.postgres.transactional_enqueue import Guest
+        from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
     except ImportError as error:
         raise _needs_psycopg(error) from None
     schema = settings.options.get("schema", "supervisor")
-    return Guest(settings.url or "", schema, lambda: ask(lambda store: store.database()))  # type: ignore[attr-defined]
+    return TransactionalEnqueue(settings.url or "", schema, lambda: ask(lambda store: store.database()))  # type: ignore[attr-defined]
 
 
-def spare_schema_of(settings: StoreSettings, prefix: str) -> AbstractContextManager[Spare]:
+def scratch_schema_of(settings: StoreSettings, prefix: str) -> AbstractContextManager[ScratchSchema]:
     """Beside the schema of a PostgreSQL store."""
     try:
-        from supervisor.stores.postgres.scratch_schema import spare_schema
+        from supervisor.stores.postgres.scratch_schema import scratch_schema
     except ImportError as error:
         raise _needs_psycopg(error) from None
-    return spare_schema(settings.url or "", listen=settings.options.get("listen", True), prefix=prefix)
+    return scratch_schema(settings.url or "", listen=settings.options.get("listen", True), prefix=prefix)
 
 
 def _open_postgres(settings: StoreSettings, *, create: bool, base: Path) -> Store:

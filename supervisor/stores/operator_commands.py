@@ -8,8 +8,15 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from supervisor.jobs import JobState
-from supervisor.stores.codes import CANCELLED, LETTERS, READY, SCHEDULED, STATES
-from supervisor.stores.records import NO_SUCH_JOB, Verdict, refuse_cancel, refuse_delete, refuse_redrive, refuse_retry
+from supervisor.stores.codes import CANCELLED, DEAD_LETTERS, READY, SCHEDULED, STATES
+from supervisor.stores.records import (
+    NO_SUCH_JOB,
+    OperatorResult,
+    refuse_cancel,
+    refuse_delete,
+    refuse_redrive,
+    refuse_retry,
+)
 
 BATCH = 1000
 
@@ -19,10 +26,10 @@ class Target(NamedTuple):
     state: int
     queue: str
     tier: int
-    letter: int | None
+    dead_letter: int | None
 
 
-class Verdicts:
+class OperatorCommands:
     """What is left to the store: to find the targets, and to change them as they are told."""
 
     def transaction(self) -> AbstractContextManager[None]:
@@ -31,7 +38,7 @@ class Verdicts:
     def count(self, state: int, queue: str, tier: int, n: int = 1) -> None:
         raise NotImplementedError
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         raise NotImplementedError
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
@@ -55,27 +62,27 @@ class Verdicts:
     def remove(self, ids: Sequence[int]) -> None:
         raise NotImplementedError
 
-    def cancel(self, ids: Sequence[int]) -> Verdict:
+    def cancel(self, ids: Sequence[int]) -> OperatorResult:
         return self._do(ids, refuse_cancel, self._cancel)
 
-    def retry(self, ids: Sequence[int]) -> Verdict:
+    def retry(self, ids: Sequence[int]) -> OperatorResult:
         return self._do(ids, refuse_retry, self._retry)
 
-    def redrive(self, ids: Sequence[int] | None, force: bool = False) -> Verdict:
-        return self._do(ids, lambda state, letter: refuse_redrive(state, letter, force), self._redrive)
+    def redrive(self, ids: Sequence[int] | None, force: bool = False) -> OperatorResult:
+        return self._do(ids, lambda state, dead_letter: refuse_redrive(state, dead_letter, force), self._redrive)
 
-    def delete(self, ids: Sequence[int], force: bool = False) -> Verdict:
-        return self._do(ids, lambda state, letter: refuse_delete(state, letter, force), self.delete_targets)
+    def delete(self, ids: Sequence[int], force: bool = False) -> OperatorResult:
+        return self._do(ids, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self.delete_targets)
 
-    def purge(self, force: bool = False) -> Verdict:
-        return self._do(None, lambda state, letter: refuse_delete(state, letter, force), self.delete_targets)
+    def purge(self, force: bool = False) -> OperatorResult:
+        return self._do(None, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self.delete_targets)
 
     def _do(
         self,
         ids: Sequence[int] | None,
         refuse: Callable[[JobState, str | None], str | None],
         change: Callable[[list[Target]], None],
-    ) -> Verdict:
+    ) -> OperatorResult:
         """Change the jobs that `refuse` has nothing to say against; without ids, all that are dead letters."""
         done: list[int] = []
         refused: dict[int, str] = {}
@@ -83,14 +90,15 @@ class Verdicts:
             with self.transaction():
                 targets = {target.id: target for target in self.find_targets(batch)}
                 why = dict.fromkeys(batch, NO_SUCH_JOB) | {
-                    id: refuse(STATES[target.state], LETTERS[target.letter or 0]) for id, target in targets.items()
+                    id: refuse(STATES[target.state], DEAD_LETTERS[target.dead_letter or 0])
+                    for id, target in targets.items()
                 }
                 changed = [id for id, reason in why.items() if reason is None]
                 if changed:
                     change([targets[id] for id in changed])
             done += changed
             refused |= {id: reason for id, reason in why.items() if reason is not None}
-        self.ring()
+        self.notify()
         return done, refused
 
     def _dead(self) -> Iterator[Sequence[int]]:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from supervisor.events import COUNTED_MOST
+from supervisor.events import MAX_COUNTED
 from supervisor.jobs import Backoff, JobState, Lease, Outcome, Policy
 
 Candidate = TypeVar("Candidate")
@@ -23,16 +23,16 @@ class StoreError(Exception):
     """The store refused: the request can't succeed as it stands. The message is for the user."""
 
 
-class StoreAway(StoreError):
+class StoreUnavailable(StoreError):
     """The store can't be reached or is locked: the same call may succeed later, and nothing of it was done."""
 
 
-class StoreContended(StoreAway):
+class StoreContended(StoreUnavailable):
     """A lock of somebody else's was in the way for too long, or two waited for each other. The same calls made again at once
     pass by rows that are locked, and wait for none; what waits all the same waits for a lock on more than rows."""
 
 
-class StoreBroken(StoreAway):
+class StoreBroken(StoreUnavailable):
     """The store answers and takes nothing, until somebody mends it: a right is missing, say. A supervisor goes on as if it
     were away; a program is told at once."""
 
@@ -98,19 +98,19 @@ def by_queue_and_tier(leases: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int
     return Counter([(lease[3], lease[8]) for lease in leases])
 
 
-class Take(NamedTuple):
+class ClaimRequest(NamedTuple):
     """What to claim from one queue: up to `limit` jobs; first the urgent ones (fresh, of priority `urgent` or more),
     then up to `retries_first` retries, then fresh, then retries to fill up; never more than `retries_most` retries."""
 
     queue: str
     limit: int
     retries_first: int
-    retries_most: int
+    max_retries_claimed: int
     urgent: int
 
     def retries_wanted(self, fresh: int) -> int:
         """How many retries there may be at most among the picked, with so many fresh candidates."""
-        return min(self.retries_most, self.limit, max(self.retries_first, self.limit - fresh))
+        return min(self.max_retries_claimed, self.limit, max(self.retries_first, self.limit - fresh))
 
     def pick(self, fresh: Sequence[Candidate], urgent: int, retries: Sequence[Candidate]) -> list[Candidate]:
         """What to claim, in order, of the first `limit` candidates of each tier; the first `urgent` of the fresh are."""
@@ -121,7 +121,7 @@ class Take(NamedTuple):
         return [*order[: self.limit], *retries[first:]][: self.limit]
 
 
-class Lapsed(NamedTuple):
+class ExpiredLease(NamedTuple):
     """A lease whose owner is gone or whose deadline has passed. `owner_gone` means provably dead: recover at once.
 
     `deadline` is as seen: recovery names it, so a lease extended meanwhile is left alone. `lapses` counts the leases in a
@@ -131,7 +131,7 @@ class Lapsed(NamedTuple):
     lease: Lease
     deadline: int
     started: bool
-    lapses: int
+    expired_count: int
     owner: str
     owner_gone: bool
 
@@ -141,7 +141,7 @@ class Lapsed(NamedTuple):
         return not self.owner_gone, self.deadline, self.lease.id
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     """A dead letter claimed for publishing under `token`. `job` is what `supervisor jobs show --json` prints."""
 
     id: int
@@ -194,7 +194,7 @@ class Store(Protocol):
     """Called on the writer's thread with each owner of this machine that `lapsed` has found dead and forgotten."""
 
     def transaction(self, *, single: bool = False) -> AbstractContextManager[None]:
-        """One commit around everything called inside; all or nothing. Raises StoreAway if it can't begin or commit.
+        """One commit around everything called inside; all or nothing. Raises StoreUnavailable if it can't begin or commit.
         `single`: if jobs are claimed in it, that comes last, so that it may be committed with the claim."""
 
     def reader(self) -> Store:
@@ -206,7 +206,7 @@ class Store(Protocol):
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         """Ids in order, once all rows are durable; or none is, and it raises. Rings: whoever wakes finds them."""
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake the supervisors that share this store, after a commit of anything but new rows; may do nothing."""
 
     # a supervisor's life
@@ -217,10 +217,10 @@ class Store(Protocol):
     def leave(self) -> None:
         """Remove what join made. Leases still held are left to recovery."""
 
-    def bell(self) -> int | None:
+    def notification_fd(self) -> int | None:
         """A file descriptor that is readable after another process rang; None if there is none, so poll."""
 
-    def hush(self) -> None:
+    def clear_notifications(self) -> None:
         """Take a ring off the bell, or all: it stays readable while there are more."""
 
     def announce(self, presence: Presence) -> None:
@@ -236,7 +236,7 @@ class Store(Protocol):
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
         """`promote`, then what `waiting` and `next_due` say."""
 
-    def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
+    def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         """Ready jobs become in_flight for this owner: token + 1, deadline now + ttl, start mark cleared, policy resolved and
         kept in the row. Within a take, sorted in the order of Take, and within a tier by priority, then age. A store may
         give fewer where payloads are heavy, but at least one."""
@@ -258,7 +258,7 @@ class Store(Protocol):
         """The leases in full of those of these jobs that the store says are this owner's."""
 
     # recovery
-    def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
+    def expired_leases(self, limit: int, after: ExpiredLease | None = None) -> list[ExpiredLease]:
         """Leases of others that have expired, or whose owner is provably dead; never this owner's. The first `limit` by
         `place`, or the first behind `after`."""
 
@@ -266,15 +266,15 @@ class Store(Protocol):
         """`settle` for lapsed leases: `seen` is required; a release (nothing counted) adds one to the job's lapses."""
 
     # dead letters
-    def dead_letters(self, limit: int, ttl: float) -> list[Letter]:
+    def claim_dead_letters(self, limit: int, ttl: float) -> list[DeadLetter]:
         """Pending letters that are due and not claimed by a live claim, oldest first, claimed for `ttl` seconds. A store may
         give fewer where payloads are heavy, but at least one."""
 
-    def accepted(self, letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
+    def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
         """`sink` has them; delivered once all `wanted` have. Gives the stale ids. Raises RowsLocked (of letters) if it would have
         to wait for somebody."""
 
-    def postpone(self, letters: Sequence[Letter], delay: float) -> list[int]:
+    def postpone(self, dead_letters: Sequence[DeadLetter], delay: float) -> list[int]:
         """Not accepted by some sink: offered again after `delay` seconds; gives the stale ids."""
 
     # asking
@@ -287,9 +287,7 @@ class Store(Protocol):
     def stats(self) -> dict[str, Any]:
         """What `status --json` prints: `queues` and `supervisors`."""
 
-    def remaining(
-        self, served: frozenset[str] | None, latest: float | None, most: int = COUNTED_MOST
-    ) -> dict[str, int]:
+    def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         """What keeps --drain from ending: counts of `ready`, `in_flight`, `scheduled` (only due by `latest`, as `clock` has
         it, unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out. Where it counts rows it may
         stop at `most`."""
@@ -303,13 +301,13 @@ class Store(Protocol):
         state: JobState | None = None,
         queue: str | None = None,
         handler: str | None = None,
-        letter: str | None = None,
+        dead_letter: str | None = None,
         limit: int = 100,
     ) -> list[dict[str, Any]]:
         """Newest first; `letter` is "pending", "delivered" or "any" (the jobs that are dead letters)."""
 
     # the operator's verbs: each gives the ids it changed; what it refuses is in the other half, id -> why. Many jobs are
-    # changed in batches, a commit each: one that ends in StoreAway may have changed some, and tried again refuses those.
+    # changed in batches, a commit each: one that ends in StoreUnavailable may have changed some, and tried again refuses those.
     def cancel(self, ids: Sequence[int]) -> tuple[list[int], dict[int, str]]: ...
     def retry(self, ids: Sequence[int]) -> tuple[list[int], dict[int, str]]: ...
     def redrive(self, ids: Sequence[int] | None, force: bool = False) -> tuple[list[int], dict[int, str]]: ...
@@ -322,7 +320,7 @@ class Store(Protocol):
         """Delete up to `limit` terminal jobs past their retention, never one with a pending letter; gives how many."""
 
 
-class Guest(Protocol):
+class TransactionalEnqueue(Protocol):
     """Enqueues inside transactions of its callers, on connections of theirs to the store's database. From any thread."""
 
     def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:

@@ -14,13 +14,13 @@ from supervisor.jobs import Backoff, Failure, JobState, Lease, Outcome, Policy
 from supervisor.stores.protocol import EnqueueRow, StoreError
 from supervisor.text.strict_json import NotJSON, decode, printable
 
-Verdict = tuple[list[int], dict[int, str]]
+OperatorResult = tuple[list[int], dict[int, str]]
 
-KEPT_TEXT = 16 * 1024
-KEPT_ATTEMPTS = 50
-_HEAD = KEPT_TEXT // 4
+MAX_TEXT_BYTES = 16 * 1024
+MAX_ATTEMPTS_KEPT = 50
+_HEAD = MAX_TEXT_BYTES // 4
 NO_SUCH_JOB = "no such job"
-_PENDING_LETTER = "its dead letter is pending: not every sink has it yet ({} to do it all the same)"
+_PENDING_DEAD_LETTER = "its dead letter is pending: not every sink has it yet ({} to do it all the same)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -96,11 +96,11 @@ def failure_record(failure: Failure, lease: Lease, now: int) -> dict[str, Any]:
 def cut(text: str) -> str:
     """At most 16 KB of UTF-8, its beginning and, more of it, its end."""
     data = text.encode()
-    if len(data) <= KEPT_TEXT:
+    if len(data) <= MAX_TEXT_BYTES:
         return text
-    mark = f"\n[... {len(data) - KEPT_TEXT} bytes cut ...]\n"
+    mark = f"\n[... {len(data) - MAX_TEXT_BYTES} bytes cut ...]\n"
     head = data[:_HEAD].decode(errors="ignore")
-    tail = data[_HEAD - KEPT_TEXT + len(mark) :].decode(errors="ignore")
+    tail = data[_HEAD - MAX_TEXT_BYTES + len(mark) :].decode(errors="ignore")
     return head + mark + tail
 
 
@@ -154,25 +154,25 @@ def require_seen(outcomes: Sequence[Outcome]) -> None:
 # Why an operator's verb can't be done to a job in this state, with this letter ("pending", "delivered" or None); None: it can.
 
 
-def refuse_cancel(state: JobState, letter: str | None) -> str | None:
+def refuse_cancel(state: JobState, dead_letter: str | None) -> str | None:
     return f"already {state.value}" if state.terminal else None
 
 
-def refuse_retry(state: JobState, letter: str | None) -> str | None:
+def refuse_retry(state: JobState, dead_letter: str | None) -> str | None:
     if state is JobState.SCHEDULED:
         return None
-    return refuse_redrive(state, letter, force=False, way="supervisor dlq redrive --force")
+    return refuse_redrive(state, dead_letter, force=False, way="supervisor dlq redrive --force")
 
 
-def refuse_redrive(state: JobState, letter: str | None, force: bool, way: str = "--force") -> str | None:
+def refuse_redrive(state: JobState, dead_letter: str | None, force: bool, way: str = "--force") -> str | None:
     if not state.terminal:
         return f"{state.value.replace('_', ' ')}: it is going to run anyway"
-    return _refuse_pending(letter, force, way)
+    return _refuse_pending(dead_letter, force, way)
 
 
-def refuse_delete(state: JobState, letter: str | None, force: bool) -> str | None:
-    return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(letter, force)
+def refuse_delete(state: JobState, dead_letter: str | None, force: bool) -> str | None:
+    return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(dead_letter, force)
 
 
-def _refuse_pending(letter: str | None, force: bool, way: str = "--force") -> str | None:
-    return _PENDING_LETTER.format(way) if letter == "pending" and not force else None
+def _refuse_pending(dead_letter: str | None, force: bool, way: str = "--force") -> str | None:
+    return _PENDING_DEAD_LETTER.format(way) if dead_letter == "pending" and not force else None

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, READY, SCHEDULED, STATES
-from supervisor.stores.protocol import StoreAway, StoreError
+from supervisor.stores.protocol import StoreError, StoreUnavailable
 
 PAGE = 500
 WEIGHT = 8_000_000
 """Jobs, and characters, that are in memory at once (or one job)."""
-MOVED_STATES = (READY, SCHEDULED, FAILED)
+TRANSFERRED_STATES = (READY, SCHEDULED, FAILED)
 
 
-class MovedLetter(NamedTuple):
+class TransferredDeadLetter(NamedTuple):
     """`accepted` is a JSON list of sinks."""
 
     state: int
@@ -32,7 +32,7 @@ class MovedLetter(NamedTuple):
     accepted: str
 
 
-class MovedJob(NamedTuple):
+class TransferredJob(NamedTuple):
     """A job with all that a store keeps of it, coded as in rows: see `codes` and `shapes`. The texts are as stored.
     `attempts` are (at, record), oldest first."""
 
@@ -47,7 +47,7 @@ class MovedJob(NamedTuple):
     state: int
     tier: int
     retries: int
-    lapses: int
+    expired_count: int
     due_at: int
     created_at: int
     started_at: int | None
@@ -56,10 +56,10 @@ class MovedJob(NamedTuple):
     options: str | None
     result: str | None
     attempts: Sequence[tuple[int, str]] = ()
-    letter: MovedLetter | None = None
+    dead_letter: TransferredDeadLetter | None = None
 
 
-class Ticket(NamedTuple):
+class TransferRecord(NamedTuple):
     """Of one move: its own id, where to, as people call it and as `place` does, and whether the jobs are known to have arrived."""
 
     id: str
@@ -69,7 +69,7 @@ class Ticket(NamedTuple):
 
 
 @runtime_checkable
-class Movable(Protocol):
+class Transferable(Protocol):
     """A store from and to which jobs can be moved."""
 
     url: str
@@ -77,24 +77,24 @@ class Movable(Protocol):
     def place(self) -> str:
         """The same for the same store, however it is reached."""
 
-    def ticket(self) -> Ticket | None:
+    def transfer_record(self) -> TransferRecord | None:
         """The move that this store is shut for."""
 
     def transaction(self) -> AbstractContextManager[None]: ...
 
-    def shut(self, ticket: Ticket) -> None:
+    def close_for_transfer(self, transfer_record: TransferRecord) -> None:
         """From here on nobody enqueues, claims or joins: they are told where to. Raises StoreError while a supervisor lives
         here or a job is in flight, or if it is shut already."""
 
-    def note_arrival(self, ticket: Ticket) -> None: ...
+    def note_arrival(self, transfer_record: TransferRecord) -> None: ...
 
-    def reopen(self, ticket: Ticket) -> None:
+    def reopen(self, transfer_record: TransferRecord) -> None:
         """What `shut` did is undone, if it has not been yet. Raises StoreError if it is shut for another move."""
 
-    def weigh(self, after: int, limit: int) -> list[tuple[int, int]]:
+    def sizes(self, after: int, limit: int) -> list[tuple[int, int]]:
         """(id, length of its texts) of the next jobs to move, by id."""
 
-    def pack(self, ids: Sequence[int]) -> list[MovedJob]: ...
+    def export(self, ids: Sequence[int]) -> list[TransferredJob]: ...
 
     def last_id(self) -> int:
         """Of all that were ever given."""
@@ -104,20 +104,24 @@ class Movable(Protocol):
 
     def paused(self) -> frozenset[str]: ...
 
-    def receive(
-        self, ticket: Ticket, batches: Iterable[Sequence[MovedJob]], last_id: int, paused: frozenset[str]
+    def import_jobs(
+        self,
+        transfer_record: TransferRecord,
+        batches: Iterable[Sequence[TransferredJob]],
+        last_id: int,
+        paused: frozenset[str],
     ) -> None:
         """All in one transaction, under the ids they have. Raises StoreError unless this store is empty and not shut."""
 
-    def has_received(self, ticket: Ticket) -> bool:
+    def has_received(self, transfer_record: TransferRecord) -> bool:
         """Never no while it is still being received, nor can that begin before the open transaction has ended."""
 
-    def ring(self) -> None: ...
+    def notify(self) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Moved(NamedTuple):
+class TransferReport(NamedTuple):
     """`before`: an earlier call had done it. `left` are those that were not to be moved."""
 
     jobs: Mapping[JobState, int]
@@ -126,114 +130,118 @@ class Moved(NamedTuple):
     before: bool = False
 
 
-def move(source: Movable, target: Movable) -> Moved:
+def transfer_jobs(source: Transferable, target: Transferable) -> TransferReport:
     place = target.place()
     if source.place() == place:
         raise StoreError(f"{source.url} and {target.url} are the same store")
-    ticket = source.ticket()
-    if ticket is None:
-        ticket = Ticket(secrets.token_hex(16), target.url, place)
-        source.shut(ticket)
-    elif target.has_received(ticket):
-        source.note_arrival(ticket)
+    transfer_record = source.transfer_record()
+    if transfer_record is None:
+        transfer_record = TransferRecord(secrets.token_hex(16), target.url, place)
+        source.close_for_transfer(transfer_record)
+    elif target.has_received(transfer_record):
+        source.note_arrival(transfer_record)
         return _moved(source, before=True)
     else:
-        _expect_on_their_way(source, target, ticket)
+        _expect_on_their_way(source, target, transfer_record)
     try:
-        target.receive(ticket, _batches(source, ticket), source.last_id(), source.paused())
+        target.import_jobs(transfer_record, _batches(source, transfer_record), source.last_id(), source.paused())
     except BaseException as error:
-        if not _has_received_after_all(source, target, ticket, error):
+        if not _has_received_after_all(source, target, transfer_record, error):
             raise
-    for act in (target.ring, lambda: source.note_arrival(ticket)):
+    for act in (target.notify, lambda: source.note_arrival(transfer_record)):
         with suppress(StoreError):
             act()
     return _moved(source, before=False)
 
 
-def _expect_on_their_way(source: Movable, target: Movable, ticket: Ticket) -> None:
+def _expect_on_their_way(source: Transferable, target: Transferable, transfer_record: TransferRecord) -> None:
     """To this target, which has not got them: whether another has can't be told by looking here."""
-    if ticket.place != target.place():
+    if transfer_record.place != target.place():
         raise StoreError(
-            f"{source.url}: its jobs were moved, or are being moved, to {ticket.target}, and {target.url} is another store than that was"
+            f"{source.url}: its jobs were moved, or are being moved, to {transfer_record.target}, and {target.url} is another store than that was"
         )
-    if ticket.arrived:
-        raise StoreError(f"{source.url}: its jobs had arrived in {ticket.target}, which knows nothing of them any more")
+    if transfer_record.arrived:
+        raise StoreError(
+            f"{source.url}: its jobs had arrived in {transfer_record.target}, which knows nothing of them any more"
+        )
 
 
-def _has_received_after_all(source: Movable, target: Movable, ticket: Ticket, error: BaseException) -> bool:
+def _has_received_after_all(
+    source: Transferable, target: Transferable, transfer_record: TransferRecord, error: BaseException
+) -> bool:
     """The answer to its commit may have been lost. If it has not, the source is as it was before."""
     try:
-        return not _reopened(source, target, ticket)
-    except StoreAway:
-        raise StoreAway(
+        return not _reopened(source, target, transfer_record)
+    except StoreUnavailable:
+        raise StoreUnavailable(
             f"{error}; whether the jobs are there can't be told, so {source.url} stays shut: the same command again finishes it, "
             "with --reopen it undoes it"
         ) from error
 
 
-def undo_move(source: Movable, target: Movable, ticket: Ticket) -> None:
+def undo_transfer(source: Transferable, target: Transferable, transfer_record: TransferRecord) -> None:
     """Undo a move that was cut short. Raises StoreError, and the source stays shut, unless the target surely has not the jobs."""
-    if not target.has_received(ticket):
-        _expect_on_their_way(source, target, ticket)
-        if _reopened(source, target, ticket):
+    if not target.has_received(transfer_record):
+        _expect_on_their_way(source, target, transfer_record)
+        if _reopened(source, target, transfer_record):
             return
     raise StoreError(f"{source.url}: its jobs are in {target.url}")
 
 
-def _reopened(source: Movable, target: Movable, ticket: Ticket) -> bool:
+def _reopened(source: Transferable, target: Transferable, transfer_record: TransferRecord) -> bool:
     """Whether the target has not received, so that the source is open again. Nobody can begin to receive in between: whoever
     does so afterwards finds the source open, and fails."""
     done = False
     try:
         with target.transaction():
-            if target.has_received(ticket):
+            if target.has_received(transfer_record):
                 return False
-            source.reopen(ticket)
+            source.reopen(transfer_record)
             done = True
-    except StoreAway:
+    except StoreUnavailable:
         if not done:
             raise
     return True
 
 
-def _batches(source: Movable, ticket: Ticket) -> Iterator[list[MovedJob]]:
+def _batches(source: Transferable, transfer_record: TransferRecord) -> Iterator[list[TransferredJob]]:
     after = 0
-    while page := source.weigh(after, PAGE):
+    while page := source.sizes(after, PAGE):
         for ids in _by_weight(page):
-            yield source.pack(ids)
+            yield source.export(ids)
         after = page[-1][0]
-    if (shut_for := source.ticket()) is None or shut_for.id != ticket.id:
+    if (closed_for := source.transfer_record()) is None or closed_for.id != transfer_record.id:
         raise StoreError(f"{source.url}: somebody else has opened it again meanwhile; nothing was moved")
 
 
 def _by_weight(page: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
     ids: list[int] = []
-    weight = 0
+    size = 0
     for id, its in page:
-        if ids and weight + its > WEIGHT:
+        if ids and size + its > WEIGHT:
             yield ids
-            ids, weight = [], 0
+            ids, size = [], 0
         ids.append(id)
-        weight += its
+        size += its
     yield ids
 
 
-def to_move(source: Movable) -> Mapping[JobState, int]:
+def transferable_counts(source: Transferable) -> Mapping[JobState, int]:
     """How many jobs of each state that is to be moved there are."""
     counts = source.counted()
-    return {STATES[state]: counts.get(STATES[state], 0) for state in MOVED_STATES}
+    return {STATES[state]: counts.get(STATES[state], 0) for state in TRANSFERRED_STATES}
 
 
-def _moved(source: Movable, before: bool) -> Moved:
-    counts, moved = source.counted(), to_move(source)
+def _moved(source: Transferable, before: bool) -> TransferReport:
+    counts, moved = source.counted(), transferable_counts(source)
     left = {state: n for state, n in counts.items() if state not in moved and n}
-    return Moved(moved, len(source.paused()), left, before)
+    return TransferReport(moved, len(source.paused()), left, before)
 
 
 # What both stores say and ask alike.
 
 
-def told_to_go_to(target: str) -> str:
+def closed_message(target: str) -> str:
     """What whoever comes to a shut store is told."""
     return f"its jobs were moved to {target}: set store to that"
 
@@ -249,26 +257,26 @@ def refuse_in_use(url: str, alive: Sequence[Mapping[str, object]], in_flight: in
         )
 
 
-def refuse_shut_for_another(url: str, ticket: Ticket) -> StoreError:
-    return StoreError(f"{url}: somebody else is moving its jobs to {ticket.target} meanwhile")
+def closed_for_another(url: str, transfer_record: TransferRecord) -> StoreError:
+    return StoreError(f"{url}: somebody else is moving its jobs to {transfer_record.target} meanwhile")
 
 
-def refuse_as_target(url: str, shut_for: Ticket | None, has_jobs: bool) -> None:
+def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool) -> None:
     """Jobs that came to a shut store would be shut in there, even none: both would send everybody to the other."""
-    if shut_for is not None:
+    if closed_for is not None:
         raise StoreError(
-            f"{url}: it is shut, for its own jobs were moved to {shut_for.target}; expected an empty store"
+            f"{url}: it is shut, for its own jobs were moved to {closed_for.target}; expected an empty store"
         )
     if has_jobs:
         raise StoreError(f"{url}: has jobs already; expected an empty store, since jobs keep their ids")
 
 
-def moved_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]]) -> MovedJob:
-    """From the columns of MovedJob and then of MovedLetter."""
+def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]]) -> TransferredJob:
+    """From the columns of TransferredJob and then of TransferredDeadLetter."""
     *job, state, due_at, tries, accepted = row
-    letter = None if state is None else MovedLetter(state, due_at, tries, accepted)
-    return MovedJob._make([*job, attempts, letter])
+    dead_letter = None if state is None else TransferredDeadLetter(state, due_at, tries, accepted)
+    return TransferredJob._make([*job, attempts, dead_letter])
 
 
-def counts_of(jobs: Iterable[MovedJob]) -> Counter[tuple[int, str, int]]:
+def counts_of(jobs: Iterable[TransferredJob]) -> Counter[tuple[int, str, int]]:
     return Counter((job.state, job.queue, job.tier) for job in jobs)

@@ -19,7 +19,7 @@ def destination(outcome: Outcome) -> int:
     return CODES[outcome.state]
 
 
-def lapses_after(outcome: Outcome) -> int:
+def expired_count_after(outcome: Outcome) -> int:
     """The row of leases without a start mark ends with what shows that the job can be run, not with one given back unstarted."""
     if outcome.kind is Kind.RELEASED and outcome.took is None:
         return KEEP if outcome.seen is None else ADD

@@ -15,17 +15,17 @@ from queue import SimpleQueue
 from supervisor.telemetry.log_formatters import FORMATS
 from supervisor.text.redaction import NO_SECRETS, Mask
 
-MOST_BYTES = 4_000_000
+MAX_BYTES = 4_000_000
 STDERR = 2
 
 
 class LogOutput(logging.Handler):
     """Writes to file descriptor `fd`. `dropped` counts the lines that were lost, whatever the reason."""
 
-    def __init__(self, fd: int = STDERR, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, fd: int = STDERR, max_bytes: int = MAX_BYTES) -> None:
         super().__init__()
         self._fd = fd
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         # SimpleQueue.put may be interrupted by itself (a signal handler, a destructor); a lock of ours may not.
         self._queue: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
         # Each number has one writing side (the logging callers, who hold the handler's lock; the thread), so none is locked.
@@ -41,7 +41,7 @@ class LogOutput(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self._line(record)
-        if self._bytes_put - self._bytes_taken + len(line) > self._most_bytes:
+        if self._bytes_put - self._bytes_taken + len(line) > self._max_bytes:
             self._overflowed += 1
             return
         self._bytes_put += len(line)
@@ -72,12 +72,12 @@ class LogOutput(logging.Handler):
             if isinstance(item, threading.Event):
                 item.set()
                 continue
-            self._say_what_was_dropped()
+            self._report_dropped()
             self._failed += not self._write(item)
             self._bytes_taken += len(item)
-        self._say_what_was_dropped()
+        self._report_dropped()
 
-    def _say_what_was_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         dropped = self.dropped
         if dropped == self._said:
             return

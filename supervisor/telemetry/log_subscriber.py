@@ -17,8 +17,8 @@ from supervisor.text.units import format_duration
 
 logger = logging.getLogger("supervisor")
 
-_OfWorker = events.WorkerStarted | events.WorkerDied | events.WorkerSaid
-_LONGEST = 300
+_OfWorker = events.WorkerStarted | events.WorkerExited | events.WorkerOutput
+_MAX_LINE = 300
 NOT_SERVED = {
     "unknown_handler": "no plugin serves it",
     "not_imported": "a worker could not import it, as others could",
@@ -40,11 +40,11 @@ class LogSubscriber:
             events.PluginFailed: _plugin_failed,
             events.PluginWarning: _plugin_warning,
             events.HookFailed: self._hook_failed,
-            events.NurseryStarted: _nursery_started,
-            events.NurseryDied: _nursery_died,
+            events.ForkserverStarted: _forkserver_started,
+            events.ForkserverExited: _forkserver_exited,
             events.WorkerStarted: _worker_started,
-            events.WorkerDied: _worker_died,
-            events.WorkerSaid: _worker_said,
+            events.WorkerExited: _worker_died,
+            events.WorkerOutput: _worker_output,
             events.JobsClaimed: _jobs_claimed,
             events.JobStarted: _job_started,
             events.JobsSettled: _jobs_settled,
@@ -53,11 +53,11 @@ class LogSubscriber:
             events.JobsReleased: self._jobs_released,
             events.JobCancelled: _job_cancelled,
             events.LeasesRecovered: _leases_recovered,
-            events.LettersPublished: _letters_published,
-            events.LettersFailed: self._letters_failed,
-            events.LettersStale: _letters_stale,
-            events.StoreLost: self._store_lost,
-            events.StoreBack: self._store_back,
+            events.DeadLettersPublished: _dead_letters_published,
+            events.DeadLettersFailed: self._dead_letters_failed,
+            events.DeadLettersStale: _dead_letters_stale,
+            events.StoreBecameUnavailable: self._store_lost,
+            events.StoreAvailableAgain: self._store_available_again,
             events.LoopGap: _loop_gap,
             events.ClockStepped: _clock_stepped,
             events.PruneRefused: _prune_refused,
@@ -72,124 +72,124 @@ class LogSubscriber:
             word(event)
 
     def _hook_failed(self, event: events.HookFailed) -> None:
-        if (held := self._repeats.let_through(event[:3])) is not None:
+        if (held := self._repeats.allow(event[:3])) is not None:
             line = "hook %s of plugin %s failed: %s%s"
-            _say(logging.ERROR, line, *event[:3], _times(held), traceback=event.traceback)
+            _log(logging.ERROR, line, *event[:3], _times(held), traceback=event.traceback)
 
-    def _letters_failed(self, event: events.LettersFailed) -> None:
-        if (held := self._repeats.let_through((event.sink, event.error))) is not None:
+    def _dead_letters_failed(self, event: events.DeadLettersFailed) -> None:
+        if (held := self._repeats.allow((event.sink, event.error))) is not None:
             why = without_passwords(event.error) + _times(held)
             line = "job=%d dead letter not accepted by sink %s, offered again in %.2fs: %s"
             for id in event.ids:
-                _say(logging.WARNING, line, id, event.sink, event.retry_in, why, job=id, sink=event.sink)
+                _log(logging.WARNING, line, id, event.sink, event.retry_in, why, job=id, sink=event.sink)
 
     def _jobs_released(self, event: events.JobsReleased) -> None:
         if event.reason in NOT_SERVED:
             self._handlers_not_served(event.reason, event.leases)
         else:
-            _say(logging.INFO, "gave back %d jobs, no retry counted: %s", len(event.leases), event.reason)
+            _log(logging.INFO, "gave back %d jobs, no retry counted: %s", len(event.leases), event.reason)
         if logger.isEnabledFor(logging.DEBUG):
             for lease in event.leases:
-                _say_of(lease, logging.DEBUG, "given back: %s", event.reason)
+                _log_job(lease, logging.DEBUG, "given back: %s", event.reason)
 
     def _handlers_not_served(self, reason: str, leases: Sequence[Lease]) -> None:
         """Once a minute for each handler, however many its jobs are."""
         line = "%s: %s; its jobs are given back, no retry counted, and looked at again%s"
         for lease in leases:
-            if (held := self._repeats.let_through((reason, lease.handler))) is not None:
-                _say_of(lease, logging.WARNING, line, reason, NOT_SERVED[reason], _times(held))
+            if (held := self._repeats.allow((reason, lease.handler))) is not None:
+                _log_job(lease, logging.WARNING, line, reason, NOT_SERVED[reason], _times(held))
 
-    def _store_lost(self, event: events.StoreLost) -> None:
-        if (held := self._store_errors.let_through(event.error)) is not None:
-            _say(logging.ERROR, "store is away: %s%s", without_passwords(event.error), _times(held))
+    def _store_lost(self, event: events.StoreBecameUnavailable) -> None:
+        if (held := self._store_errors.allow(event.error)) is not None:
+            _log(logging.ERROR, "store is away: %s%s", without_passwords(event.error), _times(held))
 
-    def _store_back(self, event: events.StoreBack) -> None:
+    def _store_available_again(self, event: events.StoreAvailableAgain) -> None:
         self._store_errors = Repeats(self._clock)
-        _say(logging.INFO, "store is back after %.2fs", event.away_for)
+        _log(logging.INFO, "store is back after %.2fs", event.unavailable_for)
 
 
-def _say(level: int, message: str, *arguments: Any, **fields: Any) -> None:
+def _log(level: int, message: str, *arguments: Any, **fields: Any) -> None:
     logger.log(level, message, *arguments, extra={"fields": fields})
 
 
 def _supervisor_started(event: events.SupervisorStarted) -> None:
     store = without_passwords(event.store)
-    _say(logging.INFO, "supervisor started: owner=%s host=%s pid=%d store=%s", *event[:3], store, pid=event.pid)
+    _log(logging.INFO, "supervisor started: owner=%s host=%s pid=%d store=%s", *event[:3], store, pid=event.pid)
 
 
 def _supervisor_stopping(event: events.SupervisorStopping) -> None:
-    _say(logging.INFO, "supervisor stopping: %s", event.reason)
+    _log(logging.INFO, "supervisor stopping: %s", event.reason)
 
 
 def _supervisor_stopped(event: events.SupervisorStopped) -> None:
     left = f"; left behind: {event.left}" if event.remaining else ""
-    _say(logging.INFO, "supervisor stopped: exit code %d%s", event.code, left)
+    _log(logging.INFO, "supervisor stopped: exit code %d%s", event.code, left)
 
 
 def _plugin_loaded(event: events.PluginLoaded) -> None:
     brought = [f"{what}={','.join(names)}" for what, names in zip(event._fields[1:], event[1:], strict=True) if names]
-    _say(logging.INFO, "plugin %s loaded: %s", event.source, " ".join(brought) or "nothing in it")
+    _log(logging.INFO, "plugin %s loaded: %s", event.source, " ".join(brought) or "nothing in it")
 
 
 def _plugin_failed(event: events.PluginFailed) -> None:
     where = event.source if event.line is None else f"{event.source}:{event.line}"
-    _say(logging.ERROR, "plugin %s did not load: %s", where, event.error, traceback=event.traceback)
+    _log(logging.ERROR, "plugin %s did not load: %s", where, event.error, traceback=event.traceback)
 
 
 def _plugin_warning(event: events.PluginWarning) -> None:
-    _say(logging.WARNING, "plugin %s: %s", event.source, event.message)
+    _log(logging.WARNING, "plugin %s: %s", event.source, event.message)
 
 
-def _nursery_started(event: events.NurseryStarted) -> None:
-    _say(logging.INFO, "nursery started (pid %d)", event.pid, pid=event.pid)
+def _forkserver_started(event: events.ForkserverStarted) -> None:
+    _log(logging.INFO, "nursery started (pid %d)", event.pid, pid=event.pid)
 
 
-def _nursery_died(event: events.NurseryDied) -> None:
+def _forkserver_exited(event: events.ForkserverExited) -> None:
     if event.pid:
-        _say(logging.WARNING, "nursery (pid %d) died: %s; its workers live on", event.pid, event.how, pid=event.pid)
+        _log(logging.WARNING, "nursery (pid %d) died: %s; its workers live on", event.pid, event.how, pid=event.pid)
     else:
-        _say(logging.WARNING, "nursery %s", event.how)
+        _log(logging.WARNING, "nursery %s", event.how)
 
 
 def _worker_started(event: events.WorkerStarted) -> None:
-    _say_of_worker(event, "started")
+    _log_worker(event, "started")
 
 
-def _worker_died(event: events.WorkerDied) -> None:
-    if event.cause in events.ORDERLY_ENDS:
-        _say_of_worker(event, "ended: %s", event.cause, cause=event.cause)
+def _worker_died(event: events.WorkerExited) -> None:
+    if event.cause in events.NORMAL_EXITS:
+        _log_worker(event, "ended: %s", event.cause, cause=event.cause)
         return
     if not event.pid:
-        _say(logging.WARNING, "worker %d %s", event.number, event.how, worker=event.number, cause=event.cause)
+        _log(logging.WARNING, "worker %d %s", event.number, event.how, worker=event.number, cause=event.cause)
         return
     how = "crashed" if event.cause == "crash" else "killed"
     why = f": {event.how}" if event.cause == "crash" else ""
     after = "" if event.after is None else f" after {event.after:.2f}s"
     job, fields = _job_of(event)
-    _say_of_worker(
+    _log_worker(
         event, "%s: %s cause=%s%s%s", how, job or "no job", event.cause, after, why, cause=event.cause, **fields
     )
 
 
-def _worker_said(event: events.WorkerSaid) -> None:
+def _worker_output(event: events.WorkerOutput) -> None:
     if not event.number:
         for line in event.lines:
             logger.info("nursery %s: %s", event.stream, line)
         return
     job, fields = _job_of(event)
     for line in event.lines:
-        _say_of_worker(event, "%s%s: %s", event.stream, f" {job}" if job else "", line, stream=event.stream, **fields)
+        _log_worker(event, "%s%s: %s", event.stream, f" {job}" if job else "", line, stream=event.stream, **fields)
 
 
 def _jobs_claimed(event: events.JobsClaimed) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         for lease in event.leases:
-            _say_of(lease, logging.DEBUG, "attempt %d claimed under token %d", lease.attempt, lease.token)
+            _log_job(lease, logging.DEBUG, "attempt %d claimed under token %d", lease.attempt, lease.token)
 
 
 def _job_started(event: events.JobStarted) -> None:
     if logger.isEnabledFor(logging.DEBUG):
-        _say_of(
+        _log_job(
             event.lease, logging.DEBUG, "attempt %d started on pid %d", event.lease.attempt, event.pid, pid=event.pid
         )
 
@@ -200,36 +200,38 @@ def _jobs_settled(event: events.JobsSettled) -> None:
         # The hot path: batches of hundreds of successes, thousands of times a second.
         outcomes = [outcome for outcome in outcomes if outcome[1] is not success]
     for outcome in outcomes:
-        _say_outcome(outcome)
+        _log_outcome(outcome)
 
 
 def _leases_recovered(event: events.LeasesRecovered) -> None:
     for outcome in event.outcomes:
-        _say_outcome(outcome, "recovered: ")
+        _log_outcome(outcome, "recovered: ")
 
 
-def _say_outcome(outcome: Outcome, how: str = "") -> None:
+def _log_outcome(outcome: Outcome, how: str = "") -> None:
     lease, kind, failure = outcome.lease, outcome.kind, outcome.failure
     if failure is not None:
-        _say_failure(outcome, failure, how)
+        _log_failure(outcome, failure, how)
     elif kind is Kind.SUCCEEDED:
         took = "" if outcome.took is None else f" in {outcome.took:.3f}s"
-        _say_of(lease, logging.DEBUG, "%sattempt %d succeeded%s", how, lease.attempt, took)
+        _log_job(lease, logging.DEBUG, "%sattempt %d succeeded%s", how, lease.attempt, took)
     else:
         # Giving back is what every drain, every long job and every unknown handler does to many.
-        _say_of(lease, logging.INFO if how else logging.DEBUG, "%sgiven back, no retry counted%s", how, _again(outcome))
+        _log_job(
+            lease, logging.INFO if how else logging.DEBUG, "%sgiven back, no retry counted%s", how, _again(outcome)
+        )
 
 
-def _say_failure(outcome: Outcome, failure: Failure, how: str) -> None:
+def _log_failure(outcome: Outcome, failure: Failure, how: str) -> None:
     lease, cause, level = outcome.lease, failure.cause.value, logging.INFO
     if outcome.state is JobState.FAILED:
-        level, what = logging.WARNING, "failed for good" + ("; dead letter pending" if outcome.letter else "")
+        level, what = logging.WARNING, "failed for good" + ("; dead letter pending" if outcome.dead_letter else "")
     elif outcome.counted:
         what = f"retry {lease.attempt} of {lease.policy.max_retries} in {outcome.delay:.2f}s"
     else:
         what = f"no retry counted{_again(outcome)}"
     line = "%sattempt %d failed: cause=%s%s; %s"
-    _say_of(lease, level, line, how, lease.attempt, cause, _brief(failure), what, cause=cause)
+    _log_job(lease, level, line, how, lease.attempt, cause, _brief(failure), what, cause=cause)
 
 
 def _again(outcome: Outcome) -> str:
@@ -238,39 +240,39 @@ def _again(outcome: Outcome) -> str:
 
 def _jobs_stale(event: events.JobsStale) -> None:
     for lease in event.leases:
-        _say_of(lease, logging.WARNING, "stale %s under token %d: nothing changed", event.what, lease.token)
+        _log_job(lease, logging.WARNING, "stale %s under token %d: nothing changed", event.what, lease.token)
 
 
 def _jobs_locked(event: events.JobsLocked) -> None:
     line = "its row is locked by another session of the database: its outcome is kept, and settled once the row is free"
     for lease in event.leases:
-        _say_of(lease, logging.WARNING, line)
+        _log_job(lease, logging.WARNING, line)
 
 
 def _job_cancelled(event: events.JobCancelled) -> None:
-    _say_of(event.lease, logging.INFO, "cancelled; its worker (pid %d) is killed", event.pid, pid=event.pid)
+    _log_job(event.lease, logging.INFO, "cancelled; its worker (pid %d) is killed", event.pid, pid=event.pid)
 
 
-def _letters_published(event: events.LettersPublished) -> None:
+def _dead_letters_published(event: events.DeadLettersPublished) -> None:
     for id in event.ids:
-        _say(logging.INFO, "job=%d dead letter accepted by sink %s", id, event.sink, job=id, sink=event.sink)
+        _log(logging.INFO, "job=%d dead letter accepted by sink %s", id, event.sink, job=id, sink=event.sink)
 
 
-def _letters_stale(event: events.LettersStale) -> None:
+def _dead_letters_stale(event: events.DeadLettersStale) -> None:
     line = "job=%d dead letter for sink %s: stale %s, nothing changed"
     for id in event.ids:
-        _say(logging.WARNING, line, id, event.sink, event.what, job=id, sink=event.sink)
+        _log(logging.WARNING, line, id, event.sink, event.what, job=id, sink=event.sink)
 
 
 def _loop_gap(event: events.LoopGap) -> None:
-    _say(
+    _log(
         logging.WARNING, "the supervisor stood still for %.2fs: not counted for timeouts and heartbeats", event.seconds
     )
 
 
 def _clock_stepped(event: events.ClockStepped) -> None:
     where, when = ("forward", "earlier") if event.seconds > 0 else ("back", "later")
-    _say(
+    _log(
         logging.WARNING,
         "the clock was set %s by %s: jobs in backoff and delayed ones are due that much %s; running ones go on",
         *(where, format_duration(abs(event.seconds)), when),
@@ -278,29 +280,29 @@ def _clock_stepped(event: events.ClockStepped) -> None:
 
 
 def _prune_refused(event: events.PruneRefused) -> None:
-    _say(logging.ERROR, "what is past its retention stays in the store: %s", without_passwords(event.error))
+    _log(logging.ERROR, "what is past its retention stays in the store: %s", without_passwords(event.error))
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:
     restart = f"; need a restart: {', '.join(event.needs_restart)}" if event.needs_restart else ""
-    _say(logging.INFO, "config read again: %s%s", ", ".join(event.changed) or "nothing changed", restart)
+    _log(logging.INFO, "config read again: %s%s", ", ".join(event.changed) or "nothing changed", restart)
 
 
 def _config_refused(event: events.ConfigRefused) -> None:
     for error in event.errors:
-        _say(logging.ERROR, "config refused, the old one stays: %s", error)
+        _log(logging.ERROR, "config refused, the old one stays: %s", error)
 
 
 def _status_dumped(event: events.StatusDumped) -> None:
-    _say(logging.INFO, "status: %s", orjson.dumps(event.status, default=str).decode())
+    _log(logging.INFO, "status: %s", orjson.dumps(event.status, default=str).decode())
 
 
 def _dropped(event: events.Dropped) -> None:
-    _say(logging.WARNING, "%s overflowed: %d dropped", event.queue, event.number)
+    _log(logging.WARNING, "%s overflowed: %d dropped", event.queue, event.number)
 
 
-def _say_of(lease: Lease, level: int, message: str, *arguments: Any, **fields: Any) -> None:
-    _say(
+def _log_job(lease: Lease, level: int, message: str, *arguments: Any, **fields: Any) -> None:
+    _log(
         level,
         "job=%d handler=%s " + message,
         lease.id,
@@ -314,12 +316,12 @@ def _say_of(lease: Lease, level: int, message: str, *arguments: Any, **fields: A
     )
 
 
-def _say_of_worker(event: _OfWorker, message: str, *arguments: Any, **fields: Any) -> None:
+def _log_worker(event: _OfWorker, message: str, *arguments: Any, **fields: Any) -> None:
     line = "worker %d (pid %d) " + message
-    _say(logging.INFO, line, event.number, event.pid, *arguments, worker=event.number, pid=event.pid, **fields)
+    _log(logging.INFO, line, event.number, event.pid, *arguments, worker=event.number, pid=event.pid, **fields)
 
 
-def _job_of(event: events.WorkerDied | events.WorkerSaid) -> tuple[str, dict[str, Any]]:
+def _job_of(event: events.WorkerExited | events.WorkerOutput) -> tuple[str, dict[str, Any]]:
     if event.job_id is None:
         return "", {}
     if event.handler is None:
@@ -331,7 +333,7 @@ def _brief(failure: Failure) -> str:
     """The first line of what the exception said; all of it is in the job's record."""
     said = ": ".join(part for part in (failure.type, failure.message) if part)
     first = said.partition("\n")[0]
-    return f" {first[:_LONGEST]}" if first else ""
+    return f" {first[:_MAX_LINE]}" if first else ""
 
 
 def _times(held: int) -> str:

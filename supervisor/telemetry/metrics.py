@@ -71,12 +71,12 @@ class Metrics:
             events.JobsStale: self._jobs_stale,
             events.JobCancelled: self._job_cancelled,
             events.LeasesRecovered: self._leases_recovered,
-            events.QueuesSeen: self._queues_seen,
+            events.QueueDepths: self._queues_seen,
             events.WorkerStarted: self._worker_started,
-            events.WorkerDied: self._worker_died,
-            events.LettersPublished: self._letters_published,
-            events.LettersFailed: self._letters_failed,
-            events.LettersStale: self._letters_stale,
+            events.WorkerExited: self._worker_died,
+            events.DeadLettersPublished: self._dead_letters_published,
+            events.DeadLettersFailed: self._dead_letters_failed,
+            events.DeadLettersStale: self._dead_letters_stale,
             events.HookFailed: self._hook_failed,
             events.Dropped: self._dropped,
         }
@@ -192,24 +192,24 @@ class Metrics:
     def _job_cancelled(self, event: events.JobCancelled) -> None:
         self._jobs[JobState.CANCELLED] += 1
 
-    def _queues_seen(self, event: events.QueuesSeen) -> None:
+    def _queues_seen(self, event: events.QueueDepths) -> None:
         self._waiting = event.waiting
 
     def _worker_started(self, event: events.WorkerStarted) -> None:
         self._workers.add(event.pid)
 
-    def _worker_died(self, event: events.WorkerDied) -> None:
+    def _worker_died(self, event: events.WorkerExited) -> None:
         self._workers.discard(event.pid)
-        if event.cause not in events.ORDERLY_ENDS:
+        if event.cause not in events.NORMAL_EXITS:
             self._killed[event.cause] += 1
 
-    def _letters_published(self, event: events.LettersPublished) -> None:
+    def _dead_letters_published(self, event: events.DeadLettersPublished) -> None:
         self._published[event.sink] += len(event.ids)
 
-    def _letters_failed(self, event: events.LettersFailed) -> None:
+    def _dead_letters_failed(self, event: events.DeadLettersFailed) -> None:
         self._publish_failures[event.sink] += len(event.ids)
 
-    def _letters_stale(self, event: events.LettersStale) -> None:
+    def _dead_letters_stale(self, event: events.DeadLettersStale) -> None:
         self._stale += len(event.ids)
 
     def _hook_failed(self, event: events.HookFailed) -> None:

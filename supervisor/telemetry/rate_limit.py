@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-MOST_KEYS = 1000
+MAX_KEYS = 1000
 
 
 class Repeats:
@@ -15,14 +15,14 @@ class Repeats:
         self._every = every
         self._seen: dict[Hashable, tuple[float, int]] = {}
 
-    def let_through(self, key: Hashable) -> int | None:
+    def allow(self, key: Hashable) -> int | None:
         """None to keep silent; else how many times it was kept silent since it was last said."""
         now = self._clock()
         last, held = self._seen.get(key, (None, 0))
         if last is not None and now - last < self._every:
             self._seen[key] = (last, held + 1)
             return None
-        if len(self._seen) >= MOST_KEYS:
+        if len(self._seen) >= MAX_KEYS:
             self._seen.clear()
         self._seen[key] = (now, 0)
         return held

@@ -21,8 +21,8 @@ class WorkerEnds(NamedTuple):
     jobs: int
     outcomes: int
     permits: int
-    beat: int
-    life: int
+    heartbeat: int
+    parent_death: int
     stack: int
     stdout: int
     stderr: int
@@ -36,8 +36,8 @@ class SupervisorEnds(NamedTuple):
     outcomes: int
     permits_put: int
     permits: int
-    beat: int
-    life: int
+    heartbeat: int
+    parent_death: int
     stack: int
     stdout: int
     stderr: int
@@ -81,20 +81,27 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
         outcomes, their_outcomes = opened.pipe()
         their_permits, permits_put = opened.pipe()
         permits = opened.again(their_permits)
-        beat, their_beat = opened.pipe()
-        their_life, life = opened.pipe()
+        heartbeat, their_heartbeat = opened.pipe()
+        their_parent_death, parent_death = opened.pipe()
         stack, their_stack = opened.pipe()
         stdout, their_stdout = opened.pipe()
         stderr, their_stderr = opened.pipe()
     except OSError:
         opened.close()
         raise
-    for fd in (jobs, outcomes, permits_put, beat, stack, stdout, stderr, their_permits, their_beat):
+    for fd in (jobs, outcomes, permits_put, heartbeat, stack, stdout, stderr, their_permits, their_heartbeat):
         os.set_blocking(fd, False)
     return (
-        SupervisorEnds(jobs, outcomes, permits_put, permits, beat, life, stack, stdout, stderr),
+        SupervisorEnds(jobs, outcomes, permits_put, permits, heartbeat, parent_death, stack, stdout, stderr),
         WorkerEnds(
-            their_jobs, their_outcomes, their_permits, their_beat, their_life, their_stack, their_stdout, their_stderr
+            their_jobs,
+            their_outcomes,
+            their_permits,
+            their_heartbeat,
+            their_parent_death,
+            their_stack,
+            their_stdout,
+            their_stderr,
         ),
     )
 

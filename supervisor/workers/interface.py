@@ -28,7 +28,7 @@ class Reply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class ExitReport:
     """How a child ended. `peak_memory` is bytes; `stack` is the Python stack of a hung child if it was asked for.
 
     One that was never born has `pid` 0 and says why in `unborn`.
@@ -41,18 +41,18 @@ class Death:
     oom_suspected: bool = False
     stack: str | None = None
     stderr: str | None = None
-    unborn: str | None = None
+    start_error: str | None = None
 
     @property
     def how(self) -> str:
-        if self.unborn is not None:
-            return f"could not be started: {self.unborn}"
+        if self.start_error is not None:
+            return f"could not be started: {self.start_error}"
         if self.signal is not None:
             return f"killed by {self.signal}"
         return "status unknown" if self.exit_code is None else f"exited with status {self.exit_code}"
 
 
-class Child(Protocol):
+class WorkerProcess(Protocol):
     """One worker process, from the order to fork it until it is seen dead."""
 
     number: int
@@ -61,7 +61,7 @@ class Child(Protocol):
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         """Put one permit byte (`frame`, 0-255) per job, then the frame. Never blocks; a dead child is not an error here."""
 
-    def take_back(self) -> Mapping[int, int]:
+    def reclaim(self) -> Mapping[int, int]:
         """Take every permit that the worker has not taken yet; gives how many were taken back, by frame."""
 
     def untaken(self) -> int:
@@ -83,30 +83,30 @@ class Child(Protocol):
         """Resident bytes; None once it is gone."""
 
 
-class Listener(Protocol):
+class WorkerListener(Protocol):
     """What the children tell. `exited` may come first, `died` is the last word of a child; both after all its replies."""
 
-    def ready(self, child: Child) -> None: ...
-    def replied(self, child: Child, replies: Sequence[Reply]) -> None: ...
-    def beat(self, child: Child) -> None: ...
-    def said(self, child: Child | None, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+    def ready(self, process: WorkerProcess) -> None: ...
+    def replied(self, process: WorkerProcess, replies: Sequence[Reply]) -> None: ...
+    def heartbeat(self, process: WorkerProcess) -> None: ...
+    def output(self, process: WorkerProcess | None, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
         """What was written to "stdout" or "stderr", as lines; by the nursery's imports if `child` is None."""
 
-    def broke(self, child: Child, why: str) -> None:
+    def broke(self, process: WorkerProcess, why: str) -> None:
         """It wrote rubbish into its channel, or closed it; it is being killed."""
 
-    def exited(self, child: Child) -> None:
+    def exited(self, process: WorkerProcess) -> None:
         """It is dead, and is being reaped: what is known of its death follows."""
 
-    def died(self, child: Child, death: Death) -> None: ...
-    def nursery_died(self, pid: int, how: str) -> None:
+    def died(self, process: WorkerProcess, death: ExitReport) -> None: ...
+    def forkserver_exited(self, pid: int, how: str) -> None:
         """Its workers live on; a new nursery is being started by the children's side."""
 
-    def nursery_started(self, children: Children, pid: int, reports: Sequence[SourceReport]) -> None: ...
+    def forkserver_started(self, backend: WorkerBackend, pid: int, reports: Sequence[SourceReport]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class ChildOptions:
+class WorkerOptions:
     """What every worker is told at its birth; seconds and bytes. `plugins` are relative to `base`; `heartbeats` by handler
     go before what their @handler says. `variables` are added to the environment."""
 
@@ -122,13 +122,13 @@ class ChildOptions:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-class Children(Protocol):
+class WorkerBackend(Protocol):
     """The nursery and what it forks."""
 
     async def start(self) -> Sequence[SourceReport]:
         """Start the nursery; gives what it found once the plugins are imported."""
 
-    def fork(self, number: int) -> Child:
+    def fork(self, number: int) -> WorkerProcess:
         """Order a new worker at once; `ready`, or `died`, follows."""
 
     async def stop(self) -> None:

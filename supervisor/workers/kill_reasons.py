@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.jobs import Cause
 
 
-class Doom:
+class KillReason:
     """Why a worker is being killed: a cause to blame its running job with, or none if the job goes free."""
 
     __slots__ = ("cause", "message", "name")
@@ -16,18 +16,20 @@ class Doom:
         self.message = message
 
 
-def timed_out(timeout: float) -> Doom:
-    return Doom("timeout", Cause.TIMEOUT, f"still running after its timeout of {timeout:g}s; killed")
+def timed_out(timeout: float) -> KillReason:
+    return KillReason("timeout", Cause.TIMEOUT, f"still running after its timeout of {timeout:g}s; killed")
 
 
-def heartbeat_lost(age: float) -> Doom:
-    return Doom("heartbeat_lost", Cause.HEARTBEAT_LOST, f"no heartbeat for {age:.1f}s and no CPU time used; killed")
+def heartbeat_lost(age: float) -> KillReason:
+    return KillReason(
+        "heartbeat_lost", Cause.HEARTBEAT_LOST, f"no heartbeat for {age:.1f}s and no CPU time used; killed"
+    )
 
 
-def broken_channel(why: str) -> Doom:
-    return Doom("crash", Cause.CRASH, f"broke its channel: {why}; killed")
+def broken_channel(why: str) -> KillReason:
+    return KillReason("crash", Cause.CRASH, f"broke its channel: {why}; killed")
 
 
-SHUTDOWN = Doom("shutdown", None, "the supervisor is stopping")
-LINGERING = Doom("lingering", None, "it did not end after its last job")
-LEASE_LOST = Doom("lease_lost", None, "the lease passed to another owner")
+SHUTDOWN = KillReason("shutdown", None, "the supervisor is stopping")
+LINGERING = KillReason("lingering", None, "it did not end after its last job")
+LEASE_LOST = KillReason("lease_lost", None, "the lease passed to another owner")

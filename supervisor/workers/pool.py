@@ -11,13 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any, Protocol
 
-from supervisor.events import Bus, JobStarted, NurseryDied, NurseryStarted, WorkerDied, WorkerSaid, WorkerStarted
+from supervisor.events import (
+    Bus,
+    ForkserverExited,
+    ForkserverStarted,
+    JobStarted,
+    WorkerExited,
+    WorkerOutput,
+    WorkerStarted,
+)
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
 from supervisor.plugins.manager import SourceReport
-from supervisor.workers.interface import Child, Children, Death, Reply
-from supervisor.workers.kill_reasons import Doom, broken_channel
+from supervisor.workers.interface import ExitReport, Reply, WorkerBackend, WorkerProcess
+from supervisor.workers.kill_reasons import KillReason, broken_channel
 from supervisor.workers.run_times import RunTimes
-from supervisor.workers.slot import State, Worker
+from supervisor.workers.slot import State, WorkerSlot
 
 FRAME_SECONDS = 0.010
 FRAME_JOBS = 256
@@ -26,7 +34,7 @@ REFORK_DELAYS = (0.1, 30.0)
 FILL_AFTER = 0.050
 USEFUL_AFTER = 1.0
 REPLACE_EVERY = 5.0  # seconds
-WEIGH_EVERY = 0.020
+MEMORY_CHECK_INTERVAL = 0.020
 HOST = socket.gethostname()
 
 
@@ -53,7 +61,7 @@ class Timer(Protocol):
 class Pool:
     """Keeps `count` workers, each with at most about ten milliseconds of work, and replaces those that end."""
 
-    children: Children
+    backend: WorkerBackend
     listener: PoolListener
 
     def __init__(
@@ -63,7 +71,7 @@ class Pool:
         self.max_jobs = max_jobs
         self.max_memory = max_memory
         self.times = RunTimes()
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, WorkerSlot] = {}
         self.stopping = False
         self._opened = False
         self._bus = bus
@@ -74,11 +82,11 @@ class Pool:
         self._forgiven = False
         self._replaced_at = float("-inf")
         self._reforks: set[object] = set()  # a token for each place that waits for its delay
-        self._by_child: dict[int, Worker] = {}
+        self._by_child: dict[int, WorkerSlot] = {}
 
-    def open(self, children: Children, listener: PoolListener) -> None:
+    def open(self, backend: WorkerBackend, listener: PoolListener) -> None:
         """Fill the places with these children; the listener hears from now on."""
-        self.children, self.listener = children, listener
+        self.backend, self.listener = backend, listener
         self._opened = True
         self.fill()
 
@@ -102,9 +110,9 @@ class Pool:
 
     def _fork(self) -> None:
         self._last_number += 1
-        child = self.children.fork(self._last_number)
-        worker = Worker(self._last_number, child, self.children, self._timer.time())
-        self.workers[worker.number] = self._by_child[id(child)] = worker
+        process = self.backend.fork(self._last_number)
+        worker = WorkerSlot(self._last_number, process, self.backend, self._timer.time())
+        self.workers[worker.number] = self._by_child[id(process)] = worker
 
     def _fork_after_delay(self) -> None:
         """Children that die before they have been of any use are replaced with growing delays; the delay grows once for
@@ -128,16 +136,16 @@ class Pool:
     def _forget_delays(self) -> None:
         self._refork_delay, self._delay_stands_until, self._forgiven = 0.0, 0.0, False
 
-    def retire(self, worker: Worker) -> None:
+    def retire(self, worker: WorkerSlot) -> None:
         """Let it finish the job it runs, give back the rest, and end it in good order; its place is filled at once."""
         worker.state, worker.retired_at = State.RETIRING, self._timer.time()
-        self._give_back(worker)
-        worker.child.retire()
+        self._reclaim(worker)
+        worker.process.retire()
 
     def replace(self, pid: int) -> bool:
         """Retire this worker, which lives but can't do its work, for one that may; False if that was done with another just
         now: where none can, they must not be started again and again, and those there are serve what they can."""
-        worker = next((w for w in self.workers.values() if w.child.pid == pid and w.state is State.READY), None)
+        worker = next((w for w in self.workers.values() if w.process.pid == pid and w.state is State.READY), None)
         if worker is None:
             return True
         if self._timer.time() - self._replaced_at < REPLACE_EVERY:
@@ -147,17 +155,17 @@ class Pool:
         self.fill()
         return True
 
-    def renew(self, children: Children) -> Children:
+    def renew(self, backend: WorkerBackend) -> WorkerBackend:
         """Replace every worker by one of these `children`; gives the old ones, to be stopped once their workers are gone. If
         they are the same, with a new nursery, those not born yet are its own, and stay.
 
         What made workers of the old ones die says nothing of these: no place waits for a delay any longer.
         """
-        old, self.children = self.children, children
+        old, self.backend = self.backend, backend
         self._reforks.clear()
         self._forget_delays()
         for worker in list(self.workers.values()):
-            newest = worker.children is children and worker.child.pid is None
+            newest = worker.backend is backend and worker.process.pid is None
             if worker.state in (State.STARTING, State.READY) and not newest:
                 self.retire(worker)
         self.fill()
@@ -165,7 +173,7 @@ class Pool:
 
     # work
 
-    def open_workers(self) -> list[Worker]:
+    def open_workers(self) -> list[WorkerSlot]:
         """Ready workers that can take another frame now, idle ones first."""
         ready = [w for w in self.workers.values() if w.state is State.READY and not w.gone and self._has_room(w)]
         ready.sort(key=_load)
@@ -177,7 +185,7 @@ class Pool:
     def ready_count(self) -> int:
         return sum(1 for w in self.workers.values() if w.state is State.READY)
 
-    def _has_room(self, worker: Worker) -> bool:
+    def _has_room(self, worker: WorkerSlot) -> bool:
         sent = worker.sent
         if not sent:
             return not self._spent(worker)
@@ -186,10 +194,10 @@ class Pool:
         known = self.times.of(sent[0].handler)
         return known is not None and known * len(sent) < FRAME_SECONDS / 2
 
-    def _spent(self, worker: Worker) -> bool:
+    def _spent(self, worker: WorkerSlot) -> bool:
         return self.max_jobs is not None and worker.done + len(worker.sent) >= self.max_jobs
 
-    def frame_for(self, worker: Worker, in_turn: Iterator[Lease], most: int) -> list[Lease]:
+    def frame_for(self, worker: WorkerSlot, in_turn: Iterator[Lease], most: int) -> list[Lease]:
         """About ten milliseconds of work by what each handler has been taking; one job where that is unknown or long.
 
         Hot path: takes no job more than it gives.
@@ -209,52 +217,52 @@ class Pool:
                 break
         return frame
 
-    def send(self, worker: Worker, leases: Sequence[Lease]) -> None:
+    def send(self, worker: WorkerSlot, leases: Sequence[Lease]) -> None:
         worker.send(leases, self._timer.time())
 
     def release_unstarted(self) -> None:
         """Take every unstarted job back from every worker."""
         for worker in self.workers.values():
-            self._give_back(worker)
+            self._reclaim(worker)
 
-    def _give_back(self, worker: Worker) -> None:
-        back = worker.take_back() if worker.sent else []
+    def _reclaim(self, worker: WorkerSlot) -> None:
+        back = worker.reclaim() if worker.sent else []
         if back:
             self.listener.unstarted(back)
 
-    def has_begun(self, worker: Worker) -> bool:
+    def has_begun(self, worker: WorkerSlot) -> bool:
         """Whether it runs a job; what it has not started goes elsewhere, since only then this can be told."""
-        self._give_back(worker)
+        self._reclaim(worker)
         return bool(worker.sent)
 
-    def release_captives(self, worker: Worker) -> None:
+    def reclaim_blocked(self, worker: WorkerSlot) -> None:
         """Its running job turned out long: the jobs behind it go elsewhere."""
         current = worker.current
         if current is not None:
             self.times.at_least(current.handler, self._timer.time() - worker.started)
-        self._give_back(worker)
+        self._reclaim(worker)
 
-    def condemn(self, worker: Worker, doom: Doom, *, with_stack: bool = False) -> None:
+    def kill(self, worker: WorkerSlot, reason: KillReason, *, with_stack: bool = False) -> None:
         """Kill for cause: unstarted jobs are taken back and replies read first; if that settles the running job, it lives."""
         was_due = worker.current
-        self._give_back(worker)
-        if doom.cause is Cause.TIMEOUT and worker.current is not was_due:  # it had not begun
+        self._reclaim(worker)
+        if reason.cause is Cause.TIMEOUT and worker.current is not was_due:  # it had not begun
             return
         was_running = worker.current
-        worker.child.drain()
+        worker.process.drain()
         if worker.current is not was_running:
             return
-        worker.kill(doom, with_stack=with_stack)
+        worker.kill(reason, with_stack=with_stack)
         # A child of many gigabytes takes the kernel long to tear down; its place must not wait for that.
         self._timer.call_later(FILL_AFTER, self.fill)
 
-    def holder(self, job_id: int) -> Worker | None:
+    def holder(self, job_id: int) -> WorkerSlot | None:
         for worker in self.workers.values():
             if any(lease.id == job_id for lease in worker.sent):
                 return worker
         return None
 
-    def running(self, seconds: float = 0.0) -> Iterable[tuple[Worker, Lease]]:
+    def running(self, seconds: float = 0.0) -> Iterable[tuple[WorkerSlot, Lease]]:
         """The job that each worker runs, if it has for so long."""
         since = self._timer.time() - seconds
         for worker in self.workers.values():
@@ -269,36 +277,36 @@ class Pool:
             if worker.state in (State.STARTING, State.READY):
                 self.retire(worker)
 
-    def kill_all(self, doom: Doom) -> None:
+    def kill_all(self, reason: KillReason) -> None:
         self.stopping = True
         for worker in self.workers.values():
-            self._give_back(worker)
-            worker.child.drain()
-            worker.kill(doom)
+            self._reclaim(worker)
+            worker.process.drain()
+            worker.kill(reason)
 
     # what the children tell (port.Listener)
 
-    def ready(self, child: Child) -> None:
-        worker = self._by_child.get(id(child))
-        if worker is None or child.pid is None:
+    def ready(self, process: WorkerProcess) -> None:
+        worker = self._by_child.get(id(process))
+        if worker is None or process.pid is None:
             return
-        worker.started = worker.beat_at = self._timer.time()
+        worker.started = worker.heartbeat_at = self._timer.time()
         self._timer.call_later(USEFUL_AFTER, self._was_useful, worker)
         if self.max_memory is not None:
-            worker.memory_at_start = child.memory()
+            worker.memory_at_start = process.memory()
         worker.came_up = True
         if worker.state is State.STARTING:
             worker.state = State.READY
-        self._bus.emit(WorkerStarted(worker.number, child.pid))
+        self._bus.emit(WorkerStarted(worker.number, process.pid))
         self.listener.changed()
 
-    def _was_useful(self, worker: Worker) -> None:
+    def _was_useful(self, worker: WorkerSlot) -> None:
         if worker.number in self.workers:
             self._forget_delays()
 
-    def replied(self, child: Child, replies: Sequence[Reply]) -> None:
+    def replied(self, process: WorkerProcess, replies: Sequence[Reply]) -> None:
         """Hot path: plain on purpose."""
-        worker = self._by_child.get(id(child))
+        worker = self._by_child.get(id(process))
         if worker is None:
             return
         now = self._timer.time()
@@ -310,13 +318,13 @@ class Pool:
             good += 1
         leases = [sent.popleft() for _ in range(good)]
         if good < len(replies):
-            self.broke(child, f"a reply for job {replies[good].job_id}, which it does not run")
+            self.broke(process, f"a reply for job {replies[good].job_id}, which it does not run")
         worker.settled(leases)
-        worker.started = worker.beat_at = worker.retired_at = now
+        worker.started = worker.heartbeat_at = worker.retired_at = now
         if leases:
             replies = replies[:good]
             self._learn(leases, replies)
-            self.listener.ended(_outcomes(leases, replies, child.pid))
+            self.listener.ended(_outcomes(leases, replies, process.pid))
         self._recycle(worker)
         self.listener.changed()
 
@@ -327,64 +335,66 @@ class Pool:
             self.times.learn(handler, [reply[2] for reply in replies[start:end]])
             start = end
 
-    def _recycle(self, worker: Worker) -> None:
+    def _recycle(self, worker: WorkerSlot) -> None:
         if worker.state is not State.READY:
             return
         if (not worker.sent and self._spent(worker)) or self._too_big(worker):
             self.retire(worker)
             self.fill()
 
-    def _too_big(self, worker: Worker) -> bool:
+    def _too_big(self, worker: WorkerSlot) -> bool:
         """Past the limit, and grown: a worker that was born past it would only be replaced by one of the same size. One that
         is kept busy with quick jobs is never seen empty, and is weighed now and then: that costs more than such a job."""
-        if self.max_memory is None or (worker.sent and self._timer.time() < worker.weighed_at + WEIGH_EVERY):
+        if self.max_memory is None or (
+            worker.sent and self._timer.time() < worker.memory_checked_at + MEMORY_CHECK_INTERVAL
+        ):
             return False
-        worker.weighed_at = self._timer.time()
-        size = worker.child.memory()
+        worker.memory_checked_at = self._timer.time()
+        size = worker.process.memory()
         return size is not None and size > self.max_memory and size > (worker.memory_at_start or 0) * 1.1
 
-    def beat(self, child: Child) -> None:
-        worker = self._by_child.get(id(child))
-        if worker is not None and worker.doomed is None:  # asking for its stack may wake one that hung
-            worker.beat_at = self._timer.time()
+    def heartbeat(self, process: WorkerProcess) -> None:
+        worker = self._by_child.get(id(process))
+        if worker is not None and worker.kill_reason is None:  # asking for its stack may wake one that hung
+            worker.heartbeat_at = self._timer.time()
 
-    def said(self, child: Child | None, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
-        worker = self._by_child.get(id(child)) if child is not None else None
-        if worker is None or child is None or child.pid is None:
-            self._bus.emit(WorkerSaid(0, 0, stream, job_id, lines))
+    def output(self, process: WorkerProcess | None, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+        worker = self._by_child.get(id(process)) if process is not None else None
+        if worker is None or process is None or process.pid is None:
+            self._bus.emit(WorkerOutput(0, 0, stream, job_id, lines))
         else:
             current = worker.current
             handler = current.handler if current is not None and current.id == job_id else None
-            self._bus.emit(WorkerSaid(worker.number, child.pid, stream, job_id, lines, handler))
+            self._bus.emit(WorkerOutput(worker.number, process.pid, stream, job_id, lines, handler))
 
-    def broke(self, child: Child, why: str) -> None:
-        worker = self._by_child.get(id(child))
+    def broke(self, process: WorkerProcess, why: str) -> None:
+        worker = self._by_child.get(id(process))
         if worker is not None:
             worker.kill(broken_channel(why))
 
-    def exited(self, child: Child) -> None:
+    def exited(self, process: WorkerProcess) -> None:
         """The place of one that died at a job, or for a reason once it was up, is filled at once: neither waits for the nursery
         to reap it."""
-        worker = self._by_child.get(id(child))
+        worker = self._by_child.get(id(process))
         if worker is None:
             return
         worker.gone = True
         if not worker.came_up:
             return
-        self._give_back(worker)
-        if worker.doomed is not None or (worker.sent and worker.permits > 0):
+        self._reclaim(worker)
+        if worker.kill_reason is not None or (worker.sent and worker.permits > 0):
             worker.state = State.DYING
             self.fill()
 
-    def died(self, child: Child, death: Death) -> None:
+    def died(self, process: WorkerProcess, death: ExitReport) -> None:
         """Exactly the job that was running is blamed; those sent and not started are dispatched again, unharmed."""
-        worker = self._by_child.pop(id(child), None)
+        worker = self._by_child.pop(id(process), None)
         if worker is None:
             return
         del self.workers[worker.number]
-        self._give_back(worker)
+        self._reclaim(worker)
         culprit = worker.sent.popleft() if worker.sent and worker.permits > 0 else None
-        doom = worker.doomed
+        reason = worker.kill_reason
         if culprit is None and self._was_useless(worker):
             self._fork_after_delay()
         else:
@@ -392,13 +402,13 @@ class Pool:
         if worker.sent:
             self.listener.unstarted(list(worker.sent))
         if culprit is not None:
-            self.listener.ended([self._blamed(culprit, doom, death, self._timer.time() - worker.started, worker)])
-        in_order = worker.state is State.RETIRING and (death.exit_code == 0 or death.unborn is not None)
-        name = doom.name if doom else ("stopped" if in_order else "crash")
-        self._tell_death(worker, death, name, culprit)
+            self.listener.ended([self._blamed(culprit, reason, death, self._timer.time() - worker.started, worker)])
+        in_order = worker.state is State.RETIRING and (death.exit_code == 0 or death.start_error is not None)
+        name = reason.name if reason else ("stopped" if in_order else "crash")
+        self._emit_exit(worker, death, name, culprit)
         self.listener.changed()
 
-    def _was_useless(self, worker: Worker) -> bool:
+    def _was_useless(self, worker: WorkerSlot) -> bool:
         """It never got ready, whatever it was killed for; or it died right after that with nothing done, and was not the first."""
         if not worker.came_up:
             return worker.state is not State.RETIRING
@@ -408,24 +418,26 @@ class Pool:
         forgiven, self._forgiven = self._forgiven, self._forgiven or short
         return short and forgiven
 
-    def _tell_death(self, worker: Worker, death: Death, cause: str, culprit: Lease | None) -> None:
+    def _emit_exit(self, worker: WorkerSlot, death: ExitReport, cause: str, culprit: Lease | None) -> None:
         job = (culprit.id, culprit.handler, self._timer.time() - worker.started) if culprit else (None, None, None)
-        self._bus.emit(WorkerDied(worker.number, death.pid, cause, death.how, *job))
+        self._bus.emit(WorkerExited(worker.number, death.pid, cause, death.how, *job))
 
-    def _blamed(self, lease: Lease, doom: Doom | None, death: Death, ran: float, worker: Worker) -> Outcome:
-        if doom is not None and doom.cause is None:
+    def _blamed(
+        self, lease: Lease, reason: KillReason | None, death: ExitReport, ran: float, worker: WorkerSlot
+    ) -> Outcome:
+        if reason is not None and reason.cause is None:
             return Outcome(lease, Kind.RELEASED, took=ran)
-        cause = doom.cause if doom is not None and doom.cause is not None else Cause.CRASH
+        cause = reason.cause if reason is not None and reason.cause is not None else Cause.CRASH
         failure = Failure(
             cause,
             type={Cause.TIMEOUT: "Timeout", Cause.HEARTBEAT_LOST: "HeartbeatLost"}.get(cause, "WorkerCrashed"),
-            message=doom.message if doom is not None else f"its worker {'was ' if death.signal else ''}{death.how}",
+            message=reason.message if reason is not None else f"its worker {'was ' if death.signal else ''}{death.how}",
             attempt=lease.attempt,
             exit_code=death.exit_code,
             signal=death.signal,
             peak_memory=death.peak_memory,
             oom_suspected=death.oom_suspected,
-            heartbeat_age=max(0.0, self._timer.time() - worker.beat_at),
+            heartbeat_age=max(0.0, self._timer.time() - worker.heartbeat_at),
             stack=death.stack,
             stderr=death.stderr,
             host=HOST,
@@ -433,26 +445,26 @@ class Pool:
         )
         return Outcome(lease, Kind.FAILED, took=ran, failure=failure)
 
-    def nursery_died(self, pid: int, how: str) -> None:
-        self._bus.emit(NurseryDied(pid, how))
+    def forkserver_exited(self, pid: int, how: str) -> None:
+        self._bus.emit(ForkserverExited(pid, how))
 
-    def nursery_started(self, children: Children, pid: int, reports: Sequence[SourceReport]) -> None:
+    def forkserver_started(self, backend: WorkerBackend, pid: int, reports: Sequence[SourceReport]) -> None:
         """Only what the serving one found counts; another may be tried by a reload, or end with its last workers."""
-        self._bus.emit(NurseryStarted(pid))
-        if self._opened and children is self.children:
+        self._bus.emit(ForkserverStarted(pid))
+        if self._opened and backend is self.backend:
             self.listener.reported(reports)
 
-    def note_started(self, worker: Worker) -> None:
+    def note_started(self, worker: WorkerSlot) -> None:
         """Say once of a running job that it has started."""
         lease = worker.current
-        if lease is None or lease is worker.reported or worker.child.pid is None:
+        if lease is None or lease is worker.reported or worker.process.pid is None:
             return
         if worker.has_taken():
             worker.reported = lease
-            self._bus.emit(JobStarted(lease, worker.child.pid))
+            self._bus.emit(JobStarted(lease, worker.process.pid))
 
 
-def _load(worker: Worker) -> int:
+def _load(worker: WorkerSlot) -> int:
     return len(worker.sent)
 
 

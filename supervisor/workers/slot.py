@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from supervisor.jobs import Lease
-from supervisor.workers.interface import Child, Children
-from supervisor.workers.kill_reasons import Doom
+from supervisor.workers.interface import WorkerBackend, WorkerProcess
+from supervisor.workers.kill_reasons import KillReason
 
 
 class State(Enum):
@@ -18,35 +18,35 @@ class State(Enum):
     DYING = "dying"
 
 
-class Worker:
+class WorkerSlot:
     """One place in the pool, and the child that fills it now."""
 
     __slots__ = (
         "_frames",
-        "beat_at",
+        "backend",
         "came_up",
-        "child",
-        "children",
         "done",
-        "doomed",
         "frame",
         "gone",
+        "heartbeat_at",
+        "kill_reason",
         "memory_at_start",
+        "memory_checked_at",
         "number",
         "permits",
+        "process",
         "reported",
         "retired_at",
         "retries",
         "sent",
         "started",
         "state",
-        "weighed_at",
     )  # fmt: skip
 
-    def __init__(self, number: int, child: Child, children: Children, now: float) -> None:
+    def __init__(self, number: int, process: WorkerProcess, backend: WorkerBackend, now: float) -> None:
         self.number = number
-        self.child = child
-        self.children = children
+        self.process = process
+        self.backend = backend
         self.state = State.STARTING
         self.sent: deque[Lease] = deque()  # in order; the first is running if its permit is taken
         self._frames: deque[list[int]] = deque()  # [frame, jobs of it without a reply]
@@ -54,15 +54,15 @@ class Worker:
         self.permits = 0  # put, less taken back, less replies read
         self.retries = 0  # of the jobs sent
         self.started = now  # since when the first job may be running
-        self.beat_at = now
+        self.heartbeat_at = now
         self.retired_at = now  # or when it last answered after that
         self.done = 0
-        self.doomed: Doom | None = None
+        self.kill_reason: KillReason | None = None
         self.came_up = False  # it has said that it is ready
         self.gone = False  # dead, and not yet reaped
         self.reported: Lease | None = None
         self.memory_at_start: int | None = None
-        self.weighed_at = now
+        self.memory_checked_at = now
 
     @property
     def current(self) -> Lease | None:
@@ -70,7 +70,7 @@ class Worker:
 
     def has_taken(self) -> bool:
         """Whether it runs a job, or has run one whose outcome is not read yet."""
-        return self.child.untaken() < self.permits
+        return self.process.untaken() < self.permits
 
     def deadline(self) -> float | None:
         """Monotonic time at which the running job's timeout ends."""
@@ -87,7 +87,7 @@ class Worker:
         self._frames.append([self.frame, len(leases)])
         self.permits += len(leases)
         self.retries += _retries(leases)
-        self.child.send(self.frame, leases)
+        self.process.send(self.frame, leases)
 
     def settled(self, leases: Sequence[Lease]) -> None:
         """The first jobs, which were these, were replied to."""
@@ -105,9 +105,9 @@ class Worker:
             if not head[1]:
                 frames.popleft()
 
-    def take_back(self) -> list[Lease]:
+    def reclaim(self) -> list[Lease]:
         """The jobs that this worker has not started and now never will, in order."""
-        taken = self.child.take_back()
+        taken = self.process.reclaim()
         if not taken:
             return []
         back: list[Lease] = []
@@ -123,12 +123,12 @@ class Worker:
         self.retries = _retries(kept)
         return back
 
-    def kill(self, doom: Doom, *, with_stack: bool = False) -> None:
+    def kill(self, reason: KillReason, *, with_stack: bool = False) -> None:
         """What it is killed for is told when it is seen dead. The first reason stands, and so does a death of its own."""
         if self.state is not State.DYING:
-            self.doomed = doom
+            self.kill_reason = reason
         self.state = State.DYING
-        self.child.kill(with_stack=with_stack)
+        self.process.kill(with_stack=with_stack)
 
 
 def _retries(leases: Iterable[Lease]) -> int:

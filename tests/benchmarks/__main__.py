@@ -39,12 +39,12 @@ OTHERS = {"pebble": "Pebble"}
 def main(words: Sequence[str]) -> int:
     options = _options(words)
     names = None if options.peers is None else {name for name in options.peers.split(",") if name != "none"}
-    unknown = sorted(names - {*OTHERS, *(peer.name for peer in PEERS)}) if names else []
-    if strangers := [name for name in options.rows if name not in ROWS]:
-        print(f"no benchmark {', '.join(strangers)}; expected some of {', '.join(ROWS)}", file=sys.stderr)
+    strangers = sorted(names - {*OTHERS, *(peer.name for peer in PEERS)}) if names else []
+    if unknown := [name for name in options.rows if name not in ROWS]:
+        print(f"no benchmark {', '.join(unknown)}; expected some of {', '.join(ROWS)}", file=sys.stderr)
         return 2
-    if unknown:
-        print(f"no peer {', '.join(unknown)}; expected some of {_peers()}, or none", file=sys.stderr)
+    if strangers:
+        print(f"no peer {', '.join(strangers)}; expected some of {_peers()}, or none", file=sys.stderr)
         return 2
     run = Run(1 if options.quick else options.rounds, names, options.quick)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers and workers are stopped on the way out

@@ -46,11 +46,11 @@ def work(jobs: int, started: int) -> None:
         os.write(started, b"%d" % time.time_ns())
 
 
-def forked(life: Callable[[], None]) -> int:
+def forked(parent_death: Callable[[], None]) -> int:
     pid = os.fork()
     if not pid:
         try:
-            life()
+            parent_death()
         finally:
             os._exit(1)
     return pid
@@ -66,7 +66,7 @@ def main(folder: str) -> list[float]:
     bell.bind(f"{folder}/bell")
     (to_do, jobs), (stamps, started) = os.pipe(), os.pipe()
     others = [forked(lambda: supervise(path, bell, jobs)), forked(lambda: work(to_do, started))]
-    client, mouth = connect(path), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    client, sender = connect(path), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     waits, chance = [], random.Random(int(JOBS))
     try:
         for number in range(int(JOBS)):
@@ -74,7 +74,7 @@ def main(folder: str) -> list[float]:
             client.execute("begin immediate")
             client.execute("insert into jobs(payload) values (?)", (json.dumps({"n": number}),))
             client.execute("commit")
-            mouth.sendto(b"!", f"{folder}/bell")
+            sender.sendto(b"!", f"{folder}/bell")
             waits.append((int(os.read(stamps, 64)) - before) / 1e6)
             time.sleep(chance.uniform(0.0, float(PAUSE)))
     finally:

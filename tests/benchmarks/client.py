@@ -13,7 +13,7 @@ from typing import Any
 from tests.benchmarks.peers.base import Code, Enqueuer, Payload, Task
 
 
-class Verbs:
+class OperatorChanges:
     def __init__(self, jobs: Enqueuer) -> None:
         self.jobs = jobs
 
@@ -63,7 +63,7 @@ def main(module: str) -> None:
     questions, sys.stdin = sys.stdin, io.StringIO()
     try:
         code: Code = importlib.import_module(f"tests.benchmarks.peers.{module}")
-        verbs = Verbs(code.connect())
+        verbs = OperatorChanges(code.connect())
     except Exception as problem:
         traceback.print_exc()
         _answer(answers, {"problem": f"{type(problem).__name__}: {problem}"})

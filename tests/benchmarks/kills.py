@@ -85,9 +85,9 @@ def all_killed(peer: Peer) -> Mapping[str, float]:
                 client.enqueue("sleep", stamps.payload(job, seconds=FOR_EVER))
             for job in jobs:
                 stamps.wait_for(job)
-            doomed = [one for process in processes for one in tree(process.pid)]
-            kill(doomed)
-            until(lambda: not any(map(_lives, doomed)), "the end of all processes")
+            dying = [one for process in processes for one in tree(process.pid)]
+            kill(dying)
+            until(lambda: not any(map(_lives, dying)), "the end of all processes")
         before = time.time_ns()
         with place.workers():
             return {AGAIN.name: (max(_bounded(stamps, job, 2) for job in jobs) - before) / 1e6}

@@ -20,7 +20,7 @@ import psutil
 from tests.benchmarks import servers
 from tests.benchmarks.peers.base import Payload, Peer, Place, Settings, Task
 from tests.benchmarks.runs import Absent
-from tests.benchmarks.waiting import PATIENCE, until
+from tests.benchmarks.waiting import TIMEOUT, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,16 +47,14 @@ class Stamps:
             times.setdefault(id, []).append(at)
         return times
 
-    def wait(self, count: int, patience: float = PATIENCE, every: float = 0.001) -> None:
+    def wait(self, count: int, timeout: float = TIMEOUT, every: float = 0.001) -> None:
         """Until so many lines are there; looks `every` so many seconds."""
-        until(
-            lambda: self.file.read_bytes().count(b"\n") >= count, f"{count} jobs in {self.file.name}", patience, every
-        )
+        until(lambda: self.file.read_bytes().count(b"\n") >= count, f"{count} jobs in {self.file.name}", timeout, every)
 
-    def wait_for(self, id: object, patience: float = PATIENCE) -> int:
+    def wait_for(self, id: object, timeout: float = TIMEOUT) -> int:
         """Until a job has started; when that was, in ns."""
         wanted = str(id)
-        until(lambda: wanted in self.times(), f"the start of job {wanted}", patience)
+        until(lambda: wanted in self.times(), f"the start of job {wanted}", timeout)
         return self.times()[wanted][0]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from supervisor import retry
 from supervisor.jobs import Backoff, Cause, Failure, Kind, Lease, Outcome, Policy
-from supervisor.stores.protocol import EnqueueRow, Take
+from supervisor.stores.protocol import ClaimRequest, EnqueueRow
 from supervisor.stores.sqlite.store import SqliteStore
 
 BATCH = 100_000
@@ -53,7 +53,7 @@ def claim(store: SqliteStore, count: int) -> list[Lease]:
     """What the fetcher does in one transaction: see `supervisor/engine/fetcher.py`."""
     with store.transaction():
         store.look(None, 1000)
-        leases = store.claim([Take(QUEUE, count, count, count, 100)], TTL, lambda handler, queue: _POLICY)
+        leases = store.claim([ClaimRequest(QUEUE, count, count, count, 100)], TTL, lambda handler, queue: _POLICY)
     if len(leases) != count:
         raise RuntimeError(f"{len(leases)} jobs claimed instead of {count}")
     return leases
@@ -61,10 +61,10 @@ def claim(store: SqliteStore, count: int) -> list[Lease]:
 
 def succeed(store: SqliteStore, leases: list[Lease]) -> None:
     store.settle(
-        [retry.decide(Outcome(lease, Kind.SUCCEEDED, took=0.001), lambda: 0.0, letters=False) for lease in leases]
+        [retry.decide(Outcome(lease, Kind.SUCCEEDED, took=0.001), lambda: 0.0, dead_letters=False) for lease in leases]
     )
 
 
 def _failed(lease: Lease) -> Outcome:
     failure = Failure(Cause.EXCEPTION, type="ValueError", message="not this time", traceback=_TRACEBACK)
-    return retry.decide(Outcome(lease, Kind.FAILED, took=0.001, failure=failure), lambda: 0.0, letters=False)
+    return retry.decide(Outcome(lease, Kind.FAILED, took=0.001, failure=failure), lambda: 0.0, dead_letters=False)

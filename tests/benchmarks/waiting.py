@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
-def until(fact: Callable[[], bool], what: str, patience: float = PATIENCE, every: float = 0.001) -> None:
-    deadline = time.monotonic() + patience
+def until(fact: Callable[[], bool], what: str, timeout: float = TIMEOUT, every: float = 0.001) -> None:
+    deadline = time.monotonic() + timeout
     while not fact():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {patience:g}s: {what}")
+            raise TimeoutError(f"not within {timeout:g}s: {what}")
         time.sleep(every)

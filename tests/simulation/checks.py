@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.engine.watchdog import GAP
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
-from supervisor.stores.protocol import Letter
-from supervisor.workers.kill_reasons import Doom
+from supervisor.stores.protocol import DeadLetter
+from supervisor.workers.kill_reasons import KillReason
 from tests.simulation.promises import holds
 from tests.simulation.turns import Turns
 
@@ -35,12 +35,12 @@ class Run:
     id: int
     token: int
     owner: int
-    child: int
+    process: int
     since: float
     timeout: float | None
     stood: float  # seconds its owner had stood still by then
     end: str | None = None
-    doom: Doom | None = None  # what its child was killed for
+    reason: KillReason | None = None  # what its child was killed for
     settled: bool = False
 
 
@@ -81,7 +81,7 @@ class Checks:
         self.records[record.id] = record
         self.count["jobs"] += 1
 
-    def started(self, owner: Owner, child: int, lease: Lease) -> Run:
+    def started(self, owner: Owner, process: int, lease: Lease) -> Run:
         record = self.records[lease.id]
         key = (lease.id, lease.token)
         holds(key not in self.runs, "started twice under one lease:", lease)
@@ -89,24 +89,24 @@ class Checks:
         for other in record.runs:
             running = other.end is None
             holds(not running or other.token in record.lost, "runs twice at once:", lease, other, record)
-        run = Run(*key, owner.number, child, self._world.clock.now, lease.policy.timeout, owner.stood)
+        run = Run(*key, owner.number, process, self._world.clock.now, lease.policy.timeout, owner.stood)
         self.runs[key] = run
         record.runs.append(run)
         self.count["runs"] += 1
         return run
 
-    def killed(self, owner: Owner, run: Run, doom: Doom, silent: bool) -> None:
-        run.doom = doom
+    def killed(self, owner: Owner, run: Run, reason: KillReason, silent: bool) -> None:
+        run.reason = reason
         ran = self._world.clock.now - run.since - (owner.stood - run.stood)
         undisturbed = owner.excused_until < run.since
-        if doom.cause is Cause.TIMEOUT:
+        if reason.cause is Cause.TIMEOUT:
             assert run.timeout is not None
-            least = run.timeout - (SLOW if undisturbed else GAP + self._world.pace.watch)
+            least = run.timeout - (SLOW if undisturbed else GAP + self._world.intervals.watch)
             holds(ran > least, f"killed after {ran:g}s:", run)
             holds(ran < run.timeout + LATE or not undisturbed, f"killed {ran - run.timeout:g}s too late:", run)
-        elif doom.cause is Cause.HEARTBEAT_LOST:
+        elif reason.cause is Cause.HEARTBEAT_LOST:
             holds(silent or not undisturbed, "killed although its heart beat:", run)
-        self.count[f"killed: {doom.name}"] += 1
+        self.count[f"killed: {reason.name}"] += 1
 
     def committed(self, owner: Owner, done: Sequence[tuple[str, Any, Any]]) -> None:
         self.count["commits"] += 1
@@ -157,7 +157,7 @@ class Checks:
         elif cause in CUT_SHORT:
             holds(run and run.end == "cut", "blamed for an end that was not its own:", outcome, run)
             expected = (
-                run.doom.cause if run and run.doom else cause
+                run.reason.cause if run and run.reason else cause
             )  # it died of itself, perhaps while it was to be killed
             holds(cause is expected, "blamed for another reason:", outcome, run)
         elif cause in ENDS:
@@ -180,9 +180,9 @@ class Checks:
             holds(unheard or self._world.may_lose_leases(record.owner), "a live lease was taken over:", outcome, record)
             run = self.runs.get((record.id, record.token))
             if outcome.counted or outcome.state is JobState.FAILED:
-                lapsed_often = self._world.lapses[record.id] >= 2
+                lapsed_often = self._world.expired_count[record.id] >= 2
                 holds(run or lapsed_often, "counted although it was never started:", outcome, record)
-            self._world.lapses[record.id] = 0 if outcome.failure else self._world.lapses[record.id] + 1
+            self._world.expired_count[record.id] = 0 if outcome.failure else self._world.expired_count[record.id] + 1
             record.lost.add(record.token)
             self._moves(record, outcome)
             self.count["recovered"] += 1
@@ -202,15 +202,17 @@ class Checks:
         record.since, record.delayed = self._world.clock.now, outcome.delay > 0
         self.count[record.state] += record.state in TERMINAL
 
-    def _dead_letters(self, owner: Owner, arguments: Any, letters: Sequence[Letter]) -> None:
-        for letter in letters:
-            holds(self.records[letter.id].state == "failed", "a letter of a job that has not failed:", letter.id)
+    def _claim_dead_letters(self, owner: Owner, arguments: Any, dead_letters: Sequence[DeadLetter]) -> None:
+        for dead_letter in dead_letters:
+            holds(
+                self.records[dead_letter.id].state == "failed", "a letter of a job that has not failed:", dead_letter.id
+            )
 
-    def _accepted(self, owner: Owner, arguments: Any, stale: Sequence[int]) -> None:
-        letters, sink, _ = arguments
-        for letter in letters:
-            known = letter.id in self._world.taken[sink] or sink in letter.accepted
-            holds(known or letter.id in stale, "accepted by a sink that has it not:", letter.id, sink)
+    def _mark_accepted(self, owner: Owner, arguments: Any, stale: Sequence[int]) -> None:
+        dead_letters, sink, _ = arguments
+        for dead_letter in dead_letters:
+            known = dead_letter.id in self._world.taken[sink] or sink in dead_letter.accepted
+            holds(known or dead_letter.id in stale, "accepted by a sink that has it not:", dead_letter.id, sink)
 
     def operated(self, verb: str, changed: Sequence[int]) -> None:
         for id in changed:
@@ -269,9 +271,9 @@ class Checks:
     def no_job_runs_too_long(self) -> None:
         """Neither past its timeout, nor without its lease."""
         for owner in self._world.owners:
-            for child in owner.children:
-                if child.run is not None and owner.alive and not owner.frozen:
-                    self._may_run(owner, child.run)
+            for process in owner.backend:
+                if process.run is not None and owner.alive and not owner.frozen:
+                    self._may_run(owner, process.run)
 
     def _may_run(self, owner: Owner, run: Run) -> None:
         now = self._world.clock.now
@@ -288,7 +290,7 @@ class Checks:
             for worker in owner.pool.workers.values() if owner.started else ():
                 key = (owner.number, worker.number)
                 idle = worker.state.name == "READY" and not worker.sent
-                if fresh is None or not idle or not worker.child.up:
+                if fresh is None or not idle or not worker.process.up:
                     self._stuck.pop(key, None)
                     continue
                 done, job, looks = self._stuck.get(key, (worker.done, fresh, 0))

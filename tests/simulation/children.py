@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Lease
 from supervisor.plugins.manager import SourceReport
-from supervisor.workers.interface import Death
+from supervisor.workers.interface import ExitReport
 from tests.simulation.checks import Run
 from tests.unit.fakes import FakeChild
 
@@ -56,8 +56,8 @@ class SimulatedChild(FakeChild):
             self.owner.among_children(0.0001, self.perish, "signal", "SIGKILL")
         self.owner.among_children(self.world.hesitation(), self.look)
 
-    def take_back(self) -> Mapping[int, int]:
-        taken = super().take_back()
+    def reclaim(self) -> Mapping[int, int]:
+        taken = super().reclaim()
         if self.retired:
             self.owner.among_children(0.0, self.look)
         return taken
@@ -65,7 +65,7 @@ class SimulatedChild(FakeChild):
     def kill(self, *, with_stack: bool = False) -> None:
         super().kill(with_stack=with_stack)
         if self.run is not None:
-            self.world.checks.killed(self.owner, self.run, self.listener._by_child[id(self)].doomed, self.silent)  # type: ignore[attr-defined]
+            self.world.checks.killed(self.owner, self.run, self.listener._by_child[id(self)].kill_reason, self.silent)  # type: ignore[attr-defined]
         self.stop_running("cut")
         late = self.world.random.random() < 0.02
         self.owner.after(self.world.random.uniform(0.5, 3.0) if late else 0.003, self.perish, "signal", "SIGKILL")
@@ -130,7 +130,7 @@ class SimulatedChild(FakeChild):
 
     def tell_death(self, how: str, value: Any) -> None:
         self.owner.listened.discard(self)
-        self.listener.died(self, Death(self.pid or 0, **{how: value}))
+        self.listener.died(self, ExitReport(self.pid or 0, **{how: value}))
 
     def vanish(self) -> None:
         """With its owner: nobody is told."""
@@ -151,10 +151,10 @@ class SimulatedChildren:
         return ()
 
     def fork(self, number: int) -> SimulatedChild:
-        child = SimulatedChild(number, self.owner)
-        self.owner.listened.add(child)
-        self.owner.children.append(child)
-        return child
+        process = SimulatedChild(number, self.owner)
+        self.owner.listened.add(process)
+        self.owner.backend.append(process)
+        return process
 
     async def stop(self) -> None:
         pass

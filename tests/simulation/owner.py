@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from supervisor.config.settings import Settings
-from supervisor.dead_letters.publisher import DeadLetters
-from supervisor.dead_letters.sink_runner import Outlet
+from supervisor.dead_letters.publisher import DeadLetterPublisher
+from supervisor.dead_letters.sink_runner import SinkRunner
 from supervisor.engine.coordinator import Engine
 from supervisor.engine.store_writer import Work, Writer
 from supervisor.events import Bus
@@ -42,7 +42,7 @@ class Owner:
         self.stood = 0.0
         self._frozen_at = 0.0
         self.excused_until = 0.0
-        self.children: list[SimulatedChild] = []
+        self.backend: list[SimulatedChild] = []
         self.listened: set[SimulatedChild] = set()
         self._late: list[Callable[[], None]] = []
         self._late_children: list[Callable[[], None]] = []
@@ -55,8 +55,10 @@ class Owner:
     @property
     def well(self) -> bool:
         """Nothing keeps it from working."""
-        away = self.world.clock.now < self.store.away_until + 5.0
-        return self.alive and self.started and not (self.frozen or self.ending or away or self.writer.away)
+        unavailable = self.world.clock.now < self.store.away_until + 5.0
+        return (
+            self.alive and self.started and not (self.frozen or self.ending or unavailable or self.writer.unavailable)
+        )
 
     # time
 
@@ -108,22 +110,22 @@ class Owner:
 
     def _begin(self) -> None:
         self.stop, self.forced = asyncio.Event(), asyncio.Event()
-        self._living = self.loop.create_task(self._live())
+        self._living = self.loop.create_task(self._run())
         self._living.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self.loop.faults.append(task.exception())  # type: ignore[arg-type]
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         world = self.world
         self.bus = Bus()
         workers = self.settings.workers
         self.pool = Pool(workers.count, self.bus, self.loop, max_jobs=workers.max_jobs)
-        self.writer = Writer(self.store, self.loop, self.bus, lambda writer: Hand(writer, self))  # type: ignore[arg-type]
+        self.writer = Writer(self.store, self.loop, self.bus, lambda writer: Executor(writer, self))  # type: ignore[arg-type]
         self.engine = Engine(
             self.store, self.pool, self.settings, self._reports(), self.bus, self.loop, self.writer,  # type: ignore[arg-type]
-            random=world.random.random, wall=world.clock.wall, suspended=lambda: 0.0, pace=world.pace,
+            random=world.random.random, wall=world.clock.wall, suspended=lambda: 0.0, intervals=world.intervals,
         )  # fmt: skip
         taken_back = self.engine.unstarted
 
@@ -132,15 +134,15 @@ class Owner:
             taken_back(leases)
 
         self.engine.unstarted = unstarted  # type: ignore[method-assign]
-        outlets = [Outlet(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
-        self.letters = DeadLetters(self.writer, outlets, self.bus, self.loop, world.pace)
-        self.engine.on_letter = self.letters.look
-        self.letters.on_quiet = self.engine.changes.set
+        runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
+        self.dead_letters = DeadLetterPublisher(self.writer, runners, self.bus, self.loop, world.intervals)
+        self.engine.on_dead_letter = self.dead_letters.look
+        self.dead_letters.on_quiet = self.engine.changes.set
         await self.engine.recover()
         self.engine.serve(SimulatedChildren(self))
-        self.letters.look()
+        self.dead_letters.look()
         self.started = True
-        ticking, beating = self.loop.create_task(self._tick()), self.loop.create_task(self._beat())
+        ticking, beating = self.loop.create_task(self._every_period()), self.loop.create_task(self._beat())
         await self.stop.wait()
         await self._end()
         ticking.cancel()
@@ -151,7 +153,7 @@ class Owner:
     def _reports(self) -> list[SourceReport]:
         return [SourceReport("work.py", tuple(HandlerInfo(name, {}, "work.py", 1) for name in self.world.handlers))]
 
-    async def _tick(self) -> None:
+    async def _every_period(self) -> None:
         while True:
             await asyncio.sleep(self.world.next_tick())
             self.engine.tick("draining" if self.ending else "running")
@@ -159,19 +161,19 @@ class Owner:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self.settings.workers.heartbeat)
-            for child in self.children:
-                if child.alive and child.up and not child.silent and child in self.listened:
-                    self.pool.beat(child)
-            self.children = [child for child in self.children if child in self.listened or child.run]
+            for process in self.backend:
+                if process.alive and process.up and not process.silent and process in self.listened:
+                    self.pool.heartbeat(process)
+            self.backend = [process for process in self.backend if process in self.listened or process.run]
 
     async def _end(self) -> None:
         self.ending = True
         await self.engine.drain(self.settings.shutdown.grace, self.forced)
-        flushed = await _patiently(self.engine.settle_all(), 5.0)
+        flushed = await _wait_for(self.engine.settle_all(), 5.0)
         if flushed and not self.forced.is_set():
-            await _patiently(self.letters.settle_down(), 2.0)
-        await _patiently(self.letters.stop(), 5.0)
-        await _patiently(self.letters.close(), 5.0)
+            await _wait_for(self.dead_letters.settle_down(), 2.0)
+        await _wait_for(self.dead_letters.stop(), 5.0)
+        await _wait_for(self.dead_letters.close(), 5.0)
 
     def ask_to_end(self) -> None:
         self.soon((self.forced if self.ending else self.stop).set)
@@ -192,8 +194,8 @@ class Owner:
     def vanish(self) -> None:
         """kill -9: nothing of it goes on, and its children die with it."""
         self.alive = self.frozen = False
-        for child in self.children:
-            child.vanish()
+        for process in self.backend:
+            process.vanish()
         self.loop.forget()
 
     def check(self) -> None:
@@ -208,12 +210,12 @@ class Owner:
         if engine._checking_after_gap or engine.committer.overfull or engine.watchdog.late():
             return
         idle = [worker.number for worker in self.pool.open_workers() if not worker.sent]
-        fresh = any(lane.fresh for lane in engine.fetcher._lanes.values())
+        fresh = any(buffer.fresh for buffer in engine.fetcher._buffers.values())
         holds(not idle or not fresh, "jobs are held beside idle workers:", self, idle)
 
     def books_agree(self) -> None:
         """What is held here is either waiting in a lane, at a worker, or on its way into the store."""
-        held = [lease for lane in self.engine.fetcher._lanes.values() for lease in lane.everything()]
+        held = [lease for buffer in self.engine.fetcher._buffers.values() for lease in buffer.everything()]
         holds(len(held) == len(self.engine.fetcher), "the fetcher counts", len(self.engine.fetcher), "holds", len(held))
         sent = [lease for worker in self.pool.workers.values() for lease in worker.sent]
         keys = [(lease.id, lease.token) for lease in [*held, *sent]]
@@ -232,7 +234,7 @@ class Owner:
         holds(len(engine._tasks) < 10, "tasks are left:", self, len(engine._tasks))
 
 
-class Hand:
+class Executor:
     """The writer's thread: it takes time, and stops with its owner."""
 
     def __init__(self, writer: Writer, owner: Owner) -> None:
@@ -242,7 +244,7 @@ class Hand:
         self._busy = False
 
     def start(self) -> None:
-        self._owner.hand = self  # type: ignore[attr-defined]
+        self._owner.executor = self  # type: ignore[attr-defined]
 
     def is_alive(self) -> bool:
         return self._alive
@@ -278,9 +280,9 @@ class Sink:
         self._owner = owner
         self._name = name
 
-    def publish(self, letters: Any) -> set[int]:
+    def publish(self, dead_letters: Any) -> set[int]:
         world = self._owner.world
-        ids = [letter["id"] for letter in letters]
+        ids = [dead_letter["id"] for dead_letter in dead_letters]
         for id in ids:
             holds(world.checks.records[id].state == "failed", "published although it has not failed:", id)
         lot = world.random.random() if world.stormy else 1.0
@@ -328,7 +330,7 @@ class Caller:
             answer.set_result(result)
 
 
-async def _patiently(work: Any, seconds: float) -> bool:
+async def _wait_for(work: Any, seconds: float) -> bool:
     task = asyncio.ensure_future(work)
     await asyncio.wait((task,), timeout=seconds)
     if task.done():

@@ -50,10 +50,10 @@ class InFile:
 
 def _vanish(store: Any) -> None:
     """What the kernel does to a process that is killed: its descriptors are closed, and nothing is said."""
-    bells = store.bells
-    if bells._socket is not None:
-        bells._socket.close()
-    if bells._lock is not None:
-        os.close(bells._lock)
-    bells._socket = bells._lock = bells._owner = None
+    notifier = store.notifier
+    if notifier._socket is not None:
+        notifier._socket.close()
+    if notifier._lock is not None:
+        os.close(notifier._lock)
+    notifier._socket = notifier._lock = notifier._owner = None
     store.close()

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Cause, Outcome
-from supervisor.stores.protocol import RowRefused, StoreAway
+from supervisor.stores.protocol import RowRefused, StoreUnavailable
 
 if TYPE_CHECKING:
     from tests.simulation.owner import Owner
 
 BELL = 1
-WATCHED = ("claim", "settle", "recover", "dead_letters", "accepted")
+WATCHED = ("claim", "settle", "recover", "claim_dead_letters", "mark_accepted")
 
 
 class FaultyStore:
@@ -48,7 +48,7 @@ class FaultyStore:
         if self._fails_in is not None:
             self._fails_in -= 1
             if self._fails_in < 0:
-                raise StoreAway("simulated: failed half way")
+                raise StoreUnavailable("simulated: failed half way")
 
     def _refuse(self, outcomes: Sequence[Outcome]) -> None:
         cursed = self._owner.world.cursed
@@ -63,19 +63,19 @@ class FaultyStore:
         odds = world.odds
         self._done.clear()
         if world.clock.now < self.away_until or lot < odds.refused:
-            raise StoreAway("simulated: away")
+            raise StoreUnavailable("simulated: away")
         self._fails_in = world.random.randint(0, 2) if lot < odds.half_way else None
         try:
             with self._inner.transaction(single=single):
                 yield
                 if self._fails_in is not None:
-                    raise StoreAway("simulated: failed at its end")
+                    raise StoreUnavailable("simulated: failed at its end")
         finally:
             self._fails_in = None
         self._tell_checks()
         if odds.half_way <= lot < odds.lost:
             world.checks.unanswered(self._done)
-            raise StoreAway("simulated: the answer was lost")
+            raise StoreUnavailable("simulated: the answer was lost")
 
     def _tell_checks(self) -> None:
         """What they find must not pass for a refusal of the store."""
@@ -87,11 +87,11 @@ class FaultyStore:
 
     # bells ring through the world
 
-    def bell(self) -> int:
+    def notification_fd(self) -> int:
         return BELL
 
-    def hush(self) -> None:
+    def clear_notifications(self) -> None:
         pass
 
-    def ring(self) -> None:
-        self._owner.world.ring(but=self._owner)
+    def notify(self) -> None:
+        self._owner.world.notify(but=self._owner)

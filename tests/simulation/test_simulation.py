@@ -31,7 +31,7 @@ def seeds(kind: str, count: int) -> list[int]:
 def claims_overlap(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every other history, one job is so many that another claim is begun while one is under way."""
     if seed % 2:
-        monkeypatch.setattr(fetcher, "CLAIM_MOST", 1)
+        monkeypatch.setattr(fetcher, "MAX_CLAIM", 1)
 
 
 @pytest.mark.parametrize("seed", seeds("sparse", ceil(HOURS / SPARSE)))

@@ -27,9 +27,9 @@ class Turns:
 
     def dispatched(self, owner: Owner, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            lane = owner.engine.fetcher._lanes.get(lease.queue)
-            if lane is not None:
-                self._dispatched(owner, lease, lane)
+            buffer = owner.engine.fetcher._buffers.get(lease.queue)
+            if buffer is not None:
+                self._dispatched(owner, lease, buffer)
 
     def taken_back(self, owner: Owner, leases: Sequence[Lease]) -> None:
         """Unstarted: what was paid for them is paid back."""
@@ -38,29 +38,29 @@ class Turns:
             key = owner.number, lease.queue
             if (lease.id, lease.token) in self._paid and key in self._credit:
                 self._paid.remove((lease.id, lease.token))
-                lane, credit = self._credit[key]
-                self._credit[key] = lane, min(Fraction(owner.settings.retry_for(lease.queue).burst), credit + 1)
+                buffer, tokens = self._credit[key]
+                self._credit[key] = buffer, min(Fraction(owner.settings.retry_for(lease.queue).burst), tokens + 1)
 
-    def _dispatched(self, owner: Owner, lease: Lease, lane: Any) -> None:
+    def _dispatched(self, owner: Owner, lease: Lease, buffer: Any) -> None:
         retry = owner.settings.retry_for(lease.queue)
-        of, credit = self._credit.get((owner.number, lease.queue), (lane, Fraction(retry.burst)))
-        if of is not lane:  # the settings were read again
-            credit = Fraction(retry.burst)
+        of, tokens = self._credit.get((owner.number, lease.queue), (buffer, Fraction(retry.burst)))
+        if of is not buffer:  # the settings were read again
+            tokens = Fraction(retry.burst)
         if lease.tier == Tier.RETRY:
             self._passed.pop((lease.id, lease.token), None)
             self._paid.discard((lease.id, lease.token))
-            if lane.fresh or lane.fresh_in_store > 0:
+            if buffer.fresh or buffer.fresh_in_store > 0:
                 self._paid.add((lease.id, lease.token))
-                credit -= 1
-                holds(credit >= 0, "retries took more than their share:", owner, lease)
+                tokens -= 1
+                holds(tokens >= 0, "retries took more than their share:", owner, lease)
         elif (lease.id, lease.token) in self._again:
             self._again.remove((lease.id, lease.token))
-        elif lane.retries and lease.priority < retry.urgent and not self._limited(owner):
-            first = lane.retries[0]
+        elif buffer.retries and lease.priority < retry.urgent and not self._limited(owner):
+            first = buffer.retries[0]
             self._passed[first.id, first.token] += 1
             most = ceil(1 / retry.fetch_ratio) + 1
             holds(self._passed[first.id, first.token] <= most, "a retry was passed over again and again:", owner, first)
-        self._credit[owner.number, lease.queue] = lane, min(Fraction(retry.burst), credit + retry.fetch_ratio)
+        self._credit[owner.number, lease.queue] = buffer, min(Fraction(retry.burst), tokens + retry.fetch_ratio)
 
     def _limited(self, owner: Owner) -> bool:
         """By `retry.max_in_flight`."""

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from supervisor.config.settings import Settings
-from supervisor.engine.poll_intervals import USUAL, Pace
+from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.jobs import Lease
 from supervisor.stores.protocol import EnqueueRow
 from tests.simulation.checks import TERMINAL, Checks, Record
@@ -27,7 +27,7 @@ from tests.simulation.promises import Broken
 HANDLERS = ("fast", "slow", "flaky", "crash", "hang", "spin", "doomed", "picky")
 STRANGE = "nobody"
 QUEUES = ("a", "b")
-SPARSE = Pace(poll=120.0, letters=120.0, watch=60.0)
+SPARSE = PollIntervals(poll=120.0, dead_letters=120.0, watch=60.0)
 CALM = 12 * 3600.0
 REMEMBERED = 80
 
@@ -52,14 +52,14 @@ class World:
         self.end = self.clock.now + hours * 3600.0
         self.dense = hours <= 1.0
         self.longest_tick = 1.0 if self.dense else 100.0
-        self.pace = USUAL if self.dense else SPARSE
+        self.intervals = USUAL if self.dense else SPARSE
         self.odds = Odds()
         self.stormy = True
         self.handlers = HANDLERS
         self.taken: dict[str, set[int]] = {name: set() for name in ("first", "second")[: self.random.randint(1, 2)]}
         self.cursed: set[int] = set()
         self.paused: set[str] = set()
-        self.lapses: Counter[int] = Counter()
+        self.expired_count: Counter[int] = Counter()
         self.checks = Checks(self)
         self.shelf = shelf(self.clock.wall)
         self.client = self.shelf.open()
@@ -146,7 +146,7 @@ class World:
             self.checks.left_in_good_order(owner)
         self.after(0.0, owner.vanish)
 
-    def ring(self, but: Owner | None = None) -> None:
+    def notify(self, but: Owner | None = None) -> None:
         """Some rings are lost."""
         for owner in self.owners:
             if owner is not but and self.random.random() < (0.9 if self.stormy else 1.0):
@@ -209,8 +209,8 @@ class World:
             if owner.loop.faults:
                 owner.check()
             owner.hands_out()
-            if owner.alive and hasattr(owner, "hand"):
-                owner.hand.look()
+            if owner.alive and hasattr(owner, "executor"):
+                owner.executor.look()
         else:
             when = agenda[0][0] if agenda else None
             if soonest is not None and (when is None or soonest < when):
@@ -250,7 +250,7 @@ class World:
             self.checks.accepted_job(Record(id, row.handler, row.queue, most, self.clock.now, delayed))
             if self.stormy and self.random.random() < 0.005:
                 self.cursed.add(id)
-        self.ring()
+        self.notify()
 
     # faults
 
@@ -345,9 +345,9 @@ class World:
 
     def kill_child(self) -> None:
         owner = self._any_owner()
-        children = [child for child in owner.children if child.alive] if owner else []
-        if children:
-            self.random.choice(children).perish("signal", "SIGKILL")
+        backend = [process for process in owner.backend if process.alive] if owner else []
+        if backend:
+            self.random.choice(backend).perish("signal", "SIGKILL")
 
     def resize(self) -> None:
         owner = self._any_owner()
@@ -366,15 +366,15 @@ class World:
         changed, _ = getattr(self.client, verb)(ids)
         self.checks.operated(verb, changed)
         for id in changed:
-            self.lapses[id] = 0
-        self.ring()
+            self.expired_count[id] = 0
+        self.notify()
 
     def pause(self) -> None:
         queue = self.random.choice(QUEUES)
         paused = self.random.random() < 0.4
         self.client.pause(queue, paused)
         (self.paused.add if paused else self.paused.discard)(queue)
-        self.ring()
+        self.notify()
 
     def change_weather(self) -> None:
         self.stormy = not self.stormy

@@ -14,10 +14,10 @@ from typing import Any
 import orjson
 
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy, Tier
-from supervisor.stores.protocol import EnqueueRow, Lapsed, Letter, Retention, Take, Waiting
+from supervisor.stores.protocol import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Retention, Waiting
 
 SCHEDULED, READY, IN_FLIGHT = JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT
-Verdict = tuple[list[int], list[int]]
+OperatorResult = tuple[list[int], list[int]]
 """The ids that were changed, and those that were refused."""
 
 
@@ -48,14 +48,14 @@ class ModelJob:
     started_at: int | None = None
     finished_at: int | None = None
     retries: int = 0
-    lapses: int = 0
+    expired_count: int = 0
     result: str | None = None
     errors: list[tuple[int, str]] = field(default_factory=list)
-    letter: ModelLetter | None = None
+    dead_letter: ModelLetter | None = None
 
     @property
-    def letter_state(self) -> str | None:
-        return self.letter.state if self.letter else None
+    def dead_letter_state(self) -> str | None:
+        return self.dead_letter.state if self.dead_letter else None
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -79,7 +79,7 @@ class ModelJob:
             "attempt": self.retries + 1, "retries": self.retries, "max_retries": max_retries,
             "due_at": iso(self.due_at), "created_at": iso(self.created_at), "started_at": iso(self.started_at),
             "finished_at": iso(self.finished_at), "result": self.result and orjson.loads(self.result), "headers": {},
-            "errors": self.errors, "dead_letter": self.letter_state,
+            "errors": self.errors, "dead_letter": self.dead_letter_state,
         }  # fmt: skip
 
 
@@ -123,17 +123,17 @@ class Model:
             self.jobs[id].state = READY
         return len(due)
 
-    def claim(self, owner: str, takes: Sequence[Take], ttl: float) -> list[Lease]:
+    def claim(self, owner: str, takes: Sequence[ClaimRequest], ttl: float) -> list[Lease]:
         return [self._claimed(job, owner, ttl) for take in takes for job in self._chosen(take)]
 
-    def _chosen(self, take: Take) -> list[ModelJob]:
+    def _chosen(self, take: ClaimRequest) -> list[ModelJob]:
         if take.queue in self.paused:
             return []
         line = sorted(self.those(READY, queue=take.queue), key=lambda job: job.place)
         fresh = [job for job in line if job.tier is Tier.FRESH]
         urgent = [job for job in fresh if job.row.priority >= take.urgent]
         others = [job for job in fresh if job.row.priority < take.urgent]
-        retries = [job for job in line if job.tier is Tier.RETRY][: take.retries_most]
+        retries = [job for job in line if job.tier is Tier.RETRY][: take.max_retries_claimed]
         chosen = urgent[: take.limit]
         first = retries[: min(take.retries_first, take.limit - len(chosen))]
         return [*chosen, *first, *others, *retries[len(first) :]][: take.limit]
@@ -167,9 +167,9 @@ class Model:
         recovered, failure = outcome.seen is not None, outcome.failure
         job.state, job.owner, job.result = outcome.state, None, outcome.result
         if outcome.kind is Kind.RELEASED and outcome.took is None:
-            job.lapses += recovered
+            job.expired_count += recovered
         elif failure is None or failure.cause is not Cause.LEASE_EXPIRED:
-            job.lapses = 0
+            job.expired_count = 0
         if not recovered:
             job.settled = job.token
         if failure is not None:
@@ -182,8 +182,8 @@ class Model:
             job.due_at = self.after(outcome.delay)
         if outcome.counted:
             job.retries, job.tier, job.age = job.retries + 1, Tier.RETRY, job.due_at
-        if outcome.letter:
-            job.letter = ModelLetter(self.now, token=job.letter.token + 1 if job.letter else 0)
+        if outcome.dead_letter:
+            job.dead_letter = ModelLetter(self.now, token=job.dead_letter.token + 1 if job.dead_letter else 0)
         return True
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
@@ -198,13 +198,13 @@ class Model:
     def held(self, owner: str) -> list[tuple[int, int]]:
         return [(job.id, job.token) for job in self.those(IN_FLIGHT) if job.owner == owner]
 
-    def lapsed(self, owner: str) -> list[Lapsed]:
+    def expired_leases(self, owner: str) -> list[ExpiredLease]:
         return [
-            Lapsed(
+            ExpiredLease(
                 _light(job.lease()),
                 job.deadline,
                 job.started_at is not None,
-                job.lapses,
+                job.expired_count,
                 job.owner,
                 job.owner in self.gone,
             )
@@ -217,57 +217,61 @@ class Model:
 
     # dead letters
 
-    def may_offer(self, letters: Sequence[Letter], limit: int) -> bool:
+    def may_offer(self, dead_letters: Sequence[DeadLetter], limit: int) -> bool:
         """Pending ones that nobody publishes now, oldest first. One whose claimer is gone may be offered before its time."""
-        given = [letter.id for letter in letters]
-        pending = {job.id: job.letter for job in self.jobs.values() if job.letter and job.letter.state == "pending"}
+        given = [dead_letter.id for dead_letter in dead_letters]
+        pending = {
+            job.id: job.dead_letter
+            for job in self.jobs.values()
+            if job.dead_letter and job.dead_letter.state == "pending"
+        }
         due = [id for _, id in sorted((it.due_at, id) for id, it in pending.items() if it.due_at <= self.now)]
         early = {id for id in given if id in pending and id not in due and pending[id].owner in self.gone}
         return [id for id in given if id not in early] == due[: limit - len(early)]
 
-    def claim_letters(self, owner: str, letters: Sequence[Letter], ttl: float) -> list[tuple[Any, ...]]:
+    def claim_letters(self, owner: str, dead_letters: Sequence[DeadLetter], ttl: float) -> list[tuple[Any, ...]]:
         """(id, token, tries, accepted) of each."""
         claimed = []
-        for id in [letter.id for letter in letters]:
-            letter = self.jobs[id].letter
-            assert letter is not None
-            letter.token, letter.tries = letter.token + 1, letter.tries + 1
-            letter.owner, letter.due_at = owner, self.after(ttl)
-            claimed.append((id, letter.token, letter.tries, letter.accepted))
+        for id in [dead_letter.id for dead_letter in dead_letters]:
+            dead_letter = self.jobs[id].dead_letter
+            assert dead_letter is not None
+            dead_letter.token, dead_letter.tries = dead_letter.token + 1, dead_letter.tries + 1
+            dead_letter.owner, dead_letter.due_at = owner, self.after(ttl)
+            claimed.append((id, dead_letter.token, dead_letter.tries, dead_letter.accepted))
         return claimed
 
-    def accepted(self, letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
-        for letter in self._claimed_letters(letters):
-            letter.accepted |= {sink}
-            if wanted <= letter.accepted:
-                letter.state = "delivered"
-        return self._stale_letters(letters)
+    def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
+        for dead_letter in self._claimed_letters(dead_letters):
+            dead_letter.accepted |= {sink}
+            if wanted <= dead_letter.accepted:
+                dead_letter.state = "delivered"
+        return self._stale_letters(dead_letters)
 
-    def postpone(self, letters: Sequence[Letter], delay: float) -> list[int]:
-        for letter in self._claimed_letters(letters):
-            letter.due_at = self.after(delay)
-        return self._stale_letters(letters)
+    def postpone(self, dead_letters: Sequence[DeadLetter], delay: float) -> list[int]:
+        for dead_letter in self._claimed_letters(dead_letters):
+            dead_letter.due_at = self.after(delay)
+        return self._stale_letters(dead_letters)
 
-    def _claimed_letters(self, letters: Sequence[Letter]) -> list[ModelLetter]:
-        return [mine for it in letters if (mine := self._claimed_letter(it))]
+    def _claimed_letters(self, dead_letters: Sequence[DeadLetter]) -> list[ModelLetter]:
+        return [mine for it in dead_letters if (mine := self._claimed_letter(it))]
 
-    def _stale_letters(self, letters: Sequence[Letter]) -> list[int]:
-        return [it.id for it in letters if not self._claimed_letter(it)]
+    def _stale_letters(self, dead_letters: Sequence[DeadLetter]) -> list[int]:
+        return [it.id for it in dead_letters if not self._claimed_letter(it)]
 
-    def _claimed_letter(self, letter: Letter) -> ModelLetter | None:
-        job = self.jobs.get(letter.id)
-        mine = job.letter if job else None
-        return mine if mine and mine.state and mine.token == letter.token else None
+    def _claimed_letter(self, dead_letter: DeadLetter) -> ModelLetter | None:
+        job = self.jobs.get(dead_letter.id)
+        mine = job.dead_letter if job else None
+        return mine if mine and mine.state and mine.token == dead_letter.token else None
 
     # the operator's verbs
 
-    def cancel(self, ids: Iterable[int]) -> Verdict:
+    def cancel(self, ids: Iterable[int]) -> OperatorResult:
         def cancel(job: ModelJob) -> None:
             job.state, job.owner, job.finished_at, job.token = JobState.CANCELLED, None, self.now, job.token + 1
 
         return self._do(ids, lambda job: not job.state.terminal, cancel)
 
-    def retry(self, ids: Iterable[int]) -> Verdict:
+    def retry(self, ids: Iterable[int]) -> OperatorResult:
         def retry(job: ModelJob) -> None:
             if job.state.terminal:
                 self._redrive(job)
@@ -278,22 +282,24 @@ class Model:
 
         return self._do(ids, lambda job: job.state is SCHEDULED or self._may_redrive(job, False), retry)
 
-    def redrive(self, ids: Iterable[int] | None, force: bool = False) -> Verdict:
+    def redrive(self, ids: Iterable[int] | None, force: bool = False) -> OperatorResult:
         return self._do(self._dead() if ids is None else ids, lambda job: self._may_redrive(job, force), self._redrive)
 
-    def delete(self, ids: Iterable[int], force: bool = False) -> Verdict:
+    def delete(self, ids: Iterable[int], force: bool = False) -> OperatorResult:
         def may_delete(job: ModelJob) -> bool:
-            return job.state is not IN_FLIGHT and (force or job.letter_state != "pending")
+            return job.state is not IN_FLIGHT and (force or job.dead_letter_state != "pending")
 
         return self._do(ids, may_delete, lambda job: self.forget([job.id]))
 
-    def purge(self, force: bool = False) -> Verdict:
+    def purge(self, force: bool = False) -> OperatorResult:
         return self.delete(self._dead(), force)
 
     def pause(self, queue: str, paused: bool) -> None:
         (self.paused.add if paused else self.paused.discard)(queue)
 
-    def _do(self, ids: Iterable[int], may: Callable[[ModelJob], bool], change: Callable[[ModelJob], None]) -> Verdict:
+    def _do(
+        self, ids: Iterable[int], may: Callable[[ModelJob], bool], change: Callable[[ModelJob], None]
+    ) -> OperatorResult:
         asked = list(dict.fromkeys(ids))
         done = [id for id in asked if id in self.jobs and may(self.jobs[id])]
         for id in done:
@@ -301,17 +307,17 @@ class Model:
         return done, [id for id in asked if id not in done]
 
     def _dead(self) -> list[int]:
-        return [job.id for job in self.jobs.values() if job.letter_state]
+        return [job.id for job in self.jobs.values() if job.dead_letter_state]
 
     def _may_redrive(self, job: ModelJob, force: bool) -> bool:
-        return job.state.terminal and (force or job.letter_state != "pending")
+        return job.state.terminal and (force or job.dead_letter_state != "pending")
 
     def _redrive(self, job: ModelJob) -> None:
         job.state, job.tier, job.due_at, job.age = READY, Tier.FRESH, self.now, self.next_age()
-        job.retries = job.lapses = 0
+        job.retries = job.expired_count = 0
         job.started_at = job.finished_at = job.result = None
-        if job.letter:
-            job.letter.state = None
+        if job.dead_letter:
+            job.dead_letter.state = None
 
     # pruning
 
@@ -322,7 +328,9 @@ class Model:
             for state in JobState
             if state.terminal and (kept := getattr(retention, state.value)) is not None
             for job in self.those(state)
-            if job.finished_at is not None and job.finished_at <= self.after(-kept) and job.letter_state != "pending"
+            if job.finished_at is not None
+            and job.finished_at <= self.after(-kept)
+            and job.dead_letter_state != "pending"
         }
         return set(ids) <= past and len(ids) == min(limit, len(past))
 
@@ -341,7 +349,7 @@ class Model:
         return found
 
     def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
-        left = {"dead_letters": sum(job.letter_state == "pending" for job in self.jobs.values())}
+        left = {"dead_letters": sum(job.dead_letter_state == "pending" for job in self.jobs.values())}
         for job in self.those(SCHEDULED, READY, IN_FLIGHT):
             later = job.state is SCHEDULED and horizon is not None and job.due_at > self.after(horizon)
             if job.row.queue not in self.paused and (served is None or job.row.queue in served) and not later:

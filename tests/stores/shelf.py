@@ -20,7 +20,7 @@ import pytest
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import EnqueueRow, Letter, Store, Take
+from supervisor.stores.protocol import ClaimRequest, DeadLetter, EnqueueRow, Store
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.postgres_server import server
 
@@ -76,17 +76,17 @@ class Shelf:
 
     def rung(self, store: Store) -> bool:
         """Whether somebody has rung: waits as long as one may take."""
-        return is_readable(store.bell(), self.ring_takes)
+        return is_readable(store.notification_fd(), self.ring_takes)
 
     def quiet(self, store: Store) -> bool:
         """Whether nobody has rung, nor has a ring on its way."""
-        return not is_readable(store.bell(), min(0.1, self.ring_takes))
+        return not is_readable(store.notification_fd(), min(0.1, self.ring_takes))
 
-    def hush(self, store: Store) -> None:
+    def clear_notifications(self, store: Store) -> None:
         """Off the bell with what rang, and with what is on its way."""
-        store.hush()
+        store.clear_notifications()
         while not self.quiet(store):
-            store.hush()
+            store.clear_notifications()
 
     def close(self) -> None:
         for store in self._opened:
@@ -290,7 +290,7 @@ POSTGRES_COUNTS = (
 def die(store: PostgresStore) -> list[int]:
     """What the kernel does when a process dies: it closes the connections and the name. Gives the server's processes."""
     listener = store._listener
-    links = [link for link in (store._link, listener and listener._link) if link is not None]
+    links = [link for link in (store._connection, listener and listener._connection) if link is not None]
     processes = [link.pgconn.backend_pid for link in links]
     lines = [socket.socket(fileno=os.dup(link.fileno())) for link in links]
     if listener is not None:
@@ -311,10 +311,10 @@ COUNTS = (
 def drop_as_killed(store: SqliteStore) -> None:
     """What the kernel does when a process dies: it closes the database, the lock and the bell, and removes nothing."""
     store._connection.close()
-    store._turnstile._gate.close()
-    store._turnstile._turn.close()
-    store.bells._socket.close()
-    os.close(store.bells._lock)
+    store._fair_write_lock._entry_lock.close()
+    store._fair_write_lock._write_lock.close()
+    store.notifier._socket.close()
+    os.close(store.notifier._lock)
 
 
 UNREADABLE_OPTIONS = (
@@ -327,7 +327,7 @@ UNREADABLE_OPTIONS = (
 PAST_ALL_BOUNDS = {
     "token": 2**63 - 1,
     "retries": 2**31 - 1,
-    "lapses": 2**31 - 1,
+    "expired_count": 2**31 - 1,
     "due_at": -(2**63),
     "created_at": 2**63 - 1,
 }
@@ -351,8 +351,8 @@ def put(store: Store, *handlers: str, **options: object) -> list[int]:
 
 def take(store: Store, limit: int = 10, queue: str = "default", **rule: int) -> list[Lease]:
     """Claim with everything allowed, unless `rule` says otherwise."""
-    rules = {"retries_first": limit, "retries_most": limit, "urgent": 100} | rule
-    return store.claim([Take(queue, limit, **rules)], TTL, resolve)
+    rules = {"retries_first": limit, "max_retries_claimed": limit, "urgent": 100} | rule
+    return store.claim([ClaimRequest(queue, limit, **rules)], TTL, resolve)
 
 
 def take_one(store: Store) -> Lease:
@@ -375,8 +375,8 @@ def again(lease: Lease, delay: float = 10.0, **known: object) -> Outcome:
     )  # fmt: skip
 
 
-def dead(lease: Lease, letter: bool = True, **known: object) -> Outcome:
-    return Outcome(lease, Kind.FAILED, failure=failure(lease, **known), state=JobState.FAILED, letter=letter)
+def dead(lease: Lease, dead_letter: bool = True, **known: object) -> Outcome:
+    return Outcome(lease, Kind.FAILED, failure=failure(lease, **known), state=JobState.FAILED, dead_letter=dead_letter)
 
 
 def release(lease: Lease, delay: float = 0.0) -> Outcome:
@@ -394,10 +394,10 @@ def make_retries(shelf: Shelf, store: Store, *handlers: str, **options: object) 
     return ids
 
 
-def make_dead(store: Store, *handlers: str, letter: bool = True) -> list[int]:
+def make_dead(store: Store, *handlers: str, dead_letter: bool = True) -> list[int]:
     ids = put(store, *handlers)
     leases = [lease for lease in take(store, 1000) if lease.id in ids]
-    assert store.settle([dead(lease, letter) for lease in leases]) == []
+    assert store.settle([dead(lease, dead_letter) for lease in leases]) == []
     return ids
 
 
@@ -411,5 +411,5 @@ def states(store: Store, ids: Sequence[int]) -> list[str]:
     return [state_of(store, id) for id in ids]
 
 
-def letters(store: Store, limit: int = 10) -> list[Letter]:
-    return store.dead_letters(limit, TTL)
+def dead_letters(store: Store, limit: int = 10) -> list[DeadLetter]:
+    return store.claim_dead_letters(limit, TTL)

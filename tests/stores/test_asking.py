@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Presence
-from tests.stores.shelf import again, dead, letters, make_dead, make_retries, put, success, take, take_one
+from tests.stores.shelf import again, dead, dead_letters, make_dead, make_retries, put, success, take, take_one
 
 
 def ids(jobs):
@@ -37,12 +37,12 @@ def test_finished_jobs_are_listed_by_when_they_finished(shelf, store):
 
 def test_listing_dead_letters(store):
     delivered, pending = make_dead(store, "a", "b")
-    make_dead(store, "c", letter=False)
-    claimed = [letter for letter in letters(store) if letter.id == delivered]
-    store.accepted(claimed, "file", frozenset({"file"}))
-    assert ids(store.list_jobs(letter="pending")) == [pending]
-    assert ids(store.list_jobs(letter="delivered")) == [delivered]
-    assert ids(store.list_jobs(letter="any")) == [pending, delivered]
+    make_dead(store, "c", dead_letter=False)
+    claimed = [dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered]
+    store.mark_accepted(claimed, "file", frozenset({"file"}))
+    assert ids(store.list_jobs(dead_letter="pending")) == [pending]
+    assert ids(store.list_jobs(dead_letter="delivered")) == [delivered]
+    assert ids(store.list_jobs(dead_letter="any")) == [pending, delivered]
 
 
 def test_what_keeps_a_drain_from_ending(shelf, store):
@@ -88,7 +88,7 @@ def test_status_of_the_queues(shelf, store):
     put(store, delay=5.0)
     make_queue = put(store, queue="other")
     lease = [lease for lease in take(store, queue="other") if lease.id in make_queue]
-    store.settle([dead(lease[0], letter=False)])
+    store.settle([dead(lease[0], dead_letter=False)])
     store.pause("empty", True)
     store.settle([again(take_one(store))])
     running = take_one(store)

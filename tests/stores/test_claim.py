@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from supervisor.jobs import Policy
-from supervisor.stores.protocol import Take, Waiting
+from supervisor.stores.protocol import ClaimRequest, Waiting
 from tests.stores.shelf import (
     POLICY,
     TTL,
@@ -56,7 +56,7 @@ def test_within_a_tier_priority_goes_first_and_then_age(store):
 def test_each_queue_has_its_own_take(store):
     (a,) = put(store, queue="a")
     b, _ = put(store, "x", "y", queue="b")
-    takes = [Take(queue, 1, 1, 1, 100) for queue in ("b", "a", "empty")]
+    takes = [ClaimRequest(queue, 1, 1, 1, 100) for queue in ("b", "a", "empty")]
     assert [lease.id for lease in store.claim(takes, TTL, resolve)] == [b, a]
 
 
@@ -64,15 +64,15 @@ def test_the_order_of_a_take(shelf, store):
     retries = make_retries(shelf, store, *"abcd")
     fresh = put(store, *"ef")
     (urgent,) = put(store, "g", priority=100)
-    got = [lease.id for lease in take(store, 6, retries_first=2, retries_most=3)]
+    got = [lease.id for lease in take(store, 6, retries_first=2, max_retries_claimed=3)]
     assert got == [urgent, retries[0], retries[1], *fresh, retries[2]]
     assert [lease.id for lease in take(store)] == [retries[3]]
 
 
 def test_never_more_retries_than_the_most(shelf, store):
     retries = make_retries(shelf, store, *"abc")
-    assert take(store, 10, retries_first=10, retries_most=0) == []
-    assert [lease.id for lease in take(store, 10, retries_first=10, retries_most=1)] == retries[:1]
+    assert take(store, 10, retries_first=10, max_retries_claimed=0) == []
+    assert [lease.id for lease in take(store, 10, retries_first=10, max_retries_claimed=1)] == retries[:1]
 
 
 def test_urgent_jobs_alone_can_fill_a_take(shelf, store):
@@ -111,7 +111,7 @@ def test_a_released_job_goes_back_to_its_place(store):
 
 
 def test_a_redriven_job_goes_behind_what_waits(store):
-    (dead,) = make_dead(store, letter=False)
+    (dead,) = make_dead(store, dead_letter=False)
     (waiting,) = put(store)
     store.redrive([dead])
     (later,) = put(store)
@@ -134,14 +134,14 @@ def test_the_policy_is_resolved_by_handler_and_queue(store):
     def by_name(handler: str, queue: str) -> Policy:
         return Policy(max_retries=len(handler + queue))
 
-    takes = [Take(queue, 10, 0, 0, 100) for queue in ("default", "other")]
+    takes = [ClaimRequest(queue, 10, 0, 0, 100) for queue in ("default", "other")]
     assert [lease.policy.max_retries for lease in store.claim(takes, TTL, by_name)] == [8, 8, 6]
 
 
 def test_settings_that_were_read_again_hold_from_the_next_claim(store):
     put(store, "a", "a")
     assert take_one(store).policy == POLICY
-    (lease,) = store.claim([Take("default", 1, 0, 0, 100)], TTL, lambda handler, queue: Policy(max_retries=9))
+    (lease,) = store.claim([ClaimRequest("default", 1, 0, 0, 100)], TTL, lambda handler, queue: Policy(max_retries=9))
     assert lease.policy.max_retries == 9
     assert store.leases([lease.id])[0].policy.max_retries == 9
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.jobs import Policy
-from supervisor.stores.protocol import Presence, StoreError, Take
+from supervisor.stores.protocol import ClaimRequest, Presence, StoreError
 from tests.stores.shelf import TTL, again, put, resolve, state_of, success, take, take_one
 
 
@@ -11,7 +11,7 @@ def test_claiming_needs_an_owner(shelf):
     store = shelf.open()
     put(store)
     with pytest.raises(StoreError, match="join"):
-        store.claim([Take("default", 1, 1, 1, 100)], TTL, resolve)
+        store.claim([ClaimRequest("default", 1, 1, 1, 100)], TTL, resolve)
     with pytest.raises(StoreError, match="join"):
         store.announce(Presence("running"))
 
@@ -19,10 +19,10 @@ def test_claiming_needs_an_owner(shelf):
 def test_a_ring_wakes_everybody_else(shelf, store):
     other, client = shelf.joined("two"), shelf.open()
     assert shelf.quiet(store)
-    client.ring()
-    client.ring()
+    client.notify()
+    client.notify()
     assert shelf.rung(store) and shelf.rung(other)
-    shelf.hush(store)
+    shelf.clear_notifications(store)
     assert shelf.quiet(store)
     assert shelf.rung(other)
 
@@ -33,24 +33,24 @@ def test_an_enqueue_rings(shelf, store):
 
 
 def test_a_supervisor_does_not_ring_itself(shelf, store):
-    store.ring()
+    store.notify()
     assert shelf.quiet(store)
 
 
 def test_a_full_bell_has_rung_already(shelf, store):
     client = shelf.open()
     for _ in range(shelf.bell_holds + 1):
-        client.ring()
+        client.notify()
     assert shelf.rung(store)
-    shelf.hush(store)
+    shelf.clear_notifications(store)
     assert shelf.quiet(store)
 
 
 def test_an_owner_that_left_has_no_bell_and_no_row(shelf, store):
     other = shelf.joined("two")
     store.leave()
-    assert store.bell() is None
-    other.ring()
+    assert store.notification_fd() is None
+    other.notify()
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
     store.leave()
 
@@ -106,7 +106,7 @@ def test_new_settings_met_in_a_transaction_that_failed_hold_all_the_same(store):
 
     put(store, "a", "a")
     take_one(store)
-    one = [Take("default", 1, 1, 1, 100)]
+    one = [ClaimRequest("default", 1, 1, 1, 100)]
     with pytest.raises(ZeroDivisionError), store.transaction():
         store.claim(one, TTL, newer)
         raise ZeroDivisionError
@@ -120,10 +120,10 @@ def test_a_policy_of_a_transaction_that_failed_is_not_taken_for_anothers(shelf, 
     with pytest.raises(ZeroDivisionError), store.transaction():
         take_one(store)
         raise ZeroDivisionError
-    (theirs,) = other.claim([Take("default", 1, 1, 1, 100)], TTL, lambda handler, queue: Policy(max_retries=9))
+    (theirs,) = other.claim([ClaimRequest("default", 1, 1, 1, 100)], TTL, lambda handler, queue: Policy(max_retries=9))
     shelf.clock.step(TTL)
-    (lapsed,) = store.lapsed(10)
-    assert lapsed.lease.policy == theirs.policy
+    (expired_leases,) = store.expired_leases(10)
+    assert expired_leases.lease.policy == theirs.policy
 
 
 def test_transactions_join_the_open_one(store):

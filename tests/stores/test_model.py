@@ -27,8 +27,8 @@ from hypothesis.stateful import (
 )
 
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome, Policy
-from supervisor.retry import decide, lapse
-from supervisor.stores.protocol import EnqueueRow, Lapsed, Letter, Retention, Store, StoreError, Take
+from supervisor.retry import decide, expired_lease_outcome
+from supervisor.stores.protocol import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Retention, Store, StoreError
 from tests.stores.model import Model
 from tests.stores.shelf import SHELVES, Shelf, SqliteShelf, put
 
@@ -103,7 +103,7 @@ class Machine(RuleBasedStateMachine):
         self.shelf = self.shelf_type(folder)
         self.model = Model(self.shelf.clock, resolve)
         self.leases: list[Lease] = []
-        self.letters: list[Any] = []
+        self.dead_letters: list[Any] = []
         self.lives = 0
         self.owners: list[str] = ["", ""]
         self.stores: list[Store] = [self.join(0), self.join(1)]
@@ -197,7 +197,7 @@ class Machine(RuleBasedStateMachine):
         """Afterwards the model is as before, and nobody has been given anything; unless what is put back is cleared."""
         model = deepcopy(self.model)
         model.clock = self.shelf.clock
-        before = {"model": model, "leases": list(self.leases), "letters": list(self.letters)}
+        before = {"model": model, "leases": list(self.leases), "letters": list(self.dead_letters)}
         yield before
         self.__dict__.update(before)
 
@@ -221,7 +221,7 @@ class Machine(RuleBasedStateMachine):
         assert store.promote(limit) == self.model.promote(limit)
 
     def claim(self, store: Store, owner: str, limit: int, first: int, most: int, urgent: int, queues: str) -> None:
-        takes = [Take(queue, limit, min(first, most), most, urgent) for queue in queues]
+        takes = [ClaimRequest(queue, limit, min(first, most), most, urgent) for queue in queues]
         leases = store.claim(takes, TTL, resolve)
         assert leases == self.model.claim(owner, takes, TTL)
         self.leases = leases + self.leases
@@ -233,21 +233,21 @@ class Machine(RuleBasedStateMachine):
 
     def settle_undecided(self, store: Store, owner: str, picks: Sequence[int]) -> None:
         """A batch that is refused changes nothing, whatever else is in it."""
-        live = [lease for lease in self.leases if self.model.leased(lease)]
-        undecided = [Outcome(lease, Kind.FAILED) for lease in live[-1:]]
+        worker_main = [lease for lease in self.leases if self.model.leased(lease)]
+        undecided = [Outcome(lease, Kind.FAILED) for lease in worker_main[-1:]]
         if undecided:
             with pytest.raises(StoreError, match="decided"):
-                store.settle([outcome(lease, "success") for lease in pick(live[:-1], picks)] + undecided)
+                store.settle([outcome(lease, "success") for lease in pick(worker_main[:-1], picks)] + undecided)
 
     def extend(self, store: Store, owner: str, picks: Sequence[int], started: Sequence[int]) -> None:
         leases, marks = pick(self.leases, picks), pick(self.leases, started)
         assert store.extend(leases, TTL, marks) == self.model.extend(leases, TTL, marks)
 
     def recover(self, store: Store, owner: str, meanwhile: str) -> None:
-        found = store.lapsed(100)
-        assert found == sorted(self.model.lapsed(owner), key=attrgetter("place"))
-        outcomes = [recovery(lapsed) for lapsed in found]
-        leases = [lapsed.lease for lapsed in found[:1]]
+        found = store.expired_leases(100)
+        assert found == sorted(self.model.expired_leases(owner), key=attrgetter("place"))
+        outcomes = [recovery(expired_leases) for expired_leases in found]
+        leases = [expired_leases.lease for expired_leases in found[:1]]
         if meanwhile == "extended":
             assert store.extend(leases, 2 * TTL, []) == self.model.extend(leases, 2 * TTL, [])
         elif meanwhile == "settled":
@@ -256,20 +256,24 @@ class Machine(RuleBasedStateMachine):
         assert sorted(store.recover(outcomes)) == sorted(self.model.recover(outcomes))
 
     def claim_letters(self, store: Store, owner: str, limit: int) -> None:
-        letters = store.dead_letters(limit, TTL)
-        assert self.model.may_offer(letters, limit)
-        given = [(letter.id, letter.token, letter.tries, letter.accepted) for letter in letters]
-        assert given == self.model.claim_letters(owner, letters, TTL)
-        assert [letter.job for letter in letters] == [store.get(letter.id) for letter in letters]
-        self.letters = letters + self.letters
+        dead_letters = store.claim_dead_letters(limit, TTL)
+        assert self.model.may_offer(dead_letters, limit)
+        given = [
+            (dead_letter.id, dead_letter.token, dead_letter.tries, dead_letter.accepted) for dead_letter in dead_letters
+        ]
+        assert given == self.model.claim_letters(owner, dead_letters, TTL)
+        assert [dead_letter.job for dead_letter in dead_letters] == [
+            store.get(dead_letter.id) for dead_letter in dead_letters
+        ]
+        self.dead_letters = dead_letters + self.dead_letters
 
     def accept(self, store: Store, owner: str, picks: Sequence[int], sink: str) -> None:
-        letters = one_each(pick(self.letters, picks))
-        assert store.accepted(letters, sink, SINKS) == self.model.accepted(letters, sink, SINKS)
+        dead_letters = one_each(pick(self.dead_letters, picks))
+        assert store.mark_accepted(dead_letters, sink, SINKS) == self.model.mark_accepted(dead_letters, sink, SINKS)
 
     def postpone(self, store: Store, owner: str, picks: Sequence[int]) -> None:
-        letters = one_each(pick(self.letters, picks))
-        assert store.postpone(letters, 3.0) == self.model.postpone(letters, 3.0)
+        dead_letters = one_each(pick(self.dead_letters, picks))
+        assert store.postpone(dead_letters, 3.0) == self.model.postpone(dead_letters, 3.0)
 
     def change(self, store: Store, owner: str, verb: str, ids: Sequence[int], **options: bool) -> None:
         ids = [self.model.last_id - id for id in ids]
@@ -332,9 +336,9 @@ class Machine(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-def one_each(letters: Sequence[Letter]) -> list[Letter]:
+def one_each(dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
     """Of a job, one claim of its letter: what is given comes of one claim, and what is stale is told by the job's id."""
-    return list({letter.id: letter for letter in letters}.values())
+    return list({dead_letter.id: dead_letter for dead_letter in dead_letters}.values())
 
 
 def pick(things: Sequence[Any], picks: Sequence[int]) -> list[Any]:
@@ -352,18 +356,18 @@ def outcome(lease: Lease, how: str) -> Outcome:
         "released": Outcome(lease, Kind.RELEASED),
         "put off": Outcome(lease, Kind.RELEASED, delay=5.0),
     }[how]
-    return decide(told, lambda: 0.5, letters=True)
+    return decide(told, lambda: 0.5, dead_letters=True)
 
 
-def recovery(lapsed: Lapsed) -> Outcome:
-    found = lapse(
-        lapsed.lease,
-        started=lapsed.started,
-        lapses=lapsed.lapses,
-        deadline=lapsed.deadline,
+def recovery(expired_leases: ExpiredLease) -> Outcome:
+    found = expired_lease_outcome(
+        expired_leases.lease,
+        started=expired_leases.started,
+        expired_count=expired_leases.expired_count,
+        deadline=expired_leases.deadline,
         message="its owner is gone",
     )
-    return decide(found, lambda: 0.5, letters=True)
+    return decide(found, lambda: 0.5, dead_letters=True)
 
 
 def summary(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import pytest
 from supervisor.jobs import Backoff, JobState
 from supervisor.stores import transfer as moving
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import EnqueueRow, StoreAway, StoreError
-from supervisor.stores.transfer import Ticket, move, undo_move
-from tests.stores.shelf import SHELVES, Shelf, again, letters, make_dead, put, release, success, take
+from supervisor.stores.protocol import EnqueueRow, StoreError, StoreUnavailable
+from supervisor.stores.transfer import TransferRecord, transfer_jobs, undo_transfer
+from tests.stores.shelf import SHELVES, Shelf, again, dead_letters, make_dead, put, release, success, take
 
 WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
 
@@ -61,11 +61,13 @@ def filled(shelves, source):
     ended, gone = take(source)
     source.settle([success(ended, '"fine"')])
     source.cancel([gone.id])
-    make_dead(source, "unlettered", letter=False)
+    make_dead(source, "unlettered", dead_letter=False)
     _, half, delivered = make_dead(source, "pending", "half", "delivered")
-    for letter in letters(source):
-        if letter.id in (half, delivered):
-            source.accepted([letter], "file", frozenset({"file"} if letter.id == delivered else {"file", "web"}))
+    for dead_letter in dead_letters(source):
+        if dead_letter.id in (half, delivered):
+            source.mark_accepted(
+                [dead_letter], "file", frozenset({"file"} if dead_letter.id == delivered else {"file", "web"})
+            )
     put(source, "old", "retry", "due", queue="again")
     old, *others = take(source, queue="again")
     source.settle([release(old)])
@@ -88,7 +90,7 @@ def filled(shelves, source):
 def test_every_job_is_as_it_was(shelves, source, target):
     wanted = filled(shelves, source)
     assert {job["state"] for job in wanted} == {"ready", "scheduled", "failed"}
-    moved = move(left_alone(source), target)
+    moved = transfer_jobs(left_alone(source), target)
     assert jobs_of(target) == wanted
     assert target.paused() == {"post"}
     assert moved == (
@@ -106,7 +108,7 @@ def test_every_job_is_as_it_was(shelves, source, target):
 
 def test_what_was_moved_goes_on_where_it_was(shelves, source, target):
     filled(shelves, source)
-    move(left_alone(source), target)
+    transfer_jobs(left_alone(source), target)
     target.join("two", "host", 1)
     assert put(target, "new")[0] > max(job["id"] for job in jobs_of(source))
     target.pause("post", False)
@@ -116,7 +118,7 @@ def test_what_was_moved_goes_on_where_it_was(shelves, source, target):
     again = take(target, queue="again")
     assert [(lease.handler, lease.attempt, lease.token) for lease in again] == [("due", 2, 2), ("old", 1, 2)]
     shelves[1].clock.step(31)  # what the source had claimed of the letters is over
-    assert {letter.job["handler"]: letter.accepted for letter in letters(target)} == {
+    assert {dead_letter.job["handler"]: dead_letter.accepted for dead_letter in dead_letters(target)} == {
         "half": {"file"},
         "pending": set(),
     }
@@ -126,7 +128,7 @@ def test_what_was_moved_goes_on_where_it_was(shelves, source, target):
 def test_ids_are_never_given_again(shelves, source, target):
     ids = put(source, "a", "b", "c")
     source.delete(ids)
-    move(left_alone(source), target)
+    transfer_jobs(left_alone(source), target)
     assert put(target) == [ids[-1] + 1]
 
 
@@ -134,7 +136,7 @@ def test_a_redriven_job_stays_behind_what_waited(shelves, source, target):
     (dead_one,) = make_dead(source)
     (waiting,) = put(source)
     source.redrive([dead_one], force=True)
-    move(left_alone(source), target)
+    transfer_jobs(left_alone(source), target)
     target.join("two", "host", 1)
     (new,) = put(target)
     assert [lease.id for lease in take(target)] == [waiting, dead_one, new]
@@ -145,12 +147,12 @@ def test_in_batches_by_weight(shelves, source, target, monkeypatch):
     monkeypatch.setattr(moving, "PAGE", 7)
     monkeypatch.setattr(moving, "WEIGHT", 100)
     packed = []
-    pack = source.pack
-    monkeypatch.setattr(source, "pack", lambda ids: packed.append(len(ids)) or pack(ids))
+    pack = source.export
+    monkeypatch.setattr(source, "export", lambda ids: packed.append(len(ids)) or pack(ids))
     put(source, *["mail"] * 20)
     source.enqueue([EnqueueRow("heavy", f'"{mark * n}"') for mark, n in (("x", 200), ("y", 60))])
     wanted = jobs_of(source)
-    move(left_alone(source), target)
+    transfer_jobs(left_alone(source), target)
     assert jobs_of(target) == wanted
     assert packed == [7, 7, 6, 1, 1]
 
@@ -161,7 +163,7 @@ def test_in_batches_by_weight(shelves, source, target, monkeypatch):
 def test_a_source_in_use_is_refused(shelves, source, target):
     put(source)
     with pytest.raises(StoreError, match=r"in use by a supervisor \(host pid 4711\); stop it first"):
-        move(source, target)
+        transfer_jobs(source, target)
     assert jobs_of(target) == [] and put(source)
 
 
@@ -173,7 +175,7 @@ def test_jobs_in_flight_are_refused(shelves, source, target):
     with pytest.raises(
         StoreError, match="1 jobs are in flight, of a supervisor that was lost; `supervisor run --drain`"
     ):
-        move(again_open, target)
+        transfer_jobs(again_open, target)
     assert put(again_open)
 
 
@@ -181,15 +183,15 @@ def test_a_store_with_jobs_is_refused_and_the_source_is_as_before(shelves, sourc
     put(source)
     put(target)
     with pytest.raises(StoreError, match="has jobs already; expected an empty store"):
-        move(left_alone(source), target)
+        transfer_jobs(left_alone(source), target)
     assert put(source) and len(jobs_of(target)) == 1
 
 
 def test_a_store_that_is_shut_itself_is_refused_even_for_no_jobs(shelves, source, target):
     """Otherwise both would be shut, and each would send everybody to the other."""
-    move(left_alone(source), target)
+    transfer_jobs(left_alone(source), target)
     with pytest.raises(StoreError, match=r"it is shut, for its own jobs were moved to .*; expected an empty store"):
-        move(target, source)
+        transfer_jobs(target, source)
     assert put(target)
     with pytest.raises(StoreError, match="were moved to"):
         put(source)
@@ -197,13 +199,13 @@ def test_a_store_that_is_shut_itself_is_refused_even_for_no_jobs(shelves, source
 
 def test_the_same_store_is_refused(shelves, source):
     with pytest.raises(StoreError, match="are the same store"):
-        move(source, shelves[0].open())
+        transfer_jobs(source, shelves[0].open())
 
 
 def test_a_shut_store_says_where_to_go(shelves, source, target):
     put(source, "mail")
     client = shelves[0].open()
-    move(left_alone(source), target)
+    transfer_jobs(left_alone(source), target)
     for act in (
         lambda: put(client),
         lambda: put(client, *["many"] * 300),
@@ -224,7 +226,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("whose", "step"), [("source", "shut"), ("source", "paused"), ("target", "receive")])
+@pytest.mark.parametrize(
+    ("whose", "step"), [("source", "close_for_transfer"), ("source", "paused"), ("target", "import_jobs")]
+)
 def test_a_move_cut_short_is_finished_by_the_same_call(shelves, source, target, monkeypatch, whose, step, when):
     make_dead(source, "c")
     put(source, "a", "b")
@@ -240,13 +244,13 @@ def test_a_move_cut_short_is_finished_by_the_same_call(shelves, source, target, 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(owner, step, dies)
         patch.setattr(moving, "_has_received_after_all", lambda *arguments: False)  # the dead look at nothing
-        move(left_alone(source), target)
+        transfer_jobs(left_alone(source), target)
     first, second = shelves[0].open(), shelves[1].open()
-    shut, there = first.ticket() is not None, len(jobs_of(second))
-    assert there == (3 if (step, when) == ("receive", "after") else 0)
+    shut, there = first.transfer_record() is not None, len(jobs_of(second))
+    assert there == (3 if (step, when) == ("import_jobs", "after") else 0)
     assert shut or not there, "never in both"
     for before in (there > 0, True):
-        assert move(first, second).before is before
+        assert transfer_jobs(first, second).before is before
         assert jobs_of(second) == wanted
     with pytest.raises(StoreError, match="were moved to"):
         put(first)
@@ -254,74 +258,74 @@ def test_a_move_cut_short_is_finished_by_the_same_call(shelves, source, target, 
 
 def test_a_commit_whose_answer_is_lost_is_asked_for(shelves, source, target, monkeypatch):
     put(source)
-    receive = target.receive
+    receive = target.import_jobs
 
     def lost(*arguments):
         receive(*arguments)
-        raise StoreAway("no answer")
+        raise StoreUnavailable("no answer")
 
-    monkeypatch.setattr(target, "receive", lost)
-    assert move(left_alone(source), target).jobs[JobState.READY] == 1
-    assert source.ticket() is not None and len(jobs_of(target)) == 1
+    monkeypatch.setattr(target, "import_jobs", lost)
+    assert transfer_jobs(left_alone(source), target).jobs[JobState.READY] == 1
+    assert source.transfer_record() is not None and len(jobs_of(target)) == 1
 
 
 def test_while_nobody_can_tell_the_source_stays_shut(shelves, source, target, monkeypatch):
     put(source)
 
-    def away(*arguments):
-        raise StoreAway("no answer")
+    def unavailable(*arguments):
+        raise StoreUnavailable("no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(target, "receive", away)
-        patch.setattr(target, "has_received", away)
-        with pytest.raises(StoreAway, match="stays shut: the same command again finishes it"):
-            move(left_alone(source), target)
+        patch.setattr(target, "import_jobs", unavailable)
+        patch.setattr(target, "has_received", unavailable)
+        with pytest.raises(StoreUnavailable, match="stays shut: the same command again finishes it"):
+            transfer_jobs(left_alone(source), target)
     with pytest.raises(StoreError, match="were moved to"):
         put(source)
-    move(source, target)
+    transfer_jobs(source, target)
     assert len(jobs_of(target)) == 1
 
 
 def test_a_move_that_fails_half_way_leaves_nothing_there(shelves, source, target, monkeypatch):
     put(source, "a", "b")
     monkeypatch.setattr(moving, "PAGE", 1)
-    pack = source.pack
+    pack = source.export
 
     def fails(ids):
         if ids != [1]:
             raise StoreError("disk on fire")
         return pack(ids)
 
-    monkeypatch.setattr(source, "pack", fails)
+    monkeypatch.setattr(source, "export", fails)
     with pytest.raises(StoreError, match="disk on fire"):
-        move(left_alone(source), target)
-    assert jobs_of(target) == [] and source.ticket() is None
+        transfer_jobs(left_alone(source), target)
+    assert jobs_of(target) == [] and source.transfer_record() is None
     monkeypatch.undo()
     assert put(source) == [3]
-    move(source, target)
+    transfer_jobs(source, target)
     assert len(jobs_of(target)) == 3
 
 
 def test_a_source_on_its_way_elsewhere_is_refused(shelves, source, target):
     put(source)
-    left_alone(source).shut(Ticket("x", "postgresql://elsewhere", "elsewhere"))
+    left_alone(source).close_for_transfer(TransferRecord("x", "postgresql://elsewhere", "elsewhere"))
     with pytest.raises(StoreError, match="were moved, or are being moved, to postgresql://elsewhere"):
-        move(source, target)
+        transfer_jobs(source, target)
 
 
 def test_one_that_was_opened_again_meanwhile_is_not_moved(shelves, source, target, monkeypatch):
     put(source)
-    pack = source.pack
+    pack = source.export
 
     def reopened(ids):
         other = shelves[0].open()
-        other.reopen(other.ticket())
+        other.reopen(other.transfer_record())
         return pack(ids)
 
-    monkeypatch.setattr(source, "pack", reopened)
+    monkeypatch.setattr(source, "export", reopened)
     monkeypatch.setattr(moving, "_has_received_after_all", lambda *arguments: False)
     with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
-        move(left_alone(source), target)
+        transfer_jobs(left_alone(source), target)
     assert jobs_of(target) == []
 
 
@@ -333,15 +337,15 @@ def cut_short(shelves, source, target):
     """Shut by a copy that has died since; gives its ticket."""
     make_dead(source, "dead")
     put(source, "a", "b")
-    ticket = Ticket("x", target.url, target.place())
-    left_alone(source).shut(ticket)
-    return ticket
+    transfer_record = TransferRecord("x", target.url, target.place())
+    left_alone(source).close_for_transfer(transfer_record)
+    return transfer_record
 
 
 def test_a_move_cut_short_is_undone(shelves, source, target, cut_short):
     before = jobs_of(source)
-    undo_move(source, target, cut_short)
-    assert source.ticket() is None
+    undo_transfer(source, target, cut_short)
+    assert source.transfer_record() is None
     assert jobs_of(source) == before and jobs_of(target) == []
     source.join("one", "host", 1)
     assert [lease.handler for lease in take(source)] == ["a", "b"] and put(source) == [4]
@@ -349,90 +353,92 @@ def test_a_move_cut_short_is_undone(shelves, source, target, cut_short):
     source.reopen(cut_short)  # whose answer was lost
     source.settle([release(lease) for lease in source.leases([2, 3])])
     source.leave()
-    assert move(source, target).jobs[JobState.READY] == 2
+    assert transfer_jobs(source, target).jobs[JobState.READY] == 2
     shelves[0].check()
 
 
 def test_what_has_arrived_is_not_undone(shelves, source, target, cut_short):
-    target.receive(cut_short, [source.pack([1, 2, 3])], 3, frozenset())
+    target.import_jobs(cut_short, [source.export([1, 2, 3])], 3, frozenset())
     with pytest.raises(StoreError, match="its jobs are in "):
-        undo_move(shelves[0].open(), shelves[1].open(), cut_short)
+        undo_transfer(shelves[0].open(), shelves[1].open(), cut_short)
     with pytest.raises(StoreError, match="were moved to"):
         put(source)
 
 
 def test_only_where_the_jobs_were_to_go_can_tell(source, target, cut_short):
     source.reopen(cut_short)
-    source.shut(ticket := Ticket("y", target.url, "on a server of the same name"))
+    source.close_for_transfer(transfer_record := TransferRecord("y", target.url, "on a server of the same name"))
     with pytest.raises(StoreError, match=r"are being moved, to .*, and .* is another store than that was"):
-        undo_move(source, target, ticket)
-    assert source.ticket() == ticket
+        undo_transfer(source, target, transfer_record)
+    assert source.transfer_record() == transfer_record
 
 
-@pytest.mark.parametrize("again", [move, lambda source, target: undo_move(source, target, source.ticket())])
+@pytest.mark.parametrize(
+    "again", [transfer_jobs, lambda source, target: undo_transfer(source, target, source.transfer_record())]
+)
 def test_what_has_arrived_once_is_neither_moved_again_nor_undone(shelves, source, target, again):
     """Though the target has been made anew since, and knows nothing of it."""
     put(source)
-    move(left_alone(source), target)
+    transfer_jobs(left_alone(source), target)
     target.delete([1])
     target.run(f"delete from {'{s}.' if isinstance(target, PostgresStore) else ''}received")
     with pytest.raises(StoreError, match=r"had arrived in .*, which knows nothing of them any more"):
         again(source, target)
-    assert source.ticket() is not None and jobs_of(target) == []
+    assert source.transfer_record() is not None and jobs_of(target) == []
 
 
 def test_another_store_that_is_called_the_same_gets_nothing(shelves, source, target):
     """A schema, a host: not all of where a store is can be seen in what it is called."""
     put(source)
-    left_alone(source).shut(Ticket("x", target.url, "elsewhere"))
+    left_alone(source).close_for_transfer(TransferRecord("x", target.url, "elsewhere"))
     with pytest.raises(StoreError, match=r"are being moved, to .* is another store than that was"):
-        move(source, target)
+        transfer_jobs(source, target)
     assert jobs_of(target) == []
 
 
 def test_another_move_is_not_undone(source, cut_short):
     with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
         source.reopen(cut_short._replace(id="older"))
-    assert source.ticket() == cut_short
+    assert source.transfer_record() == cut_short
 
 
 def test_nobody_can_tell_while_they_arrive(shelves, source, target, cut_short):
     """A copy that was thought dead, in the middle of it."""
 
     def batches():
-        yield source.pack([1, 2])
-        with pytest.raises(StoreAway):
-            undo_move(shelves[0].open(), impatient(shelves[1].open()), cut_short)
-        yield source.pack([3])
+        yield source.export([1, 2])
+        with pytest.raises(StoreUnavailable):
+            undo_transfer(shelves[0].open(), impatient(shelves[1].open()), cut_short)
+        yield source.export([3])
 
-    target.receive(cut_short, batches(), 3, frozenset())
-    assert source.ticket() == cut_short and len(jobs_of(target)) == 3
+    target.import_jobs(cut_short, batches(), 3, frozenset())
+    assert source.transfer_record() == cut_short and len(jobs_of(target)) == 3
 
 
 def test_none_can_arrive_between_the_look_and_the_opening(shelves, source, target, cut_short, monkeypatch):
     reopen, late = source.reopen, impatient(shelves[1].open())
 
-    def meanwhile(ticket):
-        with pytest.raises(StoreAway):
-            late.receive(ticket, [], 3, frozenset())
-        reopen(ticket)
+    def meanwhile(transfer_record):
+        with pytest.raises(StoreUnavailable):
+            late.import_jobs(transfer_record, [], 3, frozenset())
+        reopen(transfer_record)
 
     monkeypatch.setattr(source, "reopen", meanwhile)
-    undo_move(source, target, cut_short)
-    assert source.ticket() is None and not target.has_received(cut_short)
+    undo_transfer(source, target, cut_short)
+    assert source.transfer_record() is None and not target.has_received(cut_short)
 
 
 def test_a_copy_that_was_thought_dead_finds_it_undone(shelves, source, target, cut_short, monkeypatch):
-    receive = target.receive
+    receive = target.import_jobs
 
     def late(*arguments):
-        undo_move(shelves[0].open(), shelves[1].open(), cut_short)
+        undo_transfer(shelves[0].open(), shelves[1].open(), cut_short)
         receive(*arguments)
 
-    monkeypatch.setattr(target, "receive", late)
+    monkeypatch.setattr(target, "import_jobs", late)
     with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
-        move(source, target)
-    assert source.ticket() is None and jobs_of(target) == []
+        transfer_jobs(source, target)
+    assert source.transfer_record() is None and jobs_of(target) == []
 
 
 def test_a_copy_that_was_thought_dead_undoes_no_other(shelves, source, target, cut_short, monkeypatch):
@@ -441,45 +447,45 @@ def test_a_copy_that_was_thought_dead_undoes_no_other(shelves, source, target, c
     def late(*arguments):
         other = shelves[0].open()
         other.reopen(cut_short)
-        other.shut(newer)
+        other.close_for_transfer(newer)
         raise StoreError("disk full")
 
-    monkeypatch.setattr(target, "receive", late)
+    monkeypatch.setattr(target, "import_jobs", late)
     with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
-        move(source, target)
-    assert source.ticket() == newer
+        transfer_jobs(source, target)
+    assert source.transfer_record() == newer
 
 
 def test_of_two_copies_at_once_one_is_told_of_the_other(shelves, source, target, monkeypatch):
     put(source)
-    first = Ticket("x", target.url, target.place())
-    shut = left_alone(source).shut
+    first = TransferRecord("x", target.url, target.place())
+    shut = left_alone(source).close_for_transfer
 
-    def late(ticket):
-        shelves[0].open().shut(first)
-        shut(ticket)
+    def late(transfer_record):
+        shelves[0].open().close_for_transfer(first)
+        shut(transfer_record)
 
-    monkeypatch.setattr(source, "shut", late)
+    monkeypatch.setattr(source, "close_for_transfer", late)
     with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
-        move(source, target)
-    assert source.ticket() == first and jobs_of(target) == []
+        transfer_jobs(source, target)
+    assert source.transfer_record() == first and jobs_of(target) == []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_undoing_cut_short_is_called_again(shelves, source, target, cut_short, monkeypatch, when):
     reopen = source.reopen
 
-    def dies(ticket):
+    def dies(transfer_record):
         if when == "after":
-            reopen(ticket)
+            reopen(transfer_record)
         raise Killed
 
     monkeypatch.setattr(source, "reopen", dies)
     with pytest.raises(Killed):
-        undo_move(source, target, cut_short)
+        undo_transfer(source, target, cut_short)
     first, second = shelves[0].open(), shelves[1].open()
-    assert (first.ticket() is None) == (when == "after")
-    undo_move(first, second, cut_short)
+    assert (first.transfer_record() is None) == (when == "after")
+    undo_transfer(first, second, cut_short)
     assert put(first) == [4] and jobs_of(second) == []
 
 
@@ -489,5 +495,5 @@ def test_stretches_without_a_job_to_move_are_passed_over(shelves, source, target
     put(source, "a")
     source.delete(put(source, *["gone"] * 10))
     put(source, "b")
-    move(left_alone(source), target)
+    transfer_jobs(left_alone(source), target)
     assert [job["handler"] for job in jobs_of(target)] == ["a", "b"]

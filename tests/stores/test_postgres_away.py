@@ -13,15 +13,23 @@ import pytest
 from supervisor.client.client import Client
 from supervisor.config.settings import Settings, StoreSettings
 from supervisor.stores.postgres.claim import ENQUEUE_ONE
-from supervisor.stores.postgres.driver import FAR_END, IDLE_LIMIT, SESSION, Address, Link
+from supervisor.stores.postgres.driver import FAR_END, IDLE_LIMIT, SESSION, Address, DriverConnection
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import EnqueueRow, Presence, RowRefused, StoreAway, StoreBroken, StoreError, StoreUnsure
+from supervisor.stores.protocol import (
+    EnqueueRow,
+    Presence,
+    RowRefused,
+    StoreBroken,
+    StoreError,
+    StoreUnavailable,
+    StoreUnsure,
+)
 from tests.stores.postgres_server import Server
 from tests.stores.shelf import (
     PostgresShelf,
     again,
     dead,
-    letters,
+    dead_letters,
     make_dead,
     put,
     release,
@@ -83,9 +91,9 @@ CALLS = {
     "fail": lambda store, lease: store.settle([dead(lease)]),
     "extend": lambda store, lease: store.extend([lease], 30.0, [lease]),
     "held": lambda store, lease: store.held(),
-    "lapsed": lambda store, lease: store.lapsed(10),
+    "lapsed": lambda store, lease: store.expired_leases(10),
     "recover": lambda store, lease: store.recover([release(lease)._replace(seen=1)]),
-    "letters": lambda store, lease: letters(store),
+    "letters": lambda store, lease: dead_letters(store),
     "announce": lambda store, lease: store.announce(Presence("running")),
     "stats": lambda store, lease: store.stats(),
     "get": lambda store, lease: store.get(lease.id),
@@ -100,7 +108,7 @@ def test_a_call_that_finds_its_connection_cut_did_nothing_and_the_next_works(she
     lease = take_one(store)
     before = store.list_jobs()
     cut(shelf)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         CALLS[name](store, lease)
     assert store.list_jobs() == before
     CALLS[name](store, lease)
@@ -108,14 +116,14 @@ def test_a_call_that_finds_its_connection_cut_did_nothing_and_the_next_works(she
 
 def test_a_connection_cut_in_the_middle_of_a_transaction_takes_all_of_it(shelf, store):
     ids = put(store, *"ab")
-    with pytest.raises(StoreAway), store.transaction():
+    with pytest.raises(StoreUnavailable), store.transaction():
         take_one(store)
         cut(shelf)
         put(store)
     with pytest.raises(StoreError, match="none of it is kept"), store.transaction():
         take_one(store)
         cut(shelf)
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             put(store)
         put(store)
     assert [job["state"] for job in store.list_jobs()] == ["ready"] * len(ids)
@@ -126,9 +134,9 @@ def test_a_restart_in_between_is_survived(shelf, store, how):
     (id,) = put(store)
     lease = take_one(store)
     shelf.server.stop(how)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         store.settle([success(lease)])
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         store.settle([success(lease)])
     shelf.server.start()
     shelf.admin.close()
@@ -141,12 +149,12 @@ def test_a_client_that_finds_the_server_away_waits_for_it_from_the_beginning(she
     settings = Settings(store=StoreSettings(url=shelf.server.url, options={"schema": shelf.schema}))
     shelf.kill(store)
     shelf.server.stop()
-    with pytest.raises(StoreAway), Client(settings, patience=0.1):
+    with pytest.raises(StoreUnavailable), Client(settings, timeout=0.1):
         pass
     ids = []
 
     def enqueue():
-        with Client(settings, patience=20.0) as client:
+        with Client(settings, timeout=20.0) as client:
             ids.append(client.enqueue("mail"))
 
     waiting = threading.Thread(target=enqueue)
@@ -163,11 +171,11 @@ def test_a_client_that_finds_the_server_away_waits_for_it_from_the_beginning(she
 def test_a_server_that_hangs_keeps_nobody_longer_than_the_limit(shelf, store, name, monkeypatch):
     put(store)
     lease = take_one(store)
-    monkeypatch.setattr(Link, "limit", LIMIT)
+    monkeypatch.setattr(DriverConnection, "limit", LIMIT)
     shelf.server.freeze()
     for _ in range(2):  # the second has to connect first
         began = time.monotonic()
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             CALLS[name](store, lease)
         assert time.monotonic() - began < LIMIT + 6.0
         monkeypatch.setitem(store._address._arguments, "connect_timeout", "2")
@@ -196,7 +204,9 @@ def lose_answer_to_commit(monkeypatch, shelf):
             if last[0] in ("commit", ENQUEUE_ONE):
                 monkeypatch.undo()
                 store._drop()
-                raise StoreAway("lost") from psycopg.OperationalError("server closed the connection unexpectedly")
+                raise StoreUnavailable("lost") from psycopg.OperationalError(
+                    "server closed the connection unexpectedly"
+                )
             return answer
 
         monkeypatch.setattr(store, "_exchange", and_lose)
@@ -217,7 +227,7 @@ def test_a_settle_whose_commit_was_not_answered_is_success_when_repeated(store, 
     won, failed = take(store)
     for _ in range(2):
         lose_answer_to_commit(store)
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             store.settle([success(won), again(failed)])
     assert store.settle([success(won), again(failed)]) == []
     assert len(store.get(failed.id)["errors"]) == 1
@@ -226,7 +236,7 @@ def test_a_settle_whose_commit_was_not_answered_is_success_when_repeated(store, 
 def test_a_claim_whose_commit_was_not_answered_is_found_by_its_owner(store, lose_answer_to_commit):
     put(store, "a", "b")
     lose_answer_to_commit(store)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         take_one(store)
     ((id, token),) = store.held()
     assert [(lease.id, lease.token) for lease in store.leases([id])] == [(id, token)]
@@ -239,7 +249,7 @@ def test_a_server_that_takes_no_writes_any_more_is_left(shelf, store):
     process = store._server_process()
     store.run("set default_transaction_read_only = on")
     store._begin = "begin"
-    with pytest.raises(StoreAway, match=r"read-only.*a standby, .*name the primary in the URL"):
+    with pytest.raises(StoreUnavailable, match=r"read-only.*a standby, .*name the primary in the URL"):
         take_one(store)
     store._begin = "begin isolation level read committed read write"
     assert take_one(store)
@@ -250,7 +260,9 @@ def test_a_server_that_takes_no_writes_is_not_connected_to(shelf):
     shelf.open()
     shelf.sql("alter database postgres set default_transaction_read_only = on")
     try:
-        with pytest.raises(StoreAway, match=r"read-only.*default_transaction_read_only is on .*or switch that off"):
+        with pytest.raises(
+            StoreUnavailable, match=r"read-only.*default_transaction_read_only is on .*or switch that off"
+        ):
             PostgresStore(shelf.server.url, schema=shelf.schema, listen=False)  # otherwise it is only a default
     finally:
         shelf.sql("set default_transaction_read_only = off")
@@ -265,7 +277,7 @@ def test_a_lock_that_somebody_keeps_ends_the_wait(shelf, store, monkeypatch):
     other = shelf.server.connect()
     with other.transaction():
         other.execute(f'select from "{shelf.schema}".jobs where id = {id} for update')
-        with pytest.raises(StoreAway, match="lock timeout"):
+        with pytest.raises(StoreUnavailable, match="lock timeout"):
             store.settle([success(lease)])
     other.close()
     assert store.settle([success(lease)]) == []
@@ -313,7 +325,7 @@ def test_two_that_lock_each_others_rows_are_told_to_try_again(shelf, store):
                 store.run("select 1")
                 together.wait()
                 store.cancel([second])
-        except StoreAway as error:
+        except StoreUnavailable as error:
             ended.append(str(error))
 
     threads = [threading.Thread(target=cancel_both, args=arguments) for arguments in ((store, a, b), (other, b, a))]
@@ -373,8 +385,8 @@ def test_a_database_that_is_not_there_is_no_outage(shelf):
 
 def test_dead_letters_survive_a_cut(shelf, store):
     make_dead(store)
-    claimed = letters(store)
+    claimed = dead_letters(store)
     cut(shelf)
-    with pytest.raises(StoreAway):
-        store.accepted(claimed, "file", frozenset({"file"}))
-    assert store.accepted(claimed, "file", frozenset({"file"})) == []
+    with pytest.raises(StoreUnavailable):
+        store.mark_accepted(claimed, "file", frozenset({"file"}))
+    assert store.mark_accepted(claimed, "file", frozenset({"file"})) == []

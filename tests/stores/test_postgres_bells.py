@@ -37,12 +37,12 @@ def test_an_enqueue_rings_with_its_commit_and_not_before(shelf, store):
 
 
 def test_the_descriptor_stays_the_same_and_rings_after_the_connection_came_back(shelf, store):
-    bell = store.bell()
+    bell = store.notification_fd()
     (before,) = listeners(shelf)
     shelf.sql("select pg_terminate_backend(%s)", before)
     assert shelf.rung(store)
-    shelf.hush(store)
-    assert store.bell() == bell
+    shelf.clear_notifications(store)
+    assert store.notification_fd() == bell
     assert listeners(shelf) not in ([], [before])
     put(shelf.open())
     assert shelf.rung(store)
@@ -54,7 +54,7 @@ def test_a_bell_is_heard_however_many_files_are_open(shelf):
     files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
         many = shelf.joined("many")
-        assert many._listener._link.fileno() > 1024
+        assert many._listener._connection.fileno() > 1024
         put(shelf.open())
         assert shelf.rung(many)
     finally:
@@ -65,7 +65,7 @@ def test_a_bell_is_heard_however_many_files_are_open(shelf):
 
 def test_a_supervisor_rings_others_from_any_thread(shelf, store):
     other = shelf.joined("two")
-    other.ring()
+    other.notify()
     assert shelf.rung(store)
     assert shelf.quiet(other)
 
@@ -77,17 +77,17 @@ def test_a_supervisor_does_not_hear_what_it_enqueues_itself(shelf, store):
 
 def test_a_ring_that_comes_while_it_rings_others_is_heard(shelf, store):
     """Taken off the connection by the statement that rings."""
-    client, link = shelf.open(), store._listener._link
+    client, link = shelf.open(), store._listener._connection
     sent = threading.Event()
 
     def and_ring(query, *parameters):
         if not sent.is_set():
-            client.ring()
+            client.notify()
             sent.set()
         return type(link).execute(link, query, *parameters)
 
     link.execute = and_ring
-    store.ring()
+    store.notify()
     assert shelf.rung(store)
 
 
@@ -114,8 +114,8 @@ def pooled(shelf):
 
 def test_without_listening_there_is_no_bell_and_it_works(shelf, pooled):
     other = shelf.joined("one")
-    assert pooled.bell() is None
-    pooled.ring()
+    assert pooled.notification_fd() is None
+    pooled.notify()
     ids = put(pooled, *"abc")
     assert shelf.rung(other), "others may listen all the same"
     a, b, c = take(pooled)

@@ -10,7 +10,7 @@ from tests.stores.shelf import ON_POSTGRESQL, put, success, take, take_one
 
 pytestmark = ON_POSTGRESQL
 
-FRESH = {"retries_first": 0, "retries_most": 0}
+FRESH = {"retries_first": 0, "max_retries_claimed": 0}
 
 
 @pytest.fixture

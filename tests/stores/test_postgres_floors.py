@@ -36,8 +36,8 @@ def test_a_claim_does_not_step_through_what_was_claimed_before(old_reader, store
     while leases := take(store, 500):
         store.settle([success(lease) for lease in leases])
     put(store, *["mail"] * 5)
-    floor = store._floors._floors["default"]
-    beginning = (floor.priority, floor.age)
+    claim_cursor = store._claim_cursors._claim_cursors["default"]
+    beginning = (claim_cursor.priority, claim_cursor.age)
     assert 10 * blocks(store, CANDIDATES_FROM, *RULE, *beginning) < blocks(store, CANDIDATES, *RULE)
 
 
@@ -48,13 +48,13 @@ def claim_many_and_release_the_first(store):
 
 
 def expire(store):
-    for floor in store._floors._floors.values():
-        floor.looked_until = 0.0
+    for claim_cursor in store._claim_cursors._claim_cursors.values():
+        claim_cursor.looked_until = 0.0
 
 
 def keep(store):
-    for floor in store._floors._floors.values():
-        floor.looked_until = float("inf")
+    for claim_cursor in store._claim_cursors._claim_cursors.values():
+        claim_cursor.looked_until = float("inf")
 
 
 def test_what_has_come_back_to_its_place_is_found_at_the_next_look_at_the_whole_line(store):

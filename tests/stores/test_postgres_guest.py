@@ -123,7 +123,7 @@ def client(shelf, store) -> Client:
 
 
 def client_of(url: str, schema: str) -> Client:
-    return Client(Settings(store=StoreSettings(url=url, options={"schema": schema})), patience=0.0)
+    return Client(Settings(store=StoreSettings(url=url, options={"schema": schema})), timeout=0.0)
 
 
 @pytest.fixture(params=CALLERS)

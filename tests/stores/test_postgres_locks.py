@@ -13,13 +13,13 @@ import pytest
 from supervisor.engine.store_writer import Writer
 from supervisor.events import Bus
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import Look, Presence, Retention, RowsLocked, StoreAway, StoreContended, Waiting
+from supervisor.stores.protocol import Look, Presence, Retention, RowsLocked, StoreContended, StoreUnavailable, Waiting
 from tests.stores.shelf import (
     TTL,
     PostgresShelf,
     again,
     dead,
-    letters,
+    dead_letters,
     make_dead,
     put,
     release,
@@ -98,7 +98,7 @@ def test_a_job_that_is_gone_is_stale_and_not_locked(shelf, store):
     with locked(shelf, "jobs", f"id = {ids[0]}"):
         met(lambda: store.settle(outcomes))
     shelf.sql("delete from {s}.jobs where id = %s", ids[1])
-    assert store.wary
+    assert store.skips_locked
     assert store.settle(outcomes) == [ids[1]]
 
 
@@ -107,14 +107,14 @@ def test_a_locked_letter_holds_up_its_own_job_alone(shelf, store):
     store.redrive([id], force=True)
     other = put(store)[0]
     outcomes = [dead(lease) for lease in take(store)]
-    with locked(shelf, "letters", f"job_id = {id}"):
+    with locked(shelf, "dead_letters", f"job_id = {id}"):
         settle = met(lambda: store.settle(outcomes))
         with pytest.raises(RowsLocked) as raised:
             settle()
         assert raised.value.ids == {id}
         assert store.settle([outcome for outcome in outcomes if outcome.lease.id == other]) == []
     assert store.settle([outcome for outcome in outcomes if outcome.lease.id == id]) == []
-    assert {letter.id for letter in letters(store)} == {id, other}
+    assert {dead_letter.id for dead_letter in dead_letters(store)} == {id, other}
     shelf.check()
 
 
@@ -154,22 +154,22 @@ def test_a_supervisor_whose_own_row_is_locked_goes_on_and_ends(shelf, store, tel
 def test_an_owner_that_is_gone_and_locked_is_forgotten_another_time(shelf, store):
     shelf.kill(shelf.joined("two"))
     with locked(shelf, "supervisors", "owner = 'two'"):
-        assert store.lapsed(10) == []
+        assert store.expired_leases(10) == []
         assert shelf.sql("select owner from {s}.supervisors order by 1").fetchall() == [("one",), ("two",)]
-    store.lapsed(10)
+    store.expired_leases(10)
     assert shelf.sql("select owner from {s}.supervisors").fetchall() == [("one",)]
 
 
 def test_a_letter_of_an_owner_that_is_gone_is_offered_later_if_it_is_locked(shelf, store):
     ids = make_dead(store, "a", "b")
     other = shelf.joined("two")
-    assert len(letters(other)) == 2
+    assert len(dead_letters(other)) == 2
     shelf.kill(other)
-    with locked(shelf, "letters", f"job_id = {ids[0]}"):
-        store.lapsed(10)
-        assert [letter.id for letter in letters(store)] == [ids[1]]
+    with locked(shelf, "dead_letters", f"job_id = {ids[0]}"):
+        store.expired_leases(10)
+        assert [dead_letter.id for dead_letter in dead_letters(store)] == [ids[1]]
     shelf.clock.step(TTL)
-    assert ids[0] in [letter.id for letter in letters(store)]
+    assert ids[0] in [dead_letter.id for dead_letter in dead_letters(store)]
 
 
 def test_a_lapsed_lease_is_not_shown_while_it_is_locked_unless_its_owner_is_gone(shelf, store):
@@ -178,14 +178,14 @@ def test_a_lapsed_lease_is_not_shown_while_it_is_locked_unless_its_owner_is_gone
     ids = put(store, "a", "b")
     take(other)
     shelf.clock.step(TTL + 1)
-    outcomes = [release(it.lease)._replace(seen=it.deadline) for it in store.lapsed(10)]
+    outcomes = [release(it.lease)._replace(seen=it.deadline) for it in store.expired_leases(10)]
     with locked(shelf, "jobs", f"id = {ids[0]}"):
-        assert [it.lease.id for it in store.lapsed(10)] == ids[1:]
-        assert [it.lease.id for it in store.lapsed(1)] == ids[:1], "a page that is full is given as it is"
+        assert [it.lease.id for it in store.expired_leases(10)] == ids[1:]
+        assert [it.lease.id for it in store.expired_leases(1)] == ids[:1], "a page that is full is given as it is"
         assert store.recover(outcomes) == [ids[0]]
-        assert not store.wary, "two that recover at once meet like that all the time"
+        assert not store.skips_locked, "two that recover at once meet like that all the time"
         shelf.kill(other)
-        assert [(it.lease.id, it.owner_gone) for it in store.lapsed(10)] == [(ids[0], True)]
+        assert [(it.lease.id, it.owner_gone) for it in store.expired_leases(10)] == [(ids[0], True)]
     assert store.recover(outcomes[:1]) == []
 
 
@@ -198,22 +198,22 @@ def test_of_two_that_watch_a_lapsed_lease_neither_takes_the_other_for_its_owner(
     shelf.clock.step(TTL + 1)
     with store.transaction():
         for one in (store, watcher):
-            assert [it.lease.id for it in one.lapsed(10)] == ids
+            assert [it.lease.id for it in one.expired_leases(10)] == ids
 
 
-@pytest.mark.parametrize("wary", [False, True])
-def test_whoever_watches_a_lapsed_lease_keeps_its_owner_from_nothing(shelf, store, wary):
+@pytest.mark.parametrize("skips_locked", [False, True])
+def test_whoever_watches_a_lapsed_lease_keeps_its_owner_from_nothing(shelf, store, skips_locked):
     """However long the transaction is that it looks in."""
     owner = impatient(shelf.joined("two"))
     (id,) = put(store)
     leases = take(owner)
     shelf.clock.step(TTL + 1)
-    if wary:
+    if skips_locked:
         owner.contended()
     with store.transaction():
-        assert [it.lease.id for it in store.lapsed(10)] == [id]
+        assert [it.lease.id for it in store.expired_leases(10)] == [id]
         assert owner.extend(leases, TTL, ()) == []
-        assert store.lapsed(10) == []
+        assert store.expired_leases(10) == []
 
 
 def test_two_that_watch_each_others_lapsed_leases_wait_for_neither(shelf, store):
@@ -225,31 +225,34 @@ def test_two_that_watch_each_others_lapsed_leases_wait_for_neither(shelf, store)
         held.append(take(one))
     shelf.clock.step(TTL + 1)
     with stores[0].transaction(), stores[1].transaction():
-        assert [len(one.lapsed(10)) for one in stores] == [1, 1]
+        assert [len(one.expired_leases(10)) for one in stores] == [1, 1]
         assert [one.extend(leases, TTL, ()) for one, leases in zip(stores, held, strict=True)] == [[], []]
 
 
 def test_an_accepted_letter_that_is_locked_is_told_as_such_and_its_claim_goes_on(shelf, store):
     ids = make_dead(store, "a", "b")
-    claimed = letters(store)
-    with locked(shelf, "letters", f"job_id = {ids[0]}"):
-        accept = met(lambda: store.accepted(claimed, "file", FILE))
+    claimed = dead_letters(store)
+    with locked(shelf, "dead_letters", f"job_id = {ids[0]}"):
+        accept = met(lambda: store.mark_accepted(claimed, "file", FILE))
         with pytest.raises(RowsLocked) as raised:
             accept()
         assert raised.value.ids == {ids[0]}
         assert store.postpone(claimed, 5.0) == []
-        assert store.accepted([letter for letter in claimed if letter.id == ids[1]], "file", FILE) == []
-    assert store.accepted([letter for letter in claimed if letter.id == ids[0]], "file", FILE) == []
+        assert (
+            store.mark_accepted([dead_letter for dead_letter in claimed if dead_letter.id == ids[1]], "file", FILE)
+            == []
+        )
+    assert store.mark_accepted([dead_letter for dead_letter in claimed if dead_letter.id == ids[0]], "file", FILE) == []
     assert {store.get(id)["dead_letter"] for id in ids} == {"delivered"}
 
 
 def test_pruning_waits_for_better_times(shelf, store):
     ids = make_dead(store, "a", "b")
-    store.accepted(letters(store), "file", FILE)
+    store.mark_accepted(dead_letters(store), "file", FILE)
     shelf.clock.step(40 * 86_400)
-    with locked(shelf, "letters", f"job_id = {ids[0]}"):
+    with locked(shelf, "dead_letters", f"job_id = {ids[0]}"):
         assert met(lambda: store.prune(Retention(), 10))() == 0
-    store._wary_until = 0.0
+    store._skip_locked_until = 0.0
     assert store.prune(Retention(), 10) == 2
 
 
@@ -319,7 +322,7 @@ def test_locks_that_go_one_by_one_are_passed_by_once_they_took_too_long_together
             person.execute(f'select from "{shelf.schema}".jobs where id = {id} for update')
         waits = threading.Thread(target=until_they_are_waited_for, args=(shelf, holds[:-1]))
         waits.start()
-        with pytest.raises(StoreAway, match="statement timeout"):
+        with pytest.raises(StoreUnavailable, match="statement timeout"):
             store.settle(outcomes)
         waits.join()
         with pytest.raises(RowsLocked) as raised:

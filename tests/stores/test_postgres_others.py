@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.postgres.transactional_enqueue import Guest
+from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
 from supervisor.stores.protocol import EnqueueRow
 from tests.stores.shelf import ON_POSTGRESQL, again, put, success, take, take_one
 
@@ -90,6 +90,8 @@ def test_functions_and_operators_of_others_are_not_called(shelf, listen):
     shelf.sql("insert into {s}.jobs(handler) values ('mail')")
     assert store.settle([success(take_one(store))]) == []
     with psycopg.connect(shelf.server.url) as theirs:
-        Guest(f"{shelf.server.url}&application_name=x", shelf.schema, store.database).enqueue(theirs, ROWS)
+        TransactionalEnqueue(f"{shelf.server.url}&application_name=x", shelf.schema, store.database).enqueue(
+            theirs, ROWS
+        )
         theirs.execute(f"select \"{shelf.schema}\".enqueue('mail')")
     assert shelf.sql("select what from theirs.called").fetchall() == []

@@ -88,7 +88,7 @@ def test_a_transaction_that_somebody_keeps_open_blocks_nobody(shelf, store, n):
             one.look(None, 100)
             one.extend(take(one, 1), TTL, [])
             one.cancel([one.list_jobs()[0]["id"]])
-            one.lapsed(10)
+            one.expired_leases(10)
             one.stats()
             one.prune(Retention(), 10)
         assert time.monotonic() - began < 10.0
@@ -142,8 +142,8 @@ def test_recovery_waits_for_nobody(shelf, store):
     held, free = take(store)
     shelf.clock.step(TTL)
     other = shelf.joined("two")
-    lapsed = other.lapsed(10)
-    outcomes = [release(one.lease)._replace(seen=one.deadline) for one in lapsed]
+    expired_leases = other.expired_leases(10)
+    outcomes = [release(one.lease)._replace(seen=one.deadline) for one in expired_leases]
     with pytest.raises(ZeroDivisionError), store.transaction():
         store.settle([success(held)])
         store.run("select 1")
@@ -167,7 +167,7 @@ def test_a_settle_that_waits_for_a_job_has_locked_none_behind_it(shelf, store, f
             other.execute(lock, (leases[0].id,))
             settling = threading.Thread(target=lambda: stale.append(store.settle(outcomes)))
             settling.start()
-            process = store._link.pgconn.backend_pid
+            process = store._connection.pgconn.backend_pid
             while shelf.sql(WAITS, process).fetchone() != ("Lock",):
                 time.sleep(0.002)
             other.execute(lock, (leases[1].id,))
@@ -209,17 +209,17 @@ def test_an_owner_of_this_machine_that_is_dead_is_known_to_be_at_once(shelf, sto
     store.on_owner_gone = told.append
     put(store, "a", "b")
     die_as(shelf, "dead", claim=1)
-    (lapsed,) = store.lapsed(10)
-    assert (lapsed.owner, lapsed.owner_gone) == ("dead", True)
+    (expired_leases,) = store.expired_leases(10)
+    assert (expired_leases.owner, expired_leases.owner_gone) == ("dead", True)
     assert [(row["owner"], row["state"]) for row in store.stats()["supervisors"]] == [
         ("one", "starting"),
         ("dead", "gone"),
     ]
-    assert store.recover([release(lapsed.lease)._replace(seen=lapsed.deadline)]) == []
+    assert store.recover([release(expired_leases.lease)._replace(seen=expired_leases.deadline)]) == []
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
     assert told == []
     for _ in range(2):
-        assert store.lapsed(10) == []
+        assert store.expired_leases(10) == []
     assert told == ["dead"]
     assert store.column("select owner from {s}.supervisors") == ["one"]
 
@@ -228,11 +228,11 @@ def test_an_owner_is_not_dead_before_the_last_process_that_it_left(shelf, store)
     put(store)
     orphan = die_as(shelf, "dying", claim=1, orphan=True)
     try:
-        assert store.lapsed(10) == []
+        assert store.expired_leases(10) == []
     finally:
         os.kill(orphan, 9)
     deadline = time.monotonic() + 10
-    while not store.lapsed(10):
+    while not store.expired_leases(10):
         assert time.monotonic() < deadline
 
 
@@ -240,10 +240,10 @@ def test_an_owner_of_another_machine_is_told_by_its_deadline_alone(shelf, store)
     put(store)
     die_as(shelf, "far", claim=1)
     shelf.sql("update {s}.supervisors set place = replace(place, '[\"', '[\"another boot ') where owner = 'far'")
-    assert store.lapsed(10) == []
+    assert store.expired_leases(10) == []
     shelf.clock.step(TTL)
-    (lapsed,) = store.lapsed(10)
-    assert (lapsed.owner, lapsed.owner_gone) == ("far", False)
+    (expired_leases,) = store.expired_leases(10)
+    assert (expired_leases.owner, expired_leases.owner_gone) == ("far", False)
 
 
 def test_a_machine_that_is_never_seen_again_goes_off_the_list_after_its_leases(shelf, store):
@@ -251,18 +251,18 @@ def test_a_machine_that_is_never_seen_again_goes_off_the_list_after_its_leases(s
     die_as(shelf, "far", claim=1)
     shelf.sql("update {s}.supervisors set place = null, unseen_after = seen_at + 90000000 where owner = 'far'")
     shelf.clock.step(89)
-    lapsed = store.lapsed(10)
+    expired_leases = store.expired_leases(10)
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"]
     shelf.clock.step(2)
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"], "it still holds a lease"
-    store.recover([release(one.lease)._replace(seen=one.deadline) for one in lapsed])
+    store.recover([release(one.lease)._replace(seen=one.deadline) for one in expired_leases])
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
-    store.lapsed(10)
+    store.expired_leases(10)
     assert store.column("select owner from {s}.supervisors order by id") == ["one", "far"], (
         "it may have left programs there"
     )
     shelf.clock.step(3600)
-    store.lapsed(10)
+    store.expired_leases(10)
     assert store.column("select owner from {s}.supervisors") == ["one"]
 
 
@@ -307,7 +307,7 @@ def test_a_settle_that_leaves_a_letter_while_a_delete_waits_for_it(shelf, store)
 def test_letters_that_a_dead_owner_was_publishing_are_offered_at_once(shelf, store):
     (id,) = make_dead(store)
     other = shelf.joined("two")
-    assert [letter.id for letter in other.dead_letters(10, TTL)] == [id]
+    assert [dead_letter.id for dead_letter in other.claim_dead_letters(10, TTL)] == [id]
     shelf.kill(other)
-    store.lapsed(10)
-    assert [letter.id for letter in store.dead_letters(10, TTL)] == [id]
+    store.expired_leases(10)
+    assert [dead_letter.id for dead_letter in store.claim_dead_letters(10, TTL)] == [id]

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.stores.codes import PENDING
 from supervisor.stores.postgres import claim as claims
-from supervisor.stores.postgres import dead_letters as letters
+from supervisor.stores.postgres import dead_letters as dead_letters
 from supervisor.stores.postgres import operator as verbs
 from supervisor.stores.postgres import queries as asking
 from supervisor.stores.postgres import row_locks as locks
@@ -31,7 +31,9 @@ def shelf(tmp_path_factory):
         "insert into {s}.counts(state, queue, tier, n) select state, queue, tier, count(*) from {s}.jobs group by 1, 2, 3"
     )
     shelf.sql(
-        "insert into {s}.letters(job_id, state, due_at) select i, %s, i from generate_series(1, %s) as i", PENDING, MANY
+        "insert into {s}.dead_letters(job_id, state, due_at) select i, %s, i from generate_series(1, %s) as i",
+        PENDING,
+        MANY,
     )
     yield shelf
     shelf.close()
@@ -59,12 +61,12 @@ STATEMENTS = {
     "lock free": (locks.LOCK_FREE.format(table="jobs", key="id"), ("{1,2}",), {"jobs_pkey"}),
     "locked": (locks.LOCKED.format(table="jobs", key="id"), ("{1,2}",), {"jobs_pkey"}),
     "held": (settles.HELD, (1,), {"in_flight"}),
-    "lapsed": (settles.LAPSED, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
+    "lapsed": (settles.EXPIRED_LEASES, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
     "prune": (verbs.EXPIRED, (3, 1, 100), {"terminal"}),
     "due within": (asking.DUE_BY, (10**15, "{q1,q2}", 1), {"scheduled"}),
-    "pending letters": (asking.PENDING_LETTERS, (1,), {"pending_letters"}),
-    "letters": (letters.DUE_LETTERS, (10,), {"pending_letters"}),
-    "weighed letters": (letters.LENGTHS_SHOWN, ("{1,2}",), {"jobs_pkey", "attempts_of"}),
+    "pending letters": (asking.PENDING_DEAD_LETTERS, (1,), {"pending_dead_letters"}),
+    "letters": (dead_letters.DUE_DEAD_LETTERS, (10,), {"pending_dead_letters"}),
+    "weighed letters": (dead_letters.LENGTHS_SHOWN, ("{1,2}",), {"jobs_pkey", "attempts_of"}),
 }
 
 

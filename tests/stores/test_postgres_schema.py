@@ -11,7 +11,7 @@ from supervisor.jobs import MAX_RETRIES, Backoff
 from supervisor.stores.postgres.schema import VERSION
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.protocol import StoreError, StoreMissing
-from supervisor.stores.transfer import Ticket
+from supervisor.stores.transfer import TransferRecord
 from supervisor.text.units import MAX_SECONDS
 from tests.stores.shelf import ON_POSTGRESQL, PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, put, states, take
 
@@ -108,8 +108,8 @@ def test_jobs_put_in_with_plain_sql_are_counted_claimed_and_heard_of(shelf):
 def test_every_other_name_is_a_name(shelf, schema):
     store = PostgresStore(shelf.server.url, schema=schema, create=True)
     try:
-        store.shut(ticket := Ticket("id", f"a store in {schema}", "elsewhere"))
-        store.reopen(ticket)
+        store.close_for_transfer(transfer_record := TransferRecord("id", f"a store in {schema}", "elsewhere"))
+        store.reopen(transfer_record)
         store.join("one", "host", 1)
         put(store)
         put(store, *["many"] * 300)

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from supervisor.stores.postgres.driver import Link
+from supervisor.stores.postgres.driver import DriverConnection
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.protocol import EnqueueRow
-from tests.stores.shelf import ON_POSTGRESQL, dead, letters, put, take
+from tests.stores.shelf import ON_POSTGRESQL, dead, dead_letters, put, take
 
 pytestmark = ON_POSTGRESQL
 
@@ -59,7 +59,7 @@ def test_more_than_a_slow_line_takes_at_once_is_enqueued(shelf, slow_url, n, mon
     shelf.open()
     far = PostgresStore(slow_url, schema=shelf.schema)
     far.run(f"set statement_timeout = '{LIMIT:g}s'")
-    monkeypatch.setattr(Link, "limit", LIMIT)
+    monkeypatch.setattr(DriverConnection, "limit", LIMIT)
     ids = far.enqueue([EnqueueRow("mail", '"' + "x" * (TOTAL // n) + '"')] * n)
     assert shelf.sql("select array_agg(id order by id) from {s}.jobs").fetchone() == (ids,)
     shelf.check()
@@ -72,4 +72,9 @@ def test_dead_letters_come_as_many_at_once_as_can_be_held_with_their_attempts(st
     records = [*["x" * 4_000] * 5, "x" * 16_000]
     outcomes = [dead(lease, stderr=record) for lease, record in zip(take(store), records, strict=True)]
     assert store.settle(outcomes) == []
-    assert [[letter.id for letter in letters(store)] for _ in range(4)] == [ids[:3], ids[3:5], ids[5:], []]
+    assert [[dead_letter.id for dead_letter in dead_letters(store)] for _ in range(4)] == [
+        ids[:3],
+        ids[3:5],
+        ids[5:],
+        [],
+    ]

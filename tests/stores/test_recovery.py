@@ -7,17 +7,17 @@ from supervisor.stores.protocol import StoreError
 from tests.stores.shelf import POLICY, TTL, again, failure, put, release, state_of, success, take, take_one
 
 
-def released(lapsed):
-    return Outcome(lapsed.lease, Kind.RELEASED, state=JobState.READY, seen=lapsed.deadline)
+def released(expired_leases):
+    return Outcome(expired_leases.lease, Kind.RELEASED, state=JobState.READY, seen=expired_leases.deadline)
 
 
 def light(lease):
     return lease._replace(payload="", headers=None)
 
 
-def expired(lapsed):
+def expired(expired_leases):
     return Outcome(
-        lapsed.lease, Kind.FAILED, failure=failure(lapsed.lease, Cause.LEASE_EXPIRED), seen=lapsed.deadline,
+        expired_leases.lease, Kind.FAILED, failure=failure(expired_leases.lease, Cause.LEASE_EXPIRED), seen=expired_leases.deadline,
         state=JobState.SCHEDULED, counted=True, delay=1.0,
     )  # fmt: skip
 
@@ -29,10 +29,10 @@ def test_extending_moves_the_deadline(shelf, store):
     assert store.extend([lease], TTL, []) == []
     other = shelf.joined("two")
     shelf.clock.step(29)
-    assert other.lapsed(10) == []
+    assert other.expired_leases(10) == []
     shelf.clock.step(1)
-    (lapsed,) = other.lapsed(10)
-    assert lapsed.deadline == shelf.clock.microseconds
+    (expired_leases,) = other.expired_leases(10)
+    assert expired_leases.deadline == shelf.clock.microseconds
 
 
 def test_extending_what_is_not_ours_any_more_is_stale(store):
@@ -81,7 +81,7 @@ def test_nothing_has_lapsed_before_its_deadline(shelf, store):
     take_one(store)
     other = shelf.joined("two")
     shelf.clock.step(TTL - 0.001)
-    assert other.lapsed(10) == []
+    assert other.expired_leases(10) == []
 
 
 def test_what_has_lapsed_tells_all_that_recovery_needs(shelf, store):
@@ -90,7 +90,7 @@ def test_what_has_lapsed_tells_all_that_recovery_needs(shelf, store):
     store.extend([], TTL, [b])
     deadline = shelf.clock.microseconds + round(TTL * 1e6)
     shelf.clock.step(TTL)
-    found = {lapsed.lease.id: lapsed for lapsed in shelf.joined("two").lapsed(10)}
+    found = {expired_leases.lease.id: expired_leases for expired_leases in shelf.joined("two").expired_leases(10)}
     assert found[a.id] == (light(a), deadline, False, 0, "one", False)
     assert found[b.id] == (light(b), deadline, True, 0, "one", False)
     assert a.policy == POLICY._replace(max_retries=7)
@@ -100,7 +100,7 @@ def test_an_owner_never_sees_its_own_leases_lapse(shelf, store):
     put(store)
     take_one(store)
     shelf.clock.step(10 * TTL)
-    assert store.lapsed(10) == []
+    assert store.expired_leases(10) == []
 
 
 def test_lapsed_goes_on_behind_what_it_has_given(shelf, store):
@@ -117,20 +117,20 @@ def test_lapsed_goes_on_behind_what_it_has_given(shelf, store):
     gone.leave()
     shelf.clock.step(TTL)
     order = [*left, early[0], late[0], early[1]]
-    assert [lapsed.lease.id for lapsed in observer.lapsed(10)] == order
+    assert [expired_leases.lease.id for expired_leases in observer.expired_leases(10)] == order
     for size in range(1, 7):
-        found = observer.lapsed(size)
-        while part := observer.lapsed(size, found[-1]):
+        found = observer.expired_leases(size)
+        while part := observer.expired_leases(size, found[-1]):
             assert len(part) <= size
             found += part
-        assert [lapsed.lease.id for lapsed in found] == order
+        assert [expired_leases.lease.id for expired_leases in found] == order
 
 
 def test_a_clock_that_steps_back_makes_nothing_lapse(shelf, store):
     put(store)
     take_one(store)
     shelf.clock.step(-3600)
-    assert shelf.joined("two").lapsed(10) == []
+    assert shelf.joined("two").expired_leases(10) == []
 
 
 def test_leases_of_an_owner_that_left_lapse_at_once(shelf, store):
@@ -138,22 +138,22 @@ def test_leases_of_an_owner_that_left_lapse_at_once(shelf, store):
     take_one(store)
     store.leave()
     other = shelf.joined("two")
-    (lapsed,) = other.lapsed(10)
-    assert (lapsed.lease.id, lapsed.owner, lapsed.owner_gone) == (id, "one", True)
+    (expired_leases,) = other.expired_leases(10)
+    assert (expired_leases.lease.id, expired_leases.owner, expired_leases.owner_gone) == (id, "one", True)
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
-    assert other.recover([released(lapsed)]) == []
+    assert other.recover([released(expired_leases)]) == []
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
 
 
 def test_a_release_adds_a_lapse_and_counts_nothing(shelf, store):
     (id,) = put(store)
     other = shelf.joined("two")
-    for lapses in range(3):
+    for expired_count in range(3):
         take_one(store)
         shelf.clock.step(TTL)
-        (lapsed,) = other.lapsed(10)
-        assert lapsed.lapses == lapses
-        assert other.recover([released(lapsed)]) == []
+        (expired_leases,) = other.expired_leases(10)
+        assert expired_leases.expired_count == expired_count
+        assert other.recover([released(expired_leases)]) == []
         assert state_of(store, id) == "ready"
     job = store.get(id)
     assert (job["retries"], job["errors"]) == (0, [])
@@ -164,24 +164,24 @@ def test_a_lapse_that_counts_is_a_failed_attempt(shelf, store):
     take_one(store)
     shelf.clock.step(TTL)
     other = shelf.joined("two")
-    assert other.recover([expired(lapsed) for lapsed in other.lapsed(10)]) == []
+    assert other.recover([expired(expired_leases) for expired_leases in other.expired_leases(10)]) == []
     job = store.get(id)
     assert (job["state"], job["retries"], job["errors"][0]["cause"]) == ("scheduled", 1, "lease_expired")
 
 
-@pytest.mark.parametrize(("cause", "lapses"), [(Cause.LEASE_EXPIRED, 1), (Cause.EXCEPTION, 0)])
-def test_lapses_in_a_row_end_with_any_outcome_but_another_lapse(shelf, store, cause, lapses):
+@pytest.mark.parametrize(("cause", "expired_count"), [(Cause.LEASE_EXPIRED, 1), (Cause.EXCEPTION, 0)])
+def test_lapses_in_a_row_end_with_any_outcome_but_another_lapse(shelf, store, cause, expired_count):
     put(store)
     other = shelf.joined("two")
     take_one(store)
     shelf.clock.step(TTL)
-    other.recover([released(lapsed) for lapsed in other.lapsed(10)])
+    other.recover([released(expired_leases) for expired_leases in other.expired_leases(10)])
     lease = take_one(store)
     store.settle([again(lease, delay=0.0)._replace(failure=failure(lease, cause))])
     store.promote(1)
     take_one(store)
     shelf.clock.step(TTL)
-    assert [lapsed.lapses for lapsed in other.lapsed(10)] == [lapses]
+    assert [expired_leases.expired_count for expired_leases in other.expired_leases(10)] == [expired_count]
 
 
 def test_recovery_must_name_the_deadline_it_saw(store):
@@ -195,9 +195,9 @@ def test_recovery_leaves_a_lease_alone_that_was_extended_meanwhile(shelf, store)
     lease = take_one(store)
     shelf.clock.step(TTL)
     other = shelf.joined("two")
-    (lapsed,) = other.lapsed(10)
+    (expired_leases,) = other.expired_leases(10)
     store.extend([lease], TTL, [])
-    assert other.recover([released(lapsed)]) == [lease.id]
+    assert other.recover([released(expired_leases)]) == [lease.id]
     assert store.settle([success(lease)]) == []
 
 
@@ -206,10 +206,10 @@ def test_recovery_leaves_a_job_alone_that_was_settled_meanwhile(shelf, store):
     lease = take_one(store)
     shelf.clock.step(TTL)
     other = shelf.joined("two")
-    (lapsed,) = other.lapsed(10)
+    (expired_leases,) = other.expired_leases(10)
     store.settle([success(lease)])
     before = store.get(lease.id)
-    assert other.recover([expired(lapsed)]) == [lease.id]
+    assert other.recover([expired(expired_leases)]) == [lease.id]
     assert store.get(lease.id) == before
 
 
@@ -218,7 +218,7 @@ def test_two_that_recover_one_lease_do_it_once(shelf, store):
     take_one(store)
     shelf.clock.step(TTL)
     two, three = shelf.joined("two"), shelf.joined("three")
-    (seen_by_two,), (seen_by_three,) = two.lapsed(10), three.lapsed(10)
+    (seen_by_two,), (seen_by_three,) = two.expired_leases(10), three.expired_leases(10)
     assert two.recover([expired(seen_by_two)]) == []
     assert three.recover([expired(seen_by_three)]) == [id]
     assert len(store.get(id)["errors"]) == 1
@@ -230,7 +230,7 @@ def test_late_outcomes_of_a_recovered_lease_are_stale(shelf, store):
     lease = take_one(store)
     shelf.clock.step(TTL)
     other = shelf.joined("two")
-    other.recover([released(lapsed) for lapsed in other.lapsed(10)])
+    other.recover([released(expired_leases) for expired_leases in other.expired_leases(10)])
     assert store.settle([success(lease)]) == [id]
     assert store.extend([lease], TTL, [lease]) == [id]
     theirs = take_one(other)
@@ -256,9 +256,9 @@ def test_a_job_given_back_unstarted_ends_no_row_of_lapses(shelf, store):
     other = shelf.joined("two")
     take_one(store)
     shelf.clock.step(TTL)
-    other.recover([released(lapsed) for lapsed in other.lapsed(10)])
+    other.recover([released(expired_leases) for expired_leases in other.expired_leases(10)])
     lease = take_one(store)
     store.settle([release(lease)])
     take_one(store)
     shelf.clock.step(TTL)
-    assert [lapsed.lapses for lapsed in other.lapsed(10)] == [1]
+    assert [expired_leases.expired_count for expired_leases in other.expired_leases(10)] == [1]

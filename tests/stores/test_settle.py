@@ -48,7 +48,7 @@ def test_a_retry(shelf, store):
 
 def test_exhausted_without_letters(store):
     (id,) = put(store)
-    store.settle([dead(take_one(store), letter=False)])
+    store.settle([dead(take_one(store), dead_letter=False)])
     job = store.get(id)
     assert (job["state"], job["dead_letter"], len(job["errors"])) == ("failed", None, 1)
     assert job["finished_at"] is not None
@@ -129,7 +129,7 @@ def test_stale_failures_leave_neither_record_nor_letter(store):
     store.cancel([stale.id])
     assert store.settle([dead(good), dead(stale)]) == [stale.id]
     assert store.get(stale.id)["errors"] == []
-    assert [letter.id for letter in store.dead_letters(10, 5.0)] == [ids[0]]
+    assert [dead_letter.id for dead_letter in store.claim_dead_letters(10, 5.0)] == [ids[0]]
 
 
 def test_one_job_twice_in_a_batch_is_settled_once(store):

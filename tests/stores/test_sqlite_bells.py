@@ -9,14 +9,14 @@ import threading
 
 import pytest
 
-from supervisor.stores.protocol import EnqueueRow, StoreAway, StoreBroken, StoreError
-from supervisor.stores.sqlite.notifier import Bells
+from supervisor.stores.protocol import EnqueueRow, StoreBroken, StoreError, StoreUnavailable
+from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.store import SqliteStore
-from supervisor.stores.sqlite.write_lock import Turnstile
+from supervisor.stores.sqlite.write_lock import FairWriteLock
 
 
-def rung(bells: Bells) -> bool:
-    return bool(select.select([bells.descriptor()], [], [], 0)[0])
+def rung(notifier: Notifier) -> bool:
+    return bool(select.select([notifier.descriptor()], [], [], 0)[0])
 
 
 @pytest.fixture
@@ -25,43 +25,43 @@ def folder(tmp_path):
 
 
 def test_nobody_to_ring(folder):
-    Bells(folder).ring()
+    Notifier(folder).notify()
     assert not folder.exists()
 
 
 def test_a_path_longer_than_a_socket_address(tmp_path):
     deep = tmp_path / ("x" * 100) / ("y" * 100)
     deep.mkdir(parents=True)
-    owner = Bells(deep / "bells")
+    owner = Notifier(deep / "bells")
     owner.join("one")
-    Bells(deep / "bells").ring()
+    Notifier(deep / "bells").notify()
     assert rung(owner)
     owner.leave()
     assert list(deep.iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "expected"), [(errno.ENOSPC, StoreAway), (errno.EACCES, StoreBroken)])
+@pytest.mark.parametrize(("number", "expected"), [(errno.ENOSPC, StoreUnavailable), (errno.EACCES, StoreBroken)])
 @pytest.mark.parametrize("call", ["mkdir", "open"])
 def test_a_folder_with_no_room_for_the_bell_is_a_store_that_is_away(folder, monkeypatch, call, number, expected):
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    bells = Bells(folder)
+    notifier = Notifier(folder)
     with monkeypatch.context() as full:
         full.setattr(os, call, refuse)
-        with pytest.raises(StoreAway, match=os.strerror(number)) as refused:
-            bells.join("one")
+        with pytest.raises(StoreUnavailable, match=os.strerror(number)) as refused:
+            notifier.join("one")
     assert refused.type is expected
-    bells.join("one")
-    assert not rung(bells)
-    bells.leave()
+    notifier.join("one")
+    assert not rung(notifier)
+    notifier.leave()
 
 
 def test_the_bell_of_a_dead_owner_is_taken_down(folder):
-    owner = Bells(folder)
+    owner = Notifier(folder)
     owner.join("one")
     owner._socket.close()
-    Bells(folder).ring()
+    Notifier(folder).notify()
     assert [path.name for path in folder.iterdir()] == ["one.lock"]
     owner._socket = None
     owner.leave()
@@ -81,7 +81,7 @@ def test_whoever_wakes_before_the_commit_looks_after_it(tmp_path, monkeypatch):
     looking = threading.Thread(target=look)
 
     def commit_slowly() -> None:
-        assert rung(store.bells)
+        assert rung(store.notifier)
         looking.start()
         looking.join(0.1)
         assert seen == []
@@ -103,8 +103,8 @@ def test_by_whatever_link_a_file_is_opened_its_bells_and_locks_are_the_same(tmp_
     store = SqliteStore(tmp_path / "real" / "jobs.db")
     store.join("one", "host", 4711)
     client.enqueue([EnqueueRow("noop", "1")])
-    assert rung(store.bells)
-    assert client.bells.is_gone("one") is False
+    assert rung(store.notifier)
+    assert client.notifier.is_gone("one") is False
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.db", "real"]
     store.leave()
     store.close()
@@ -119,11 +119,11 @@ def test_links_that_lead_nowhere_are_said_to(tmp_path):
 
 
 def test_what_is_no_bell_is_left_alone_or_taken_down_but_never_fatal(folder):
-    owner = Bells(folder)
+    owner = Notifier(folder)
     owner.join("one")
     (folder / "two.sock").mkdir()
     (folder / "note.txt").touch()
-    Bells(folder).ring()
+    Notifier(folder).notify()
     assert rung(owner)
     (folder / "two.sock").rmdir()
     (folder / "note.txt").unlink()
@@ -131,7 +131,7 @@ def test_what_is_no_bell_is_left_alone_or_taken_down_but_never_fatal(folder):
 
 
 def test_gone_is_only_who_provably_is(folder):
-    owner, other = Bells(folder), Bells(folder)
+    owner, other = Notifier(folder), Notifier(folder)
     lock = owner.join("one")
     assert not other.is_gone("one")
     assert not other.is_gone("unknown")
@@ -145,18 +145,18 @@ def test_gone_is_only_who_provably_is(folder):
 
 
 def test_asking_changes_nothing(folder):
-    owner = Bells(folder)
+    owner = Notifier(folder)
     owner.join("one")
     for _ in range(3):
-        assert not Bells(folder).is_gone("one")
+        assert not Notifier(folder).is_gone("one")
     owner.leave()
     assert not folder.exists()
 
 
 def test_turns_exclude_each_other(tmp_path):
     path = tmp_path / "jobs.db"
-    one, two = Turnstile(path, 10.0), Turnstile(path, 0.01)
-    with one, pytest.raises(StoreAway), two:
+    one, two = FairWriteLock(path, 10.0), FairWriteLock(path, 0.01)
+    with one, pytest.raises(StoreUnavailable), two:
         pass
     with two:
         pass
@@ -165,7 +165,7 @@ def test_turns_exclude_each_other(tmp_path):
 
 
 def test_lock_files_that_cannot_be_had_cost_no_more_than_fairness(tmp_path):
-    turnstile = Turnstile(tmp_path / "nowhere" / "jobs.db", 0.0)
+    turnstile = FairWriteLock(tmp_path / "nowhere" / "jobs.db", 0.0)
     with turnstile:
         pass
     turnstile.close()
@@ -175,7 +175,7 @@ def test_lock_files_that_cannot_be_had_cost_no_more_than_fairness(tmp_path):
 def test_whoever_waits_is_next(tmp_path):
     """One that comes back at once finds the gate shut while another waits for its turn."""
     path = tmp_path / "jobs.db"
-    busy, waiting = Turnstile(path, 10.0), Turnstile(path, 10.0)
+    busy, waiting = FairWriteLock(path, 10.0), FairWriteLock(path, 10.0)
     order: list[str] = []
     busy.__enter__()
 
@@ -185,13 +185,13 @@ def test_whoever_waits_is_next(tmp_path):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    hasty = Turnstile(path, 0.0)
+    hasty = FairWriteLock(path, 0.0)
     while True:
         try:
-            hasty._take(hasty._gate, 0.0)
-        except StoreAway:
+            hasty._take(hasty._entry_lock, 0.0)
+        except StoreUnavailable:
             break
-        hasty._gate.release()
+        hasty._entry_lock.release()
     busy.__exit__(None, None, None)
     with busy:
         order.append("busy")
@@ -203,7 +203,7 @@ def test_whoever_waits_is_next(tmp_path):
 
 def test_closing_spares_the_files_of_whoever_is_in_a_turn(tmp_path):
     path = tmp_path / "jobs.db"
-    one, two = Turnstile(path, 1.0), Turnstile(path, 1.0)
+    one, two = FairWriteLock(path, 1.0), FairWriteLock(path, 1.0)
     with one:
         two.close()
         assert (tmp_path / "jobs.db-turn").exists()

@@ -13,9 +13,9 @@ import pytest
 
 from supervisor.stores.protocol import Retention
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.shelf import SqliteShelf, again, dead, letters, make_dead, put, success, take, take_one
+from tests.stores.shelf import SqliteShelf, again, dead, dead_letters, make_dead, put, success, take, take_one
 
-TABLES = ("jobs", "counts", "attempts", "letters", "queues", "supervisors", "policies", "sqlite_sequence")
+TABLES = ("jobs", "counts", "attempts", "dead_letters", "queues", "supervisors", "policies", "sqlite_sequence")
 EVERYTHING = Retention(0.0, 0.0, 0.0)
 Act = Callable[[SqliteStore], Any]
 
@@ -26,11 +26,16 @@ def settle(store: SqliteStore) -> None:
 
 
 def recover(store: SqliteStore) -> None:
-    store.recover([again(lapsed.lease)._replace(seen=lapsed.deadline) for lapsed in store.lapsed(10)])
+    store.recover(
+        [
+            again(expired_leases.lease)._replace(seen=expired_leases.deadline)
+            for expired_leases in store.expired_leases(10)
+        ]
+    )
 
 
 def accept(store: SqliteStore) -> None:
-    store.accepted(letters(store), "a", frozenset("a"))
+    store.mark_accepted(dead_letters(store), "a", frozenset("a"))
 
 
 ACTS: dict[str, Act] = {
@@ -82,18 +87,18 @@ def contents(shelf: SqliteShelf) -> dict[str, Any]:
 
 def fill(shelf: SqliteShelf) -> None:
     """Jobs in every state; three are in flight for the doomed owner, one for an owner that is gone."""
-    doomed, gone = shelf.joined("doomed"), shelf.joined("gone")
-    put(doomed, "a", "b", "c", delay=1.0)
-    make_dead(doomed, "dead", "dead")
-    put(doomed, "won")
-    doomed.settle([success(take_one(doomed))])
-    put(doomed, "d", "e", "f")
-    take(doomed)
+    dying, gone = shelf.joined("doomed"), shelf.joined("gone")
+    put(dying, "a", "b", "c", delay=1.0)
+    make_dead(dying, "dead", "dead")
+    put(dying, "won")
+    dying.settle([success(take_one(dying))])
+    put(dying, "d", "e", "f")
+    take(dying)
     put(gone, "g")
     take(gone)
-    put(doomed, "h", "i")
+    put(dying, "h", "i")
     shelf.clock.step(60)
-    shelf.kill(doomed)
+    shelf.kill(dying)
     shelf.kill(gone)
 
 

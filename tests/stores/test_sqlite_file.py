@@ -13,9 +13,17 @@ from pathlib import Path
 import pytest
 
 from supervisor.config.settings import StoreSettings
-from supervisor.stores.enqueue_batch import Rows
+from supervisor.stores.enqueue_batch import EnqueueBatch
 from supervisor.stores.opening import open_store
-from supervisor.stores.protocol import EnqueueRow, Presence, RowRefused, StoreAway, StoreBroken, StoreError, Waiting
+from supervisor.stores.protocol import (
+    EnqueueRow,
+    Presence,
+    RowRefused,
+    StoreBroken,
+    StoreError,
+    StoreUnavailable,
+    Waiting,
+)
 from supervisor.stores.sqlite import connection as sqlite_db
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.shelf import (
@@ -91,7 +99,7 @@ def test_one_that_cannot_be_opened_for_now_is_away(tmp_path, monkeypatch):
         raise error
 
     monkeypatch.setattr(sqlite3, "connect", refused)
-    with pytest.raises(StoreAway, match=r"jobs\.db: unable to open database file") as raised:
+    with pytest.raises(StoreUnavailable, match=r"jobs\.db: unable to open database file") as raised:
         SqliteStore(tmp_path / "jobs.db")
     assert not isinstance(raised.value, StoreBroken)
 
@@ -315,17 +323,17 @@ def test_leases_without_a_known_owner_are_recovered_all_the_same(shelf, store, r
     take_one(store)
     raw.execute("delete from supervisors")
     other = shelf.joined("two")
-    assert other.lapsed(10) == []
+    assert other.expired_leases(10) == []
     shelf.clock.step(30)
-    (lapsed,) = other.lapsed(10)
-    assert (lapsed.lease.id, lapsed.owner_gone) == (id, False)
+    (expired_leases,) = other.expired_leases(10)
+    assert (expired_leases.lease.id, expired_leases.owner_gone) == (id, False)
 
 
 def test_an_owner_not_seen_for_a_day_is_forgotten_but_keeps_its_bell_and_may_come_back(shelf, store):
     other = shelf.joined("two")
     shelf.clock.step(86_401)
     other.announce(Presence("running"))
-    other.lapsed(10)
+    other.expired_leases(10)
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
     put(other)
     store.announce(Presence("running"))
@@ -372,7 +380,7 @@ def test_more_than_one_json_text_can_hold(store, monkeypatch):
 def test_a_locked_database_is_away_and_nothing_is_done(store, raw):
     put(store)
     raw.execute("begin immediate")
-    with pytest.raises(StoreAway, match="locked"):
+    with pytest.raises(StoreUnavailable, match="locked"):
         put(store)
     raw.execute("rollback")
     assert len(store.list_jobs()) == 1
@@ -382,7 +390,7 @@ def test_a_locked_database_is_away_and_nothing_is_done(store, raw):
 def test_a_full_disk_is_away_and_nothing_is_done(store):
     put(store)
     store._execute(f"pragma max_page_count = {store.value('pragma page_count')}")
-    with pytest.raises(StoreAway, match="full"):
+    with pytest.raises(StoreUnavailable, match="full"):
         store.enqueue([EnqueueRow("mail", '"' + "x" * 100_000 + '"')])
     store._execute("pragma max_page_count = 1000000")
     assert len(store.list_jobs()) == 1
@@ -393,10 +401,10 @@ def test_a_lock_that_nobody_gives_back_is_not_waited_for_without_end(shelf, stor
     import fcntl
 
     put(store)
-    monkeypatch.setattr(store._turnstile, "_patience", 0.01)
+    monkeypatch.setattr(store._fair_write_lock, "_timeout", 0.01)
     with open(f"{store.path}-turn") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        with pytest.raises(StoreAway, match="busy"):
+        with pytest.raises(StoreUnavailable, match="busy"):
             put(store)
     assert put(store) == [2]
 
@@ -425,8 +433,8 @@ class Broken:
 def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, done):
     put(store)
     store._connection = Broken(store._connection, done)
-    rows = Rows([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
-    with pytest.raises(StoreAway):
+    rows = EnqueueBatch([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
+    with pytest.raises(StoreUnavailable):
         store.enqueue(rows)
     assert store.enqueue(rows) == [2, 3]
     assert [job["payload"] for job in store.list_jobs()] == [2, 1, {}]
@@ -438,10 +446,10 @@ def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, don
 def test_a_doubtful_enqueue_is_known_again_after_others_and_by_a_new_connection(store, done):
     """As when other threads enqueue between two tries, close the client or fork."""
     store._connection = Broken(store._connection, done)
-    rows = Rows([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
-    with pytest.raises(StoreAway):
+    rows = EnqueueBatch([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
+    with pytest.raises(StoreUnavailable):
         store.enqueue(rows)
-    store.enqueue(Rows([EnqueueRow("scan", "3")]))
+    store.enqueue(EnqueueBatch([EnqueueRow("scan", "3")]))
     with closing(SqliteStore(store.path)) as another:
         another.enqueue(rows)
     assert sorted(job["payload"] for job in store.list_jobs()) == [1, 2, 3]
@@ -452,7 +460,7 @@ def test_a_settle_whose_commit_is_in_doubt_is_repeated_without_harm(store, done)
     (id,) = put(store)
     lease = take_one(store)
     store._connection = Broken(store._connection, done)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         store.settle([success(lease)])
     assert store.settle([success(lease)]) == []
     assert store.get(id)["state"] == "succeeded"
@@ -482,7 +490,7 @@ def test_the_log_is_shortened_once_nobody_reads_an_old_state(store, raw, monkeyp
 def test_the_store_holds_no_read_open(store, raw):
     put(store)
     reader = store.reader()
-    reader.stats(), reader.list_jobs(), reader.get(1), store.waiting(None), store.lapsed(1)
+    reader.stats(), reader.list_jobs(), reader.get(1), store.waiting(None), store.expired_leases(1)
     busy, _, _ = raw.execute("pragma wal_checkpoint(truncate)").fetchone()
     assert busy == 0
     reader.close()

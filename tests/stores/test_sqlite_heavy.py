@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.stores.protocol import EnqueueRow, Waiting
 from supervisor.stores.sqlite import claim as sqlite_claims
-from tests.stores.shelf import SqliteShelf, dead, letters, take
+from tests.stores.shelf import SqliteShelf, dead, dead_letters, take
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_dead_letters_come_as_many_at_once_as_can_be_held(store, monkeypatch):
     ids = enqueue_sized(store, *[30_000] * 5)
     while leases := take(store):
         assert store.settle([dead(lease) for lease in leases]) == []
-    assert [[letter.id for letter in letters(store)] for _ in range(3)] == [ids[:3], ids[3:], []]
+    assert [[dead_letter.id for dead_letter in dead_letters(store)] for _ in range(3)] == [ids[:3], ids[3:], []]
 
 
 def test_the_attempts_of_dead_letters_weigh_too(store, monkeypatch):
@@ -54,4 +54,9 @@ def test_the_attempts_of_dead_letters_weigh_too(store, monkeypatch):
     records = [*["x" * 4_000] * 5, "x" * 16_000]
     outcomes = [dead(lease, stderr=record) for lease, record in zip(take(store), records, strict=True)]
     assert store.settle(outcomes) == []
-    assert [[letter.id for letter in letters(store)] for _ in range(4)] == [ids[:3], ids[3:5], ids[5:], []]
+    assert [[dead_letter.id for dead_letter in dead_letters(store)] for _ in range(4)] == [
+        ids[:3],
+        ids[3:5],
+        ids[5:],
+        [],
+    ]

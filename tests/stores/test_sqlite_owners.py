@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from supervisor.stores.protocol import StoreAway, Waiting
-from supervisor.stores.sqlite.notifier import Bells
+from supervisor.stores.protocol import StoreUnavailable, Waiting
+from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.shelf import SqliteShelf, put, release, take, take_one
 
@@ -33,7 +33,7 @@ def fail_next_commit(monkeypatch):
     def make(store):
         def fail():
             monkeypatch.undo()
-            raise StoreAway("disk I/O error")
+            raise StoreUnavailable("disk I/O error")
 
         monkeypatch.setattr(store, "_commit", fail)
 
@@ -64,10 +64,10 @@ def beside(store):
 def test_a_dead_owner_is_forgotten_although_the_first_try_was_rolled_back(store, fail_next_commit):
     die_as(store.path, "dead")
     fail_next_commit(store)
-    with pytest.raises(StoreAway), store.transaction():
-        store.lapsed(10)
+    with pytest.raises(StoreUnavailable), store.transaction():
+        store.expired_leases(10)
     assert on_the_list(store) == ["dead", "one"]
-    store.lapsed(10)
+    store.expired_leases(10)
     assert on_the_list(store) == ["one"]
     assert beside(store) == ["one.lock", "one.sock"]
 
@@ -77,11 +77,11 @@ def test_who_is_dead_and_forgotten_is_told_once_and_not_if_that_was_rolled_back(
     store.on_owner_gone = told.append
     die_as(store.path, "dead")
     fail_next_commit(store)
-    with pytest.raises(StoreAway), store.transaction():
-        store.lapsed(10)
+    with pytest.raises(StoreUnavailable), store.transaction():
+        store.expired_leases(10)
     assert told == []
     for _ in range(2):
-        store.lapsed(10)
+        store.expired_leases(10)
     assert told == ["dead"]
 
 
@@ -90,19 +90,19 @@ def test_an_owner_leaves_although_the_first_try_was_rolled_back(shelf, store, fa
     take_one(store)
     other = shelf.joined("two")
     fail_next_commit(store)
-    with pytest.raises(StoreAway), store.transaction():
+    with pytest.raises(StoreUnavailable), store.transaction():
         store.leave()
     assert beside(other) == ["one.lock", "one.sock", "two.lock", "two.sock"]
     store.leave()
     assert beside(other) == ["two.lock", "two.sock"]
-    assert [lapsed.owner_gone for lapsed in other.lapsed(10)] == [True]
+    assert [expired_leases.owner_gone for expired_leases in other.expired_leases(10)] == [True]
 
 
 @pytest.fixture
 def other_bells(store):
-    bells = Bells(store.bells._folder)
-    yield bells
-    bells.leave()
+    notifier = Notifier(store.notifier._folder)
+    yield notifier
+    notifier.leave()
 
 
 def test_what_an_owner_left_that_died_before_its_row_was_there_is_taken_down(store, other_bells):
@@ -112,7 +112,7 @@ def test_what_an_owner_left_that_died_before_its_row_was_there_is_taken_down(sto
         os._exit(0)
     os.waitpid(child, 0)
     other_bells.join("joining")
-    store.lapsed(10)
+    store.expired_leases(10)
     assert beside(store) == ["joining.lock", "joining.sock", "one.lock", "one.sock"]
 
 
@@ -122,12 +122,12 @@ def test_a_lock_taken_down_before_it_was_held_is_made_again(store, other_bells, 
 
     def too_late(fd, how):
         monkeypatch.undo()
-        store.bells.remove("joining")
+        store.notifier.remove("joining")
         flock(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", too_late)
     other_bells.join("joining")
-    assert not store.bells.is_gone("joining")
+    assert not store.notifier.is_gone("joining")
     assert beside(store) == ["joining.lock", "joining.sock", "one.lock", "one.sock"]
 
 
@@ -150,9 +150,9 @@ def recover_and_hang(path, owner, clock, told, batches):
 
 
 def give_back(store, limit):
-    lapsed = store.lapsed(limit)
-    assert store.recover([release(one.lease)._replace(seen=one.deadline) for one in lapsed]) == []
-    return len(lapsed)
+    expired_leases = store.expired_leases(limit)
+    assert store.recover([release(one.lease)._replace(seen=one.deadline) for one in expired_leases]) == []
+    return len(expired_leases)
 
 
 def test_recovery_killed_in_the_middle_again_and_again_gives_each_job_back_once(shelf, store):
@@ -166,9 +166,9 @@ def test_recovery_killed_in_the_middle_again_and_again_gives_each_job_back_once(
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     os.close(told), os.close(tell)
-    assert len(store.lapsed(jobs)) == jobs - 2 * (1 + 2 + 3) * 50
+    assert len(store.expired_leases(jobs)) == jobs - 2 * (1 + 2 + 3) * 50
     while give_back(store, 500):
         pass
-    assert store.column("distinct lapses", "jobs") == [1]
+    assert store.column("distinct expired_count", "jobs") == [1]
     assert store.waiting(None) == {"default": Waiting(jobs, 0)}
     assert on_the_list(store) == ["one"]

@@ -46,8 +46,8 @@ STATEMENTS = {
         ["SEARCH jobs USING INDEX in_flight (owner=?)"],
     ),
     "due letters": (
-        f"select job_id from {sqlite_letters.DUE_LETTERS}",
-        ["SEARCH letters USING INDEX pending_letters (due_at<?)"],
+        f"select job_id from {sqlite_letters.DUE_DEAD_LETTERS}",
+        ["SEARCH dead_letters USING INDEX pending_dead_letters (due_at<?)"],
     ),
     "due within": (
         sqlite_asking.DUE_BY.replace("?2", "'[1]'").replace("?3", "?2"),
@@ -81,7 +81,7 @@ def test_plan(database, name):
         assert step in plan
     for step in plan:
         assert "TEMP B-TREE" not in step
-        assert not step.startswith(("SCAN jobs", "SCAN letters"))
+        assert not step.startswith(("SCAN jobs", "SCAN dead_letters"))
 
 
 def database_parameters(statement: str) -> int:

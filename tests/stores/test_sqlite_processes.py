@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from supervisor.stores.protocol import EnqueueRow, StoreAway, StoreError, Take
+from supervisor.stores.protocol import ClaimRequest, EnqueueRow, StoreError, StoreUnavailable
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.shelf import TTL, put, resolve, success, take_one
 
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def insist(call: Callable[[], Any]) -> Any:
+def retry_while_unavailable(call: Callable[[], Any]) -> Any:
     while True:
         try:
             return call()
-        except StoreAway:
+        except StoreUnavailable:
             pass
 
 
@@ -33,8 +33,8 @@ def claim_all(path: Path, owner: str, told: Any) -> None:
     store.join(owner, "host", os.getpid())
     told.put("ready")
     claimed = []
-    while leases := insist(lambda: store.claim([Take("default", 7, 7, 7, 100)], TTL, resolve)):
-        assert insist(lambda leases=leases: store.settle([success(lease) for lease in leases])) == []
+    while leases := retry_while_unavailable(lambda: store.claim([ClaimRequest("default", 7, 7, 7, 100)], TTL, resolve)):
+        assert retry_while_unavailable(lambda leases=leases: store.settle([success(lease) for lease in leases])) == []
         claimed += [lease.id for lease in leases]
     told.put(claimed)
     store.leave()
@@ -43,14 +43,14 @@ def claim_all(path: Path, owner: str, told: Any) -> None:
 
 def enqueue_some(path: Path, told: Any) -> None:
     store = SqliteStore(path)
-    told.put([insist(lambda: store.enqueue([EnqueueRow("mail", "{}")]))[0] for _ in range(50)])
+    told.put([retry_while_unavailable(lambda: store.enqueue([EnqueueRow("mail", "{}")]))[0] for _ in range(50)])
     store.close()
 
 
 def hold_a_transaction(path: Path, told: Any) -> None:
     store = SqliteStore(path)
     store.join("doomed", "host", os.getpid())
-    store.claim([Take("default", 1, 1, 1, 100)], TTL, resolve)
+    store.claim([ClaimRequest("default", 1, 1, 1, 100)], TTL, resolve)
     with store.transaction():
         put(store, "never", "seen")
         store.cancel([1])
@@ -103,7 +103,7 @@ def test_a_writer_killed_half_way_leaves_nothing_half_done_and_no_lock(path, sta
     (id,) = put(store)
     process, told = start(hold_a_transaction, path)
     assert told.get(timeout=30) == "inside"
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         put(store)
     process.kill()
     process.join()
@@ -111,13 +111,13 @@ def test_a_writer_killed_half_way_leaves_nothing_half_done_and_no_lock(path, sta
     assert [job["handler"] for job in store.list_jobs()] == ["mail", "mail"]
     assert store.get(id)["state"] == "in_flight"
     store.join("two", "host", os.getpid())
-    (lapsed,) = store.lapsed(10)
-    assert (lapsed.lease.id, lapsed.owner, lapsed.owner_gone) == (id, "doomed", True)
+    (expired_leases,) = store.expired_leases(10)
+    assert (expired_leases.lease.id, expired_leases.owner, expired_leases.owner_gone) == (id, "doomed", True)
     assert [(row["owner"], row["state"]) for row in store.stats()["supervisors"]] == [
         ("doomed", "gone"), ("two", "starting")
     ]  # fmt: skip
     store.cancel([id])
-    assert store.lapsed(10) == []
+    assert store.expired_leases(10) == []
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["two"]
     assert sorted(entry.name for entry in (path.parent / "jobs.db.bells").iterdir()) == ["two.lock", "two.sock"]
     store.leave()
@@ -140,11 +140,11 @@ def test_an_owner_lives_as_long_as_anything_that_inherited_its_lock(path):
     os.close(ours)
     os.waitpid(parent, 0)
     store.join("two", "host", os.getpid())
-    assert store.lapsed(10) == []
+    assert store.expired_leases(10) == []
     os.close(theirs)
-    while not (lapsed := store.lapsed(10)):
+    while not (expired_leases := store.expired_leases(10)):
         pass
-    assert lapsed[0].owner_gone
+    assert expired_leases[0].owner_gone
     store.leave()
     store.close()
 
@@ -165,9 +165,9 @@ def test_a_copy_that_somebody_forked_of_an_owner_does_not_pass_for_it(path):
     os.close(ours)
     os.waitpid(parent, 0)
     store.join("two", "host", os.getpid())
-    while not (lapsed := store.lapsed(10)):
+    while not (expired_leases := store.expired_leases(10)):
         pass
-    assert lapsed[0].owner_gone
+    assert expired_leases[0].owner_gone
     os.close(theirs)
     store.leave()
     store.close()

@@ -26,4 +26,4 @@ def test_one_job_behind_very_many_of_a_paused_queue(store):
 def test_a_fresh_job_behind_many_retries_that_have_had_their_share(shelf, store):
     make_retries(shelf, store, *["mail"] * 100)
     (id,) = put(store, priority=-5)
-    assert [lease.id for lease in take(store, 10, retries_first=0, retries_most=0)] == [id]
+    assert [lease.id for lease in take(store, 10, retries_first=0, max_retries_claimed=0)] == [id]

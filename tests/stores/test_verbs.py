@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.stores.protocol import Retention
-from tests.stores.shelf import again, dead, letters, make_dead, put, state_of, states, success, take, take_one
+from tests.stores.shelf import again, dead, dead_letters, make_dead, put, state_of, states, success, take, take_one
 
 DAY = 86_400.0
 
@@ -14,7 +14,7 @@ def one_of_each(shelf, store):
     (scheduled,) = put(store, delay=1000.0)
     jobs = dict(zip(("succeeded", "failed", "in_flight"), put(store, *"abc"), strict=True))
     succeeded, failed, _ = take(store)
-    store.settle([success(succeeded), dead(failed, letter=False)])
+    store.settle([success(succeeded), dead(failed, dead_letter=False)])
     (ready,), (cancelled,) = put(store), put(store)
     store.cancel([cancelled])
     return jobs | {"scheduled": scheduled, "ready": ready, "cancelled": cancelled}
@@ -80,7 +80,7 @@ def test_a_redriven_job_starts_over_and_keeps_its_history(shelf, store):
     (id,) = put(store)
     store.settle([again(take_one(store), delay=0.0)])
     store.promote(1)
-    store.settle([dead(take_one(store), letter=False)])
+    store.settle([dead(take_one(store), dead_letter=False)])
     shelf.clock.step(5)
     assert store.redrive([id]) == ([id], {})
     job = store.get(id)
@@ -99,13 +99,15 @@ def test_a_pending_letter_is_not_given_up_without_force(store, verb):
     done, refused = store.retry([id])
     assert done == [] and "(supervisor dlq redrive --force to do it" in refused[id]
     assert getattr(store, verb)([id], force=True) == ([id], {})
-    assert letters(store) == []
+    assert dead_letters(store) == []
 
 
 def test_redrive_and_purge_of_all_mean_the_dead_letters(store):
     delivered, pending = make_dead(store, "a", "b")
-    (plain,) = make_dead(store, "c", letter=False)
-    store.accepted([letter for letter in letters(store) if letter.id == delivered], "file", frozenset({"file"}))
+    (plain,) = make_dead(store, "c", dead_letter=False)
+    store.mark_accepted(
+        [dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered], "file", frozenset({"file"})
+    )
     done, refused = store.redrive(None)
     assert (done, list(refused)) == ([delivered], [pending])
     done, refused = store.purge()
@@ -141,9 +143,9 @@ def test_what_is_kept_for_no_time_goes_at_the_moment_it_ended(shelf, store, one_
     assert {job["id"] for job in store.list_jobs()} == {
         pending, *(one_of_each[state] for state in ("scheduled", "ready", "in_flight"))
     }  # fmt: skip
-    (letter,) = letters(store)
+    (dead_letter,) = dead_letters(store)
     assert store.prune(at_once, 100) == 0, "it is being delivered"
-    store.accepted([letter], "file", frozenset({"file"}))
+    store.mark_accepted([dead_letter], "file", frozenset({"file"}))
     assert store.prune(at_once, 100) == 1
     assert store.stats()["queues"][0]["failed"] == 0
     shelf.check()

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.system.chaos_checks import Evidence
 from tests.system.chaos_grounds import Ground, Span, Unseen
-from tests.system.chaos_hand import Deed, Hand, plan
+from tests.system.chaos_hand import Deed, Executor, plan
 from tests.system.chaos_load import CONFIG, PLUGIN, Load, accepted, letters_in, runs_of
 from tests.system.chaos_seats import Line, Seat
 from tests.system.chaos_watch import Watch
@@ -26,21 +26,21 @@ class Chaos:
             (command.folder / f"{name}.yaml").write_text(f"store: {store}\n{CONFIG}")
         self._seats = [Seat(command, stand) for stand in ground.stands]
         self._load = Load(command, seed, BATCHES_PER_SECOND, ground.url)
-        self._hand = Hand(self._seats, self._load, ground)
+        self._executor = Executor(self._seats, self._load, ground)
         self.watch = Watch(command.folder, ground)
 
     def rage(self, seconds: float) -> None:
         wait_for(lambda: all(seat.serves for seat in self._seats))
         self._load.start()
         self.watch.start()
-        self._hand.follow(plan(self._seed, seconds, tricks_of(self._ground), self._without))
+        self._executor.follow(plan(self._seed, seconds, tricks_of(self._ground), self._without))
 
-    def calm_down(self, patience: float) -> None:
+    def calm_down(self, timeout: float) -> None:
         """What is left is done within `patience` seconds; whoever serves then ends well, and nothing is left."""
-        self._hand.rest()
+        self._executor.rest()
         self._load.end()
-        wait_for(self._all_is_done, patience, every=0.2)
-        self._hand.end_well()
+        wait_for(self._all_is_done, timeout, every=0.2)
+        self._executor.end_well()
         ends = {seat.run.wait(): seat.run.log for seat in self._seats}
         assert set(ends) == {0}, f"they ended with {ends}"
         assert not (left := self._ground.left()), f"left by supervisors that have ended: {left}"
@@ -48,7 +48,7 @@ class Chaos:
 
     def stop(self) -> None:
         """However it stands."""
-        self._hand.let_go()
+        self._executor.let_go()
         self._load.stop()
         self.watch.end()
         for seat in self._seats:
@@ -57,12 +57,12 @@ class Chaos:
                 run.process.wait()
 
     def _all_is_done(self) -> None:
-        self._hand.rest()
-        assert not (ending := self._hand.ending()), f"runs {ending} were told to end, and go on"
+        self._executor.rest()
+        assert not (ending := self._executor.ending()), f"runs {ending} were told to end, and go on"
         assert all(seat.serves for seat in self._seats), "somebody has not started yet"
         left = self._ask("select id, handler, state, lease_until from jobs where state < 3")
         assert not left, f"{len(left)} jobs have not ended: {left[:10]}"
-        pending = self._ask("select job_id from letters where state = 1")
+        pending = self._ask("select job_id from dead_letters where state = 1")
         assert not pending, f"letters are pending: {pending}"
         owners = self._ask("select owner, state from supervisors")
         assert len(owners) == len(self._seats), f"somebody who is gone is not forgotten: {owners}"
@@ -81,17 +81,17 @@ class Chaos:
 
     def evidence(self) -> Evidence:
         runs = sorted(sitting for seat in self._seats for sitting in seat.runs)
-        letters, torn = letters_in(self._command.folder)
+        dead_letters, torn = letters_in(self._command.folder)
         return Evidence(
             accepted=accepted(self._command.folder),
             jobs={job["id"]: job for job in self._command.jobs()},
             tokens=dict(self._ask("select id, token from jobs")),
             runs=runs_of(self._command.folder),
             lines=[line for _, _, log in runs for line in log.read()],
-            deeds=self._hand.deeds,
+            deeds=self._executor.deeds,
             codes={number: run.code or 0 for number, run, _ in runs},
             stands={number: place for place, seat in enumerate(self._seats) for number, _, _ in seat.runs},
-            letters=letters,
+            dead_letters=dead_letters,
             torn=torn,
         )
 
@@ -106,7 +106,7 @@ class Chaos:
                 f"{len(evidence.codes)} supervisors, exit codes {dict(Counter(evidence.codes.values()))}",
                 f"{_said(evidence.lines, 'recovered:')} recovered, {_said(evidence.lines, 'stale')} stale",
                 f"{sum(job['retries'] for job in evidence.jobs.values())} retries {dict(causes)}",
-                f"{len(evidence.letters)} dead letters, {evidence.torn} torn lines",
+                f"{len(evidence.dead_letters)} dead letters, {evidence.torn} torn lines",
                 f"{_said(evidence.lines, 'store is away')} times away",
                 f"{self.watch.looks} looks",
             ]
@@ -114,7 +114,7 @@ class Chaos:
 
 
 def tricks_of(ground: Ground) -> dict[str, tuple[int, Span]]:
-    return {name: (trick.weight, trick.seconds) for name, trick in ground.tricks.items()}
+    return {name: (trick.size, trick.seconds) for name, trick in ground.tricks.items()}
 
 
 def _counted(deeds: list[Deed]) -> dict[str, int]:

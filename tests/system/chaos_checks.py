@@ -41,7 +41,7 @@ class Evidence:
     deeds: list[Deed]
     codes: dict[int, int]
     stands: dict[int, int]
-    letters: set[int]
+    dead_letters: set[int]
     torn: int
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Evidence:
             if match := re.match(r"supervisor started: owner=(\S+)", line.message):
                 self.owners[match[1]] = line.run
 
-    def home(self, pid: int, at: float) -> int | None:
+    def owner(self, pid: int, at: float) -> int | None:
         """The run whose worker had this number then."""
         homes = [run for since, run in self._homes.get(pid, ()) if since <= at + SLACK]
         return homes[-1] if homes else None
@@ -82,9 +82,9 @@ class Evidence:
         """Everything known of one job, in order."""
         happened = [(line.at, f"run {line.run}: {line.message}") for line in self.by_job.get(id, ())]
         for run in self.runs.get(id, ()):
-            home = self.home(run.pid, run.at)
+            owner = self.owner(run.pid, run.at)
             end = "no effect" if run.end is None else f"effect at {run.end:.3f}"
-            happened.append((run.at, f"run {home}: attempt {run.attempt} began in pid {run.pid}, {end}"))
+            happened.append((run.at, f"run {owner}: attempt {run.attempt} began in pid {run.pid}, {end}"))
         happened += [(deed.at, f"hand: {deed.what} of run {deed.run}, pid {deed.pid}, until {deed.until:.3f}")
                      for deed in self.deeds
                      if happened and min(happened)[0] - 5 <= deed.at <= max(happened)[0] + 1]  # fmt: skip
@@ -216,11 +216,11 @@ def repeated_for_a_reason(evidence: Evidence) -> Problems:
     """The same attempt began again only because its lease ended, or its supervisor was told to end."""
     for id, runs in evidence.runs.items():
         for run, again in pairwise(runs):
-            home = evidence.home(run.pid, run.at)
-            if again.attempt > run.attempt or evidence.met(DEADLY, run.at, again.at, home):
+            owner = evidence.owner(run.pid, run.at)
+            if again.attempt > run.attempt or evidence.met(DEADLY, run.at, again.at, owner):
                 continue
             if not _lease_ended(evidence, id, run.at, again.at):
-                yield id, f"attempt {run.attempt} of run {home} began again without a reason: {run}, {again}"
+                yield id, f"attempt {run.attempt} of run {owner} began again without a reason: {run}, {again}"
 
 
 def _lease_ended(evidence: Evidence, id: int, since: float, until: float) -> bool:
@@ -236,8 +236,8 @@ def overlapping_for_a_reason(evidence: Evidence) -> Problems:
         for run, again in pairwise(runs):
             if run.end is None or again.at >= run.end or _lease_ended(evidence, id, run.at - TTL, again.at):
                 continue
-            home = evidence.home(run.pid, run.at)
-            stood_still = evidence.met(STANDSTILL, run.at - TTL, again.at, home)
+            owner = evidence.owner(run.pid, run.at)
+            stood_still = evidence.met(STANDSTILL, run.at - TTL, again.at, owner)
             if not (stood_still and evidence.met(DEADLY, run.at, again.at)):
                 yield id, f"ran twice at once, and no lease was lost: {run}, {again}"
 
@@ -247,8 +247,8 @@ def letters_are_there(evidence: Evidence) -> Problems:
         if job["state"] != "failed":
             if job["dead_letter"] is not None:
                 yield id, f"{job['state']} with a letter"
-        elif job["dead_letter"] != "delivered" or id not in evidence.letters:
-            yield id, f"its letter is {job['dead_letter']}, in the file: {id in evidence.letters}"
+        elif job["dead_letter"] != "delivered" or id not in evidence.dead_letters:
+            yield id, f"its letter is {job['dead_letter']}, in the file: {id in evidence.dead_letters}"
     if evidence.torn > sum(deed.what == "kill supervisor" for deed in evidence.deeds):
         yield None, f"{evidence.torn} lines of the dead-letter file are torn"
 
@@ -261,10 +261,10 @@ def codes_are_true(evidence: Evidence) -> Problems:
     for run, code in evidence.codes.items():
         asked = Counter(deed.what for deed in evidence.deeds if deed.run == run)
         lines = evidence.by_run[run]
-        away = any("store is away" in line.message for line in lines)
+        unavailable = any("store is away" in line.message for line in lines)
         true = {
             0: "term supervisor" in asked,
-            1: "term supervisor" in asked and away,
+            1: "term supervisor" in asked and unavailable,
             3: asked["term supervisor"] > 1,
             -signal.SIGKILL: "kill supervisor" in asked,
             -signal.SIGTERM: "term supervisor" in asked and not lines,

@@ -38,7 +38,7 @@ class Trick:
     """How often, and for how many seconds; `play` is given a number in [0, 1) that chooses, and gives (whose stand it hits, or
     None for all; how it is undone), or None if it can't be played now."""
 
-    weight: int
+    size: int
     seconds: Span
     play: Callable[[float], tuple[int | None, Undo] | None]
 

@@ -68,7 +68,7 @@ def plan(
     """The acts of `seconds` seconds. What is left out changes nothing of the rest."""
     chance, at, acts = Random(seed), 1.0, []
     known = {**ACTS, **tricks}
-    names, weights = list(known), [weight for weight, _ in known.values()]
+    names, weights = list(known), [size for size, _ in known.values()]
     while (at := at + chance.expovariate(1 / BETWEEN)) < seconds:
         what = chance.choices(names, weights)[0]
         act = Act(at, what, chance.random(), chance.random(), chance.uniform(*known[what][1]))
@@ -77,7 +77,7 @@ def plan(
     return acts
 
 
-class Hand:
+class Executor:
     """Every deed is undone in time, and by `rest` at the latest."""
 
     def __init__(self, seats: list[Seat], load: Load, ground: Ground) -> None:
@@ -169,7 +169,7 @@ class Hand:
         if object == "supervisor":
             return seat.process()
         if object == "nursery":
-            return seat.nursery()
+            return seat.forkserver()
         workers = seat.workers()
         return workers[int(which * len(workers))] if workers else None
 

@@ -143,7 +143,7 @@ CLIENT = r"""
 import os, random, signal, sqlite3, sys, time
 import psycopg
 from supervisor import Client
-from supervisor.stores.protocol import StoreAway, StoreUnsure
+from supervisor.stores.protocol import StoreUnavailable, StoreUnsure
 
 MANY = 150  # jobs waiting, beyond which only a few come in: what is left when the hand rests takes time
 
@@ -210,7 +210,7 @@ def load(client):
         jobs = list(jobs_of(f"{sys.argv[1]}/{batch}"))
         try:
             ids = client.enqueue_many(jobs) if len(jobs) > 1 else [client.enqueue(**jobs[0])]
-        except (StoreAway, StoreUnsure):
+        except (StoreUnavailable, StoreUnsure):
             continue
         os.write(ledger, (" ".join(map(str, ids)) + "\n").encode())
         time.sleep(chance.expovariate(float(sys.argv[2]) / (10 if crowded() else 1)))
@@ -219,9 +219,9 @@ def load(client):
 batch = 0
 while not asked:
     try:
-        with Client(sys.argv[3], patience=5.0) as client:
+        with Client(sys.argv[3], timeout=5.0) as client:
             load(client)
-    except StoreAway:
+    except StoreUnavailable:
         pass
 """
 
@@ -240,12 +240,12 @@ class Load:
     """One client at a time, which enqueues until it is ended; killed, another goes on."""
 
     def __init__(self, command: Command, seed: str, batches_per_second: float, url: str) -> None:
-        self._command, self._seed, self._pace, self._url = command, seed, batches_per_second, url
+        self._command, self._seed, self._intervals, self._url = command, seed, batches_per_second, url
         self._clients: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         seed = f"{self._seed}/{len(self._clients)}"
-        arguments = [sys.executable, "-c", CLIENT, seed, str(self._pace), self._url]
+        arguments = [sys.executable, "-c", CLIENT, seed, str(self._intervals), self._url]
         self._clients.append(subprocess.Popen(arguments, cwd=self._command.folder, env=self._command.env))
 
     def kill(self) -> None:

@@ -91,7 +91,7 @@ class Seat:
     def process(self) -> psutil.Process | None:
         return _process(self.run.pid) if self.run.code is None else None
 
-    def nursery(self) -> psutil.Process | None:
+    def forkserver(self) -> psutil.Process | None:
         return next(iter(self._children(r"nursery started \(pid (\d+)\)")), None)
 
     def workers(self) -> list[psutil.Process]:

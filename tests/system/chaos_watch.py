@@ -70,13 +70,13 @@ class Watch:
             with self._ground.moment() as ask:
                 rows = [Row(*row) for row in ask(ROWS)]
                 counts = {(s, q, t): n for s, q, t, n in ask(COUNTS)}
-                letters = dict(ask("select job_id, state from letters"))
+                dead_letters = dict(ask("select job_id, state from dead_letters"))
         except Unseen:
             return
         self.looks += 1
         self._tell(problem for row in rows for problem in self._row_problems(row))
         self._tell(self._count_problems(rows, counts))
-        self._tell(self._letter_problems(rows, letters))
+        self._tell(self._letter_problems(rows, dead_letters))
         self._before = {row.id: row for row in rows}
 
     def _tell(self, problems) -> None:  # type: ignore[no-untyped-def]
@@ -103,11 +103,11 @@ class Watch:
         if counts != recount:
             yield f"the counts are {counts}, counted {recount}"
 
-    def _letter_problems(self, rows: list[Row], letters: dict[int, int]):  # type: ignore[no-untyped-def]
+    def _letter_problems(self, rows: list[Row], dead_letters: dict[int, int]):  # type: ignore[no-untyped-def]
         there, _ = letters_in(self._folder)
-        for id, state in letters.items():
+        for id, state in dead_letters.items():
             if state == DELIVERED and id not in there:
                 yield f"job {id}: its letter is delivered, and not in the file"
         for row in rows:
-            if row.state == FAILED and row.id not in letters:
+            if row.state == FAILED and row.id not in dead_letters:
                 yield f"job {row.id}: failed for good without a letter"

@@ -34,12 +34,12 @@ from supervisor.cli.app import run_command_line
 ROOT = Path(__file__).parents[2]
 MARK = "SUPERVISOR_TEST_MARK"
 CONFIG = "workers: {count: 2}\n"
-PATIENCE = 15.0
+TIMEOUT = 15.0
 
 Fact = TypeVar("Fact")
 
 
-def wait_for(fact: Callable[[], Fact], timeout: float = PATIENCE, every: float = 0.02) -> Fact:
+def wait_for(fact: Callable[[], Fact], timeout: float = TIMEOUT, every: float = 0.02) -> Fact:
     """What `fact` gives once it neither raises AssertionError nor gives False; its last assertion, if that never happens."""
     give_up = time.monotonic() + timeout
     while True:
@@ -94,15 +94,15 @@ class Running:
     def kill(self) -> None:
         """kill -9 of the supervisor alone, and wait until it is gone."""
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
 
-    def wait(self, timeout: float = PATIENCE) -> int:
+    def wait(self, timeout: float = TIMEOUT) -> int:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout:g}s; its log:\n{self.log}") from None
 
-    def says(self, text: str, timeout: float = PATIENCE) -> str:
+    def says(self, text: str, timeout: float = TIMEOUT) -> str:
         """The first line of the log with `text` in it, once it is there."""
 
         def line() -> str:
@@ -112,7 +112,7 @@ class Running:
 
         return wait_for(line, timeout)
 
-    def nursery(self) -> int:
+    def forkserver(self) -> int:
         """The pid of the newest nursery."""
         self.says("nursery started")
         lines = [line for line in self.log.splitlines() if "nursery started" in line]
@@ -196,7 +196,7 @@ class Command:
             json.loads(line) for line in self.ask("jobs", "list", "--json", "--limit", "1000000", *options).splitlines()
         ]
 
-    def until(self, id: int, state: str, timeout: float = PATIENCE) -> dict[str, Any]:
+    def until(self, id: int, state: str, timeout: float = TIMEOUT) -> dict[str, Any]:
         """The job, once it is in this state."""
 
         def reached() -> dict[str, Any]:
@@ -232,7 +232,7 @@ class Command:
                 left["claims"] = self.jobs("--state", "in_flight")
         return {what: found for what, found in left.items() if found}
 
-    def close(self, patience: float = 5.0) -> None:
+    def close(self, timeout: float = 5.0) -> None:
         """End what runs, and fail if anything is left behind."""
 
         def nothing_left() -> None:
@@ -242,7 +242,7 @@ class Command:
             for run in self.runs:
                 if run.code is None:
                     run.end()
-            wait_for(nothing_left, patience)
+            wait_for(nothing_left, timeout)
         finally:
             for run in self.runs:
                 run.process.kill()

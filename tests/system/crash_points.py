@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.dead_letters import file_sink as file
-from supervisor.dead_letters.publisher import DeadLetters
+from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.committer import Committer
 from supervisor.engine.fetcher import Fetcher
-from supervisor.events import Bus, LeasesRecovered, LettersPublished
+from supervisor.events import Bus, DeadLettersPublished, LeasesRecovered
 from supervisor.runtime import supervisor  # noqa: F401  the engine, without which there is nothing to wrap
-from supervisor.stores.sqlite.notifier import Bells
+from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.store import SqliteStore
 from supervisor.workers.pool import Pool
 
@@ -44,23 +44,23 @@ BEFORE: dict[str, tuple[Any, str, Test]] = {
     "leases are held and not dispatched": (Pool, "send", always),
     "an outcome has arrived": (Committer, "add", always),
     "a settle is durable and not heard of": (Committer, "_settled", always),
-    "letters are accepted by one sink": (Bus, "emit", event(LettersPublished)),
+    "letters are accepted by one sink": (Bus, "emit", event(DeadLettersPublished)),
     "a recovery is durable and not heard of": (Bus, "emit", event(LeasesRecovered)),
-    "letters are about to be claimed": (DeadLetters, "look", always),
+    "letters are about to be claimed": (DeadLetterPublisher, "look", always),
     "all is done and the owner has not left": (SqliteStore, "leave", always),
-    "the owner has left and its files are there": (Bells, "leave", always),
-    "a bell is about to ring": (Bells, "ring", always),
+    "the owner has left and its files are there": (Notifier, "leave", always),
+    "a bell is about to ring": (Notifier, "notify", always),
 }
 """Dies when this method is called, the first time that the test of its arguments holds."""
 
 AFTER: dict[str, tuple[Any, str, Test]] = {
-    "a lock is held that no row names": (Bells, "join", always),
+    "a lock is held that no row names": (Notifier, "join", always),
     "the owner is registered": (SqliteStore, "join", always),
     "a claim is written and not committed": (SqliteStore, "claim", bool),
     "a settle is written and not committed": (SqliteStore, "settle", always),
     "a recovery is written and not committed": (SqliteStore, "recover", always),
     "a sink has taken letters": (file.FileSink, "publish", always),
-    "an acceptance is written and not committed": (SqliteStore, "accepted", always),
+    "an acceptance is written and not committed": (SqliteStore, "mark_accepted", always),
 }
 """Dies when this method has returned, the first time that the test of what it returns holds."""
 

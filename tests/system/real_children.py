@@ -1,4 +1,4 @@
-"""Drives children.ProcessChildren with real processes: a listener that records, and waits for facts."""
+"""Drives children.ForkserverBackend with real processes: a listener that records, and waits for facts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import orjson
 
 from supervisor.jobs import Lease, Policy
 from supervisor.plugins.manager import SourceReport
-from supervisor.workers.interface import ChildOptions, Death, Reply
-from supervisor.workers.parent.backend import ProcessChildren
-from supervisor.workers.parent.worker_process import ProcessChild
+from supervisor.workers.interface import ExitReport, Reply, WorkerOptions
+from supervisor.workers.parent.backend import ForkserverBackend
+from supervisor.workers.parent.worker_process import ForkedWorker
 from supervisor.workers.system import process_tree as proctree
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 POLICY = Policy()
-OPTIONS = ChildOptions((), 10.0, "fork", 0.05, {}, 2_000_000, "owner")
+OPTIONS = WorkerOptions((), 10.0, "fork", 0.05, {}, 2_000_000, "owner")
 
 HANDLERS = r'''
 import ctypes, os, re, signal, subprocess, sys, time
@@ -57,12 +57,12 @@ def hold_gil(job):
 class World:
     """Everything heard so far, by what the port calls it."""
 
-    children: ProcessChildren
+    backend: ForkserverBackend
     folder: Path
     reports: Sequence[SourceReport] = ()
     readied: list[Any] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
-    deaths: dict[Any, Death] = field(default_factory=dict)
+    deaths: dict[Any, ExitReport] = field(default_factory=dict)
     beats: int = 0
     lines: list[tuple[str, int | None, str]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -73,39 +73,39 @@ class World:
 
     # what happens
 
-    def ready(self, child: Any) -> None:
-        self.readied.append(child)
+    def ready(self, process: Any) -> None:
+        self.readied.append(process)
         self._change.set()
 
-    def replied(self, child: Any, replies: Sequence[Reply]) -> None:
+    def replied(self, process: Any, replies: Sequence[Reply]) -> None:
         self.replies += replies
         self._change.set()
 
-    def beat(self, child: Any) -> None:
+    def heartbeat(self, process: Any) -> None:
         self.beats += 1
         self._change.set()
 
-    def said(self, child: Any, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+    def output(self, process: Any, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
         self.lines += [(stream, job_id, line) for line in lines]
         self._change.set()
 
-    def broke(self, child: Any, why: str) -> None:
+    def broke(self, process: Any, why: str) -> None:
         self.broken.append(why)
         self._change.set()
 
-    def exited(self, child: Any) -> None:
-        assert child not in self.deaths
+    def exited(self, process: Any) -> None:
+        assert process not in self.deaths
 
-    def died(self, child: Any, death: Death) -> None:
-        assert child not in self.deaths
-        self.deaths[child] = death
+    def died(self, process: Any, death: ExitReport) -> None:
+        assert process not in self.deaths
+        self.deaths[process] = death
         self._change.set()
 
-    def nursery_died(self, pid: int, how: str) -> None:
+    def forkserver_exited(self, pid: int, how: str) -> None:
         self.nursery_deaths.append((pid, how))
         self._change.set()
 
-    def nursery_started(self, children: Any, pid: int, reports: Sequence[SourceReport]) -> None:
+    def forkserver_started(self, backend: Any, pid: int, reports: Sequence[SourceReport]) -> None:
         self.nurseries.append(pid)
         self.reports = reports
         self._change.set()
@@ -114,7 +114,7 @@ class World:
 
     async def until(self, fact: Callable[[], Any]) -> Any:
         """Wait for a fact; it is looked at after every callback, and now and then for facts outside."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not (value := fact()):
             assert time.monotonic() < deadline, f"never came true; heard {self}"
             self._change.clear()
@@ -124,32 +124,32 @@ class World:
                 pass
         return value
 
-    async def worker(self, number: int = 1) -> ProcessChild:
-        child = self.children.fork(number)
-        await self.until(lambda: child in self.readied or child in self.deaths)
-        return child
+    async def worker(self, number: int = 1) -> ForkedWorker:
+        process = self.backend.fork(number)
+        await self.until(lambda: process in self.readied or process in self.deaths)
+        return process
 
-    def send(self, child: ProcessChild, *leases: Lease) -> int:
+    def send(self, process: ForkedWorker, *leases: Lease) -> int:
         self._frame = (self._frame + 1) & 255
-        child.send(self._frame, leases)
+        process.send(self._frame, leases)
         return self._frame
 
-    async def run(self, child: ProcessChild, *leases: Lease) -> list[Reply]:
+    async def run(self, process: ForkedWorker, *leases: Lease) -> list[Reply]:
         """Send one frame and wait until every job of it was replied to."""
         before = len(self.replies)
-        self.send(child, *leases)
+        self.send(process, *leases)
         await self.until(lambda: len(self.replies) >= before + len(leases))
         return self.replies[before:]
 
-    async def begin(self, child: ProcessChild, name: str, job_id: int = 1, **payload: Any) -> int:
+    async def begin(self, process: ForkedWorker, name: str, job_id: int = 1, **payload: Any) -> int:
         """Send one job and wait until it says that it runs."""
         begun = self.folder / f"begun-{job_id}"
-        self.send(child, lease(job_id, name, {"begun": str(begun), **payload}))
+        self.send(process, lease(job_id, name, {"begun": str(begun), **payload}))
         await self.until(lambda: begun.exists() and begun.read_text())
         return int(begun.read_text())
 
-    async def death(self, child: ProcessChild) -> Death:
-        death: Death = await self.until(lambda: self.deaths.get(child))
+    async def death(self, process: ForkedWorker) -> ExitReport:
+        death: ExitReport = await self.until(lambda: self.deaths.get(process))
         return death
 
     def said_by(self, job_id: int | None, stream: str) -> list[str]:
@@ -176,13 +176,13 @@ async def world(
     loop = asyncio.get_running_loop()
     owner = f"test-{os.getpid()}-{time.monotonic_ns()}"
     settings = replace(OPTIONS, plugins=(str(plugins),), owner=owner, **options)
-    children = ProcessChildren(settings, (here := World(None, folder)), loop)  # type: ignore[arg-type]
-    here.children = children
+    backend = ForkserverBackend(settings, (here := World(None, folder)), loop)  # type: ignore[arg-type]
+    here.backend = backend
     try:
-        here.reports = await children.start()
+        here.reports = await backend.start()
         yield here
     finally:
-        await children.stop()
+        await backend.stop()
     left = [(pid, proctree.stat(pid)) for pid in proctree.children(os.getpid()) if pid not in before]
     assert left == [], f"left behind: {left}"
     assert list(proctree.marked(owner)) == []

@@ -95,7 +95,7 @@ def test_a_nursery_that_has_to_start_again_serves_what_was_mended_and_tells_what
     run = command.run()
     run.says("supervisor started")
     command.write(plugins={"mail.py": GOOD, "other.py": "import nothing_of_that_name\n"})
-    os.kill(run.nursery(), signal.SIGKILL)
+    os.kill(run.forkserver(), signal.SIGKILL)
     assert "other.py:1" in run.says("nothing_of_that_name")
     run.says("handlers=mail")
     id = command.enqueue("mail", "at last")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.command import PATIENCE, Command, wait_for
+from tests.system.command import TIMEOUT, Command, wait_for
 
 LOUD = {
     "loud.py": """
@@ -50,7 +50,7 @@ def start(command: Command, *arguments: str) -> subprocess.Popen[str]:
 
 
 def until_latency_is_measured(command: Command) -> None:
-    wait_for(lambda: any((folder / "stamps").exists() for folder in folders(command)), PATIENCE, 0.001)
+    wait_for(lambda: any((folder / "stamps").exists() for folder in folders(command)), TIMEOUT, 0.001)
 
 
 def test_it_prints_the_rates_and_touches_nothing_of_the_users(command: Command) -> None:
@@ -88,7 +88,7 @@ def test_a_signal_leaves_nothing_behind(command: Command, number: signal.Signals
     if number is not signal.SIGHUP:
         until_latency_is_measured(command)
     bench.send_signal(number)
-    _out, err = bench.communicate(timeout=PATIENCE)
+    _out, err = bench.communicate(timeout=TIMEOUT)
     assert (bench.returncode, err) == (128 + number, "")
     assert folders(command) == []
 
@@ -97,7 +97,7 @@ def test_what_a_killed_one_leaves_ends_at_once_and_is_removed_by_the_next(comman
     bench = start(command, "--jobs", "300")
     until_latency_is_measured(command)
     bench.kill()
-    bench.communicate(timeout=PATIENCE)
+    bench.communicate(timeout=TIMEOUT)
     wait_for(lambda: command.processes() == {})
     (left,) = folders(command)
     assert command.call("bench", "--jobs", "1").code == 0
@@ -119,7 +119,7 @@ def test_one_that_runs_is_not_in_the_way_of_another(command: Command) -> None:
     assert command.call("bench", "--jobs", "1").code == 0
     assert folders(command) == [first]
     bench.send_signal(signal.SIGTERM)
-    bench.communicate(timeout=PATIENCE)
+    bench.communicate(timeout=TIMEOUT)
     assert folders(command) == []
 
 

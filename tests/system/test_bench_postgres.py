@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.stores.postgres_server import Server
-from tests.system.command import PATIENCE, Command, wait_for
+from tests.system.command import TIMEOUT, Command, wait_for
 from tests.system.test_bench import ENDLESS, start
 
 
@@ -36,9 +36,9 @@ def schemas(server: Server) -> set[str]:
 
 def made(server: Server) -> str:
     """Of the one benchmark that runs: its schema, once its jobs are there."""
-    (schema,) = wait_for(lambda: schemas(server) or False, PATIENCE)
+    (schema,) = wait_for(lambda: schemas(server) or False, TIMEOUT)
     with server.connect() as link:
-        wait_for(lambda: link.execute(f"select to_regclass('{schema}.jobs')").fetchone() != (None,), PATIENCE)
+        wait_for(lambda: link.execute(f"select to_regclass('{schema}.jobs')").fetchone() != (None,), TIMEOUT)
     return schema
 
 
@@ -63,7 +63,7 @@ def test_a_signal_leaves_nothing_behind(postgres: Command, server: Server, numbe
     bench = start(postgres, "--jobs", ENDLESS)
     made(server)
     bench.send_signal(number)
-    _out, err = bench.communicate(timeout=PATIENCE)
+    _out, err = bench.communicate(timeout=TIMEOUT)
     assert (bench.returncode, err) == (128 + number, "")
     assert schemas(server) == set()
 
@@ -76,10 +76,10 @@ def test_the_schema_of_a_killed_one_is_removed_by_the_next_and_that_of_one_that_
     assert postgres.call("bench", "--jobs", "1").code == 0
     assert schemas(server) == {left}
     bench.kill()
-    bench.communicate(timeout=PATIENCE)
+    bench.communicate(timeout=TIMEOUT)
     with server.connect() as link:
         held = "select 1 from pg_stat_activity where application_name = 'supervisor'"
-        wait_for(lambda: link.execute(held).fetchone() is None, PATIENCE)
+        wait_for(lambda: link.execute(held).fetchone() is None, TIMEOUT)
         link.execute("create schema supervisor_bench_of_mine")
     assert postgres.call("bench", "--jobs", "1").code == 0
     assert schemas(server) == {"supervisor_bench_of_mine"}

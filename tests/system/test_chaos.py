@@ -25,7 +25,7 @@ from tests.system.machines import Network, why_not
 from tests.system.test_sharing import intact, small_disk
 
 SECONDS = float(os.environ.get("SUPERVISOR_CHAOS_SECONDS", "20"))
-PATIENCE = 60.0 + SECONDS
+TIMEOUT = 60.0 + SECONDS
 TOLD = 5  # problems, each with the history of its job
 
 
@@ -62,7 +62,7 @@ def rage(command: Command, ground: Ground, without: frozenset[str], name: str) -
     told = []
     try:
         chaos.rage(SECONDS)
-        chaos.calm_down(PATIENCE)
+        chaos.calm_down(TIMEOUT)
     except AssertionError as error:
         told.append(str(error))
     finally:

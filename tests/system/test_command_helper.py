@@ -48,7 +48,7 @@ def test_serves_until_it_is_told_to_stop(command: Command) -> None:
     id = command.enqueue("hello", "you")
     job = command.until(id, "succeeded")
     assert job["result"]["pid"] in command.processes()
-    assert {run.pid, run.nursery()} < set(command.processes())
+    assert {run.pid, run.forkserver()} < set(command.processes())
     assert f"stdout job={id}" in run.says("hello you")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
@@ -80,7 +80,7 @@ def test_what_is_left_behind_fails_the_test_and_is_ended(tmp_path: Path) -> None
     pid = os.posix_spawn(sys.executable, [sys.executable, "-c", deaf], command.env, setsid=True)
     wait_for(lambda: pid in command.processes())
     with pytest.raises(AssertionError, match=r"left behind: .*time\.sleep"):
-        command.close(patience=0.0)
+        command.close(timeout=0.0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 

@@ -73,11 +73,11 @@ def whole_lines(command: Command, sink: str) -> list[tuple[int, int]]:
     whole, torn = [], 0
     for line in (command.folder / f"{sink}.jsonl").read_text().splitlines():
         try:
-            letter = json.loads(line)
+            dead_letter = json.loads(line)
         except ValueError:
             torn += 1
         else:
-            whole.append((letter["id"], letter["attempt"]))
+            whole.append((dead_letter["id"], dead_letter["attempt"]))
     assert torn <= 1
     return whole
 

@@ -37,13 +37,13 @@ JOBS = {
             def __init__(self, file):
                 self.name = file
 
-            def publish(self, letters):
+            def publish(self, dead_letters):
                 if os.path.exists(self.name + ".exits"):
                     sys.exit(3)
                 if os.path.exists(self.name + ".down"):
                     raise ConnectionError("nobody there")
                 with open(self.name, "a") as file:
-                    for letter in letters:
+                    for letter in dead_letters:
                         file.write(json.dumps(letter) + "\\n")
                         letter.clear()
                 ids = [json.loads(line)["id"] for line in open(self.name)]
@@ -63,13 +63,13 @@ TWO = "workers: {count: 2}\ndlq: {sinks: [{type: told, name: a, file: a}, {type:
 FILE = "workers: {count: 2}\ndlq: {sinks: [{type: file, path: dead.jsonl}]}\n"
 
 
-def letters(command: Command, sink: str) -> list[dict[str, Any]]:
+def dead_letters(command: Command, sink: str) -> list[dict[str, Any]]:
     file = command.folder / sink
     return [orjson.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
 
 
 def offers(command: Command, sink: str) -> Counter[int]:
-    return Counter(letter["id"] for letter in letters(command, sink))
+    return Counter(dead_letter["id"] for dead_letter in dead_letters(command, sink))
 
 
 def touch(command: Command, name: str) -> None:
@@ -103,10 +103,15 @@ def test_the_file_sink_has_the_whole_record(command: Command) -> None:
     serve(command, FILE)
     id = command.enqueue("twice", {"to": "me"})
     wait_delivered(command, [id])
-    (letter,) = letters(command, "dead.jsonl")
-    assert (letter["id"], letter["handler"], letter["payload"], letter["attempt"]) == (id, "twice", {"to": "me"}, 2)
-    assert [error["message"] for error in letter["errors"]] == ["neither time"] * 2
-    assert "ValueError" in letter["errors"][-1]["traceback"]
+    (dead_letter,) = dead_letters(command, "dead.jsonl")
+    assert (dead_letter["id"], dead_letter["handler"], dead_letter["payload"], dead_letter["attempt"]) == (
+        id,
+        "twice",
+        {"to": "me"},
+        2,
+    )
+    assert [error["message"] for error in dead_letter["errors"]] == ["neither time"] * 2
+    assert "ValueError" in dead_letter["errors"][-1]["traceback"]
 
 
 def test_a_file_that_is_moved_away_is_opened_anew(command: Command) -> None:
@@ -204,7 +209,9 @@ def test_killed_between_publishing_and_noting_it_the_same_letter_is_published_ag
     command.run()
     wait_delivered(command, ids)
     assert offers(command, "a") == offered + Counter(ids)
-    assert {(letter["id"], letter["attempt"]) for letter in letters(command, "a")} == {(id, 1) for id in ids}
+    assert {(dead_letter["id"], dead_letter["attempt"]) for dead_letter in dead_letters(command, "a")} == {
+        (id, 1) for id in ids
+    }
 
 
 @pytest.mark.parametrize("dlq", ["{enabled: false, sinks: [{type: file, path: dead.jsonl}]}", "{sinks: []}"])

@@ -51,7 +51,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def letters(disk: Path) -> list[dict[str, Any]]:
+def dead_letters(disk: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (disk / "dead.jsonl").read_text().splitlines()]
 
 
@@ -67,10 +67,10 @@ def test_dead_letters_and_log_on_a_full_disk_hold_up_no_job_and_come_whole(comma
             command.until(id, "failed")
         command.until(command.enqueue("noop"), "succeeded")
         assert {command.job(id)["dead_letter"] for id in ids} == {"pending"}
-        assert [letter["id"] for letter in letters(disk)] == [first], "not even half a line"
+        assert [dead_letter["id"] for dead_letter in dead_letters(disk)] == [first], "not even half a line"
         filler.unlink()
         wait_for(lambda: all(command.job(id)["dead_letter"] == "delivered" for id in ids))
-        assert sorted(letter["id"] for letter in letters(disk)) == [first, *ids]
+        assert sorted(dead_letter["id"] for dead_letter in dead_letters(disk)) == [first, *ids]
         run.signal(signal.SIGTERM)
         assert run.wait() == 0
 

@@ -33,7 +33,7 @@ JOBS = {
             raise ValueError("never")
 
         class Refusing:
-            def publish(self, letters):
+            def publish(self, dead_letters):
                 raise ConnectionError("nobody there")
 
             def close(self):

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
-from supervisor.workers.parent.forkserver_client import NurseryLink
+from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.system import process_tree as proctree
 from supervisor.workers.system.orphans import end_programs_of
 from tests.system.command import Command, wait_for
@@ -38,8 +38,8 @@ def play(folder: Path, scene: Callable[[World], Awaitable[None]], **options: obj
     asyncio.run(run())
 
 
-def waits(nursery: int) -> bool:
-    now = proctree.stat(nursery)
+def waits(forkserver: int) -> bool:
+    now = proctree.stat(forkserver)
     return now is not None and now.state == "S"
 
 
@@ -48,18 +48,18 @@ def waits(nursery: int) -> bool:
 def test_a_nursery_without_room_for_the_channels_of_a_worker_lives_on(tmp_path: Path, start: str, room: int) -> None:
     async def scene(here: World) -> None:
         before = await here.worker(1)
-        (nursery,) = here.nurseries
-        _, hard = resource.prlimit(nursery, resource.RLIMIT_NOFILE)
-        await here.until(lambda: waits(nursery))
-        ours, nurserys = open_fds(), fds_of(nursery)
-        resource.prlimit(nursery, resource.RLIMIT_NOFILE, (nurserys + room, hard))
-        deaths = [await here.death(here.children.fork(number)) for number in range(2, 7)]
+        (forkserver,) = here.nurseries
+        _, hard = resource.prlimit(forkserver, resource.RLIMIT_NOFILE)
+        await here.until(lambda: waits(forkserver))
+        ours, nurserys = open_fds(), fds_of(forkserver)
+        resource.prlimit(forkserver, resource.RLIMIT_NOFILE, (nurserys + room, hard))
+        deaths = [await here.death(here.backend.fork(number)) for number in range(2, 7)]
         assert {death.how for death in deaths} == {"could not be started: Too many open files"}
-        await here.until(lambda: (open_fds(), fds_of(nursery)) == (ours, nurserys))
-        resource.prlimit(nursery, resource.RLIMIT_NOFILE, (hard, hard))
+        await here.until(lambda: (open_fds(), fds_of(forkserver)) == (ours, nurserys))
+        resource.prlimit(forkserver, resource.RLIMIT_NOFILE, (hard, hard))
         after = await here.worker(7)
-        for number, child in enumerate((before, after), 1):
-            assert len(await here.run(child, lease(number, "noop"))) == 1
+        for number, process in enumerate((before, after), 1):
+            assert len(await here.run(process, lease(number, "noop"))) == 1
         assert here.nursery_deaths == []
 
     play(tmp_path, scene, start=start)
@@ -78,10 +78,10 @@ def test_a_worker_that_nobody_could_watch_is_ended_at_once(tmp_path: Path) -> No
     full = tmp_path / "full"
 
     async def scene(here: World) -> None:
-        (nursery,) = here.nurseries
+        (forkserver,) = here.nurseries
         full.touch()
-        assert (await here.death(here.children.fork(1))).how == "could not be started: Too many open files"
-        assert proctree.children(nursery) == []
+        assert (await here.death(here.backend.fork(1))).how == "could not be started: Too many open files"
+        assert proctree.children(forkserver) == []
         full.unlink()
         assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
         assert here.nursery_deaths == []
@@ -112,13 +112,13 @@ def test_a_nursery_that_cannot_be_started_leaves_nothing_and_is_started_later(
         return really(*arguments)
 
     async def scene(here: World) -> None:
-        nursery = here.children._nursery
-        assert nursery is not None
+        forkserver = here.backend._forkserver
+        assert forkserver is not None
         with open_fds_unchanged(), pytest.raises(OSError, match="Too many open files"):
             monkeypatch.setattr(os, fails, fail_once)
-            NurseryLink(here.children.loop, here.children.options, here.children, ())
+            ForkserverClient(here.backend.loop, here.backend.options, here.backend, ())
         calls.clear()
-        nursery.kill()
+        forkserver.kill()
         await here.until(lambda: len(here.nurseries) == 2)
         assert [how for _pid, how in here.nursery_deaths] == [
             "killed by SIGKILL",
@@ -158,11 +158,11 @@ def owned() -> Iterator[tuple[Command, list[str]]]:
 def test_no_more_processes_for_a_while_cost_no_job_and_nothing_else(owned: tuple[Command, list[str]]) -> None:
     command, under = owned
     run = command.run(under=under)
-    nursery = run.nursery()
+    forkserver = run.forkserver()
     wait_for(lambda: run.log.count(") started") >= 2)
     limited = list(command.processes())
     limit_processes(limited, 1, under)
-    dead, survivor = psutil.Process(nursery).children()
+    dead, survivor = psutil.Process(forkserver).children()
     dead.kill()
     run.says("could not be started: Resource temporarily unavailable")
     (command.folder / "jobs.jsonl").write_text('{"handler": "pid"}\n' * 20)
@@ -170,11 +170,11 @@ def test_no_more_processes_for_a_while_cost_no_job_and_nothing_else(owned: tuple
                    env=command.env)  # fmt: skip
     wait_for(lambda: [job["result"] for job in command.jobs("--state", "succeeded")] == [survivor.pid] * 20)
     survivor.kill()
-    os.kill(nursery, signal.SIGKILL)
+    os.kill(forkserver, signal.SIGKILL)
     run.says("nursery could not be started: Resource temporarily unavailable")
     limit_processes([run.pid], resource.getrlimit(resource.RLIMIT_NPROC)[0], under)
-    wait_for(lambda: run.nursery() != nursery)
-    wait_for(lambda: len(psutil.Process(run.nursery()).children()) == 2)
+    wait_for(lambda: run.forkserver() != forkserver)
+    wait_for(lambda: len(psutil.Process(run.forkserver()).children()) == 2)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
 

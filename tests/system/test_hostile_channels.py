@@ -13,9 +13,9 @@ HANDLERS = r"""
     from supervisor import handler
 
     def channels():
-        (worker,) = [found for found in gc.get_objects() if type(found).__name__ == "Worker"]
+        (worker,) = [found for found in gc.get_objects() if type(found).__name__ == "JobRunner"]
         return {
-            "jobs": worker._jobs, "outcomes": worker._outcomes, "permits": worker._permits, "beats": worker._heart._pipe
+            "jobs": worker._jobs, "outcomes": worker._outcomes, "permits": worker._permits, "beats": worker._heartbeat._pipe
         }
 
     def write_without_end(fd, data):

@@ -136,11 +136,11 @@ def test_a_job_that_has_left_its_group_dies_with_the_supervisor(handlers: Comman
     id = handlers.enqueue("leave_group", None, "--timeout", "none")
     handlers.until(id, "in_flight")
     wait_for(lambda: len(handlers.processes()) == 3)
-    (worker,) = set(handlers.processes()) - {run.pid, run.nursery()}
+    (worker,) = set(handlers.processes()) - {run.pid, run.forkserver()}
     wait_for(lambda: os.getpgid(worker) != worker)
     run.signal(signal.SIGSTOP)  # it starts no other
     if not with_nursery:
-        os.kill(run.nursery(), signal.SIGKILL)
+        os.kill(run.forkserver(), signal.SIGKILL)
     run.kill()
     wait_for(lambda: handlers.processes() == {})
 

@@ -64,8 +64,8 @@ def test_a_copy_that_an_import_made_is_no_second_nursery(command: Command, line:
     run = command.run()
     for _ in range(8):
         serves(command)
-    nursery = run.nursery()
-    rest = set(command.processes()) - {run.pid, nursery}
+    forkserver = run.forkserver()
+    rest = set(command.processes()) - {run.pid, forkserver}
     assert len(rest) == 4
     assert run.log.count("nursery started") == 1
 

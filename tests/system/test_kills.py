@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.system import hanging
-from tests.system.command import PATIENCE, Command, Running, wait_for
+from tests.system.command import TIMEOUT, Command, Running, wait_for
 
 JOBS = 400
 CONFIG = """
@@ -63,7 +63,7 @@ def ended(counts: Path) -> int:
 
 
 def workers_of(command: Command, run: Running) -> list[int]:
-    return [pid for pid in command.processes() if pid not in (run.pid, run.nursery())]
+    return [pid for pid in command.processes() if pid not in (run.pid, run.forkserver())]
 
 
 def kill_one(pids: list[int], chance: random.Random) -> bool:
@@ -96,11 +96,11 @@ def test_the_nursery_killed_again_and_again(command: Command) -> None:
     counts, killed = enqueue_counted(command), []
     run = command.run("--drain")
     while len(killed) < 5 and ended(counts) < JOBS * 3 // 4:
-        nursery = run.nursery()
-        if nursery not in killed:
-            os.kill(nursery, signal.SIGKILL)
-            killed.append(nursery)
-        wait_for(lambda: run.nursery() not in killed or run.code is not None)
+        forkserver = run.forkserver()
+        if forkserver not in killed:
+            os.kill(forkserver, signal.SIGKILL)
+            killed.append(forkserver)
+        wait_for(lambda: run.forkserver() not in killed or run.code is not None)
     assert run.wait(60) == 0
     jobs = command.jobs()
     assert [(job["state"], job["errors"], times(counts, "starts", job)) for job in jobs] == [
@@ -186,7 +186,7 @@ def test_nothing_of_a_dead_supervisor_survives(command: Command, start: str) -> 
     def nothing_left() -> None:
         assert command.processes() == {}
 
-    wait_for(nothing_left, PATIENCE)
+    wait_for(nothing_left, TIMEOUT)
 
 
 def test_workers_of_a_dead_nursery_die_with_the_supervisor_too(command: Command) -> None:
@@ -195,9 +195,9 @@ def test_workers_of_a_dead_nursery_die_with_the_supervisor_too(command: Command)
     command.enqueue("blocked", str(mark))
     run = command.run()
     wait_for(mark.exists)
-    first = run.nursery()
+    first = run.forkserver()
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: run.nursery() != first)
+    wait_for(lambda: run.forkserver() != first)
     run.kill()
 
     def nothing_left() -> None:

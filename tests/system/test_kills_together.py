@@ -28,7 +28,7 @@ def test_the_next_supervisor_ends_what_was_left_by_one_killed_together_with_its_
     file = command.folder / "program"
     run = command.run()
     command.until(command.enqueue("start", str(file)), "succeeded")
-    os.kill(run.nursery(), signal.SIGKILL)
+    os.kill(run.forkserver(), signal.SIGKILL)
     run.kill()
     program = int(file.read_text())
     assert proctree.is_living(program)

@@ -92,7 +92,8 @@ def stop_the_whole_tree(run: Running) -> Callable[[], None]:
 
     def go_on() -> None:
         for process in processes:
-            process.resume()
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
     return go_on
 

@@ -19,7 +19,7 @@ JOBS = {
         def fails(job): raise ValueError("never")
 
         class Refusing:
-            def publish(self, letters): raise ConnectionError("nobody there")
+            def publish(self, dead_letters): raise ConnectionError("nobody there")
             def close(self): pass
 
         @hookimpl

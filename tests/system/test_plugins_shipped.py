@@ -32,9 +32,9 @@ def test_good_jobs_succeed_and_bad_ones_reach_every_sink(command: Command) -> No
     assert run.wait() == 0
     assert [command.job(id)["state"] for id in good] == ["succeeded"] * 2
     assert command.job(bad)["dead_letter"] == "delivered"
-    (letter,) = [json.loads(line) for line in (command.folder / "dead.jsonl").read_text().splitlines()]
-    assert (letter["id"], letter["handler"], letter["errors"][-1]["cause"]) == (bad, "shell", "rejected")
-    assert letter["errors"][-1]["message"] == "sh: exit code 65: no paper"
+    (dead_letter,) = [json.loads(line) for line in (command.folder / "dead.jsonl").read_text().splitlines()]
+    assert (dead_letter["id"], dead_letter["handler"], dead_letter["errors"][-1]["cause"]) == (bad, "shell", "rejected")
+    assert dead_letter["errors"][-1]["message"] == "sh: exit code 65: no paper"
     assert " ERROR " in run.says(f"dead letter job={bad} handler=shell cause=rejected: ")
 
 

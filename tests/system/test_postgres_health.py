@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.jobs import JobState, Kind, Outcome, Policy
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import EnqueueRow, Retention, Take
+from supervisor.stores.protocol import ClaimRequest, EnqueueRow, Retention
 from tests.stores.postgres_server import Server
 
 JOBS = int(os.environ.get("SUPERVISOR_HEALTH_JOBS", "20000"))
@@ -59,7 +59,7 @@ def pass_through(store: PostgresStore, jobs: int) -> list[float]:
         began = time.monotonic()
         with store.transaction(single=True):
             store.look(None, 1000)
-            leases = store.claim([Take("default", BATCH, 0, 0, 100)], 30.0, policy)
+            leases = store.claim([ClaimRequest("default", BATCH, 0, 0, 100)], 30.0, policy)
         claims.append(time.monotonic() - began)
         assert len(leases) == BATCH
         succeeded = [Outcome(lease, Kind.SUCCEEDED, took=0.001, state=JobState.SUCCEEDED) for lease in leases]

@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.stores.postgres.driver import LOCK_LIMIT
 from tests.stores.postgres_server import FAST, Server
-from tests.system.command import PATIENCE, Command, Running, wait_for
+from tests.system.command import TIMEOUT, Command, Running, wait_for
 
 TTL = 4.0
 JOBS = {
@@ -38,8 +38,8 @@ JOBS = {
                 time.sleep(0.01)
 
         class Lingers:
-            def publish(self, letters):
-                return [letter["id"] for letter in letters]
+            def publish(self, dead_letters):
+                return [letter["id"] for letter in dead_letters]
 
             def close(self):
                 open("closing", "w").close()
@@ -112,7 +112,7 @@ def test_others_are_settled_and_their_leases_go_on_and_it_is_settled_once_its_ro
 
     with locked(server, schema, waits):
         (command.folder / "gate").touch()
-        command.until(command.enqueue("marks"), "succeeded", LOCK_LIMIT / 1000 + PATIENCE)
+        command.until(command.enqueue("marks"), "succeeded", LOCK_LIMIT / 1000 + TIMEOUT)
         run.says("its row is locked by another session")
         began = time.monotonic()
         command.enqueue_many([{"handler": "marks"}] * 200)

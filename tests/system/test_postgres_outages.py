@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.stores.postgres_server import Server
-from tests.system.command import PATIENCE, Command, Running, wait_for
+from tests.system.command import TIMEOUT, Command, Running, wait_for
 from tests.system.machines import Machine, Network, why_not
 
 OUTAGE = float(os.environ.get("SUPERVISOR_OUTAGE_SECONDS", "3"))
@@ -145,7 +145,7 @@ def ran(command: Command) -> Counter[tuple[int, str]]:
 
 
 def wait_ran(command: Command, id: int, host: str) -> None:
-    wait_for(lambda: (id, host) in ran(command), PATIENCE + OUTAGE)
+    wait_for(lambda: (id, host) in ran(command), TIMEOUT + OUTAGE)
 
 
 def open_gate(command: Command, host: str) -> None:

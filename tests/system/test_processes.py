@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.workers.parent.backend import ProcessChildren
-from supervisor.workers.parent.worker_process import ProcessChild
+from supervisor.workers.parent.backend import ForkserverBackend
+from supervisor.workers.parent.worker_process import ForkedWorker
 from supervisor.workers.system import process_tree as proctree
 from tests.system.real_children import World, fds_of, gone, lease, open_fds, world
 
@@ -79,7 +79,7 @@ def fail(job):
 
 def test_every_way_for_a_job_to_end_is_told(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         ways = [
             "cause",
             "exit",
@@ -102,7 +102,7 @@ def test_every_way_for_a_job_to_end_is_told(tmp_path: Path) -> None:
         jobs = [lease(n, "fail", f'"{way}"') for n, way in enumerate([*ways, "too big"], 1)]
         jobs += [lease(30, "nope"), lease(31, "echo", "{"), lease(32, "echo", ""), lease(33, "echo", "\udcff")]
         jobs += [lease(34, "echo", "[" * 100_000 + "]" * 100_000), lease(35, "echo", '{"a": [1, "é"]}')]
-        replies = {reply.job_id: reply for reply in await here.run(child, *jobs)}
+        replies = {reply.job_id: reply for reply in await here.run(process, *jobs)}
         told = {way: replies[n] for n, way in enumerate([*ways, "too big"], 1)}
         kinds = {way: reply.kind for way, reply in told.items()}
         assert kinds == {
@@ -160,16 +160,16 @@ def test_headers_that_are_no_object_are_rejected_as_a_bad_payload_is(tmp_path: P
 
 def test_middleware_wraps_each_job_and_hooks_frame_the_life(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        replies = await here.run(child, lease(1, "echo", "5"), lease(2, "noop"), lease(3, "absent"))
+        process = await here.worker()
+        replies = await here.run(process, lease(1, "echo", "5"), lease(2, "noop"), lease(3, "absent"))
         assert [(reply.kind, reply.result) for reply in replies] == [
             ("ok", '["wrapped",5]'),
             ("ok", '["wrapped",null]'),
             ("unknown", None),
         ]
-        child.retire()
-        assert (await here.death(child)).exit_code == 0
-        assert f"started 1 {child.pid}" in here.said_by(None, "stdout")
+        process.retire()
+        assert (await here.death(process)).exit_code == 0
+        assert f"started 1 {process.pid}" in here.said_by(None, "stdout")
         assert any("stopping 1" in line for _stream, _job, line in here.lines)
         assert any("supervisor_worker_started" in line and "oops" in line for _stream, _job, line in here.lines)
 
@@ -203,32 +203,32 @@ def supervisor_worker_started(worker): raise ValueError("oops")
 @pytest.mark.parametrize("job", ["hang", "hold_gil"])
 def test_unstarted_jobs_come_back_from_behind_a_running_one(tmp_path: Path, job: str) -> None:
     async def scene(here: World) -> None:
-        child, other = await here.worker(1), await here.worker(2)
+        process, other = await here.worker(1), await here.worker(2)
         begun = tmp_path / "begun-first"
         rest = [lease(n, "noop") for n in range(2, 60)]
-        first = here.send(child, lease(1, job, {"begun": str(begun)}), *rest)
-        second = here.send(child, *[lease(n, "noop") for n in range(60, 70)])
+        first = here.send(process, lease(1, job, {"begun": str(begun)}), *rest)
+        second = here.send(process, *[lease(n, "noop") for n in range(60, 70)])
         await here.until(begun.exists)
-        assert child.take_back() == {first: 58, second: 10}
-        assert child.take_back() == {}
+        assert process.reclaim() == {first: 58, second: 10}
+        assert process.reclaim() == {}
         assert len(await here.run(other, *rest)) == 58
-        child.kill()
-        await here.death(child)
+        process.kill()
+        await here.death(process)
 
     play(tmp_path, scene)
 
 
 def test_a_worker_passes_over_what_was_taken_back(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         gate = tmp_path / "gate"
         begun = tmp_path / "begun"
-        a = here.send(child, lease(1, "wait", {"begun": str(begun), "gate": str(gate)}), lease(2, "noop"))
-        b = here.send(child, lease(3, "noop"), lease(4, "noop"))
+        a = here.send(process, lease(1, "wait", {"begun": str(begun), "gate": str(gate)}), lease(2, "noop"))
+        b = here.send(process, lease(3, "noop"), lease(4, "noop"))
         await here.until(begun.exists)
-        assert child.take_back() == {a: 1, b: 2}
-        here.send(child, lease(5, "echo", "5"), lease(6, "noop"))
-        c = here.send(child, lease(7, "noop"))
+        assert process.reclaim() == {a: 1, b: 2}
+        here.send(process, lease(5, "echo", "5"), lease(6, "noop"))
+        c = here.send(process, lease(7, "noop"))
         gate.touch()
         await here.until(lambda: len(here.replies) >= 4)
         assert [reply.job_id for reply in here.replies] == [1, 5, 6, 7]
@@ -250,16 +250,16 @@ def test_permits_say_exactly_which_job_was_running_when_a_worker_is_killed_at_ra
         for round in range(40):
             log = tmp_path / f"log-{round}"
             log.touch()
-            child = await here.worker(round)
+            process = await here.worker(round)
             here.replies.clear()
             sent = 0
             for _ in range(2):
-                here.send(child, *[lease(sent + n + 1, "note", f'"{log}"') for n in range(64)])
+                here.send(process, *[lease(sent + n + 1, "note", f'"{log}"') for n in range(64)])
                 sent += 64
             await asyncio.sleep(chance.random() * 0.001)
-            assert child.pid is not None
-            os.kill(child.pid, signal.SIGKILL)
-            await here.death(child)
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            await here.death(process)
             seen = dict(here.taken_at_death)  # type: ignore[attr-defined]
             taken = sent - sum(seen.values())
             done = len(here.replies)
@@ -281,9 +281,9 @@ def test_permits_say_exactly_which_job_was_running_when_a_worker_is_killed_at_ra
         ) as here:
             died = here.died
 
-            def take_back_first(child: ProcessChild, death: Any) -> None:
-                here.taken_at_death = child.take_back()  # type: ignore[attr-defined]
-                died(child, death)
+            def take_back_first(process: ForkedWorker, death: Any) -> None:
+                here.taken_at_death = process.reclaim()  # type: ignore[attr-defined]
+                died(process, death)
 
             here.died = take_back_first  # type: ignore[method-assign]
             await scene(here)
@@ -306,17 +306,17 @@ def test_permits_say_exactly_which_job_was_running_when_a_worker_is_killed_at_ra
 )
 def test_a_job_that_ends_its_process(tmp_path: Path, how: str, code: int | None, name: str | None) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        here.send(child, lease(1, "noop"), lease(2, "end", f'"{how}"'), lease(3, "noop"))
-        death = await here.death(child)
-        assert (death.exit_code, death.signal, death.pid) == (code, name, child.pid)
+        process = await here.worker()
+        here.send(process, lease(1, "noop"), lease(2, "end", f'"{how}"'), lease(3, "noop"))
+        death = await here.death(process)
+        assert (death.exit_code, death.signal, death.pid) == (code, name, process.pid)
         assert death.stderr == "last words\n"
         assert not death.oom_suspected
         assert death.peak_memory is not None
         assert 4_000_000 < death.peak_memory < 1_000_000_000
         assert [reply.job_id for reply in here.replies] == [1]
-        assert child.cpu_seconds() is None
-        assert child.memory() is None
+        assert process.cpu_seconds() is None
+        assert process.memory() is None
 
     play(
         tmp_path,
@@ -329,9 +329,9 @@ def test_a_job_that_ends_its_process(tmp_path: Path, how: str, code: int | None,
 
 def test_a_worker_that_writes_rubbish_is_killed_and_what_came_before_counts(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        here.send(child, lease(1, "noop"), lease(2, "scribble"))
-        death = await here.death(child)
+        process = await here.worker()
+        here.send(process, lease(1, "noop"), lease(2, "scribble"))
+        death = await here.death(process)
         assert death.signal == "SIGKILL"
         assert here.broken and "rubbish" in here.broken[0]
         assert [reply.job_id for reply in here.replies] == [1]
@@ -343,7 +343,7 @@ def test_a_worker_that_writes_rubbish_is_killed_and_what_came_before_counts(tmp_
 @handler
 def scribble(job):
     import gc
-    (worker,) = [found for found in gc.get_objects() if type(found).__name__ == "Worker"]
+    (worker,) = [found for found in gc.get_objects() if type(found).__name__ == "JobRunner"]
     os.write(worker._outcomes, b"rubbish\\n")
     time.sleep(3600)
 """,
@@ -352,12 +352,12 @@ def scribble(job):
 
 def test_a_copy_of_the_worker_that_comes_back_from_fork_is_no_second_worker(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         jobs = [lease(n, "forks") for n in range(1, 6)]
-        replies = await here.run(child, *jobs, lease(6, "noop"), lease(7, "who"))
+        replies = await here.run(process, *jobs, lease(6, "noop"), lease(7, "who"))
         assert [reply.job_id for reply in replies] == [1, 2, 3, 4, 5, 6, 7]
-        assert replies[-1].result == str(child.pid)
-        assert proctree.children(child.pid or 0) == []
+        assert replies[-1].result == str(process.pid)
+        assert proctree.children(process.pid or 0) == []
         assert here.broken == []
 
     play(
@@ -371,20 +371,20 @@ def test_a_copy_of_the_worker_that_comes_back_from_fork_is_no_second_worker(tmp_
 def test_a_worker_that_is_ready_before_its_birth_is_known_waits_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = ProcessChildren.forked
+    told = ForkserverBackend.forked
 
-    def late(self: ProcessChildren, *birth: int) -> None:
-        self.loop.call_later(0.1, told, self, *birth)
+    def late(self: ForkserverBackend, *setup: int) -> None:
+        self.loop.call_later(0.1, told, self, *setup)
 
-    monkeypatch.setattr(ProcessChildren, "forked", late)
+    monkeypatch.setattr(ForkserverBackend, "forked", late)
 
     async def scene(here: World) -> None:
-        child = here.children.fork(1)
+        process = here.backend.fork(1)
         await here.until(lambda: here.beats)
-        assert (child.pid, here.readied) == (None, [])
+        assert (process.pid, here.readied) == (None, [])
         await here.until(lambda: here.readied)
-        assert child.pid is not None
-        assert len(await here.run(child, lease(1, "noop"))) == 1
+        assert process.pid is not None
+        assert len(await here.run(process, lease(1, "noop"))) == 1
 
     play(tmp_path, scene)
 
@@ -397,7 +397,7 @@ def test_a_stopped_worker_blocks_nobody(tmp_path: Path) -> None:
         for n in range(10):
             here.send(stopped, lease(n + 1, "echo", '"' + "x" * 1_000_000 + '"'))
         assert len(await here.run(other, lease(20, "noop"))) == 1
-        assert sum(stopped.take_back().values()) == 10
+        assert sum(stopped.reclaim().values()) == 10
         stopped.kill()
         assert (await here.death(stopped)).signal == "SIGKILL"
 
@@ -406,9 +406,9 @@ def test_a_stopped_worker_blocks_nobody(tmp_path: Path) -> None:
 
 def test_large_payloads_and_results_pass_both_ways_at_once(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         text = '"' + '\\u00e9\\"x' * 100_000 + '"'
-        replies = await here.run(child, *[lease(n, "echo", text) for n in range(1, 9)])
+        replies = await here.run(process, *[lease(n, "echo", text) for n in range(1, 9)])
         assert {reply.kind for reply in replies} == {"ok"}
 
     play(tmp_path, scene)
@@ -416,13 +416,13 @@ def test_large_payloads_and_results_pass_both_ways_at_once(tmp_path: Path) -> No
 
 def test_more_permits_than_fit_is_an_error_not_a_wait(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        await here.begin(child, "hang")
+        process = await here.worker()
+        await here.begin(process, "hang")
         with pytest.raises(RuntimeError, match="too many frames outstanding"):
             for _ in range(1_000_000):
-                here.send(child, lease(2, "noop"))
-        child.kill()
-        await here.death(child)
+                here.send(process, lease(2, "noop"))
+        process.kill()
+        await here.death(process)
 
     play(tmp_path, scene)
 
@@ -430,19 +430,19 @@ def test_more_permits_than_fit_is_an_error_not_a_wait(tmp_path: Path) -> None:
 def test_descriptors_stay_flat_over_hundreds_of_recycles_and_a_worker_has_only_its_own(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         keeper = await here.worker(0)
-        (nursery,) = here.nurseries
+        (forkserver,) = here.nurseries
         await here.run(keeper, lease(1, "noop"))
         ours = nurserys = own = 0
         for n in range(300):
-            child = await here.worker(n + 1)
+            process = await here.worker(n + 1)
             if n == 5:
-                ours, nurserys = open_fds(), fds_of(nursery)
-                own = fds_of(child.pid or 0)
+                ours, nurserys = open_fds(), fds_of(forkserver)
+                own = fds_of(process.pid or 0)
             if n == 299:
-                assert fds_of(child.pid or 0) == own
-                assert (open_fds(), fds_of(nursery)) == (ours, nurserys)
-            child.kill() if n % 2 else child.retire()
-            await here.death(child)
+                assert fds_of(process.pid or 0) == own
+                assert (open_fds(), fds_of(forkserver)) == (ours, nurserys)
+            process.kill() if n % 2 else process.retire()
+            await here.death(process)
         # Three standard streams, eight channels.
         assert own == 3 + 8
 
@@ -457,12 +457,16 @@ def test_no_descriptors_left_is_a_death_before_birth_and_passes(tmp_path: Path) 
         before = open_fds()
         resource.setrlimit(resource.RLIMIT_NOFILE, (before + 5, hard))
         try:
-            child = here.children.fork(1)
-            death = await here.death(child)
+            process = here.backend.fork(1)
+            death = await here.death(process)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert (child.pid, death.pid, death.how) == (None, 0, "could not be started: no channels: Too many open files")
-        assert child.take_back() == {}
+        assert (process.pid, death.pid, death.how) == (
+            None,
+            0,
+            "could not be started: no channels: Too many open files",
+        )
+        assert process.reclaim() == {}
         assert open_fds() == before
         assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
 
@@ -472,21 +476,21 @@ def test_no_descriptors_left_is_a_death_before_birth_and_passes(tmp_path: Path) 
 def test_a_kill_before_the_birth_is_known_is_not_forgotten(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         before = os.getpgrp()
-        children = [here.children.fork(n) for n in range(20)]
-        for child in children:
-            child.kill()
+        children = [here.backend.fork(n) for n in range(20)]
+        for process in children:
+            process.kill()
         await here.until(lambda: len(here.deaths) == 20)
         assert os.getpgrp() == before
-        assert all(child.pid is None or gone(child.pid) for child in children)
+        assert all(process.pid is None or gone(process.pid) for process in children)
 
     play(tmp_path, scene)
 
 
 def test_a_closed_channel_ends_the_worker(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        await here.begin(child, "close_all")
-        death = await here.death(child)
+        process = await here.worker()
+        await here.begin(process, "close_all")
+        death = await here.death(process)
         assert death.signal == "SIGKILL"
         assert len(here.broken) == 1 and here.broken[0].startswith("it closed its ")  # whichever was heard of first
 
@@ -499,12 +503,12 @@ def test_a_closed_channel_ends_the_worker(tmp_path: Path) -> None:
 
 def test_beats_come_at_the_interval_of_the_running_handler(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         before = here.beats
-        await here.begin(child, "hang")
+        await here.begin(process, "hang")
         await here.until(lambda: here.beats > before + 20)
-        child.kill()
-        await here.death(child)
+        process.kill()
+        await here.death(process)
 
     play(tmp_path, scene, heartbeat=3600.0, heartbeats={"hang": 0.01})
 
@@ -512,12 +516,12 @@ def test_beats_come_at_the_interval_of_the_running_handler(tmp_path: Path) -> No
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_beats_come_at_the_interval_that_the_handler_itself_asks_for(tmp_path: Path, start: str) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         before = here.beats
-        await here.begin(child, "quick")
+        await here.begin(process, "quick")
         await here.until(lambda: here.beats > before + 20)
-        child.kill()
-        await here.death(child)
+        process.kill()
+        await here.death(process)
 
     play(
         tmp_path,
@@ -530,12 +534,12 @@ def test_beats_come_at_the_interval_that_the_handler_itself_asks_for(tmp_path: P
 
 def test_the_config_goes_before_the_interval_that_a_handler_asks_for(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         before = here.beats
-        await here.begin(child, "slow")
+        await here.begin(process, "slow")
         await here.until(lambda: here.beats > before + 20)
-        child.kill()
-        await here.death(child)
+        process.kill()
+        await here.death(process)
 
     play(
         tmp_path,
@@ -548,12 +552,12 @@ def test_the_config_goes_before_the_interval_that_a_handler_asks_for(tmp_path: P
 
 def test_between_jobs_beats_come_at_the_general_interval(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        await here.run(child, lease(1, "seldom"))
+        process = await here.worker()
+        await here.run(process, lease(1, "seldom"))
         before = here.beats
         await here.until(lambda: here.beats > before + 20)
-        child.kill()
-        await here.death(child)
+        process.kill()
+        await here.death(process)
 
     play(tmp_path, scene, "@handler(heartbeat='1h')\ndef seldom(job): pass\n", heartbeat=0.01)
 
@@ -596,16 +600,16 @@ def test_channels_are_never_waited_for(tmp_path: Path) -> None:
     """A dead child is no error to send to."""
 
     async def scene(here: World) -> None:
-        child = await here.worker()
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
+        process = await here.worker()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
         for n in range(20):
-            here.send(child, lease(n + 1, "noop"))
-        await here.death(child)
-        here.send(child, lease(30, "noop"))
-        child.kill()
-        child.retire()
-        child.drain()
+            here.send(process, lease(n + 1, "noop"))
+        await here.death(process)
+        here.send(process, lease(30, "noop"))
+        process.kill()
+        process.retire()
+        process.drain()
 
     play(tmp_path, scene)
 
@@ -615,17 +619,17 @@ def test_a_fork_that_fails_is_a_death_before_birth_and_passes(tmp_path: Path) ->
 
     async def scene(here: World) -> None:
         before = await here.worker(1)
-        (nursery,) = here.nurseries
-        ours, nurserys = open_fds(), fds_of(nursery)
+        (forkserver,) = here.nurseries
+        ours, nurserys = open_fds(), fds_of(forkserver)
         full.touch()
-        children = [here.children.fork(n) for n in range(2, 7)]
-        deaths = [await here.death(child) for child in children]
+        children = [here.backend.fork(n) for n in range(2, 7)]
+        deaths = [await here.death(process) for process in children]
         assert {death.how for death in deaths} == {"could not be started: Resource temporarily unavailable"}
-        assert (open_fds(), fds_of(nursery)) == (ours, nurserys)
+        assert (open_fds(), fds_of(forkserver)) == (ours, nurserys)
         full.unlink()
         after = await here.worker(7)
-        for number, child in enumerate((before, after), 1):
-            assert len(await here.run(child, lease(number, "noop"))) == 1
+        for number, process in enumerate((before, after), 1):
+            assert len(await here.run(process, lease(number, "noop"))) == 1
 
     plugin = f"""
 import errno, os
@@ -643,8 +647,8 @@ def test_a_worker_that_does_not_become_ready_is_killed(tmp_path: Path, monkeypat
     monkeypatch.setattr("supervisor.workers.parent.backend.UNREADY_FOR", 0.1)
 
     async def scene(here: World) -> None:
-        child = here.children.fork(1)
-        assert (await here.death(child)).signal == "SIGKILL"
+        process = here.backend.fork(1)
+        assert (await here.death(process)).signal == "SIGKILL"
         assert here.broken == ["not ready after 2.1s"]
 
     hook = "import time\nfrom supervisor import hookimpl\n@hookimpl\ndef supervisor_worker_started(worker): time.sleep(3600)\n"
@@ -654,18 +658,18 @@ def test_a_worker_that_does_not_become_ready_is_killed(tmp_path: Path, monkeypat
 def test_a_nursery_that_does_not_answer_is_replaced_and_its_workers_live_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.workers.parent.forkserver_client.PATIENCE", 0.2)
+    monkeypatch.setattr("supervisor.workers.parent.forkserver_client.TIMEOUT", 0.2)
 
     stuck = tmp_path / "stuck"
 
     async def scene(here: World) -> None:
-        child = await here.worker(1)
+        process = await here.worker(1)
         stuck.touch()
-        late = here.children.fork(2)
+        late = here.backend.fork(2)
         assert "0.2s" in (await here.death(late)).how
         stuck.unlink()
         await here.until(lambda: len(here.nurseries) == 2)
-        assert len(await here.run(child, lease(1, "noop"))) == 1
+        assert len(await here.run(process, lease(1, "noop"))) == 1
         assert len(await here.run(await here.worker(3), lease(2, "noop"))) == 1
 
     plugin = f"""
@@ -682,10 +686,10 @@ os.fork = fork
 
 def test_a_nursery_that_was_stopped_goes_on_when_it_is_needed(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker(1)
+        process = await here.worker(1)
         os.kill(here.nurseries[0], signal.SIGSTOP)
-        child.kill()
-        assert (await here.death(child)).signal == "SIGKILL"
+        process.kill()
+        assert (await here.death(process)).signal == "SIGKILL"
         os.kill(here.nurseries[0], signal.SIGSTOP)
         assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
         assert here.nursery_deaths == []
@@ -697,15 +701,15 @@ def test_a_worker_that_survives_sigkill_does_not_hold_up_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does that waits for a network file system."""
-    monkeypatch.setattr("supervisor.workers.parent.backend.KILL_PATIENCE", 0.2)
-    monkeypatch.setattr("supervisor.workers.parent.backend.STOP_PATIENCE", 0.2)
+    monkeypatch.setattr("supervisor.workers.parent.backend.KILL_TIMEOUT", 0.2)
+    monkeypatch.setattr("supervisor.workers.parent.backend.STOP_TIMEOUT", 0.2)
 
     async def scene(here: World) -> None:
-        child = await here.worker(1)
-        pid = await here.begin(child, "hang")
-        monkeypatch.setattr(child, "_kill_now", lambda: None)
+        process = await here.worker(1)
+        pid = await here.begin(process, "hang")
+        monkeypatch.setattr(process, "_kill_now", lambda: None)
         os.kill(here.nurseries[0], signal.SIGSTOP)  # it would have its own way to kill
-        await here.children.stop()
+        await here.backend.stop()
         assert here.said_by(None, "stderr") == ["not dead 0.2s after SIGKILL: left behind"]
         await here.until(lambda: gone(pid))  # not from SIGKILL, but as nobody holds its life pipe any more
         with contextlib.suppress(ChildProcessError):
@@ -716,10 +720,10 @@ def test_a_worker_that_survives_sigkill_does_not_hold_up_the_end(
 
 def test_an_ignored_child_signal_hides_no_death(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGSEGV)
-        assert (await here.death(child)).signal == "SIGSEGV"
+        process = await here.worker()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSEGV)
+        assert (await here.death(process)).signal == "SIGSEGV"
 
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:

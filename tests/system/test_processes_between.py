@@ -58,10 +58,10 @@ def fails(job):
 
 def test_every_line_in_a_batch_is_told_as_its_own_jobs(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         names = ["speak", "noop", "whisper", "raw", "buffer", "noop", "program", "noop", "fails", "noop"]
         jobs = [lease(n, names[n % len(names)]) for n in range(1, 121)]
-        replies = {reply.job_id: reply for reply in await here.run(child, *jobs)}
+        replies = {reply.job_id: reply for reply in await here.run(process, *jobs)}
         expected = {
             "speak": "out {}",
             "whisper": "no newline {}",
@@ -89,11 +89,11 @@ def test_every_line_in_a_batch_is_told_as_its_own_jobs(tmp_path: Path) -> None:
 
 def test_what_a_running_job_says_is_told_while_it_runs(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        here.send(child, lease(1, "noop"), lease(2, "on_and_on"))
+        process = await here.worker()
+        here.send(process, lease(1, "noop"), lease(2, "on_and_on"))
         await here.until(lambda: here.said_by(2, "stdout") and here.said_by(2, "stderr"))
-        child.kill()
-        death = await here.death(child)
+        process.kill()
+        death = await here.death(process)
         assert death.stderr == "unbuffered\nunfinished"
 
     play(
@@ -124,8 +124,8 @@ def test_endless_output_is_drained_cut_and_starves_nobody(tmp_path: Path) -> Non
 
 def test_ten_megabytes_at_once_block_no_job(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        replies = await here.run(child, lease(1, "pour"), lease(2, "echo", "2"))
+        process = await here.worker()
+        replies = await here.run(process, lease(1, "pour"), lease(2, "echo", "2"))
         assert [reply.kind for reply in replies] == ["ok", "ok"]
 
     play(
@@ -154,8 +154,8 @@ def test_ten_megabytes_at_once_block_no_job(tmp_path: Path) -> None:
 )
 def test_the_next_job_finds_its_standard_streams_whole(tmp_path: Path, harm: str) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        replies = await here.run(child, lease(1, "harm"), lease(2, "use"), lease(3, "harm"), lease(4, "use"))
+        process = await here.worker()
+        replies = await here.run(process, lease(1, "harm"), lease(2, "use"), lease(3, "harm"), lease(4, "use"))
         assert [reply.kind for reply in replies] == ["ok"] * 4, replies
         assert replies[1].result == replies[3].result == '["","/dev/null"]'
         await here.until(lambda: here.said_by(4, "stderr") and here.said_by(4, "stdout"))
@@ -178,9 +178,9 @@ def test_the_next_job_finds_its_standard_streams_whole(tmp_path: Path, harm: str
 
 def test_what_a_job_changed_is_put_back_before_the_next(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         before, *_ = await here.run(
-            child, lease(1, "look"), lease(2, "change"), lease(3, "look"), lease(4, "noop"), lease(5, "look")
+            process, lease(1, "look"), lease(2, "change"), lease(3, "look"), lease(4, "noop"), lease(5, "look")
         )
         assert before.kind == "ok"
         expected = orjson.loads(before.result or "")
@@ -230,9 +230,9 @@ def change(job):
 )
 def test_however_quick_the_change_it_is_put_back(tmp_path: Path, change: str) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         handlers = ["change", "look"] * 20
-        await here.run(child, *(lease(n, handlers[n % 2]) for n in range(1, 41)))
+        await here.run(process, *(lease(n, handlers[n % 2]) for n in range(1, 41)))
         looks = {reply.result for reply in here.replies if handlers[reply.job_id % 2] == "look"}
         assert looks == {"[0.0,0,false]"}
 
@@ -255,8 +255,8 @@ def look(job):
 
 def test_a_replaced_environment_and_a_deleted_directory_are_put_back(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        replies = await here.run(child, lease(1, "where"), lease(2, "vanish"), lease(3, "where"))
+        process = await here.worker()
+        replies = await here.run(process, lease(1, "where"), lease(2, "vanish"), lease(3, "where"))
         assert [reply.kind for reply in replies] == ["ok"] * 3
         assert replies[0].result == replies[2].result
 

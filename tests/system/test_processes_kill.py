@@ -123,13 +123,13 @@ def read_pid(path: Path) -> int:
 @pytest.mark.parametrize("job", ["deaf_with_program", "setsid", "daemon"])
 def test_a_kill_takes_the_programs_of_the_job_along(tmp_path: Path, job: str) -> None:
     async def scene(here: World) -> None:
-        child, other = await here.worker(1), await here.worker(2)
+        process, other = await here.worker(1), await here.worker(2)
         await here.begin(other, "hang", 7)
-        pid = await here.begin(child, job, program=str(tmp_path / "program"))
+        pid = await here.begin(process, job, program=str(tmp_path / "program"))
         program = await here.until(lambda: read_pid(tmp_path / "program"))
         assert not gone(program)
-        child.kill()
-        assert (await here.death(child)).signal == "SIGKILL"
+        process.kill()
+        assert (await here.death(process)).signal == "SIGKILL"
         await here.until(lambda: gone(pid) and gone(program))
         assert other not in here.deaths
 
@@ -138,13 +138,13 @@ def test_a_kill_takes_the_programs_of_the_job_along(tmp_path: Path, job: str) ->
 
 def test_a_program_that_a_dead_worker_left_is_found_wherever_it_went(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        await here.run(child, lease(1, "leave_setsid", {"program": str(tmp_path / "program")}))
+        process = await here.worker()
+        await here.run(process, lease(1, "leave_setsid", {"program": str(tmp_path / "program")}))
         program = read_pid(tmp_path / "program")
         assert not gone(program)
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)  # not by us: no snapshot was taken
-        await here.death(child)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)  # not by us: no snapshot was taken
+        await here.death(process)
         await here.until(lambda: gone(program))
 
     play(tmp_path, scene)
@@ -152,16 +152,16 @@ def test_a_program_that_a_dead_worker_left_is_found_wherever_it_went(tmp_path: P
 
 def test_a_daemon_lives_as_long_as_its_worker_and_dead_orphans_are_reaped(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child, other = await here.worker(1), await here.worker(2)
-        await here.begin(child, "daemon", program=str(tmp_path / "program"))
+        process, other = await here.worker(1), await here.worker(2)
+        await here.begin(process, "daemon", program=str(tmp_path / "program"))
         program = await here.until(lambda: read_pid(tmp_path / "program"))
         await here.run(other, *[lease(n, "litter") for n in range(2, 52)])
-        (nursery,) = here.nurseries
+        (forkserver,) = here.nurseries
         await here.until(
-            lambda: sorted(proctree.children(nursery)) == sorted([child.pid or 0, other.pid or 0, program])
+            lambda: sorted(proctree.children(forkserver)) == sorted([process.pid or 0, other.pid or 0, program])
         )
         assert not gone(program)
-        child.kill()
+        process.kill()
         await here.until(lambda: gone(program))
 
     play(
@@ -191,14 +191,14 @@ def test_the_stack_of_a_hung_job_is_told_and_it_dies_at_once(
         monkeypatch.setattr("supervisor.workers.parent.worker_process.STACK_WAIT", 10.0)
 
     async def scene(here: World) -> None:
-        child = await here.worker()
-        await here.begin(child, job)
+        process = await here.worker()
+        await here.begin(process, job)
         if "deaf" in job:  # a heart beat later the dump is armed again, or has been written by itself
             before = here.beats
-            await here.until(lambda: here.beats > before + 2 or child._dump)
+            await here.until(lambda: here.beats > before + 2 or process._dump)
         asked = time.monotonic()
-        child.kill(with_stack=True)
-        death = await here.death(child)
+        process.kill(with_stack=True)
+        death = await here.death(process)
         assert time.monotonic() - asked < 5.0
         assert death.signal == "SIGKILL"
         source = (tmp_path / "plugins" / "jobs.py").read_text().splitlines()
@@ -214,10 +214,10 @@ def test_the_stack_of_a_hung_job_is_told_and_it_dies_at_once(
 
 def test_a_call_that_the_request_for_its_stack_interrupts_is_no_success(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        await here.begin(child, "hold_gil")
-        child.kill(with_stack=True)
-        assert (await here.death(child)).signal == "SIGKILL"
+        process = await here.worker()
+        await here.begin(process, "hold_gil")
+        process.kill(with_stack=True)
+        assert (await here.death(process)).signal == "SIGKILL"
         assert here.replies == []
 
     play(tmp_path, scene)
@@ -283,7 +283,7 @@ def test_no_worker_is_left_when_its_nursery_is_killed_and_then_the_supervisor(tm
 
 
 def test_a_process_whose_supervisor_died_before_it_listened_ends_all_the_same() -> None:
-    program = "import os, time; from supervisor.workers.system import linux; r, w = os.pipe(); os.close(w); linux.die_with(r); time.sleep(60)"
+    program = "import os, time; from supervisor.workers.system import linux; r, w = os.pipe(); os.close(w); linux.die_with_parent(r); time.sleep(60)"
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run(command, env=environment, process_group=0, timeout=30).returncode == -signal.SIGKILL
@@ -297,10 +297,10 @@ def test_a_nursery_that_hangs_in_an_import_dies_with_the_supervisor(tmp_path: Pa
     command = [sys.executable, "-c", DRIVER, str(tmp_path)]
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as driver:
         wait_until(lambda: read_pid(pid_file))
-        nursery = read_pid(pid_file)
-        assert not gone(nursery)
+        forkserver = read_pid(pid_file)
+        assert not gone(forkserver)
         driver.kill()
-    wait_until(lambda: gone(nursery))
+    wait_until(lambda: gone(forkserver))
 
 
 # --- the nursery is killed
@@ -308,20 +308,20 @@ def test_a_nursery_that_hangs_in_an_import_dies_with_the_supervisor(tmp_path: Pa
 
 def test_running_jobs_outlive_the_nursery_and_the_next_one_forks(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker(1)
+        process = await here.worker(1)
         gate = tmp_path / "gate"
-        await here.begin(child, "wait", gate=str(gate))
+        await here.begin(process, "wait", gate=str(gate))
         os.kill(here.nurseries[0], signal.SIGKILL)
         await here.until(lambda: len(here.nurseries) == 2)
         assert [how for _pid, how in here.nursery_deaths] == ["killed by SIGKILL"]
         gate.touch()
         await here.until(lambda: here.replies)
         assert [(reply.job_id, reply.kind) for reply in here.replies] == [(1, "ok")]
-        assert [reply.job_id for reply in await here.run(child, lease(2, "noop"))] == [2]
+        assert [reply.job_id for reply in await here.run(process, lease(2, "noop"))] == [2]
         assert [reply.job_id for reply in await here.run(await here.worker(2), lease(3, "noop"))] == [3]
         # An adopted worker is reaped by the supervisor itself, with its status.
-        child.retire()
-        death = await here.death(child)
+        process.retire()
+        death = await here.death(process)
         assert (death.exit_code, death.signal) == (0, None)
         assert death.peak_memory
 
@@ -334,14 +334,14 @@ def test_running_jobs_outlive_the_nursery_and_the_next_one_forks(tmp_path: Path)
 
 def test_the_programs_of_an_adopted_worker_end_with_it(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker(1)
-        await here.begin(child, "daemon", program=str(tmp_path / "program"))
+        process = await here.worker(1)
+        await here.begin(process, "daemon", program=str(tmp_path / "program"))
         program = await here.until(lambda: read_pid(tmp_path / "program"))
         os.kill(here.nurseries[0], signal.SIGKILL)
         await here.until(lambda: len(here.nurseries) == 2)
         assert not gone(program)
-        child.kill()
-        await here.death(child)
+        process.kill()
+        await here.death(process)
         await here.until(lambda: gone(program))
 
     play(tmp_path, scene)
@@ -350,9 +350,9 @@ def test_the_programs_of_an_adopted_worker_end_with_it(tmp_path: Path) -> None:
 def test_orders_under_way_when_the_nursery_dies_are_answered(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         os.kill(here.nurseries[0], signal.SIGSTOP)
-        children = [here.children.fork(n) for n in range(5)]
+        children = [here.backend.fork(n) for n in range(5)]
         os.kill(here.nurseries[0], signal.SIGKILL)
-        await here.until(lambda: all(child in here.deaths for child in children))
+        await here.until(lambda: all(process in here.deaths for process in children))
         late = await here.worker(9)
         assert late in here.readied
 
@@ -361,28 +361,28 @@ def test_orders_under_way_when_the_nursery_dies_are_answered(tmp_path: Path) -> 
 
 def test_a_worker_that_died_unreaped_is_told_when_its_nursery_dies_too(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        assert child.pid is not None
+        process = await here.worker()
+        assert process.pid is not None
         os.kill(here.nurseries[0], signal.SIGSTOP)
-        os.kill(child.pid, signal.SIGSEGV)
-        await here.until(lambda: child.dying)
+        os.kill(process.pid, signal.SIGSEGV)
+        await here.until(lambda: process.dying)
         os.kill(here.nurseries[0], signal.SIGKILL)
-        assert (await here.death(child)).signal == "SIGSEGV"
+        assert (await here.death(process)).signal == "SIGSEGV"
 
     play(tmp_path, scene)
 
 
 def test_what_is_sent_to_a_worker_that_is_dead_and_not_yet_reaped_has_not_started(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         os.kill(here.nurseries[0], signal.SIGSTOP)
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        await here.until(lambda: child.dying)
-        frame = here.send(child, lease(1, "noop"), lease(2, "noop"))
-        assert child.take_back() == {frame: 2}
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        await here.until(lambda: process.dying)
+        frame = here.send(process, lease(1, "noop"), lease(2, "noop"))
+        assert process.reclaim() == {frame: 2}
         os.kill(here.nurseries[0], signal.SIGCONT)
-        await here.death(child)
+        await here.death(process)
         assert here.replies == []
 
     play(tmp_path, scene)
@@ -390,13 +390,13 @@ def test_what_is_sent_to_a_worker_that_is_dead_and_not_yet_reaped_has_not_starte
 
 def test_a_worker_reaped_by_somebody_else_is_dead_with_status_unknown(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         os.kill(here.nurseries[0], signal.SIGKILL)
         await here.until(lambda: len(here.nurseries) == 2)
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        os.waitpid(child.pid, 0)
-        death = await here.death(child)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitpid(process.pid, 0)
+        death = await here.death(process)
         assert (death.exit_code, death.signal) == (None, None)
 
     play(tmp_path, scene)
@@ -432,8 +432,8 @@ def test_a_plugin_that_hangs_exits_or_crashes_is_blamed_and_the_others_serve(tmp
 
 def test_an_import_that_closes_the_standard_streams_spoils_no_channel(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        replies = await here.run(child, *[lease(n, "echo", str(n)) for n in range(1, 20)])
+        process = await here.worker()
+        replies = await here.run(process, *[lease(n, "echo", str(n)) for n in range(1, 20)])
         assert [reply.result for reply in replies] == [str(n) for n in range(1, 20)]
 
     play(tmp_path, scene, other={"closes.py": "import os\nos.closerange(0, 3)\n"})
@@ -458,14 +458,14 @@ def test_threads_that_an_import_starts_are_named_in_a_warning(tmp_path: Path) ->
 
 def test_a_spawned_worker_imports_for_itself_with_the_same_guarantees(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
-        (reply,) = await here.run(child, lease(1, "who"))
-        assert reply.result == f"[{child.pid},{child.pid},1]"
-        pid = await here.begin(child, "deaf_with_program", 2, program=str(tmp_path / "program"))
-        assert pid == child.pid
+        process = await here.worker()
+        (reply,) = await here.run(process, lease(1, "who"))
+        assert reply.result == f"[{process.pid},{process.pid},1]"
+        pid = await here.begin(process, "deaf_with_program", 2, program=str(tmp_path / "program"))
+        assert pid == process.pid
         program = read_pid(tmp_path / "program")
-        child.kill(with_stack=True)
-        death = await here.death(child)
+        process.kill(with_stack=True)
+        death = await here.death(process)
         assert death.signal == "SIGKILL"
         await here.until(lambda: gone(program))
 
@@ -480,9 +480,9 @@ def test_a_spawned_worker_imports_for_itself_with_the_same_guarantees(tmp_path: 
 
 def test_signals_meant_for_everybody_disturb_no_job(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        child = await here.worker()
+        process = await here.worker()
         gate = tmp_path / "gate"
-        pid = await here.begin(child, "wait", gate=str(gate))
+        pid = await here.begin(process, "wait", gate=str(gate))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
             os.killpg(pid, number)
             os.kill(here.nurseries[0], number)

@@ -63,8 +63,8 @@ def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(
         assert (error["cause"], error["signal"], error["exit_code"]) == ("crash", died_of, code), error
     for other in others:
         assert (command.job(other)["state"], command.job(other)["errors"]) == ("succeeded", [])
-    letters = [json.loads(line) for line in (command.folder / "dead.jsonl").read_text().splitlines()]
-    assert [letter["id"] for letter in letters] == [id]
+    dead_letters = [json.loads(line) for line in (command.folder / "dead.jsonl").read_text().splitlines()]
+    assert [dead_letter["id"] for dead_letter in dead_letters] == [id]
 
 
 @pytest.mark.parametrize(("after", "cost"), [(0, 3), (1.5, 1)])

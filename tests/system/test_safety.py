@@ -88,7 +88,7 @@ SPITEFUL = """
             if fails:
                 raise ValueError(f"bad token {token!r}")
 
-        def publish(self, letters):
+        def publish(self, dead_letters):
             raise ConnectionError(f"POST /?token={self.token} with {self.__dict__}")
 
         def close(self):
@@ -226,7 +226,7 @@ SINK = """
         def __init__(self, token):
             self.token = token
 
-        def publish(self, letters):
+        def publish(self, dead_letters):
             script = "seen=; for fd in /proc/$$/fd/*; do [ -e $fd ] && seen=$seen,${fd##*/}; done; echo $seen > sink.fds"
             subprocess.run(["sh", "-c", script], close_fds=False, check=True)
             raise ConnectionError(f"POST /?token={self.token} with {self.__dict__}")

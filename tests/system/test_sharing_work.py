@@ -57,7 +57,7 @@ def test_what_waits_behind_a_long_job_is_run_by_whoever_idles(command: Command) 
     assert command.job(later)["state"] == "scheduled" or time.monotonic() - enqueued > 2.5
     command.until(later, "succeeded")
     ran_by = Counter(job["result"] for job in command.jobs("--handler", "quick"))
-    assert ran_by == {busy.nursery(): 10, idle.nursery(): 21}
+    assert ran_by == {busy.forkserver(): 10, idle.forkserver(): 21}
     assert all(job["errors"] == [] for job in command.jobs())
 
 

@@ -303,7 +303,7 @@ def test_workers_that_no_nursery_has_been_asked_for_are_not_waited_for(command: 
     run = command.run()
     worker = command.until(command.enqueue("pid"), "succeeded")["result"]
     (command.folder / "slow").touch()
-    os.kill(run.nursery(), signal.SIGKILL)
+    os.kill(run.forkserver(), signal.SIGKILL)
     os.kill(worker, signal.SIGKILL)
     run.says("crashed: no job")
     run.signal(signal.SIGTERM)

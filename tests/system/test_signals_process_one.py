@@ -70,13 +70,13 @@ def test_as_process_one_it_reaps_what_it_is_handed_and_heeds_term(command: Comma
         assert command.until(id, "succeeded")["result"] == 7, "a handler's own children are its own to wait for"
     assert "pid=1 " in run.says("supervisor started")
 
-    first, nursery = of_the_supervisor(run)
+    first, forkserver = of_the_supervisor(run)
     # What somebody starts in the container and leaves there is handed to process 1.
     subprocess.run(["nsenter", f"--target={first}", "--pid", "sh", "-c", "sleep 1 &"], check=True)
     assert len(of_the_supervisor(run)) == 3
 
     def none() -> None:
-        assert of_the_supervisor(run) == [first, nursery]
+        assert of_the_supervisor(run) == [first, forkserver]
         assert zombies(run) == []
 
     wait_for(none)

@@ -69,7 +69,7 @@ def started(command: Command, ids: list[int]) -> bool:
     return all((command.folder / f"{id}-started").exists() and command.job(id)["started_at"] for id in ids)
 
 
-def letters(command: Command) -> list[dict[str, Any]]:
+def dead_letters(command: Command) -> list[dict[str, Any]]:
     file = command.folder / "dead.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -96,9 +96,9 @@ def test_whatever_comes_too_late_is_refused_told_once_and_publishes_nothing(comm
     wait_for(lambda: set(stale_by_job(late)) == set(ids))
     other.signal(signal.SIGTERM)
     assert other.wait() == 0
-    assert command.until(command.enqueue("pid"), "succeeded")["result"] == late.nursery(), "it works on"
+    assert command.until(command.enqueue("pid"), "succeeded")["result"] == late.forkserver(), "it works on"
     assert [command.job(id) for id in ids] == jobs
-    assert [letter["id"] for letter in letters(command)] == [ids[3]]
+    assert [dead_letter["id"] for dead_letter in dead_letters(command)] == [ids[3]]
     assert stale_by_job(late) == dict.fromkeys(ids, 1)
     assert "stale" not in other.log
 

@@ -93,7 +93,7 @@ def test_hooks_of_both_sides_are_called_around_their_subjects_lives(command: Com
     assert told(command, "before") == [[id, "noop"]]
     assert told(command, "after") == [[id, pid]]
     events = [name for _, names in told(command, "events") for name in names]  # type: ignore[attr-defined]
-    assert {"JobsClaimed", "JobsSettled", "WorkerStarted", "WorkerDied", "SupervisorStarted"} <= set(events)
+    assert {"JobsClaimed", "JobsSettled", "WorkerStarted", "WorkerExited", "SupervisorStarted"} <= set(events)
 
 
 def test_a_hook_that_raises_is_said_and_the_next_plugins_hook_runs(command: Command) -> None:

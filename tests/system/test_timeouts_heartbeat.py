@@ -42,7 +42,7 @@ def test_a_stopped_worker_is_killed_for_its_silence_and_replaced(command: Comman
     first = command.enqueue("sleep", str(marks[0]))
     run = command.run()
     wait_for(marks[0].exists)
-    (worker,) = set(command.processes()) - {run.pid, run.nursery()}
+    (worker,) = set(command.processes()) - {run.pid, run.forkserver()}
     os.kill(worker, signal.SIGSTOP)
     second = command.enqueue("sleep", str(marks[1]))
     (error,) = command.until(first, "failed")["errors"]
@@ -55,7 +55,7 @@ def test_an_idle_stopped_worker_is_replaced_and_blames_nobody(command: Command) 
     command.write(config=CONFIG.format(timeout="1h"), plugins={"hanging.py": hanging.PLUGIN})
     run = command.run()
     run.says(") started")
-    (worker,) = set(command.processes()) - {run.pid, run.nursery()}
+    (worker,) = set(command.processes()) - {run.pid, run.forkserver()}
     os.kill(worker, signal.SIGSTOP)
     run.says("killed: no job cause=heartbeat_lost")
     mark = command.folder / "started"

@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.jobs import Lease, Policy
 from supervisor.plugins.manager import SourceReport
-from supervisor.workers.interface import Death, Listener, Reply
+from supervisor.workers.interface import ExitReport, Reply, WorkerListener
 
 
 class FakeTimer:
@@ -64,7 +64,7 @@ class FakeHandle:
 class FakeChild:
     """Keeps the permit channel as the kernel would: whoever takes first has the job."""
 
-    def __init__(self, number: int, listener: Listener) -> None:
+    def __init__(self, number: int, listener: WorkerListener) -> None:
         self.number = number
         self.pid: int | None = 10_000 + number
         self.listener = listener
@@ -80,7 +80,7 @@ class FakeChild:
         self.permits += [frame] * len(leases)
         self.jobs += [(frame, lease) for lease in leases]
 
-    def take_back(self) -> Mapping[int, int]:
+    def reclaim(self) -> Mapping[int, int]:
         taken = {frame: self.permits.count(frame) for frame in set(self.permits)}
         self.permits = []
         return taken
@@ -133,11 +133,11 @@ class FakeChild:
 
     def die(self, **how: Any) -> None:
         self.exit()
-        self.listener.died(self, Death(self.pid or 0, **how))
+        self.listener.died(self, ExitReport(self.pid or 0, **how))
 
 
 class FakeChildren:
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: WorkerListener) -> None:
         self.listener = listener
         self.forked: list[FakeChild] = []
 

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import close_ends, open_channels
-from supervisor.workers.parent.worker_process import ProcessChild
+from supervisor.workers.parent.worker_process import ForkedWorker
 from tests.unit.fakes import make_lease
 from tests.unit.virtual import VirtualLoop
 
@@ -22,20 +22,20 @@ class Played:
         self.said: list[tuple[str, int | None, list[str]]] = []
         self.replied: list[int] = []
         listener = SimpleNamespace(
-            ready=lambda child: None,
-            replied=lambda child, replies: self.replied.extend(reply.job_id for reply in replies),
-            said=lambda child, stream, job_id, lines: self.said.append((stream, job_id, list(lines))),
+            ready=lambda process: None,
+            replied=lambda process, replies: self.replied.extend(reply.job_id for reply in replies),
+            output=lambda process, stream, job_id, lines: self.said.append((stream, job_id, list(lines))),
         )
-        home: Any = SimpleNamespace(loop=VirtualLoop(), listener=listener, is_ready=lambda child: None)
+        owner: Any = SimpleNamespace(loop=VirtualLoop(), listener=listener, is_ready=lambda process: None)
         ours, self.ends = open_channels()
         self.ours = ours
-        self.child = ProcessChild(home, 1, 1, ours, 1000)
-        self.child.pid = 4711
+        self.process = ForkedWorker(owner, 1, 1, ours, 1000)
+        self.process.pid = 4711
         self.write(wire.READY + b"\n")
 
     def write(self, text: bytes) -> None:
         os.write(self.ends.outcomes, text)
-        self.child.drain()
+        self.process.drain()
 
     def take_permit(self) -> None:
         os.read(self.ends.permits, 1)
@@ -53,32 +53,32 @@ def played():
 
 
 def test_output_after_the_rest_of_a_frame_was_taken_back_belongs_to_no_job_of_it(played: Played) -> None:
-    played.child.send(1, [make_lease(1), make_lease(2)])
+    played.process.send(1, [make_lease(1), make_lease(2)])
     played.take_permit()
     played.write(b"[1,5,null]\n")
     assert played.replied == [1]
-    assert played.child.take_back() == {1: 1}
+    assert played.process.reclaim() == {1: 1}
     os.write(played.ends.stdout, b"late\n")
-    while played.child._stdout.read_now():
+    while played.process._stdout.read_now():
         pass
-    played.child._stdout.finish(played.child._first_unsettled())
+    played.process._stdout.finish(played.process._first_unsettled())
     assert played.said == [("stdout", None, ["late"])]
 
 
 def test_the_next_frame_begins_with_its_first_job(played: Played) -> None:
-    played.child.send(1, [make_lease(1), make_lease(2)])
+    played.process.send(1, [make_lease(1), make_lease(2)])
     played.take_permit()
     played.write(b"[1,5,null]\n")
-    played.child.take_back()
-    played.child.send(2, [make_lease(3), make_lease(4)])
-    assert played.child._first_unsettled() == 3
+    played.process.reclaim()
+    played.process.send(2, [make_lease(3), make_lease(4)])
+    assert played.process._first_unsettled() == 3
 
 
 def test_what_the_worker_has_not_taken_yet_is_counted_and_left_to_it(played: Played) -> None:
-    assert played.child.untaken() == 0
-    played.child.send(1, [make_lease(1), make_lease(2), make_lease(3)])
-    assert played.child.untaken() == 3
+    assert played.process.untaken() == 0
+    played.process.send(1, [make_lease(1), make_lease(2), make_lease(3)])
+    assert played.process.untaken() == 3
     played.take_permit()
-    assert played.child.untaken() == 2
-    assert played.child.take_back() == {1: 2}
-    assert played.child.untaken() == 0
+    assert played.process.untaken() == 2
+    assert played.process.reclaim() == {1: 2}
+    assert played.process.untaken() == 0

@@ -14,7 +14,7 @@ from supervisor.cli import context, render
 from supervisor.cli import plugin_scan as scan
 from supervisor.cli.app import root, run_command_line
 from supervisor.plugins.manager import PluginManager, discover
-from supervisor.stores.protocol import StoreAway
+from supervisor.stores.protocol import StoreUnavailable
 
 
 class Answer(NamedTuple):
@@ -304,11 +304,11 @@ def test_a_store_in_memory_can_be_seen_by_no_other_command(call: Call) -> None:
 def test_a_store_that_is_away_is_a_mistake_with_a_message(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     call("enqueue", "mail")
 
-    def away(*arguments: Any, **options: Any) -> Any:
-        raise StoreAway("jobs.db: locked")
+    def unavailable(*arguments: Any, **options: Any) -> Any:
+        raise StoreUnavailable("jobs.db: locked")
 
-    monkeypatch.setattr(context, "PATIENCE", 0.0)
-    monkeypatch.setattr("supervisor.stores.opening.open_store", away)
+    monkeypatch.setattr(context, "TIMEOUT", 0.0)
+    monkeypatch.setattr("supervisor.stores.opening.open_store", unavailable)
     assert call("status") == (2, "", "Error: jobs.db: locked\n")
 
 

@@ -36,8 +36,8 @@ def test_counts(report: DrainReport, capsys: Any) -> None:
     report(settled(failed(4, JobState.SCHEDULED), failed(5, JobState.FAILED, "two\nlines \x1b[2J")))
     report(settled(Outcome(lease(6), Kind.RELEASED, state=JobState.READY)))
     report(events.LeasesRecovered([failed(7, JobState.SCHEDULED)]))
-    report(events.LettersPublished("file", [5]))
-    report(events.LettersPublished("pager", [5]))
+    report(events.DeadLettersPublished("file", [5]))
+    report(events.DeadLettersPublished("pager", [5]))
     report(events.SupervisorStopped(0, {}))
     lines = printed(report, capsys)
     assert lines[0].startswith("drained in ")
@@ -47,7 +47,7 @@ def test_counts(report: DrainReport, capsys: Any) -> None:
 
 def test_what_is_left_behind(report: DrainReport, capsys: Any) -> None:
     report(events.PluginFailed("a.py", 3, "SyntaxError: no", ""))
-    report(events.LettersFailed("file", [1], "disk full", 5.0))
+    report(events.DeadLettersFailed("file", [1], "disk full", 5.0))
     report(events.SupervisorStopped(4, {"ready": 2, "dead_letters": 1}))
     lines = printed(report, capsys)
     assert lines[0].startswith("not drained in ")
@@ -60,7 +60,7 @@ def test_what_is_left_behind(report: DrainReport, capsys: Any) -> None:
 
 
 def test_what_was_not_counted_to_the_end_is_told_so(report: DrainReport, capsys: Any) -> None:
-    report(events.SupervisorStopped(4, {"ready": 10_001, "scheduled": events.COUNTED_MOST}))
+    report(events.SupervisorStopped(4, {"ready": 10_001, "scheduled": events.MAX_COUNTED}))
     assert printed(report, capsys)[-1] == "left behind: 10001 ready, 10000 or more scheduled"
 
 
@@ -78,8 +78,8 @@ def test_a_handler_that_a_reload_brought_is_not_complained_of(report: DrainRepor
 
 
 def test_a_sink_that_came_back_is_not_complained_of(report: DrainReport, capsys: Any) -> None:
-    report(events.LettersFailed("file", [1], "disk full", 5.0))
-    report(events.LettersPublished("file", [1]))
+    report(events.DeadLettersFailed("file", [1], "disk full", 5.0))
+    report(events.DeadLettersPublished("file", [1]))
     assert not any("disk full" in line for line in printed(report, capsys))
 
 

@@ -13,8 +13,8 @@ from supervisor import Client, NewJob
 from supervisor.client.client import InvalidJob
 from supervisor.config.settings import ConfigError
 from supervisor.jobs import Backoff, Policy
-from supervisor.stores.opening import insist
-from supervisor.stores.protocol import StoreAway, StoreBroken, StoreError, StoreUnsure, Take
+from supervisor.stores.opening import retry_while_unavailable
+from supervisor.stores.protocol import ClaimRequest, StoreBroken, StoreError, StoreUnavailable, StoreUnsure
 from supervisor.stores.sqlite.store import SqliteStore
 
 
@@ -26,7 +26,7 @@ def url(tmp_path, monkeypatch):
 
 @pytest.fixture
 def client(url):
-    with Client(url, create=True, patience=0.0) as client:
+    with Client(url, create=True, timeout=0.0) as client:
         yield client
 
 
@@ -40,7 +40,7 @@ def store(client, tmp_path):
 
 
 def claim(store, queue="default"):
-    return store.claim([Take(queue, 100, 100, 100, 1000)], 30.0, lambda handler, queue: Policy())
+    return store.claim([ClaimRequest(queue, 100, 100, 100, 1000)], 30.0, lambda handler, queue: Policy())
 
 
 def test_enqueue_gives_the_id_and_the_job_is_there(client):
@@ -178,7 +178,7 @@ def test_enqueueing_rings(client, store):
     import select
 
     client.enqueue("a")
-    assert select.select([store.bell()], [], [], 0)[0]
+    assert select.select([store.notification_fd()], [], [], 0)[0]
 
 
 def test_cancel(client, store):
@@ -196,7 +196,7 @@ def test_it_connects_again_after_close(client):
 
 
 def test_threads_share_a_client(client):
-    client._patience = 30.0
+    client._timeout = 30.0
     ids: list[int] = []
     threads = [threading.Thread(target=lambda: ids.extend(client.enqueue("a") for _ in range(20))) for _ in range(4)]
     for thread in threads:
@@ -207,7 +207,7 @@ def test_threads_share_a_client(client):
 
 
 def test_a_store_that_is_away_is_tried_again_for_a_while(client, monkeypatch):
-    answers = iter([StoreAway("locked"), StoreAway("locked"), 7])
+    answers = iter([StoreUnavailable("locked"), StoreUnavailable("locked"), 7])
     naps: list[float] = []
     clock = iter(range(100))
     monkeypatch.setattr("supervisor.stores.opening.time.sleep", naps.append)
@@ -219,11 +219,11 @@ def test_a_store_that_is_away_is_tried_again_for_a_while(client, monkeypatch):
             raise answer
         return answer
 
-    assert insist(call, 30.0) == 7
+    assert retry_while_unavailable(call, 30.0) == 7
     assert naps == [0.01, 0.02]
-    answers = iter([StoreAway("locked")] * 100)
-    with pytest.raises(StoreAway):
-        insist(call, 5.0)
+    answers = iter([StoreUnavailable("locked")] * 100)
+    with pytest.raises(StoreUnavailable):
+        retry_while_unavailable(call, 5.0)
     assert len(naps) == 2 + 4
 
 
@@ -235,13 +235,13 @@ def test_a_store_that_answers_and_takes_nothing_is_told_at_once():
         raise StoreBroken("permission denied for schema supervisor")
 
     with pytest.raises(StoreBroken):
-        insist(call, 30.0)
+        retry_while_unavailable(call, 30.0)
     assert len(tries) == 1
 
 
 def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
     """By which the store knows one whose commit it was not sure of."""
-    client._patience = 30.0
+    client._timeout = 30.0
     monkeypatch.setattr("supervisor.stores.opening.time.sleep", lambda seconds: None)
     store, seen = client._opened, []
     enqueue = store.enqueue
@@ -249,7 +249,7 @@ def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
     def doubtful(rows):
         seen.append(rows)
         if len(seen) < 3:
-            raise StoreAway("locked")
+            raise StoreUnavailable("locked")
         return enqueue(rows)
 
     monkeypatch.setattr(store, "enqueue", doubtful)
@@ -258,11 +258,11 @@ def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
 
 
 def test_what_it_raises_is_imported_from_where_the_readme_says() -> None:
-    from supervisor import StoreAway as Away
     from supervisor import StoreError as Error
+    from supervisor import StoreUnavailable as Away
     from supervisor import StoreUnsure as Unsure
 
-    assert (Away, Error, Unsure) == (StoreAway, StoreError, StoreUnsure)
+    assert (Away, Error, Unsure) == (StoreUnavailable, StoreError, StoreUnsure)
     assert issubclass(Away, Error) and issubclass(Unsure, Error) and issubclass(InvalidJob, ValueError)
     assert len(supervisor.__all__) <= 12 and all(hasattr(supervisor, name) for name in supervisor.__all__)
 
@@ -274,14 +274,14 @@ def test_the_methods_that_its_docstrings_send_one_to_are_there() -> None:
 
 
 def test_a_call_that_is_tried_again_lets_others_pass_meanwhile(client, monkeypatch):
-    client._patience = 30.0
+    client._timeout = 30.0
     store, tried, passed = client._opened, threading.Event(), threading.Event()
     enqueue = store.enqueue
 
     def away_until_passed(rows):
         if rows[0].handler == "first" and not passed.is_set():
             tried.set()
-            raise StoreAway("locked")
+            raise StoreUnavailable("locked")
         return enqueue(rows)
 
     monkeypatch.setattr(store, "enqueue", away_until_passed)
@@ -314,22 +314,22 @@ def in_use_by_another_thread(client):
 
 
 def locked(store):
-    raise StoreAway("locked")
+    raise StoreUnavailable("locked")
 
 
 def test_waiting_for_other_threads_counts_against_the_patience(client, monkeypatch):
     monkeypatch.setattr("supervisor.client.client._TURN", 0.0)
-    with in_use_by_another_thread(client), pytest.raises(StoreAway, match=r"kept the client busy for too long$"):
+    with in_use_by_another_thread(client), pytest.raises(StoreUnavailable, match=r"kept the client busy for too long$"):
         client.enqueue("a")
-    with pytest.raises(StoreAway, match="locked"):
+    with pytest.raises(StoreUnavailable, match="locked"):
         client._ask(locked)
-    with in_use_by_another_thread(client), pytest.raises(StoreAway, match="too long; the last of them: locked"):
+    with in_use_by_another_thread(client), pytest.raises(StoreUnavailable, match="too long; the last of them: locked"):
         client.enqueue("a")
     assert client.enqueue("a") == 1
 
 
 def test_patience_may_be_without_end(client):
-    client._patience = float("inf")
+    client._timeout = float("inf")
     assert client.enqueue("a") == 1
 
 

@@ -253,7 +253,7 @@ def test_the_heartbeat_that_a_handler_asks_for_is_compared_with_what_holds_besid
     except ConfigError as error:
         assert error.settings is not None
         settings = error.settings
-    found = settings.pace_problems(HandlerInfo("h", options, "f.py", 1))
+    found = settings.heartbeat_problems(HandlerInfo("h", options, "f.py", 1))
     assert found == [f"handler 'h': {problem}" for problem in expected]
 
 

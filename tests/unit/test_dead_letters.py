@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from supervisor.dead_letters.publisher import CLAIM_SECONDS, DeadLetters
-from supervisor.dead_letters.sink_runner import Outlet
-from supervisor.events import Bus, LettersFailed, LettersStale
+from supervisor.dead_letters.publisher import CLAIM_SECONDS, DeadLetterPublisher
+from supervisor.dead_letters.sink_runner import SinkRunner
+from supervisor.events import Bus, DeadLettersFailed, DeadLettersStale
 from supervisor.jobs import Policy
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import Letter, Retention, RowsLocked, Store, Take
+from supervisor.stores.protocol import ClaimRequest, DeadLetter, Retention, RowsLocked, Store
 from tests.stores.shelf import dead, put
 
 
@@ -40,7 +40,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self.selector.now
 
 
-class ScriptedOutlet(Outlet):
+class ScriptedOutlet(SinkRunner):
     """Refuses letters, or raises, while `script` says so."""
 
     def __init__(self, name: str, script: Callable[[int], bool] = lambda _: True) -> None:
@@ -48,9 +48,9 @@ class ScriptedOutlet(Outlet):
         self.script = script
         self.offered: list[int] = []
 
-    async def publish(self, letters: Sequence[Mapping[str, Any]], until: float) -> frozenset[int]:
-        self.offered += [letter["id"] for letter in letters]
-        return frozenset(letter["id"] for letter in letters if self.script(letter["id"]))
+    async def publish(self, dead_letters: Sequence[Mapping[str, Any]], until: float) -> frozenset[int]:
+        self.offered += [dead_letter["id"] for dead_letter in dead_letters]
+        return frozenset(dead_letter["id"] for dead_letter in dead_letters if self.script(dead_letter["id"]))
 
 
 class DirectWriter:
@@ -75,31 +75,31 @@ class Here:
         self.events: list[Any] = []
         self.bus.subscribe(self.events.append)
 
-    def publish(self, *outlets: Outlet) -> DeadLetters:
-        letters = DeadLetters(DirectWriter(self.store), outlets, self.bus, self.loop)  # type: ignore[arg-type]
-        letters.look()
-        return letters
+    def publish(self, *runners: SinkRunner) -> DeadLetterPublisher:
+        dead_letters = DeadLetterPublisher(DirectWriter(self.store), runners, self.bus, self.loop)  # type: ignore[arg-type]
+        dead_letters.look()
+        return dead_letters
 
     def die(self, count: int = 1) -> list[int]:
         put(self.store, *["mail"] * count)
-        takes = [Take("default", count, count, count, 100)]
+        takes = [ClaimRequest("default", count, count, count, 100)]
         leases = self.store.claim(takes, 30.0, lambda handler, queue: Policy())
         self.store.settle([dead(lease) for lease in leases])
         return [lease.id for lease in leases]
 
     def lock(self, *ids: int) -> set[int]:
         """The letters that somebody has locked from now on."""
-        accepted, locked = self.store.accepted, set(ids)
+        accepted, locked = self.store.mark_accepted, set(ids)
 
-        def accept(letters: Sequence[Letter], sink: str, wanted: frozenset[str]) -> list[int]:
-            if held := locked.intersection(letter.id for letter in letters):
+        def accept(dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
+            if held := locked.intersection(dead_letter.id for dead_letter in dead_letters):
                 raise RowsLocked("locked", frozenset(held))
-            return accepted(letters, sink, wanted)
+            return accepted(dead_letters, sink, wanted)
 
-        self.store.accepted = accept  # type: ignore[method-assign]
+        self.store.mark_accepted = accept  # type: ignore[method-assign]
         return locked
 
-    def letter(self, id: int) -> str:
+    def dead_letter(self, id: int) -> str:
         job = self.store.get(id)
         assert job is not None
         return str(job["dead_letter"])
@@ -125,10 +125,10 @@ def test_a_letter_that_another_supervisor_left_claimed_is_offered_when_its_claim
         (id,) = here.die()
         other = here.store.sibling()
         other.join("them", "there", 2)
-        assert other.dead_letters(10, CLAIM_SECONDS)
+        assert other.claim_dead_letters(10, CLAIM_SECONDS)
         here.publish(ScriptedOutlet("file"))
         await asyncio.sleep(CLAIM_SECONDS + 10.0)
-        assert here.letter(id) == "delivered"
+        assert here.dead_letter(id) == "delivered"
 
     play(scene)
 
@@ -136,12 +136,12 @@ def test_a_letter_that_another_supervisor_left_claimed_is_offered_when_its_claim
 def test_a_letter_whose_missing_sink_is_no_longer_configured_is_delivered(play: Any) -> None:
     async def scene(here: Here) -> None:
         (id,) = here.die()
-        here.store.accepted(here.store.dead_letters(10, 1.0), "file", frozenset({"file", "gone"}))
+        here.store.mark_accepted(here.store.claim_dead_letters(10, 1.0), "file", frozenset({"file", "gone"}))
         await asyncio.sleep(2.0)
         file = ScriptedOutlet("file")
         here.publish(file)
         await asyncio.sleep(10.0)
-        assert (here.letter(id), file.offered) == ("delivered", [])
+        assert (here.dead_letter(id), file.offered) == ("delivered", [])
 
     play(scene)
 
@@ -149,12 +149,12 @@ def test_a_letter_whose_missing_sink_is_no_longer_configured_is_delivered(play: 
 def test_a_sink_that_has_failed_often_does_not_slow_down_the_others(play: Any) -> None:
     async def scene(here: Here) -> None:
         first, second = here.die(2)
-        stuck, once = ScriptedOutlet("stuck", lambda letter: letter != first), ScriptedOutlet("once")
+        stuck, once = ScriptedOutlet("stuck", lambda dead_letter: dead_letter != first), ScriptedOutlet("once")
         stuck.failures = 10
-        once.script = lambda letter: once.offered.count(letter) > 1 or letter == first
+        once.script = lambda dead_letter: once.offered.count(dead_letter) > 1 or dead_letter == first
         here.publish(stuck, once)
         await asyncio.sleep(3.0)
-        assert here.letter(second) == "delivered"
+        assert here.dead_letter(second) == "delivered"
 
     play(scene)
 
@@ -162,11 +162,11 @@ def test_a_sink_that_has_failed_often_does_not_slow_down_the_others(play: Any) -
 def test_a_letter_refused_for_a_while_is_accepted_once_and_its_job_stays_failed(play: Any) -> None:
     async def scene(here: Here) -> None:
         (id,) = here.die()
-        file = ScriptedOutlet("file", lambda letter: file.offered.count(letter) == 4)
+        file = ScriptedOutlet("file", lambda dead_letter: file.offered.count(dead_letter) == 4)
         here.publish(file)
         for _ in range(360):
             await asyncio.sleep(10.0)
-            assert (here.store.promote(1000), here.store.lapsed(1000)) == (0, [])
+            assert (here.store.promote(1000), here.store.expired_leases(1000)) == (0, [])
             assert here.store.prune(Retention(), 1000) == 0
         job = here.store.get(id)
         assert job is not None and (job["state"], job["dead_letter"], file.offered) == ("failed", "delivered", [id] * 4)
@@ -181,12 +181,12 @@ def test_what_a_sink_has_accepted_is_noted_once_nobody_has_locked_it_and_not_off
         file = ScriptedOutlet("file")
         here.publish(file)
         await asyncio.sleep(CLAIM_SECONDS / 2)
-        assert [here.letter(id) for id in (first, second)] == ["pending", "delivered"]
+        assert [here.dead_letter(id) for id in (first, second)] == ["pending", "delivered"]
         (third,) = here.die()
         locked.clear()
         await asyncio.sleep(5.0)
-        assert [here.letter(id) for id in (first, second)] == ["delivered", "delivered"]
-        assert file.offered == [first, second, third] and here.letter(third) == "delivered"
+        assert [here.dead_letter(id) for id in (first, second)] == ["delivered", "delivered"]
+        assert file.offered == [first, second, third] and here.dead_letter(third) == "delivered"
 
     play(scene)
 
@@ -198,7 +198,7 @@ def test_a_letter_that_is_locked_holds_up_no_other_that_a_sink_has_refused(play:
         pager = ScriptedOutlet("pager", lambda its: its == first or len(pager.offered) > 2)
         here.publish(ScriptedOutlet("file"), pager)
         await asyncio.sleep(CLAIM_SECONDS / 2)
-        assert [here.letter(id) for id in (first, second)] == ["pending", "delivered"]
+        assert [here.dead_letter(id) for id in (first, second)] == ["pending", "delivered"]
         assert pager.offered == [first, second, second]
 
     play(scene)
@@ -210,8 +210,8 @@ class Kept:
     def __init__(self) -> None:
         self.ids: list[int] = []
 
-    def publish(self, letters: Any) -> Any:
-        self.ids += [letter["id"] for letter in letters]
+    def publish(self, dead_letters: Any) -> Any:
+        self.ids += [dead_letter["id"] for dead_letter in dead_letters]
         return self.ids
 
     def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -224,19 +224,19 @@ def test_letters_whose_claim_ended_before_they_could_be_published_are_claimed_an
     async def scene(here: Here) -> None:
         (id,) = here.die()
         sink = Kept()
-        letters = here.publish(Outlet("file", sink, lambda name: sink))  # type: ignore[arg-type, return-value]
+        dead_letters = here.publish(SinkRunner("file", sink, lambda name: sink))  # type: ignore[arg-type, return-value]
         await asyncio.sleep(0)
         here.loop.selector.now += CLAIM_SECONDS  # it stood still with the claim in its hand
         other = here.store.sibling()
         other.join("them", "there", 2)
-        (theirs,) = other.dead_letters(10, CLAIM_SECONDS)
+        (theirs,) = other.claim_dead_letters(10, CLAIM_SECONDS)
         await asyncio.sleep(1.0)
         assert sink.ids == []
-        assert [event for event in here.events if isinstance(event, LettersStale)] == [("file", [id], "claim")]
-        assert letters.failing == {}
+        assert [event for event in here.events if isinstance(event, DeadLettersStale)] == [("file", [id], "claim")]
+        assert dead_letters.failing == {}
         other.postpone([theirs], 0.0)
         await asyncio.sleep(10.0)
-        assert (sink.ids, here.letter(id)) == ([id], "delivered")
+        assert (sink.ids, here.dead_letter(id)) == ([id], "delivered")
 
     play(scene)
 
@@ -247,20 +247,20 @@ def test_an_acceptance_after_the_claim_has_ended_changes_nothing_and_is_told(pla
         other = here.store.sibling()
         other.join("them", "there", 2)
 
-        def stand_still(letter: int) -> bool:
+        def stand_still(dead_letter: int) -> bool:
             here.loop.selector.now += CLAIM_SECONDS
-            return bool(other.dead_letters(10, CLAIM_SECONDS))
+            return bool(other.claim_dead_letters(10, CLAIM_SECONDS))
 
         here.publish(ScriptedOutlet("file", stand_still))
         await asyncio.sleep(1.0)
-        assert here.letter(id) == "pending"
-        assert [event for event in here.events if isinstance(event, LettersStale)] == [("file", [id], "acceptance")]
+        assert here.dead_letter(id) == "pending"
+        assert [event for event in here.events if isinstance(event, DeadLettersStale)] == [("file", [id], "acceptance")]
 
     play(scene)
 
 
 class Exiting:
-    def publish(self, letters: Any) -> Any:
+    def publish(self, dead_letters: Any) -> Any:
         raise SystemExit(3)
 
     def close(self) -> None:
@@ -273,12 +273,12 @@ def test_a_sink_that_calls_exit_is_a_sink_that_failed() -> None:
         here = Here(loop)  # type: ignore[arg-type]
         (id,) = here.die()
         failed = asyncio.Event()
-        here.bus.subscribe(lambda event: failed.set() if isinstance(event, LettersFailed) else None)
-        letters = here.publish(Outlet("file", Exiting()))  # type: ignore[arg-type]
+        here.bus.subscribe(lambda event: failed.set() if isinstance(event, DeadLettersFailed) else None)
+        dead_letters = here.publish(SinkRunner("file", Exiting()))  # type: ignore[arg-type]
         await asyncio.wait_for(failed.wait(), 30)
-        assert "SystemExit" in letters.failing["file"]
-        assert here.letter(id) == "pending"
-        await letters.stop()
+        assert "SystemExit" in dead_letters.failing["file"]
+        assert here.dead_letter(id) == "pending"
+        await dead_letters.stop()
 
     asyncio.run(scene())
 
@@ -293,9 +293,11 @@ def test_a_sink_that_does_not_close_is_no_fault_of_the_supervisor() -> None:
         faults: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
         here = Here(asyncio.get_running_loop())  # type: ignore[arg-type]
-        letters = DeadLetters(DirectWriter(here.store), [Outlet("file", Clinging())], here.bus, here.loop)  # type: ignore[arg-type]
-        await letters.stop()
-        await letters.close()
+        dead_letters = DeadLetterPublisher(
+            DirectWriter(here.store), [SinkRunner("file", Clinging())], here.bus, here.loop
+        )  # type: ignore[arg-type]
+        await dead_letters.stop()
+        await dead_letters.close()
         gc.collect()
         assert faults == []
 
@@ -306,7 +308,7 @@ def test_letters_that_the_store_no_longer_gives_are_a_fault_that_is_told(play: A
     async def scene(here: Here) -> None:
         faults: list[Any] = []
         here.loop.set_exception_handler(lambda _, context: faults.append(context["exception"]))
-        here.store.dead_letters = lambda limit, ttl: 1 / 0  # type: ignore[assignment, return-value]
+        here.store.claim_dead_letters = lambda limit, ttl: 1 / 0  # type: ignore[assignment, return-value]
         here.publish(ScriptedOutlet("file"))
         await asyncio.sleep(1.0)
         assert [type(fault) for fault in faults] == [ZeroDivisionError]

@@ -258,7 +258,9 @@ def test_the_sample_jobs_have_their_handlers() -> None:
     manager = _loaded(settings)
     assert all(report.error is None for report in manager.reports)
     rows = read_file(str(ROOT / "etc/samples.jsonl"), settings)
-    assert {row.handler for row in rows} == set(manager.handlers) == {"checksum", "flaky", "hang", "crash", "doomed"}
+    assert (
+        {row.handler for row in rows} == set(manager.handlers) == {"checksum", "flaky", "hang", "crash", "always_fails"}
+    )
 
 
 def test_the_service_outwaits_the_drain() -> None:

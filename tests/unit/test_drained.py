@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.dead_letters.publisher import DeadLetters
+from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.events import Bus
 from supervisor.runtime.drain import ASKED_AT_ONCE, until_drained
 from supervisor.stores.memory.store import MemoryStore
@@ -18,25 +18,25 @@ from tests.unit.test_dead_letters import DirectWriter, JumpingLoop, ScriptedOutl
 GRACE = 30.0
 
 
-def seconds_until_drained(remaining: dict[str, int], *outlets: ScriptedOutlet) -> float:
+def seconds_until_drained(remaining: dict[str, int], *runners: ScriptedOutlet) -> float:
     async def answer(latest: float | None, most: int) -> dict[str, int]:
         return remaining
 
     loop = JumpingLoop()
     engine: Any = SimpleNamespace(quiet=True, changes=asyncio.Event(), unknown_jobs=None, remaining=answer)
-    store: Any = SimpleNamespace(dead_letters=lambda limit, ttl: [])
-    return seconds_until(loop, engine, store, *outlets)
+    store: Any = SimpleNamespace(claim_dead_letters=lambda limit, ttl: [])
+    return seconds_until(loop, engine, store, *runners)
 
 
 def seconds_until(
-    loop: JumpingLoop, engine: Any, store: Any, *outlets: ScriptedOutlet, horizon: float | None = None
+    loop: JumpingLoop, engine: Any, store: Any, *runners: ScriptedOutlet, horizon: float | None = None
 ) -> float:
     async def drain() -> None:
         engine.writer = writer = DirectWriter(store)
         latest = None if horizon is None else store.clock() + horizon
-        letters = DeadLetters(writer, outlets, Bus(), loop)  # type: ignore[arg-type]
-        await asyncio.wait_for(until_drained(engine, letters, latest, GRACE), 3600.0)
-        await letters.stop()
+        dead_letters = DeadLetterPublisher(writer, runners, Bus(), loop)  # type: ignore[arg-type]
+        await asyncio.wait_for(until_drained(engine, dead_letters, latest, GRACE), 3600.0)
+        await dead_letters.stop()
 
     start = loop.time()
     try:
@@ -64,8 +64,8 @@ def test_a_cancelled_drain_ends_whatever_happens_in_the_same_turn(turns: int) ->
             return {"scheduled": 1}
 
         engine: Any = SimpleNamespace(quiet=True, changes=asyncio.Event(), unknown_jobs=None, remaining=answer)
-        letters: Any = SimpleNamespace(stuck=False)
-        draining = asyncio.ensure_future(until_drained(engine, letters, None, GRACE))
+        dead_letters: Any = SimpleNamespace(stuck=False)
+        draining = asyncio.ensure_future(until_drained(engine, dead_letters, None, GRACE))
         for _ in range(10):
             await asyncio.sleep(0)
         engine.changes.set()

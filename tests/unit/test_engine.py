@@ -11,7 +11,7 @@ from supervisor.engine.coordinator import FORCED_SECONDS, KILL_SECONDS
 from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecovered
 from supervisor.jobs import Cause, JobState, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import RowRefused, Take
+from supervisor.stores.protocol import ClaimRequest, RowRefused
 from tests.unit.test_dead_letters import JumpingLoop
 from tests.unit.virtual import Virtual
 
@@ -20,15 +20,15 @@ def pass_time(here: Virtual, seconds: float) -> None:
     for _ in range(round(seconds / 0.5)):
         here.loop.advance(0.5)
         for worker in here.pool.workers.values():
-            here.pool.beat(worker.child)
+            here.pool.heartbeat(worker.process)
 
 
 def finish_for(here: Virtual, seconds: float, **how: Any) -> int:
     """The one worker runs what it was sent for so long; gives the job's id."""
-    lease = here.child.start_next()
+    lease = here.process.start_next()
     pass_time(here, seconds)
-    here.child.finish(took=seconds, **how)
-    here.child.drain()
+    here.process.finish(took=seconds, **how)
+    here.process.drain()
     return lease.id
 
 
@@ -52,7 +52,7 @@ def test_two_due_retries_start_before_the_jobs_that_wait() -> None:
     for _ in ids:
         finish_for(here, 0.5, kind="failed", error={"type": "Oops"})
     blocker = here.enqueue("A1")
-    here.ring()
+    here.notify()
     named = dict(zip([*ids, *here.enqueue("A2", "A3", "B1")], names, strict=True))
     assert finish_for(here, 30) == blocker[0]
     assert [named[finish_for(here, 30)] for _ in range(5)] == list(names)
@@ -70,7 +70,7 @@ def test_short_jobs_are_held_up_to_100_ms_of_work_a_worker() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 1000)
     here.serve()
-    here.child.run_next(took=0.001)
+    here.process.run_next(took=0.001)
     assert sum(here.state(id) == "in_flight" for id in ids) == 100
     assert len(here.pool.workers[1].sent) == 10
 
@@ -80,7 +80,7 @@ def test_a_delayed_job_behind_a_ready_one_starts_when_it_is_due() -> None:
     here.enqueue("work")
     (id,) = here.enqueue("work", delay=1.0)
     here.serve()
-    here.child.run_next()
+    here.process.run_next()
     here.loop.advance(0.9)
     assert here.state(id) == "scheduled"
     here.loop.advance(0.2)
@@ -90,9 +90,9 @@ def test_a_delayed_job_behind_a_ready_one_starts_when_it_is_due() -> None:
 def test_nothing_is_claimed_while_no_worker_can_run_it() -> None:
     here = Virtual()
     ids = here.enqueue("work")
-    here.engine.serve(here.children)
+    here.engine.serve(here.backend)
     assert here.state(ids[0]) == "ready"
-    here.children.forked[0].come_up()
+    here.backend.forked[0].come_up()
     assert here.state(ids[0]) == "in_flight"
 
 
@@ -100,8 +100,8 @@ def test_a_paused_queue_gives_back_what_is_held_of_it() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 100)
     here.serve()
-    here.child.run_next(took=0.001)
-    here.child.start_next()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
     here.store.pause("default", True)
     here.loop.advance(0.1)
     here.engine.tick("running")
@@ -116,10 +116,10 @@ def test_queues_take_turns() -> None:
     here.serve()
     queues = []
     for _ in range(8):
-        lease = here.child.start_next()
+        lease = here.process.start_next()
         queues.append(lease.queue)
-        here.child.finish(took=1.0)
-        here.child.drain()
+        here.process.finish(took=1.0)
+        here.process.drain()
     assert sorted(queues) == ["a"] * 4 + ["b"] * 4
 
 
@@ -140,11 +140,11 @@ def test_outcomes_are_kept_while_the_store_is_away() -> None:
     here = Virtual()
     ids = here.enqueue("work", "work")
     here.serve()
-    here.writer.away = True
-    here.child.run_next()
+    here.writer.unavailable = True
+    here.process.run_next()
     assert here.state(ids[0]) == "in_flight"
     assert len(here.engine.leases) == 1
-    here.writer.away = False
+    here.writer.unavailable = False
     here.writer.step()
     assert here.state(ids[0]) == "succeeded"
     assert here.state(ids[1]) == "in_flight"
@@ -155,7 +155,7 @@ def test_a_claim_that_comes_back_after_the_stop_is_given_back() -> None:
     here.serve()
     (id,) = here.enqueue("work")
     here.writer.eager = False
-    here.ring()
+    here.notify()
     call, answer = here.writer.waiting.pop()
     with here.store.transaction():
         answer.value = call(here.store)  # the store has claimed it, the loop has not heard yet
@@ -174,7 +174,7 @@ def test_a_stale_outcome_changes_nothing_and_is_counted() -> None:
     (id,) = here.enqueue("work")
     here.serve()
     here.store.cancel([id])
-    here.child.run_next()
+    here.process.run_next()
     assert here.state(id) == "cancelled"
     assert [event.what for event in here.events if isinstance(event, JobsStale)] == ["settle"]
     assert len(here.engine.leases) == 0
@@ -184,14 +184,14 @@ def test_the_worker_of_a_cancelled_job_is_killed_and_the_jobs_behind_it_go_elsew
     here = Virtual()
     ids = here.enqueue(*["work"] * 3)
     here.serve()
-    here.child.run_next(took=0.001)
-    here.child.start_next()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
     here.store.cancel([ids[1]])
     here.engine.tick("running")
-    assert here.child.killed == [False]
-    here.children.forked[0].die(signal="SIGKILL")
-    here.children.forked[1].come_up()
-    here.child.run_next()
+    assert here.process.killed == [False]
+    here.backend.forked[0].die(signal="SIGKILL")
+    here.backend.forked[1].come_up()
+    here.process.run_next()
     assert [here.state(id) for id in ids] == ["succeeded", "cancelled", "succeeded"]
 
 
@@ -210,20 +210,20 @@ def test_cancelled_jobs_are_told_as_cancelled_and_not_as_stale() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 3)
     here.serve()
-    here.child.start_next()
+    here.process.start_next()
     here.store.cancel(ids[:2])
     here.engine.tick("running")
-    assert here.children.forked[0].killed == [False]
+    assert here.backend.forked[0].killed == [False]
     assert lost(here) == [("cancelled", [ids[0]])]
 
 
 def test_of_a_crowd_the_store_is_asked_only_for_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.engine.coordinator.CHECK_AT_MOST", 2)
+    monkeypatch.setattr("supervisor.engine.coordinator.MAX_CHECKED", 2)
     here = Virtual()
     _, *ids = here.enqueue(*["work"] * 4)
     here.serve()
-    here.child.run_next(took=0.001)
-    here.child.start_next()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
     here.store.cancel(ids)
     asked, get = [], here.store.get
     monkeypatch.setattr(here.store, "get", lambda job: asked.append(job) or get(job))
@@ -236,14 +236,14 @@ def test_a_job_that_another_supervisor_took_over_is_told_as_stale_and_not_as_can
     here = Virtual()
     (id,) = here.enqueue("work")
     here.serve()
-    here.child.start_next()
+    here.process.start_next()
     here.store.cancel([id])
     here.store.redrive([id])
     other = here.store.sibling()  # type: ignore[attr-defined]
     other.join("them", "there", 2)
-    assert other.claim([Take("default", 1, 1, 1, 100)], 30.0, lambda *_: Policy())
+    assert other.claim([ClaimRequest("default", 1, 1, 1, 100)], 30.0, lambda *_: Policy())
     here.engine.tick("running")
-    assert here.children.forked[0].killed == [False]
+    assert here.backend.forked[0].killed == [False]
     assert lost(here) == [("check", [id])]
 
 
@@ -251,14 +251,14 @@ def test_a_worker_whose_lease_is_lost_is_killed_before_the_store_is_asked_why() 
     here = Virtual()
     (id,) = here.enqueue("work")
     here.serve()
-    here.child.start_next()
+    here.process.start_next()
     here.store.cancel([id])
     here.writer.eager = False
     here.engine.tick("running")
     check = next(work for work in here.writer.waiting if work[0].__name__ == "_held")
     here.writer.waiting.remove(check)
     check[1].finish(check[0], here.store)
-    assert here.children.forked[0].killed == [False] and lost(here) == []
+    assert here.backend.forked[0].killed == [False] and lost(here) == []
     here.writer.step()
     assert lost(here) == [("cancelled", [id])]
 
@@ -267,11 +267,11 @@ def test_leases_are_extended_every_third_of_their_time_with_start_marks() -> Non
     here = Virtual(lease={"ttl": 30.0})
     (id,) = here.enqueue("work")
     here.serve()
-    here.child.start_next()
+    here.process.start_next()
     pass_time(here, 100)
     other = here.store.sibling()  # type: ignore[attr-defined]
     other.join("them", "there", 2)
-    assert other.lapsed(10) == []
+    assert other.expired_leases(10) == []
     job = here.store.get(id)
     assert job is not None and job["started_at"] is not None
 
@@ -280,20 +280,20 @@ def test_after_a_gap_leases_are_checked_before_anything_is_dispatched() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 3)
     here.serve()
-    here.child.run_next(took=0.001)
-    here.child.start_next()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
     here.loop.advance(0.1)
     assert len(here.engine.fetcher) == 1
     here.loop.stand_still(90)
-    here.writer.away = True
-    here.child.finish(took=0.001)
-    here.child.drain()
+    here.writer.unavailable = True
+    here.process.finish(took=0.001)
+    here.process.drain()
     assert not here.pool.workers[1].sent
     here.store.cancel([ids[2]])
-    here.writer.away = False
+    here.writer.unavailable = False
     here.writer.step()
     here.loop.advance(0.1)
-    assert not here.child.permits
+    assert not here.process.permits
     assert [here.state(id) for id in ids] == ["succeeded", "succeeded", "cancelled"]
 
 
@@ -317,11 +317,11 @@ def test_a_batch_that_the_store_refuses_is_halved_until_the_bad_row_stands_alone
     ids = here.enqueue(*["work"] * 9)
     store.bad, store.worst = frozenset({ids[3], ids[7]}), frozenset({ids[5]})
     here.serve()
-    here.child.run_next(took=0.001)
+    here.process.run_next(took=0.001)
     for _ in ids[1:]:
-        here.child.start_next()
-        here.child.finish()
-    here.child.drain()
+        here.process.start_next()
+        here.process.finish()
+    here.process.drain()
     states = {id: here.state(id) for id in ids}
     assert {id for id, state in states.items() if state == "failed"} == {ids[3], ids[7]}
     assert states[ids[5]] == "in_flight"
@@ -335,10 +335,10 @@ def lose_owner(store: MemoryStore, count: int) -> list[int]:
     other = store.sibling()
     other.join("them", "there", 2)
     from supervisor.jobs import Policy
-    from supervisor.stores.protocol import EnqueueRow, Take
+    from supervisor.stores.protocol import ClaimRequest, EnqueueRow
 
     ids = other.enqueue([EnqueueRow("work", "null")] * count)
-    other.claim([Take("default", count, count, count, 100)], 30.0, lambda handler, queue: Policy())
+    other.claim([ClaimRequest("default", count, count, count, 100)], 30.0, lambda handler, queue: Policy())
     return ids
 
 
@@ -375,8 +375,8 @@ def test_what_waits_here_goes_back_while_another_supervisor_idles() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 10)
     here.serve()
-    here.child.run_next(took=0.001)
-    here.child.start_next()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
     here.neighbour_idles()
     here.loop.advance(0.1)
     assert len(here.engine.fetcher) == 8
@@ -395,10 +395,10 @@ def test_retries_hold_at_most_their_share_of_the_workers_while_fresh_jobs_wait(l
     )
     here.serve()
     here.enqueue(*["flaky"] * 4)
-    here.ring()
+    here.notify()
     for _ in range(2):
-        for child in here.children.forked:
-            child.run_next(kind="failed", took=10.0, error={"type": "Oops"})
+        for process in here.backend.forked:
+            process.run_next(kind="failed", took=10.0, error={"type": "Oops"})
     here.enqueue(*["work"] * 20)
     here.loop.advance(2.0)
     running = sorted(worker.sent[0].retries for worker in here.pool.workers.values())
@@ -420,5 +420,5 @@ def test_a_second_signal_cuts_short_the_wait_for_workers_that_survive_their_kill
     if forced:
         second.set()
     assert seconds <= loop.run_until_complete(drain()) <= seconds + 1.0
-    assert here.child.killed == [False]
+    assert here.process.killed == [False]
     loop.close()

@@ -20,38 +20,38 @@ def test_jobs_that_no_idle_supervisor_takes_are_given_back_once_and_wait_in_the_
     here = Virtual()
     ids = here.enqueue(*["work"] * 10)
     here.serve()
-    here.child.run_next(took=0.001)
-    here.child.start_next()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
     here.neighbour_idles("them, serving another queue")
     for _ in range(60):
         here.loop.advance(0.5)
-        here.pool.beat(here.child)
+        here.pool.heartbeat(here.process)
         here.engine.tick("running")
     assert releases(here) == ["others idle"]
-    here.child.finish(took=30.0)
-    here.child.drain()
+    here.process.finish(took=30.0)
+    here.process.drain()
     for _ in ids[2:]:
-        here.child.run_next(took=0.001)
+        here.process.run_next(took=0.001)
     assert {here.state(id) for id in ids} == {"succeeded"}
 
 
 def test_few_jobs_are_held_while_their_payloads_are_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "HELD_WEIGHT", 1000)
+    monkeypatch.setattr(fetcher, "MAX_HELD_BYTES", 1000)
     here = Virtual()
     here.enqueue(*["work"] * 3)
     here.serve()
     for _ in range(3):
-        here.child.run_next(took=0.001)
+        here.process.run_next(took=0.001)
     ids = here.store.enqueue([EnqueueRow("work", f'"{"x" * 1000}"')] * 200)
-    here.ring()
+    here.notify()
     assert len(here.engine.leases) == 100
     for _ in range(90):
-        here.child.run_next(took=0.001)
+        here.process.run_next(took=0.001)
     assert len(here.engine.leases) == 10
     for _ in range(110):
-        here.child.run_next(took=0.001)
+        here.process.run_next(took=0.001)
     assert {here.state(id) for id in ids} == {"succeeded"}
-    assert here.engine.leases.weight == 0
+    assert here.engine.leases.size == 0
 
 
 class SlowClaims:
@@ -77,12 +77,12 @@ class SlowClaims:
 
 
 def test_quick_jobs_are_claimed_anew_once_a_claim_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "CLAIM_MOST", 4)
+    monkeypatch.setattr(fetcher, "MAX_CLAIM", 4)
     here = Virtual()
     ids = here.enqueue(*["work"] * 30)
     here.serve()
     claims = SlowClaims(here)
-    here.child.run_next(took=0.0001)
+    here.process.run_next(took=0.0001)
     assert len(claims.waiting()) == 1
     here.engine.fetcher.pump()
     assert len(claims.waiting()) == 1  # it will find what another would
@@ -99,19 +99,19 @@ def test_quick_jobs_are_claimed_anew_once_a_claim_has_begun(monkeypatch: pytest.
     here.writer.eager = True
     here.writer.step()
     for _ in ids[1:]:
-        here.child.run_next(took=0.0001)
+        here.process.run_next(took=0.0001)
     assert {here.state(id) for id in ids} == {"succeeded"}
     assert here.engine.fetcher.quiet
 
 
 def test_what_a_claim_will_bring_is_not_claimed_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "CLAIM_MOST", 4)
-    monkeypatch.setattr(fetcher, "HELD_EACH", 6)
+    monkeypatch.setattr(fetcher, "MAX_CLAIM", 4)
+    monkeypatch.setattr(fetcher, "MAX_HELD_PER_WORKER", 6)
     here = Virtual()
     here.enqueue(*["work"] * 30)
     here.serve()
     claims = SlowClaims(here)
-    here.child.run_next(took=0.0001)
+    here.process.run_next(took=0.0001)
     claims.begin()
     here.engine.fetcher.pump()
     assert claims.waiting() == []
@@ -120,69 +120,69 @@ def test_what_a_claim_will_bring_is_not_claimed_a_second_time(monkeypatch: pytes
 
 
 def test_jobs_that_are_not_quick_are_claimed_one_claim_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "CLAIM_MOST", 40)
+    monkeypatch.setattr(fetcher, "MAX_CLAIM", 40)
     here = Virtual()
     here.enqueue(*["work"] * 30)
     here.serve()
     claims = SlowClaims(here)
-    here.child.run_next(took=0.005)
+    here.process.run_next(took=0.005)
     claims.begin()
     here.engine.fetcher.pump()
     assert claims.waiting() == []
 
 
 def test_few_outcomes_are_settled_at_once_while_their_results_are_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "BATCH_WEIGHT", 1000)
+    monkeypatch.setattr(committer, "MAX_BATCH_BYTES", 1000)
     here = Virtual(workers=10)
     ids = here.enqueue(*["work"] * 10)
     here.serve()
     here.writer.eager = False
-    for child in here.children.forked:
-        child.start_next()
-        child.finish()
-        child.unread = [reply._replace(result="x" * 400) for reply in child.unread]
-        child.drain()
+    for process in here.backend.forked:
+        process.start_next()
+        process.finish()
+        process.unread = [reply._replace(result="x" * 400) for reply in process.unread]
+        process.drain()
     here.writer.step()
     assert {here.state(id) for id in ids} == {"succeeded"}
     assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]
 
 
 def test_few_outcomes_are_settled_at_once_while_their_failures_tell_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "BATCH_WEIGHT", 1000)
+    monkeypatch.setattr(committer, "MAX_BATCH_BYTES", 1000)
     here = Virtual(workers=10)
     here.enqueue(*["work"] * 10)
     here.serve()
     here.writer.eager = False
-    for child in here.children.forked:
-        child.start_next()
-        child.finish(kind="failed", error={"type": "Oops", "message": "", "traceback": "x" * 400})
-        child.drain()
+    for process in here.backend.forked:
+        process.start_next()
+        process.finish(kind="failed", error={"type": "Oops", "message": "", "traceback": "x" * 400})
+        process.drain()
     here.writer.step()
     assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]
 
 
 def test_results_that_the_store_is_slow_to_take_hold_up_what_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "BATCH_WEIGHT", 1000)
-    monkeypatch.setattr(committer, "WAITING_WEIGHT", 4000)
+    monkeypatch.setattr(committer, "MAX_BATCH_BYTES", 1000)
+    monkeypatch.setattr(committer, "MAX_UNSETTLED_BYTES", 4000)
     here = Virtual()
     here.enqueue(*["work"] * 3)
     here.serve()
     for _ in range(3):
-        here.child.run_next(took=0.001)
+        here.process.run_next(took=0.001)
     ids = here.enqueue(*["work"] * 300)
-    here.ring()
-    here.writer.away = True
-    while here.child.permits:
-        here.child.start_next()
-        here.child.finish(took=0.001)
-        here.child.unread = [reply._replace(result="x" * 400) for reply in here.child.unread]
-        here.child.drain()
+    here.notify()
+    here.writer.unavailable = True
+    while here.process.permits:
+        here.process.start_next()
+        here.process.finish(took=0.001)
+        here.process.unread = [reply._replace(result="x" * 400) for reply in here.process.unread]
+        here.process.drain()
     ended = [id for id in ids if here.state(id) == "in_flight"]
     assert 0 < len(ended) - len(here.engine.fetcher) < 30, "of a hundred held"
-    here.writer.away = False
+    here.writer.unavailable = False
     here.writer.step()
-    while here.child.permits:
-        here.child.run_next(took=0.001)
+    while here.process.permits:
+        here.process.run_next(took=0.001)
     assert {here.state(id) for id in ids} == {"succeeded"}
 
 
@@ -191,17 +191,17 @@ def test_what_was_claimed_as_short_is_given_back_when_it_turns_out_long() -> Non
     here.enqueue(*["short"] * 3)
     here.serve()
     for _ in range(3):
-        here.child.run_next(took=0.0001)
+        here.process.run_next(took=0.0001)
     here.enqueue(*["long"] * 1500, queue="a")
     here.enqueue(*["long"] * 1500, queue="b")
-    here.ring()
+    here.notify()
     assert len(here.engine.leases) == 1000
-    here.child.run_next(took=0.05)
+    here.process.run_next(took=0.05)
     here.engine.tick("running")
     assert releases(here) == ["more than can be held"]
     assert len(here.engine.leases) <= 2 + 2 * 0.1 / 0.05
     (urgent,) = here.enqueue("short", priority=100)
-    here.ring()
+    here.notify()
     for _ in range(5):
-        here.child.run_next(took=0.05)
+        here.process.run_next(took=0.05)
     assert here.state(urgent) == "succeeded"

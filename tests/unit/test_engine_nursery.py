@@ -18,7 +18,7 @@ def mail(**options: Any) -> SourceReport:
 
 
 def start_again(here: Virtual, *reports: SourceReport) -> None:
-    here.pool.nursery_started(here.children, 2, reports)
+    here.pool.forkserver_started(here.backend, 2, reports)
 
 
 def told(here: Virtual) -> list[tuple[str, str]]:
@@ -31,21 +31,21 @@ def test_if_it_found_the_same_the_workers_stay_and_nothing_is_told() -> None:
     here = Virtual()
     here.serve()
     start_again(here, SAME)
-    assert not here.child.retired
+    assert not here.process.retired
     assert told(here) == []
 
 
 def test_a_handler_that_is_there_now_serves_with_its_own_options_on_workers_that_know_it() -> None:
     here = Virtual()
     here.serve()
-    old = here.child
+    old = here.process
     start_again(here, mail(max_retries=0), SAME)
     assert old.retired
     assert told(here) == [("PluginLoaded", "mail.py")]
-    new = here.children.forked[-1]
+    new = here.backend.forked[-1]
     new.come_up()
     (id,) = here.enqueue("mail")
-    here.ring()
+    here.notify()
     new.run_next(kind="failed", error={"type": "Oops"})
     assert here.state(id) == "failed"
 
@@ -56,9 +56,9 @@ def test_changed_options_count_from_then_on() -> None:
     start_again(here, mail(max_retries=1), SAME)
     start_again(here, mail(max_retries=0), SAME)
     (id,) = here.enqueue("mail")
-    new = here.children.forked[-1]
+    new = here.backend.forked[-1]
     new.come_up()
-    here.ring()
+    here.notify()
     new.run_next(kind="failed", error={"type": "Oops"})
     assert here.state(id) == "failed"
 
@@ -74,7 +74,7 @@ def test_a_file_that_no_longer_imports_is_told() -> None:
 def test_of_a_file_that_is_gone_no_worker_serves_on() -> None:
     here = Virtual()
     here.serve()
-    old = here.child
+    old = here.process
     start_again(here)
     assert old.retired
 

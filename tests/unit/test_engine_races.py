@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from supervisor.engine.poll_intervals import USUAL
-from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueuesSeen
+from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueueDepths
 from supervisor.jobs import Lease, Policy
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import EnqueueRow, Resolve, Take
+from supervisor.stores.protocol import ClaimRequest, EnqueueRow, Resolve
 from tests.stores.shelf import dead
 from tests.unit.fakes import FakeChild
 from tests.unit.virtual import Virtual
 
 
 def claims(here: Virtual) -> int:
-    return sum(isinstance(event, QueuesSeen) for event in here.events)
+    return sum(isinstance(event, QueueDepths) for event in here.events)
 
 
 def resolve(handler: str, queue: str) -> Policy:
@@ -30,7 +30,7 @@ def claim_elsewhere(here: Virtual, count: int = 1, owner: str = "them", max_retr
     other = here.store.sibling()  # type: ignore[attr-defined]
     other.join(owner, "there", 2)
     other.enqueue([EnqueueRow("work", "null")] * count)
-    return other, other.claim([Take("default", count, count, count, 100)], 30.0, lambda *_: Policy(max_retries))
+    return other, other.claim([ClaimRequest("default", count, count, count, 100)], 30.0, lambda *_: Policy(max_retries))
 
 
 def test_a_letter_that_nobody_publishes_here_keeps_the_fetcher_from_no_rest() -> None:
@@ -58,7 +58,7 @@ def test_what_is_recovered_from_another_supervisor_starts_here_at_once() -> None
     other, (lease,) = claim_elsewhere(here)
     other.leave()
     here.engine.tick("running")
-    assert here.child.permits
+    assert here.process.permits
     assert here.state(lease.id) == "in_flight"
 
 
@@ -67,7 +67,7 @@ class Contended(MemoryStore):
 
     locked = True
 
-    def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
+    def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         return [] if self.locked else super().claim(takes, ttl, resolve)
 
 
@@ -75,7 +75,7 @@ def test_what_another_supervisor_was_claiming_and_lets_go_of_starts_here_soon() 
     here = Virtual(store=(store := Contended()))
     here.serve()
     (id,) = here.enqueue("work")
-    here.engine.fetcher.ring()
+    here.engine.fetcher.notify()
     assert here.state(id) == "ready"
     store.locked = False
     here.loop.advance(0.2)
@@ -86,7 +86,7 @@ def test_what_others_keep_locked_is_looked_for_ever_more_seldom() -> None:
     here = Virtual(store=Contended())
     here.serve()
     here.enqueue("work")
-    here.engine.fetcher.ring()
+    here.engine.fetcher.notify()
     before = claims(here)
     for _ in range(600):
         here.loop.advance(0.1)
@@ -176,22 +176,22 @@ def test_what_comes_due_before_the_first_worker_is_asked_for_starts_then() -> No
     here.loop.advance(60.0)  # a start may take long: a locked store, a machine that was suspended
     assert here.state(lease.id) == "scheduled"
     here.serve()
-    assert here.child.permits
+    assert here.process.permits
 
 
-def answer_unknown(child: FakeChild) -> None:
-    child.run_next(kind="unknown", error={"type": "UnknownHandler"})
+def answer_unknown(process: FakeChild) -> None:
+    process.run_next(kind="unknown", error={"type": "UnknownHandler"})
 
 
 def test_a_worker_that_does_not_know_what_its_siblings_do_is_replaced_and_its_job_runs_there() -> None:
     here = Virtual(unknown_handler={"grace": 0.001})
     (id,) = here.enqueue("work")
     here.serve()
-    sick = here.child
+    sick = here.process
     answer_unknown(sick)
     assert sick.retired
     assert here.state(id) == "ready"
-    _, sound = here.children.forked
+    _, sound = here.backend.forked
     sound.come_up()
     sound.run_next()
     assert here.state(id) == "succeeded"
@@ -204,16 +204,16 @@ def test_where_no_worker_can_import_a_handler_its_jobs_are_put_off_and_the_other
     here.serve()
     for _ in range(300):
         here.loop.advance(1.0)
-        while (child := here.children.forked[-1]).permits:
-            answer_unknown(child)
-            if child.retired:
-                child.die(exit_code=0)
-                here.children.forked[-1].come_up()
+        while (process := here.backend.forked[-1]).permits:
+            answer_unknown(process)
+            if process.retired:
+                process.die(exit_code=0)
+                here.backend.forked[-1].come_up()
     assert (here.state(torn), here.store.get(torn)["retries"]) == ("scheduled", 0)  # type: ignore[index]
-    assert len(here.children.forked) < 20
+    assert len(here.backend.forked) < 20
     (id,) = here.enqueue("work")
-    here.ring()
-    here.children.forked[-1].run_next()
+    here.notify()
+    here.backend.forked[-1].run_next()
     assert here.state(id) == "succeeded"
 
 
@@ -223,12 +223,12 @@ def test_a_job_of_a_handler_that_has_long_been_missed_here_waits_as_long_as_thos
     here.engine.watchdog.idle_heartbeat_timeout = None
     here.serve()
     (first,) = here.enqueue("new")
-    here.ring()
+    here.notify()
     here.loop.advance(130.0)
     assert here.state(first) == "failed"
     (second,) = here.enqueue("new")
     here.store.redrive([first])
-    here.ring()
+    here.notify()
     here.loop.advance(90.0)
     assert [here.state(id) for id in (first, second)] == ["scheduled", "scheduled"]
     here.loop.advance(40.0)
@@ -239,41 +239,41 @@ def test_what_is_heard_after_a_gap_starts_nothing_before_the_leases_are_checked(
     here = Virtual()
     ids = here.enqueue(*["work"] * 3)
     here.serve()
-    here.child.run_next(took=0.001)
-    here.child.start_next()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
     here.loop.advance(0.1)
     assert len(here.engine.fetcher) == 1
     here.loop.stand_still(90)
-    here.writer.away = True
-    here.child.finish(took=0.001)  # not read before the supervisor wakes
+    here.writer.unavailable = True
+    here.process.finish(took=0.001)  # not read before the supervisor wakes
     here.loop.advance(0.0)
     assert not here.pool.workers[1].sent
     here.store.cancel([ids[2]])
-    here.writer.away = False
+    here.writer.unavailable = False
     here.writer.step()
-    assert not here.child.permits
+    assert not here.process.permits
 
 
 def test_an_extend_from_before_a_gap_is_no_check_after_it() -> None:
     here = Virtual(lease={"ttl": 30.0})
     ids = here.enqueue(*["work"] * 3)
     here.serve()
-    here.child.run_next(took=0.001)
-    here.child.start_next()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
     here.loop.advance(0.1)
-    here.writer.away = True
+    here.writer.unavailable = True
     here.engine._extend()
     here.loop.stand_still(90)
-    here.child.finish(took=0.001)
-    here.child.drain()
+    here.process.finish(took=0.001)
+    here.process.drain()
     assert not here.pool.workers[1].sent
-    here.writer.away = here.writer.eager = False
+    here.writer.unavailable = here.writer.eager = False
     call, answer = here.writer.waiting.pop(0)  # the extend that was asked for before the gap
     answer.finish(call, here.store)
     assert not here.pool.workers[1].sent
     here.store.cancel([ids[2]])
     here.writer.step()
-    assert not here.child.permits
+    assert not here.process.permits
 
 
 def test_a_job_claimed_anew_while_it_runs_under_a_lost_lease_does_not_run_twice_at_once() -> None:
@@ -281,11 +281,11 @@ def test_a_job_claimed_anew_while_it_runs_under_a_lost_lease_does_not_run_twice_
     (id,) = here.enqueue("work")
     here.serve()
     first = next(worker for worker in here.pool.workers.values() if worker.sent)
-    first.child.start_next()  # type: ignore[attr-defined]
+    first.process.start_next()  # type: ignore[attr-defined]
     here.store.cancel([id])
     here.store.redrive([id])
-    here.ring()
-    assert first.child.killed == [False]  # type: ignore[attr-defined]
+    here.notify()
+    assert first.process.killed == [False]  # type: ignore[attr-defined]
     assert [event.what for event in here.events if isinstance(event, JobsStale)] == ["claim"]
     assert here.state(id) == "in_flight"
 
@@ -294,20 +294,20 @@ def test_a_cancelled_job_behind_replies_not_yet_read_is_killed() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 4)
     here.serve()
-    here.child.run_next(took=0.001)
-    here.child.start_next()
-    here.child.finish()
-    assert here.child.start_next().id == ids[2]
+    here.process.run_next(took=0.001)
+    here.process.start_next()
+    here.process.finish()
+    assert here.process.start_next().id == ids[2]
     here.store.cancel([ids[2]])
     here.engine.tick("running")
-    assert here.children.forked[0].killed == [False]
+    assert here.backend.forked[0].killed == [False]
 
 
 def test_leases_that_nobody_here_knows_of_are_given_back_although_none_is_held() -> None:
     here = Virtual(workers=1)
-    here.engine.serve(here.children)  # no worker is ready yet
+    here.engine.serve(here.backend)  # no worker is ready yet
     (id,) = here.enqueue("work")
-    here.store.claim([Take("default", 1, 1, 1, 100)], 30.0, resolve)  # an answer that was lost
+    here.store.claim([ClaimRequest("default", 1, 1, 1, 100)], 30.0, resolve)  # an answer that was lost
     for _ in range(20):
         here.engine.tick("running")
     assert here.state(id) == "ready"
@@ -332,15 +332,15 @@ def test_a_step_of_the_clock_is_followed_by_an_extend_at_once() -> None:
     here = Virtual(lease={"ttl": 300.0})
     here.enqueue("work")
     here.serve()
-    here.child.start_next()
+    here.process.start_next()
     here.engine.tick("running")
     here.wall.step(3600.0)
     other = here.store.sibling()  # type: ignore[attr-defined]
     other.join("them", "there", 2)
-    assert other.lapsed(10) != []
+    assert other.expired_leases(10) != []
     here.loop.advance(1.0)
     here.engine.tick("running")
-    assert other.lapsed(10) == []
+    assert other.expired_leases(10) == []
     assert [event.seconds for event in here.events if isinstance(event, ClockStepped)] == [3600.0]
 
 
@@ -375,14 +375,14 @@ def test_retries_that_come_due_behind_a_long_job_are_not_hoarded() -> None:
     ids = here.enqueue(*["flaky"] * 40)
     here.serve()
     for _ in ids:
-        here.child.run_next(kind="failed", took=1.0, error={"type": "Oops"})
+        here.process.run_next(kind="failed", took=1.0, error={"type": "Oops"})
         here.loop.advance(0.1)
     here.enqueue("work", priority=100)
-    here.ring()
-    assert here.child.start_next().handler == "work"
+    here.notify()
+    assert here.process.start_next().handler == "work"
     for _ in range(100):
         here.loop.advance(0.1)
-        here.pool.beat(here.child)
+        here.pool.heartbeat(here.process)
     assert len(here.engine.fetcher) <= 1
 
 
@@ -391,7 +391,7 @@ def test_a_crowd_of_strangers_does_not_make_a_hoard_of_those_behind_it() -> None
     here.enqueue(*["nope"] * 300)
     ids = here.enqueue(*["work"] * 600)
     here.serve()
-    assert here.child.permits
+    assert here.process.permits
     assert sum(here.state(id) == "in_flight" for id in ids) <= 2
 
 
@@ -400,7 +400,7 @@ def test_the_flush_waits_for_what_a_claim_under_way_may_still_bring() -> None:
     here.serve()
     (id,) = here.enqueue("work")
     here.writer.eager = False
-    here.ring()
+    here.notify()
     call, answer = here.writer.waiting.pop()
     answer.value = call(here.store)  # the store has claimed it, the loop has not heard yet
     here.engine.fetcher.close()
@@ -424,7 +424,7 @@ def test_what_was_given_back_because_it_could_not_be_held_is_claimed_when_a_work
     ids = here.enqueue(*["work"] * 20)
     here.serve()
     for _ in ids:
-        here.child.run_next(took=10.0)
+        here.process.run_next(took=10.0)
     assert {here.state(id) for id in ids} == {"succeeded"}
 
 
@@ -432,16 +432,16 @@ def test_what_went_back_for_others_who_did_not_take_it_is_claimed_when_a_worker_
     here = Virtual()
     ids = here.enqueue(*["work"] * 10)
     here.serve()
-    here.child.run_next(took=0.001)
-    here.child.start_next()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
     here.neighbour_idles()
     for _ in range(4):
         here.loop.advance(0.6)
-        here.pool.beat(here.child)
+        here.pool.heartbeat(here.process)
     here.engine.tick("running")
     assert [here.state(id) for id in ids[2:]] == ["ready"] * 8
-    here.child.finish(took=2.4)
-    here.child.drain()
+    here.process.finish(took=2.4)
+    here.process.drain()
     assert here.pool.idle_count() == 0
 
 
@@ -450,12 +450,12 @@ def test_while_the_store_is_slow_to_answer_questions_do_not_heap_up() -> None:
     here.serve()
     claim_elsewhere(here)
     here.enqueue("work", "work", "work")
-    here.ring()
-    assert len(here.engine.fetcher) or here.child.permits
+    here.notify()
+    assert len(here.engine.fetcher) or here.process.permits
     here.writer.eager = False
     for _ in range(100):
         here.engine.tick("running")
-        here.engine._rung()
+        here.engine._notified()
         here.loop.advance(1.0)
     assert len(here.writer.waiting) < 10
     assert len(here.engine._tasks) < 10

@@ -32,13 +32,13 @@ def test_a_job_whose_failure_cannot_be_recorded_does_not_run_for_ever(worst: boo
     (id,) = here.enqueue("work")
     store.worst = frozenset({id} if worst else ())
     here.serve()
-    here.child.run_next(kind="failed", error={"type": "Oops"})
+    here.process.run_next(kind="failed", error={"type": "Oops"})
     for _ in range(60):
         here.loop.advance(0.5)
-        here.pool.beat(here.child)
+        here.pool.heartbeat(here.process)
         here.engine.tick("running")
     assert here.state(id) == state
-    assert not here.child.permits
+    assert not here.process.permits
     assert len(here.engine.leases) == worst
     assert len([event for event in here.events if isinstance(event, JobsStale)]) == worst
     store.worst = frozenset()
@@ -76,11 +76,11 @@ def finished(*locked: int) -> tuple[Virtual, WithLocks, list[int]]:
     here.serve()
     here.writer.eager = False
     for worker in list(here.pool.workers.values()):
-        child = here.children.forked[worker.number - 1]
-        child.start_next()
-        child.finish()
-        child.unread = [reply._replace(result="x" * 1000) for reply in child.unread]
-        child.drain()
+        process = here.backend.forked[worker.number - 1]
+        process.start_next()
+        process.finish()
+        process.unread = [reply._replace(result="x" * 1000) for reply in process.unread]
+        process.drain()
     here.writer.eager = True
     here.writer.step()
     return here, store, ids
@@ -89,8 +89,8 @@ def finished(*locked: int) -> tuple[Virtual, WithLocks, list[int]]:
 def pass_seconds(here: Virtual, seconds: int) -> None:
     for _ in range(seconds):
         here.loop.advance(1.0)
-        for child in here.children.forked:
-            here.pool.beat(child)
+        for process in here.backend.forked:
+            here.pool.heartbeat(process)
         here.engine.tick("running")
 
 
@@ -129,13 +129,13 @@ def test_a_kept_outcome_whose_job_is_cancelled_meanwhile_is_forgotten() -> None:
 
 
 def test_once_the_weight_of_kept_outcomes_is_gone_the_next_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "WAITING_WEIGHT", 1000)
+    monkeypatch.setattr(committer, "MAX_UNSETTLED_BYTES", 1000)
     here, _, _ = finished(3)
     (next_id,) = here.enqueue("work")
-    here.ring()
+    here.notify()
     assert here.engine.committer.overfull and here.state(next_id) == "ready"
     here.engine.leases.drop([outcome.lease for outcome in here.engine.committer._locked.values()])
-    here.engine.committer.try_locked_again()
+    here.engine.committer.retry_locked()
     assert here.state(next_id) == "in_flight"
 
 
@@ -154,11 +154,11 @@ def test_a_kept_outcome_that_is_refused_once_its_row_is_free_fails_its_job_alone
 
 def test_a_locked_outcome_is_tried_by_one_call_at_a_time_while_the_store_is_away() -> None:
     here, _, _ = finished(3)
-    here.writer.away = True
+    here.writer.unavailable = True
     pass_seconds(here, 1)
     waiting = len(here.writer.waiting)
     for _ in range(10):
-        here.engine.committer.try_locked_again()
+        here.engine.committer.retry_locked()
     assert len(here.writer.waiting) == waiting
 
 

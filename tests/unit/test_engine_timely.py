@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.engine.watchdog import CAPTIVE_AFTER
+from supervisor.engine.watchdog import BLOCKED_AFTER
 from supervisor.events import JobsSettled, JobStarted
 from supervisor.stores.memory.store import MemoryStore
 from tests.unit.fakes import FakeChild
@@ -15,17 +15,17 @@ from tests.unit.virtual import Virtual
 
 
 def test_a_short_timeout_of_a_job_claimed_late_fires_in_time() -> None:
-    here, child = running(timeout=0.1)
+    here, process = running(timeout=0.1)
     here.loop.advance(0.099)
-    assert child.killed == []
+    assert process.killed == []
     here.loop.advance(0.002)
-    assert child.killed == [True]
+    assert process.killed == [True]
 
 
 def test_a_job_claimed_late_is_said_to_have_started_soon() -> None:
-    here, child = running()
+    here, process = running()
     here.loop.advance(0.021)
-    assert [event.pid for event in here.events if isinstance(event, JobStarted)] == [child.pid]
+    assert [event.pid for event in here.events if isinstance(event, JobStarted)] == [process.pid]
 
 
 def running(timeout: float | None = None) -> tuple[Virtual, FakeChild]:
@@ -35,12 +35,12 @@ def running(timeout: float | None = None) -> tuple[Virtual, FakeChild]:
     here.loop.advance(0.9)
     here.writer.eager = False
     here.enqueue("work", timeout=timeout)
-    here.ring()
+    here.notify()
     here.loop.advance(0.3)
-    here.pool.beat(here.child)
+    here.pool.heartbeat(here.process)
     here.writer.step()
-    here.child.start_next()
-    return here, here.child
+    here.process.start_next()
+    return here, here.process
 
 
 COMMIT = 0.1
@@ -51,7 +51,7 @@ class SlowDisk(MemoryStore):
 
     @contextmanager
     def transaction(self, *, single: bool = False) -> Iterator[None]:
-        outermost = self._shelf.before is None
+        outermost = self._memory.before is None
         with super().transaction(single=single):
             yield
         if outermost:
@@ -70,10 +70,10 @@ def slow() -> Virtual:
 
 def test_a_retry_is_due_by_when_its_outcome_was_written_not_by_when_that_was_durable(slow: Virtual) -> None:
     (id,) = slow.enqueue("work")
-    slow.ring()
-    slow.child.start_next()
-    slow.child.finish("failed", error={"type": "Oops"})
-    slow.child.drain()
+    slow.notify()
+    slow.process.start_next()
+    slow.process.finish("failed", error={"type": "Oops"})
+    slow.process.drain()
     written = slow.loop.now - COMMIT
     (settled,) = [event for event in slow.events if isinstance(event, JobsSettled)]
     assert settled.age == pytest.approx(COMMIT)
@@ -85,7 +85,7 @@ def test_a_retry_is_due_by_when_its_outcome_was_written_not_by_when_that_was_dur
 def test_what_a_look_finds_scheduled_is_due_by_when_it_looked(slow: Virtual) -> None:
     slow.enqueue("work", delay=10.0)
     looked = slow.loop.now
-    slow.ring()
+    slow.notify()
     assert slow.loop.now == looked + COMMIT
     assert slow.engine.fetcher._due is not None
     assert slow.engine.fetcher._due.when() == pytest.approx(looked + 10.0)
@@ -93,13 +93,13 @@ def test_what_a_look_finds_scheduled_is_due_by_when_it_looked(slow: Virtual) -> 
 
 def test_a_retry_that_came_due_during_its_commit_is_looked_for_though_another_is_due_later(slow: Virtual) -> None:
     soon, _later = slow.enqueue("work", "work")
-    slow.ring()
+    slow.notify()
     slow.writer.eager = False
     for worker, after in zip(list(slow.pool.workers.values()), (COMMIT / 2, 20.0), strict=True):
-        assert isinstance(worker.child, FakeChild)
-        worker.child.start_next()
-        worker.child.finish("retry", error={"type": "Retry", "after": after})
-        worker.child.drain()
+        assert isinstance(worker.process, FakeChild)
+        worker.process.start_next()
+        worker.process.finish("retry", error={"type": "Retry", "after": after})
+        worker.process.drain()
     slow.writer.step()
     slow.writer.eager = True
     slow.loop.advance(0.0)
@@ -111,11 +111,11 @@ def test_jobs_freed_from_behind_a_long_one_go_to_a_worker_that_idles() -> None:
     here.pool.times.learn("work", [0.0001])
     here.serve()
     here.enqueue(*["work"] * 8)
-    here.ring()
+    here.notify()
     busy, idle = here.pool.workers.values()
-    busy.child.start_next()  # type: ignore[attr-defined]
+    busy.process.start_next()  # type: ignore[attr-defined]
     while idle.sent:
-        idle.child.run_next()  # type: ignore[attr-defined]
+        idle.process.run_next()  # type: ignore[attr-defined]
     freed = [lease.id for lease in busy.sent][1:]
-    here.loop.advance(CAPTIVE_AFTER + 0.001)
+    here.loop.advance(BLOCKED_AFTER + 0.001)
     assert [lease.id for lease in idle.sent] == freed[:1]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.cli.app import run_command_line
-from supervisor.client.validation import InvalidJob, row_of
+from supervisor.client.validation import InvalidJob, enqueue_row
 from supervisor.config.settings import ConfigError, Settings, known_keys, load
 from supervisor.plugins.manager import PluginManager, Source
 from supervisor.text.strict_json import NotJSON, decode, encode
@@ -142,7 +142,7 @@ options = st.fixed_dictionaries(
 @given(options | trees | st.dictionaries(names, scalars))
 def test_a_job_is_a_row_or_an_error_that_names_the_key(job: Any) -> None:
     try:
-        row = row_of(job, limit=500, queue_for=lambda handler: "default")
+        row = enqueue_row(job, limit=500, queue_for=lambda handler: "default")
     except InvalidJob as error:
         assert str(error)
     else:

@@ -49,7 +49,7 @@ def reader() -> Reader:
 
 @pytest.fixture
 def output(reader: Reader) -> Iterator[LogOutput]:
-    output = LogOutput(reader.write_fd, most_bytes=20_000)
+    output = LogOutput(reader.write_fd, max_bytes=20_000)
     output.setFormatter(TextFormat())
     yield output
     output.stop()

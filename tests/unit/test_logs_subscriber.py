@@ -7,7 +7,7 @@ import pytest
 from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.telemetry import LogSubscriber
-from supervisor.telemetry.rate_limit import MOST_KEYS, Repeats
+from supervisor.telemetry.rate_limit import MAX_KEYS, Repeats
 
 
 class Clock:
@@ -76,32 +76,32 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (events.PluginFailed("shop.jobs", None, "gone", ""), "ERROR plugin shop.jobs did not load: gone"),
         (events.PluginWarning("a.py", "started a thread"), "WARNING plugin a.py: started a thread"),
-        (events.NurseryStarted(5), "INFO nursery started (pid 5)"),
+        (events.ForkserverStarted(5), "INFO nursery started (pid 5)"),
         (
-            events.NurseryDied(5, "killed by SIGKILL"),
+            events.ForkserverExited(5, "killed by SIGKILL"),
             "WARNING nursery (pid 5) died: killed by SIGKILL; its workers live on",
         ),
-        (events.NurseryDied(0, "could not be started: why"), "WARNING nursery could not be started: why"),
+        (events.ForkserverExited(0, "could not be started: why"), "WARNING nursery could not be started: why"),
         (
-            events.WorkerDied(2, 0, "crash", "could not be started: why", None),
+            events.WorkerExited(2, 0, "crash", "could not be started: why", None),
             "WARNING worker 2 could not be started: why",
         ),
         (events.WorkerStarted(2, 123), "INFO worker 2 (pid 123) started"),
-        (events.WorkerDied(2, 123, "max_jobs", "exited", None), "INFO worker 2 (pid 123) ended: max_jobs"),
+        (events.WorkerExited(2, 123, "max_jobs", "exited", None), "INFO worker 2 (pid 123) ended: max_jobs"),
         (
-            events.WorkerDied(2, 123, "timeout", "killed by SIGKILL", 42, "thumb", 1.0),
+            events.WorkerExited(2, 123, "timeout", "killed by SIGKILL", 42, "thumb", 1.0),
             "INFO worker 2 (pid 123) killed: job=42 handler=thumb cause=timeout after 1.00s",
         ),
         (
-            events.WorkerDied(2, 123, "crash", "killed by SIGSEGV", None),
+            events.WorkerExited(2, 123, "crash", "killed by SIGSEGV", None),
             "INFO worker 2 (pid 123) crashed: no job cause=crash: killed by SIGSEGV",
         ),
         (
-            events.WorkerSaid(2, 123, "stderr", 42, ["oh no"], "thumb"),
+            events.WorkerOutput(2, 123, "stderr", 42, ["oh no"], "thumb"),
             "INFO worker 2 (pid 123) stderr job=42 handler=thumb: oh no",
         ),
-        (events.WorkerSaid(2, 123, "stdout", 42, ["hi"]), "INFO worker 2 (pid 123) stdout job=42: hi"),
-        (events.WorkerSaid(2, 123, "stdout", None, ["hello"]), "INFO worker 2 (pid 123) stdout: hello"),
+        (events.WorkerOutput(2, 123, "stdout", 42, ["hi"]), "INFO worker 2 (pid 123) stdout job=42: hi"),
+        (events.WorkerOutput(2, 123, "stdout", None, ["hello"]), "INFO worker 2 (pid 123) stdout: hello"),
         (events.JobsClaimed([lease(retries=1)]), "DEBUG job=42 handler=thumb attempt 2 claimed under token 7"),
         (events.JobStarted(lease(), 123), "DEBUG job=42 handler=thumb attempt 1 started on pid 123"),
         (
@@ -113,7 +113,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "INFO job=42 handler=thumb attempt 1 failed: cause=exception ValueError: bad picture; retry 1 of 3 in 0.52s",
         ),
         (
-            events.JobsSettled([failed(Cause.REJECTED, state=JobState.FAILED, letter=True)]),
+            events.JobsSettled([failed(Cause.REJECTED, state=JobState.FAILED, dead_letter=True)]),
             "WARNING job=42 handler=thumb attempt 1 failed: cause=rejected ValueError: bad picture; "
             "failed for good; dead letter pending",
         ),
@@ -140,19 +140,19 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (events.JobCancelled(lease(), 123), "INFO job=42 handler=thumb cancelled; its worker (pid 123) is killed"),
         (
-            events.LettersStale("file", [42], "acceptance"),
+            events.DeadLettersStale("file", [42], "acceptance"),
             "WARNING job=42 dead letter for sink file: stale acceptance, nothing changed",
         ),
-        (events.LettersPublished("file", [42]), "INFO job=42 dead letter accepted by sink file"),
+        (events.DeadLettersPublished("file", [42]), "INFO job=42 dead letter accepted by sink file"),
         (
-            events.LettersFailed("file", [42], "disk full", 2.0),
+            events.DeadLettersFailed("file", [42], "disk full", 2.0),
             "WARNING job=42 dead letter not accepted by sink file, offered again in 2.00s: disk full",
         ),
         (
-            events.StoreLost("can't reach host=db password=secret user=me"),
+            events.StoreBecameUnavailable("can't reach host=db password=secret user=me"),
             "ERROR store is away: can't reach host=db password=*** user=me",
         ),
-        (events.StoreBack(12.345), "INFO store is back after 12.35s"),
+        (events.StoreAvailableAgain(12.345), "INFO store is back after 12.35s"),
         (
             events.LoopGap(60.0),
             "WARNING the supervisor stood still for 60.00s: not counted for timeouts and heartbeats",
@@ -189,7 +189,7 @@ def test_each_event_has_its_line(say: Any, event: Any, line: str) -> None:
 
 
 def test_no_event_is_without_words(say: Any) -> None:
-    silent = {events.QueuesSeen}
+    silent = {events.QueueDepths}
     every = {value for _, value in inspect.getmembers(events, inspect.isclass) if value.__module__ == events.__name__}
     assert {event for event in every if hasattr(event, "_fields")} - silent == set(LogSubscriber()._words)
 
@@ -244,7 +244,7 @@ def test_programs_get_the_job_as_fields(say: Any, caplog: pytest.LogCaptureFixtu
     assert vars(caplog.records[0])["fields"] == {
         "job": 42, "handler": "thumb", "queue": "default", "attempt": 1, "cause": "exception",
     }  # fmt: skip
-    say(events.WorkerDied(2, 123, "timeout", "killed", 42, "thumb", 1.0))
+    say(events.WorkerExited(2, 123, "timeout", "killed", 42, "thumb", 1.0))
     assert vars(caplog.records[0])["fields"] == {
         "worker": 2, "pid": 123, "cause": "timeout", "job": 42, "handler": "thumb",
     }  # fmt: skip
@@ -257,13 +257,24 @@ def test_a_percent_sign_in_a_name_is_only_a_percent_sign(say: Any) -> None:
 
 
 def test_an_identical_store_error_is_said_once_a_minute(say: Any, clock: Clock) -> None:
-    assert len(say(*[events.StoreLost("locked")] * 3, events.StoreLost("disk full"))) == 2
+    assert len(say(*[events.StoreBecameUnavailable("locked")] * 3, events.StoreBecameUnavailable("disk full"))) == 2
     clock.now = 61.0
-    assert say(events.StoreLost("locked")) == ["ERROR store is away: locked (2 more times since it was last said)"]
+    assert say(events.StoreBecameUnavailable("locked")) == [
+        "ERROR store is away: locked (2 more times since it was last said)"
+    ]
 
 
 def test_an_outage_after_the_store_was_back_is_said_again(say: Any) -> None:
-    assert len(say(events.StoreLost("locked"), events.StoreBack(1.0), events.StoreLost("locked"))) == 3
+    assert (
+        len(
+            say(
+                events.StoreBecameUnavailable("locked"),
+                events.StoreAvailableAgain(1.0),
+                events.StoreBecameUnavailable("locked"),
+            )
+        )
+        == 3
+    )
 
 
 def test_a_hook_that_fails_for_every_batch_is_said_once_a_minute(say: Any) -> None:
@@ -272,12 +283,12 @@ def test_a_hook_that_fails_for_every_batch_is_said_once_a_minute(say: Any) -> No
 
 
 def test_a_sink_that_keeps_refusing_is_said_once_a_minute(say: Any) -> None:
-    refused = events.LettersFailed("file", [1, 2], "disk full", 1.0)
+    refused = events.DeadLettersFailed("file", [1, 2], "disk full", 1.0)
     assert len(say(refused, refused._replace(retry_in=2.0), refused._replace(error="gone"))) == 4
 
 
 def test_repeats_forgets_rather_than_grows(clock: Clock) -> None:
     repeats = Repeats(clock)
-    for key in range(MOST_KEYS * 3):
-        assert repeats.let_through(key) == 0
-    assert len(repeats._seen) <= MOST_KEYS
+    for key in range(MAX_KEYS * 3):
+        assert repeats.allow(key) == 0
+    assert len(repeats._seen) <= MAX_KEYS

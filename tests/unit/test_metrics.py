@@ -135,10 +135,10 @@ def test_time_saved_is_what_the_retry_did_not_wait_behind(metrics: Metrics) -> N
     metrics(events.WorkerStarted(1, 101))
     metrics(events.WorkerStarted(2, 102))
     metrics(events.JobsSettled([succeeded(1.0), succeeded(3.0)]))
-    metrics(events.QueuesSeen({"default": (10, 1), "mail": (500, 0)}))
+    metrics(events.QueueDepths({"default": (10, 1), "mail": (500, 0)}))
     saved = told(metrics, "retry_time_saved_seconds", events.JobsClaimed([lease(retries=1), lease()]))
     assert (saved["count"], saved["sum"]) == (1, 10 * 2.0 / 2)
-    metrics(events.WorkerDied(2, 102, "stopped", "exited", None))
+    metrics(events.WorkerExited(2, 102, "stopped", "exited", None))
     saved = told(metrics, "retry_time_saved_seconds", events.JobsClaimed([lease(retries=1)]))
     assert saved["sum"] == 10.0 + 10 * 2.0 / 1
 
@@ -148,7 +148,7 @@ def test_time_saved_is_nothing_before_anything_is_known(metrics: Metrics) -> Non
 
 
 def test_depths_are_those_last_seen(metrics: Metrics) -> None:
-    depths = told(metrics, "queue_depth", events.QueuesSeen({"a": (3, 1)}), events.QueuesSeen({"b": (7, 0)}))
+    depths = told(metrics, "queue_depth", events.QueueDepths({"a": (3, 1)}), events.QueueDepths({"b": (7, 0)}))
     assert depths == {"b": {"fresh": 7, "retry": 0}}
 
 
@@ -161,17 +161,17 @@ def test_recovered_leases_are_counted_with_what_became_of_them(metrics: Metrics)
 
 def test_stale_outcomes_are_counted(metrics: Metrics) -> None:
     assert told(metrics, "stale_outcomes_total", events.JobsStale([lease(), lease()], "settle")) == 2
-    assert told(metrics, "stale_outcomes_total", events.LettersStale("file", [42], "acceptance")) == 3
+    assert told(metrics, "stale_outcomes_total", events.DeadLettersStale("file", [42], "acceptance")) == 3
 
 
 def test_killed_workers_are_counted_by_cause_and_orderly_ends_are_not(metrics: Metrics) -> None:
-    ends = ["timeout", "timeout", "crash", *events.ORDERLY_ENDS]
-    died = [events.WorkerDied(1, 101, cause, "", None) for cause in ends]
+    ends = ["timeout", "timeout", "crash", *events.NORMAL_EXITS]
+    died = [events.WorkerExited(1, 101, cause, "", None) for cause in ends]
     assert told(metrics, "workers_killed_total", *died) == {"timeout": 2, "crash": 1}
 
 
 def test_letters_are_counted_by_sink(metrics: Metrics) -> None:
-    happened = [events.LettersPublished("file", [1, 2]), events.LettersFailed("mail", [1], "no", 1.0)]
+    happened = [events.DeadLettersPublished("file", [1, 2]), events.DeadLettersFailed("mail", [1], "no", 1.0)]
     assert told(metrics, "dlq_published_total", *happened) == {"file": 2}
     assert told(metrics, "dlq_publish_failures_total") == {"mail": 1}
 
@@ -184,7 +184,7 @@ def test_failed_hooks_and_overflows_are_counted(metrics: Metrics) -> None:
 
 def test_other_events_change_nothing(metrics: Metrics) -> None:
     before = metrics.snapshot()
-    metrics(events.StoreLost("locked"))
+    metrics(events.StoreBecameUnavailable("locked"))
     assert metrics.snapshot() == before
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.dead_letters.sink_runner import PUBLISH_SECONDS, Outlet
+from supervisor.dead_letters.sink_runner import PUBLISH_SECONDS, SinkRunner
 from tests.unit.test_dead_letters import JumpingLoop
 
 FAR = float("inf")
@@ -40,15 +40,15 @@ class SlowCaller:
 
 
 class Taking:
-    def publish(self, letters: Any) -> Iterable[int]:
-        return [letter["id"] for letter in letters]
+    def publish(self, dead_letters: Any) -> Iterable[int]:
+        return [dead_letter["id"] for dead_letter in dead_letters]
 
     def close(self) -> None:
         pass
 
 
 class Raising(Taking):
-    def publish(self, letters: Any) -> Iterable[int]:
+    def publish(self, dead_letters: Any) -> Iterable[int]:
         raise OSError("connection timed out")
 
 
@@ -59,8 +59,8 @@ def play() -> Any:
     loop.close()
 
 
-def outlet(loop: JumpingLoop, seconds: float, sink: Any) -> Outlet:
-    return Outlet("slow", sink, lambda _: SlowCaller(loop, seconds))
+def runner(loop: JumpingLoop, seconds: float, sink: Any) -> SinkRunner:
+    return SinkRunner("slow", sink, lambda _: SlowCaller(loop, seconds))
 
 
 async def begun(work: Coroutine[Any, Any, frozenset[int]]) -> asyncio.Task[frozenset[int]]:
@@ -73,7 +73,7 @@ def test_a_sink_that_raises_when_nobody_waits_for_it_any_more_is_no_fault_of_the
     async def scene(loop: JumpingLoop) -> None:
         faults: list[Any] = []
         loop.set_exception_handler(lambda _, context: faults.append(context["message"]))
-        slow = outlet(loop, PUBLISH_SECONDS + 5.0, Raising())
+        slow = runner(loop, PUBLISH_SECONDS + 5.0, Raising())
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 await slow.publish([{"id": 1}], FAR)
@@ -87,7 +87,7 @@ def test_a_sink_that_raises_when_nobody_waits_for_it_any_more_is_no_fault_of_the
 
 def test_each_publish_that_waited_for_an_earlier_one_has_its_own_answer(play: Any) -> None:
     async def scene(loop: JumpingLoop) -> None:
-        slow = outlet(loop, 0.3, Taking())
+        slow = runner(loop, 0.3, Taking())
         publishes = [await begun(slow.publish([{"id": id}], FAR)) for id in (1, 2, 3)]
         assert await asyncio.gather(*publishes) == [{1}, {2}, {3}]
 

@@ -17,7 +17,7 @@ def plugin() -> Iterator[ModuleType]:
     forget(PLUGIN.parent)
 
 
-def letter(id: int, *errors: dict[str, Any]) -> dict[str, Any]:
+def dead_letter(id: int, *errors: dict[str, Any]) -> dict[str, Any]:
     return {"id": id, "handler": "thumb", "errors": list(errors)}
 
 
@@ -27,7 +27,7 @@ def test_each_letter_is_one_error_line_about_its_last_failure(
     sink = plugin.supervisor_sinks()["log-alert"]()
     first = {"cause": "timeout", "type": "", "message": ""}
     last = {"cause": "exception", "type": "ValueError", "message": "bad picture"}
-    assert list(sink.publish([letter(7, first, last), letter(8, first), letter(9)])) == [7, 8, 9]
+    assert list(sink.publish([dead_letter(7, first, last), dead_letter(8, first), dead_letter(9)])) == [7, 8, 9]
     sink.close()
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (logging.ERROR, "dead letter job=7 handler=thumb cause=exception: ValueError: bad picture"),

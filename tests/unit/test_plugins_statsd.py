@@ -71,10 +71,10 @@ def test_a_batch_becomes_counters_timers_and_gauges(plugin: ModuleType, server: 
             settled(0.0125, None),
             events.JobsSettled([retried]),
             events.LeasesRecovered([retried]),
-            events.LettersPublished("dead.letters", [1, 2]),
-            events.WorkerDied(2, 102, "timeout", "killed", 42),
-            events.QueuesSeen({"mail": (3, 1)}),
-            events.StoreLost("not counted"),
+            events.DeadLettersPublished("dead.letters", [1, 2]),
+            events.WorkerExited(2, 102, "timeout", "killed", 42),
+            events.QueueDepths({"mail": (3, 1)}),
+            events.StoreBecameUnavailable("not counted"),
         ]
     )
     assert sorted(server.lines()) == [
@@ -92,13 +92,13 @@ def test_a_batch_becomes_counters_timers_and_gauges(plugin: ModuleType, server: 
 
 def test_workers_are_remembered_between_batches(plugin: ModuleType, server: Server) -> None:
     plugin.supervisor_events([events.WorkerStarted(1, 101)])
-    plugin.supervisor_events([events.StoreBack(1.0)])
+    plugin.supervisor_events([events.StoreAvailableAgain(1.0)])
     assert server.lines(batches=2) == ["supervisor.workers:1|g"] * 2
 
 
 def test_a_queue_that_is_left_out_has_none(plugin: ModuleType, server: Server) -> None:
     def sent(*seen: dict[str, tuple[int, int]]) -> list[str]:
-        plugin.supervisor_events([events.QueuesSeen(waiting) for waiting in seen])
+        plugin.supervisor_events([events.QueueDepths(waiting) for waiting in seen])
         return sorted(line for line in server.lines() if "queue" in line)
 
     none = ["supervisor.queue.mail.fresh:0|g", "supervisor.queue.mail.retry:0|g"]

@@ -9,11 +9,11 @@ import pytest
 
 SIGNALLED_AT_BIRTH = """
 import os, signal, threading
-from supervisor.workers.child.process_state import let_forks_obey, quiet_signals
+from supervisor.workers.child.process_state import obey_signals_in_forks, quiet_signals
 
 quiet_signals()
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.{name}))
-let_forks_obey()
+obey_signals_in_forks()
 
 def fork():
     pid = os.fork()
@@ -38,7 +38,7 @@ def test_a_fork_obeys_a_signal_that_comes_before_it_can_have_dispositions_of_its
 
 NESTED = """
 import os, signal
-from supervisor.workers.child.process_state import let_forks_obey, quiet_signals
+from supervisor.workers.child.process_state import obey_signals_in_forks, quiet_signals
 
 def fork_within():
     global within
@@ -52,7 +52,7 @@ def fork_within():
 within = False
 quiet_signals()
 os.register_at_fork(before=fork_within)
-let_forks_obey()
+obey_signals_in_forks()
 pid = os.fork()
 blocked = [*signal.pthread_sigmask(signal.SIG_BLOCK, ())]
 if pid == 0:
@@ -65,7 +65,7 @@ import os, signal
 from supervisor.workers.child import process_state as restore
 
 restore.quiet_signals()
-restore.let_forks_obey()
+restore.obey_signals_in_forks()
 mask = restore.pthread_sigmask
 
 def blocked_and_raised(how, numbers):

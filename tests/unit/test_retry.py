@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome, Policy
-from supervisor.retry import RetryBudget, ceiling, decide, jittered, lapse, unknown_handler
+from supervisor.retry import RetryBudget, ceiling, decide, expired_lease_outcome, jittered, unknown_handler
 
 BACKOFFS = st.builds(
     Backoff,
@@ -72,40 +72,45 @@ def test_adaptive_stretches_by_the_ready_jobs_below_the_same_cap() -> None:
 
 
 def test_a_failure_is_retried_after_its_delay() -> None:
-    decided = decide(failed(), half, letters=True)
-    assert (decided.state, decided.delay, decided.counted, decided.letter) == (JobState.SCHEDULED, 0.25, True, False)
+    decided = decide(failed(), half, dead_letters=True)
+    assert (decided.state, decided.delay, decided.counted, decided.dead_letter) == (
+        JobState.SCHEDULED,
+        0.25,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
     "cause", [Cause.EXCEPTION, Cause.TIMEOUT, Cause.CRASH, Cause.HEARTBEAT_LOST, Cause.LEASE_EXPIRED]
 )
 def test_every_cause_ends_after_max_retries(cause: Cause) -> None:
-    assert decide(failed(cause, retries=2), half, letters=True).state is JobState.SCHEDULED
-    exhausted = decide(failed(cause, retries=3), half, letters=True)
-    assert (exhausted.state, exhausted.letter, exhausted.counted) == (JobState.FAILED, True, False)
+    assert decide(failed(cause, retries=2), half, dead_letters=True).state is JobState.SCHEDULED
+    exhausted = decide(failed(cause, retries=3), half, dead_letters=True)
+    assert (exhausted.state, exhausted.dead_letter, exhausted.counted) == (JobState.FAILED, True, False)
 
 
 def test_no_retries_means_one_shot() -> None:
-    assert decide(failed(policy=Policy(max_retries=0)), half, letters=False).state is JobState.FAILED
+    assert decide(failed(policy=Policy(max_retries=0)), half, dead_letters=False).state is JobState.FAILED
 
 
 @pytest.mark.parametrize("outcome", [failed(Cause.REJECTED), failed(Cause.REFUSED), failed(retryable=False)])
 def test_what_no_attempt_can_mend_goes_straight_to_the_dead_letters(outcome: Outcome) -> None:
-    decided = decide(outcome, never, letters=True)
-    assert (decided.state, decided.letter) == (JobState.FAILED, True)
+    decided = decide(outcome, never, dead_letters=True)
+    assert (decided.state, decided.dead_letter) == (JobState.FAILED, True)
 
 
 def test_without_sinks_there_is_no_letter() -> None:
-    assert not decide(failed(Cause.REJECTED), never, letters=False).letter
+    assert not decide(failed(Cause.REJECTED), never, dead_letters=False).dead_letter
 
 
 def test_a_handler_may_name_its_own_delay() -> None:
-    assert decide(failed(retry_after=90.0), never, letters=True).delay == 90.0
+    assert decide(failed(retry_after=90.0), never, dead_letters=True).delay == 90.0
 
 
 def test_past_the_budget_the_delay_is_the_cap() -> None:
-    assert decide(failed(), never, letters=True, within_budget=lambda: False).delay == 30.0
-    assert decide(failed(retry_after=90.0), never, letters=True, within_budget=lambda: False).delay == 90.0
+    assert decide(failed(), never, dead_letters=True, within_budget=lambda: False).delay == 30.0
+    assert decide(failed(retry_after=90.0), never, dead_letters=True, within_budget=lambda: False).delay == 90.0
 
 
 def test_the_budget_clears_as_its_window_moves() -> None:
@@ -114,21 +119,21 @@ def test_the_budget_clears_as_its_window_moves() -> None:
 
 
 def test_a_decided_outcome_passes_through_untouched() -> None:
-    decided = decide(failed(), half, letters=True)
-    assert decide(decided, never, letters=False) is decided
+    decided = decide(failed(), half, dead_letters=True)
+    assert decide(decided, never, dead_letters=False) is decided
 
 
 def test_a_release_counts_nothing() -> None:
-    now = decide(Outcome(lease(), Kind.RELEASED), never, letters=True)
-    later = decide(Outcome(lease(), Kind.RELEASED, delay=5), never, letters=True)
+    now = decide(Outcome(lease(), Kind.RELEASED), never, dead_letters=True)
+    later = decide(Outcome(lease(), Kind.RELEASED, delay=5), never, dead_letters=True)
     assert (now.state, now.counted) == (JobState.READY, False)
     assert (later.state, later.counted) == (JobState.SCHEDULED, False)
 
 
 @given(st.integers(0, 10), st.booleans())
-def test_a_lapse_counts_if_started_or_the_third_in_a_row(lapses: int, started: bool) -> None:
-    outcome = lapse(lease(), started=started, lapses=lapses, deadline=7, message="gone")
-    counts = started or lapses >= 2
+def test_a_lapse_counts_if_started_or_the_third_in_a_row(expired_count: int, started: bool) -> None:
+    outcome = expired_lease_outcome(lease(), started=started, expired_count=expired_count, deadline=7, message="gone")
+    counts = started or expired_count >= 2
     assert (outcome.kind is Kind.FAILED) == counts
     assert outcome.seen == 7
 
@@ -139,8 +144,8 @@ def test_a_job_of_an_unknown_handler_is_looked_at_once_a_second_at_most() -> Non
 
 
 def test_an_unknown_handler_is_released_until_its_grace_is_over() -> None:
-    released = decide(unknown_handler(lease(), unknown_for=3599, grace=3600), never, letters=True)
+    released = decide(unknown_handler(lease(), unknown_for=3599, grace=3600), never, dead_letters=True)
     assert (released.state, released.delay, released.counted) == (JobState.SCHEDULED, 30, False)
-    dead = decide(unknown_handler(lease(), unknown_for=3600, grace=3600), never, letters=True)
-    assert (dead.state, dead.letter) == (JobState.FAILED, True)
+    dead = decide(unknown_handler(lease(), unknown_for=3600, grace=3600), never, dead_letters=True)
+    assert (dead.state, dead.dead_letter) == (JobState.FAILED, True)
     assert dead.failure is not None and dead.failure.cause is Cause.UNKNOWN_HANDLER

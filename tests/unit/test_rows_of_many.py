@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.client.validation import Checks, InvalidJob, row_of, rows_of
+from supervisor.client.validation import Checks, InvalidJob, batch_of, enqueue_row
 from supervisor.jobs import NewJob
-from supervisor.stores.enqueue_batch import Rows
+from supervisor.stores.enqueue_batch import EnqueueBatch
 
 
 def queue_for(handler: str) -> str:
@@ -30,8 +30,8 @@ MIXED: list[Any] = [
 
 
 def test_they_are_as_each_alone() -> None:
-    alone = [row_of(job, limit=100, queue_for=queue_for) for job in MIXED]
-    assert list(rows_of(MIXED, limit=100, queue_for=queue_for)) == alone
+    alone = [enqueue_row(job, limit=100, queue_for=queue_for) for job in MIXED]
+    assert list(batch_of(MIXED, limit=100, queue_for=queue_for)) == alone
 
 
 WRONG: list[Any] = [
@@ -43,9 +43,9 @@ WRONG: list[Any] = [
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_wrong_is_refused_behind_others_of_its_handler(wrong: Any) -> None:
     with pytest.raises(InvalidJob) as alone:
-        row_of(wrong, limit=100, queue_for=queue_for)
+        enqueue_row(wrong, limit=100, queue_for=queue_for)
     with pytest.raises(InvalidJob, match=re.escape(f"jobs[2]: {alone.value}")):
-        rows_of([("a", 1), ("a", 2), wrong], limit=100, queue_for=queue_for)
+        batch_of([("a", 1), ("a", 2), wrong], limit=100, queue_for=queue_for)
 
 
 def test_rows_are_as_they_were_if_a_job_is_refused() -> None:
@@ -54,7 +54,7 @@ def test_rows_are_as_they_were_if_a_job_is_refused() -> None:
         checks.add(("a", 1))
         with pytest.raises(InvalidJob):
             checks.add(wrong)
-    assert list(checks.rows) == [row_of(("a", 1), limit=100, queue_for=queue_for)] * len(WRONG)
+    assert list(checks.rows) == [enqueue_row(("a", 1), limit=100, queue_for=queue_for)] * len(WRONG)
     assert len(checks.rows.places) == len(WRONG)
 
 
@@ -69,18 +69,20 @@ def job(number: int) -> Any:
 
 
 def test_jobs_that_are_alike_are_kept_once_but_for_their_payloads() -> None:
-    rows = rows_of(map(job, range(80)), limit=100, queue_for=queue_for)
+    rows = batch_of(map(job, range(80)), limit=100, queue_for=queue_for)
     assert (len(rows.kinds), rows.payloads) == (6, [str(number) for number in range(80)])
-    again = Rows.of(list(rows))
-    assert list(again) == list(rows) == [row_of(job(number), limit=100, queue_for=queue_for) for number in range(80)]
+    again = EnqueueBatch.of(list(rows))
+    assert (
+        list(again) == list(rows) == [enqueue_row(job(number), limit=100, queue_for=queue_for) for number in range(80)]
+    )
     assert len(again.kinds) == 8
 
 
 def test_a_part_of_many_is_as_that_part_of_a_list() -> None:
-    rows = rows_of(map(job, range(80)), limit=100, queue_for=queue_for)
+    rows = batch_of(map(job, range(80)), limit=100, queue_for=queue_for)
     assert list(rows[15:42]) == list(rows)[15:42]
     assert (rows[-1], len(rows[70:90])) == (list(rows)[-1], 10)
-    assert Rows.of(rows) is rows
+    assert EnqueueBatch.of(rows) is rows
 
 
 class Handlers(str, Enum):  # noqa: UP042 (a StrEnum's text is its value anyway)
@@ -94,6 +96,6 @@ class Ranks(int, Enum):
 def test_members_of_an_enum_are_what_they_stand_for() -> None:
     """A store that writes a number as text would write the member's name."""
     job = NewJob(Handlers.MAIL, queue=Handlers.MAIL, priority=Ranks.HIGH, max_retries=Ranks.HIGH)
-    row = row_of(job, limit=100, queue_for=queue_for)
-    assert row == row_of(NewJob("mail", queue="mail", priority=7, max_retries=7), limit=100, queue_for=queue_for)
+    row = enqueue_row(job, limit=100, queue_for=queue_for)
+    assert row == enqueue_row(NewJob("mail", queue="mail", priority=7, max_retries=7), limit=100, queue_for=queue_for)
     assert {type(value) for value in row[:1] + row[2:4]} == {str, int} and type(row.max_retries) is int

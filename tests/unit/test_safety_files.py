@@ -11,8 +11,8 @@ import pytest
 from supervisor.config.file_permissions import open_to_others
 from supervisor.dead_letters.file_sink import FileSink
 from supervisor.stores.protocol import StoreError
-from supervisor.stores.sqlite.notifier import Bells
-from supervisor.stores.sqlite.write_lock import Turnstile
+from supervisor.stores.sqlite.notifier import Notifier
+from supervisor.stores.sqlite.write_lock import FairWriteLock
 
 ALICE = 65_432  # nobody's number
 
@@ -77,7 +77,7 @@ def test_bells_hang_in_no_folder_of_somebody_else(tmp_path: Path, owned_by_alice
         case "a file":
             folder.touch()
     with pytest.raises(StoreError, match=r"jobs\.db\.bells: expected a folder of this user's"):
-        Bells(folder).join("one")
+        Notifier(folder).join("one")
     assert list((tmp_path / "hers").iterdir()) == []
 
 
@@ -86,10 +86,10 @@ def test_locks_follow_no_links(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "gone.lock").symlink_to(target)
     target.touch()
-    assert not Bells(folder).is_gone("gone"), "a lock that can be taken says that its owner is dead"
+    assert not Notifier(folder).is_gone("gone"), "a lock that can be taken says that its owner is dead"
     target.unlink()
     (tmp_path / "jobs.db-gate").symlink_to(target)
-    turnstile = Turnstile(tmp_path / "jobs.db", 1.0)
+    turnstile = FairWriteLock(tmp_path / "jobs.db", 1.0)
     with turnstile:
         pass
     turnstile.close()

@@ -185,8 +185,8 @@ def test_many_faults_are_told_in_few_lines(disk: Disk) -> None:
     for number in range(30):
         disk.modes[disk.write(f"plugins/p{number:02}.py")] = 0o666
     faults = disk.plugins()
-    assert len(faults) == trust.MOST_TOLD + 1
-    assert faults[-1] == f"plugins: ... and {30 - trust.MOST_TOLD} more"
+    assert len(faults) == trust.MAX_REPORTED + 1
+    assert faults[-1] == f"plugins: ... and {30 - trust.MAX_REPORTED} more"
 
 
 def test_the_ways_out(disk: Disk) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from supervisor.dead_letters.publisher import DeadLetters
-from supervisor.dead_letters.sink_runner import PUBLISH_SECONDS, REST_MOST, Outlet
-from supervisor.events import LettersFailed
+from supervisor.dead_letters.publisher import DeadLetterPublisher
+from supervisor.dead_letters.sink_runner import MAX_PAUSE, PUBLISH_SECONDS, SinkRunner
+from supervisor.events import DeadLettersFailed
 from tests.unit.test_dead_letters import Here, play  # noqa: F401
 from tests.unit.test_outlet import SlowCaller
 
@@ -23,8 +23,8 @@ class Counting:
         self.calls: list[list[int]] = []
         self.taken: list[int] = []
 
-    def publish(self, letters: Any) -> Any:
-        ids = [letter["id"] for letter in letters]
+    def publish(self, dead_letters: Any) -> Any:
+        ids = [dead_letter["id"] for dead_letter in dead_letters]
         self.calls.append(ids)
         if self.down or self.bad.intersection(ids):
             raise OSError("413 too large")
@@ -35,27 +35,27 @@ class Counting:
         pass
 
 
-def publish(here: Here, *sinks: tuple[Counting, float]) -> DeadLetters:
+def publish(here: Here, *sinks: tuple[Counting, float]) -> DeadLetterPublisher:
     """Each sink with the seconds that a call of it takes."""
     return here.publish(
         *(
-            Outlet(f"sink {number}", sink, lambda _, seconds=seconds: SlowCaller(here.loop, seconds))  # type: ignore[misc]
+            SinkRunner(f"sink {number}", sink, lambda _, seconds=seconds: SlowCaller(here.loop, seconds))  # type: ignore[misc]
             for number, (sink, seconds) in enumerate(sinks)
         )
     )
 
 
-def failed(here: Here) -> list[LettersFailed]:
-    return [event for event in here.events if isinstance(event, LettersFailed)]
+def failed(here: Here) -> list[DeadLettersFailed]:
+    return [event for event in here.events if isinstance(event, DeadLettersFailed)]
 
 
 def test_letters_that_wait_for_a_slow_sink_have_not_failed(play: Any) -> None:  # noqa: F811
     async def scene(here: Here) -> None:
         ids = here.die(500)
         slow = Counting()
-        letters = publish(here, (slow, SLOW))
-        while not letters.quiet:
-            assert letters.failing == {}
+        dead_letters = publish(here, (slow, SLOW))
+        while not dead_letters.quiet:
+            assert dead_letters.failing == {}
             await asyncio.sleep(1.0)
         assert sorted(slow.taken) == ids
         assert (len(slow.calls), failed(here)) == (5, [])
@@ -67,12 +67,12 @@ def test_a_slow_sink_beside_a_quick_one_has_not_failed_and_is_never_left_idle_fo
     async def scene(here: Here) -> None:
         ids = here.die(500)
         slow, quick = Counting(), Counting()
-        letters = publish(here, (slow, SLOW), (quick, 0.0))
+        dead_letters = publish(here, (slow, SLOW), (quick, 0.0))
         began = here.loop.time()
         await asyncio.sleep(SLOW)
         assert sorted(quick.taken) == ids
-        while not letters.quiet:
-            assert letters.failing == {}
+        while not dead_letters.quiet:
+            assert dead_letters.failing == {}
             await asyncio.sleep(1.0)
         assert sorted(slow.taken) == ids
         assert failed(here) == []
@@ -84,10 +84,10 @@ def test_a_slow_sink_beside_a_quick_one_has_not_failed_and_is_never_left_idle_fo
 def test_a_sink_that_hangs_is_told_to_fail_and_what_waits_for_it_with_it(play: Any) -> None:  # noqa: F811
     async def scene(here: Here) -> None:
         here.die(200)
-        letters = publish(here, (Counting(), 10 * PUBLISH_SECONDS), (Counting(), 0.0))
-        await asyncio.sleep(PUBLISH_SECONDS + 2 * REST_MOST)
-        assert "TimeoutError" in letters.failing["sink 0"]
-        assert "sink 1" not in letters.failing
+        dead_letters = publish(here, (Counting(), 10 * PUBLISH_SECONDS), (Counting(), 0.0))
+        await asyncio.sleep(PUBLISH_SECONDS + 2 * MAX_PAUSE)
+        assert "TimeoutError" in dead_letters.failing["sink 0"]
+        assert "sink 1" not in dead_letters.failing
 
     play(scene)
 
@@ -97,17 +97,17 @@ def test_one_letter_that_makes_a_sink_raise_holds_back_no_other(play: Any) -> No
         ids = here.die(20)
         strict = Counting()
         strict.bad = {ids[10]}
-        letters = publish(here, (strict, 0.0))
+        dead_letters = publish(here, (strict, 0.0))
         await asyncio.sleep(0.5)
-        assert [id for id in ids if here.letter(id) == "pending"] == [ids[10]]
+        assert [id for id in ids if here.dead_letter(id) == "pending"] == [ids[10]]
         assert [event.ids for event in failed(here)] == [[ids[10]]]
-        assert letters.failing == {"sink 0": "OSError: 413 too large"}
+        assert dead_letters.failing == {"sink 0": "OSError: 413 too large"}
         await asyncio.sleep(3600.0)
         assert strict.calls.count([ids[10]]) < 80
         (late,) = here.die()
-        letters.look()
-        await asyncio.sleep(REST_MOST)
-        assert here.letter(late) == "delivered"
+        dead_letters.look()
+        await asyncio.sleep(MAX_PAUSE)
+        assert here.dead_letter(late) == "delivered"
 
     play(scene)
 
@@ -117,13 +117,13 @@ def test_a_sink_that_is_down_is_called_now_and_then_however_many_letters_wait(pl
         ids = here.die(2000)
         down = Counting()
         down.down = True
-        letters = publish(here, (down, 0.0))
+        dead_letters = publish(here, (down, 0.0))
         await asyncio.sleep(600.0)
-        assert "OSError" in letters.failing["sink 0"]
-        assert len(down.calls) <= 3 * (600.0 / REST_MOST + 5)
+        assert "OSError" in dead_letters.failing["sink 0"]
+        assert len(down.calls) <= 3 * (600.0 / MAX_PAUSE + 5)
         down.down = False
         await asyncio.sleep(90.0)
         assert sorted(down.taken) == ids
-        assert letters.failing == {}
+        assert dead_letters.failing == {}
 
     play(scene)

@@ -22,7 +22,7 @@ def sink(tmp_path: Path) -> Any:
     sink.close()
 
 
-def letter(id: int, **more: Any) -> dict[str, Any]:
+def dead_letter(id: int, **more: Any) -> dict[str, Any]:
     return {"id": id, "handler": "thumb", **more}
 
 
@@ -48,7 +48,7 @@ def test_is_registered_as_a_plugin_registers_its_sinks() -> None:
 
 
 def test_letters_are_lines_of_json_for_the_owner_only(sink: FileSink) -> None:
-    assert sink.publish([letter(1, payload={"a": "ü\n"}), letter(2)]) == [1, 2]
+    assert sink.publish([dead_letter(1, payload={"a": "ü\n"}), dead_letter(2)]) == [1, 2]
     assert [orjson.loads(line) for line in sink.path.read_bytes().splitlines()] == [
         {"id": 1, "handler": "thumb", "payload": {"a": "ü\n"}},
         {"id": 2, "handler": "thumb"},
@@ -57,10 +57,10 @@ def test_letters_are_lines_of_json_for_the_owner_only(sink: FileSink) -> None:
 
 
 def test_appends_to_what_is_there(sink: FileSink) -> None:
-    sink.publish([letter(1)])
-    sink.publish([letter(2)])
+    sink.publish([dead_letter(1)])
+    sink.publish([dead_letter(2)])
     again = FileSink(str(sink.path))
-    again.publish([letter(3)])
+    again.publish([dead_letter(3)])
     again.close()
     assert ids(sink.path) == [1, 2, 3]
 
@@ -86,28 +86,28 @@ def test_a_path_that_can_not_be_a_file_is_refused_at_once(
 def test_a_fifo_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="not a regular file"):
-        FileSink(str(tmp_path / "fifo")).publish([letter(1)])
+        FileSink(str(tmp_path / "fifo")).publish([dead_letter(1)])
 
 
 def test_a_moved_file_is_left_alone_and_a_new_one_begun(sink: FileSink, tmp_path: Path) -> None:
-    sink.publish([letter(1)])
+    sink.publish([dead_letter(1)])
     sink.path.rename(tmp_path / "dead.jsonl.1")
-    sink.publish([letter(2)])
+    sink.publish([dead_letter(2)])
     assert ids(tmp_path / "dead.jsonl.1") == [1]
     assert ids(sink.path) == [2]
 
 
 def test_a_deleted_file_is_begun_again(sink: FileSink) -> None:
-    sink.publish([letter(1)])
+    sink.publish([dead_letter(1)])
     sink.path.unlink()
-    sink.publish([letter(2)])
+    sink.publish([dead_letter(2)])
     assert ids(sink.path) == [2]
 
 
 def test_a_file_moved_while_the_lock_was_waited_for_gets_nothing(
     sink: FileSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink.publish([letter(1)])
+    sink.publish([dead_letter(1)])
     real = fcntl.flock
 
     def rotate_then_lock(fd: int, how: int) -> None:
@@ -116,15 +116,15 @@ def test_a_file_moved_while_the_lock_was_waited_for_gets_nothing(
         real(fd, how)
 
     monkeypatch.setattr(module.fcntl, "flock", rotate_then_lock)
-    sink.publish([letter(2)])
+    sink.publish([dead_letter(2)])
     assert ids(tmp_path / "rotated") == [1]
     assert ids(sink.path) == [2]
 
 
 def test_a_torn_tail_does_not_swallow_the_next_letter(sink: FileSink) -> None:
     sink.path.write_bytes(b'{"id":1}\n{"id":2,"han')
-    sink.publish([letter(3)])
-    sink.publish([letter(4)])
+    sink.publish([dead_letter(3)])
+    sink.publish([dead_letter(4)])
     torn = sink.path.read_bytes().splitlines()
     assert torn[1] == b'{"id":2,"han'
     assert [orjson.loads(line)["id"] for line in torn[2:]] == [3, 4]
@@ -145,21 +145,21 @@ def test_a_full_disk_leaves_no_half_line(sink: FileSink, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(module.os, "write", write)
         with pytest.raises(OSError, match="No space left"):
-            sink.publish([letter(2)])
+            sink.publish([dead_letter(2)])
     assert written == [5]
     assert sink.path.read_bytes() == before
-    sink.publish([letter(3)])
+    sink.publish([dead_letter(3)])
     assert sink.path.read_bytes().splitlines()[-1] == b'{"id":3,"handler":"thumb"}'
 
 
 def test_letters_that_could_not_be_synced_are_not_accepted_and_come_once(
     sink: FileSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink.publish([letter(1)])
+    sink.publish([dead_letter(1)])
     monkeypatch.setattr(module.os, "fsync", failing_once(os.fsync, OSError(errno.EIO, "Input/output error")))
     with pytest.raises(OSError, match="Input/output"):
-        sink.publish([letter(2)])
-    sink.publish([letter(2)])
+        sink.publish([dead_letter(2)])
+    sink.publish([dead_letter(2)])
     assert ids(sink.path) == [1, 2]
 
 
@@ -174,21 +174,21 @@ def test_the_file_and_its_folder_are_synced_before_ids_are_given(
         real(fd)
 
     monkeypatch.setattr(module.os, "fsync", fsync)
-    sink.publish([letter(1)])
+    sink.publish([dead_letter(1)])
     assert synced == ["folder", f"file of {sink.path.stat().st_size}"]
-    sink.publish([letter(2)])
+    sink.publish([dead_letter(2)])
     assert synced[2:] == [f"file of {sink.path.stat().st_size}"]
 
 
 def test_a_letter_that_is_not_json_does_not_hold_the_others_up(sink: FileSink) -> None:
-    assert sink.publish([letter(1), letter(2, payload={1, 2}), letter(3)]) == [1, 3]
+    assert sink.publish([dead_letter(1), dead_letter(2, payload={1, 2}), dead_letter(3)]) == [1, 3]
     assert ids(sink.path) == [1, 3]
     with pytest.raises(TypeError, match="not JSON serializable"):
-        sink.publish([letter(2, payload={1, 2})])
+        sink.publish([dead_letter(2, payload={1, 2})])
 
 
 def test_waits_for_another_writer_of_the_same_file(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink.publish([letter(1)])
+    sink.publish([dead_letter(1)])
     other = os.open(sink.path, os.O_WRONLY | os.O_APPEND)
     fcntl.flock(other, fcntl.LOCK_EX)
     os.write(other, b'{"id":2,')
@@ -203,7 +203,7 @@ def test_waits_for_another_writer_of_the_same_file(sink: FileSink, monkeypatch: 
         real(fd, how)
 
     monkeypatch.setattr(module.fcntl, "flock", flock)
-    publishing = threading.Thread(target=sink.publish, args=([letter(3)],))
+    publishing = threading.Thread(target=sink.publish, args=([dead_letter(3)],))
     publishing.start()
     assert waits.wait(10)
     os.write(other, b'"handler":"thumb"}\n')
@@ -219,16 +219,16 @@ def test_the_lock_is_given_back_after_success_and_failure(sink: FileSink, monkey
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(fd)
 
-    sink.publish([letter(1)])
+    sink.publish([dead_letter(1)])
     lock_is_free()
     monkeypatch.setattr(module.os, "write", failing_once(os.write, OSError(errno.ENOSPC, "full")))
     with pytest.raises(OSError, match="full"):
-        sink.publish([letter(2)])
+        sink.publish([dead_letter(2)])
     lock_is_free()
 
 
 def test_close_may_be_called_before_anything_and_twice(sink: FileSink) -> None:
     sink.close()
-    sink.publish([letter(1)])
+    sink.publish([dead_letter(1)])
     sink.close()
     sink.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.config.settings import Settings
-from supervisor.engine.plugin_changes import tell_plugins
+from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.events import Bus, ConfigRefused, Event, PluginWarning
 from supervisor.handlers import HandlerInfo
 from supervisor.plugins.manager import SourceReport
@@ -17,7 +17,7 @@ from supervisor.runtime import supervisor as supervisor_module
 from supervisor.runtime.signals import StopRequest
 from supervisor.runtime.supervisor import ExitCode, Supervisor
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import StoreAway
+from supervisor.stores.protocol import StoreUnavailable
 
 
 class Pruning:
@@ -36,7 +36,7 @@ class AwayAtFirst(MemoryStore):
     def join(self, owner: str, host: str, pid: int) -> None:
         self.tries += 1
         if self.tries == 1:
-            raise StoreAway
+            raise StoreUnavailable
         super().join(owner, host, pid)
 
 
@@ -78,7 +78,7 @@ def test_a_second_signal_cuts_short_what_the_end_waits_for(monkeypatch: pytest.M
         supervisor = Supervisor(Settings())
         supervisor._stop = StopRequest()
         never = asyncio.get_running_loop().create_future()
-        waiting = asyncio.ensure_future(supervisor._patiently(never, 3600.0))
+        waiting = asyncio.ensure_future(supervisor._wait_for(never, 3600.0))
         await asyncio.sleep(0)
         supervisor._stop.forced.set()
         assert await waiting is False
@@ -91,7 +91,7 @@ def test_a_handler_whose_heartbeat_contradicts_itself_is_warned_of() -> None:
     bus, told = Bus(), []
     bus.subscribe(told.append)
     infos = (HandlerInfo("mail", {"heartbeat_timeout": "600ms"}, "a.py", 3), HandlerInfo("other", {}, "a.py", 5))
-    tell_plugins(bus, [SourceReport("a.py", infos)], Settings())
+    emit_plugin_events(bus, [SourceReport("a.py", infos)], Settings())
     assert [event for event in told if isinstance(event, PluginWarning)] == [
         PluginWarning("a.py", "handler 'mail': heartbeat_timeout: expected at least twice its heartbeat, got 600ms")
     ]
@@ -115,7 +115,7 @@ def test_a_second_signal_cuts_short_the_wait_for_the_workers_of_an_old_nursery(m
 def test_the_horizon_is_by_the_stores_clock_at_the_first_try_to_join() -> None:
     supervisor = Supervisor(Settings(), drain=True, horizon=10.0)
     store = supervisor._store = AwayAtFirst(clock=lambda: 1000.0 + 500.0 * store.tries)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         supervisor._join_now()
     supervisor._join_now()
     assert supervisor._latest == 1010.0
@@ -158,7 +158,7 @@ def test_a_join_that_fails_after_the_end_was_asked_for_is_no_fault() -> None:
     def join() -> int | None:
         begun.set()
         cancelled.wait(30)
-        raise StoreAway("nobody there")
+        raise StoreUnavailable("nobody there")
 
     async def scene() -> None:
         supervisor = Supervisor(Settings())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from supervisor.runtime.periodic_timer import tick_every
+from supervisor.runtime.periodic_timer import run_every
 from tests.unit.test_dead_letters import JumpingLoop
 
 
@@ -22,7 +22,7 @@ def ticks_within(seconds: float, taken: Callable[[int], float]) -> list[float]:
 
     async def tick_for_a_while() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(tick_every(1.0, act), seconds)
+            await asyncio.wait_for(run_every(1.0, act), seconds)
 
     try:
         loop.run_until_complete(tick_for_a_while())

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.engine.fairness import Credit, Lane, plan_takes, share_out
+from supervisor.engine.fairness import QueueBuffer, TokenBucket, plan_takes, share_out
 from supervisor.jobs import Lease, Policy, Tier
-from supervisor.stores.protocol import Take, Waiting
+from supervisor.stores.protocol import ClaimRequest, Waiting
 
 RATIOS = st.fractions(Fraction(1, 50), 1, max_denominator=50)
 
@@ -19,11 +19,11 @@ def job(id: int, tier: Tier = Tier.FRESH, priority: int = 0) -> Lease:
     return Lease(id, 1, f"job{id}", "default", "null", None, int(tier), priority, tier, 0, 0, Policy())
 
 
-def lane(ratio: Fraction = Fraction(1, 5), burst: int = 16) -> Lane:
-    return Lane(Credit(ratio, burst), urgent_from=100)
+def buffer(ratio: Fraction = Fraction(1, 5), burst: int = 16) -> QueueBuffer:
+    return QueueBuffer(TokenBucket(ratio, burst), urgent_from=100)
 
 
-def order(waiting: Lane) -> list[Lease]:
+def order(waiting: QueueBuffer) -> list[Lease]:
     taken = []
     while (lease := next(waiting.in_turn(), None)) is not None:
         taken.append(lease)
@@ -31,7 +31,7 @@ def order(waiting: Lane) -> list[Lease]:
 
 
 def test_two_due_retries_go_before_three_waiting_jobs() -> None:
-    waiting = lane()
+    waiting = buffer()
     names = {1: "A1", 2: "C5", 3: "A2", 4: "A3", 5: "B1"}
     waiting.add([job(3), job(4), job(5)])
     waiting.add([job(1, Tier.RETRY), job(2, Tier.RETRY)])
@@ -39,14 +39,14 @@ def test_two_due_retries_go_before_three_waiting_jobs() -> None:
 
 
 def test_urgent_jobs_go_ahead_of_retries() -> None:
-    waiting = lane()
+    waiting = buffer()
     waiting.add([job(1, Tier.RETRY), job(2, priority=100), job(3)])
     assert [lease.id for lease in order(waiting)] == [2, 1, 3]
 
 
 @given(RATIOS, st.integers(1, 30), st.integers(0, 200))
 def test_a_lone_retry_is_next_whatever_went_before(ratio: Fraction, burst: int, before: int) -> None:
-    waiting = lane(ratio, burst)
+    waiting = buffer(ratio, burst)
     waiting.add(job(i) for i in range(before + 50))
     for _ in range(before):
         next(waiting.in_turn(), None)
@@ -59,7 +59,7 @@ def test_a_lone_retry_is_next_whatever_went_before(ratio: Fraction, burst: int, 
 def test_of_any_window_retries_have_at_most_their_ratio_plus_the_burst(
     ratio: Fraction, burst: int, retries: int, fresh: int
 ) -> None:
-    waiting = lane(ratio, burst)
+    waiting = buffer(ratio, burst)
     waiting.add(job(i) for i in range(fresh))
     waiting.add(job(1000 + i, Tier.RETRY) for i in range(retries))
     dispatched: list[int] = []
@@ -77,7 +77,7 @@ def test_of_any_window_retries_have_at_most_their_ratio_plus_the_burst(
 @given(RATIOS, st.integers(2, 20))
 def test_a_storm_of_retries_gets_its_share(ratio: Fraction, burst: int) -> None:
     """With a burst of 1 the cap cuts the fractions off, so the share is then one in every ceil(1 / ratio)."""
-    waiting = lane(ratio, burst)
+    waiting = buffer(ratio, burst)
     waiting.add(job(i) for i in range(1000))
     waiting.add(job(10_000 + i, Tier.RETRY) for i in range(1000))
     window = [next(waiting.in_turn(), None) for _ in range(500)]
@@ -86,7 +86,7 @@ def test_a_storm_of_retries_gets_its_share(ratio: Fraction, burst: int) -> None:
 
 
 def test_ratio_one_is_strictly_retries_first() -> None:
-    waiting = lane(Fraction(1), burst=1)
+    waiting = buffer(Fraction(1), burst=1)
     waiting.add(job(i) for i in range(50))
     waiting.add(job(1000 + i, Tier.RETRY) for i in range(50))
     assert [lease.tier for lease in order(waiting)] == [1] * 50 + [0] * 50
@@ -94,7 +94,7 @@ def test_ratio_one_is_strictly_retries_first() -> None:
 
 @given(st.integers(0, 30), st.integers(0, 30), RATIOS, st.integers(1, 5))
 def test_neither_tier_waits_while_the_other_is_empty(fresh: int, retries: int, ratio: Fraction, burst: int) -> None:
-    waiting = lane(ratio, burst)
+    waiting = buffer(ratio, burst)
     waiting.add(job(i) for i in range(fresh))
     waiting.add(job(1000 + i, Tier.RETRY) for i in range(retries))
     taken = order(waiting)
@@ -105,7 +105,7 @@ def test_neither_tier_waits_while_the_other_is_empty(fresh: int, retries: int, r
 
 
 def test_retries_spend_no_credit_while_no_fresh_job_waits() -> None:
-    waiting = lane(burst=2)
+    waiting = buffer(burst=2)
     waiting.add(job(i, Tier.RETRY) for i in range(100))
     assert len(order(waiting)) == 100
     waiting.add([job(200), job(300, Tier.RETRY)])
@@ -113,28 +113,28 @@ def test_retries_spend_no_credit_while_no_fresh_job_waits() -> None:
 
 
 def test_fresh_jobs_left_in_the_store_count_as_waiting() -> None:
-    waiting = lane(Fraction(1, 10), burst=1)
+    waiting = buffer(Fraction(1, 10), burst=1)
     waiting.fresh_in_store = 5
     waiting.add([job(1, Tier.RETRY), job(2, Tier.RETRY)])
     assert [lease.id for lease in order(waiting)] == [1]
 
 
 def test_where_retries_have_their_share_of_workers_fresh_go_first() -> None:
-    waiting = lane()
+    waiting = buffer()
     waiting.add([job(1, Tier.RETRY), job(2)])
     taken = next(waiting.in_turn(retries_allowed=False), None)
     assert taken is not None and taken.id == 2
 
 
 def test_jobs_taken_back_are_first_in_their_tiers_in_order() -> None:
-    waiting = lane()
+    waiting = buffer()
     waiting.add([job(5), job(6)])
-    waiting.put_back([job(1), job(2)])
+    waiting.requeue([job(1), job(2)])
     assert [lease.id for lease in order(waiting)] == [1, 2, 5, 6]
 
 
 def test_retries_that_are_taken_back_pay_once() -> None:
-    waiting = lane()
+    waiting = buffer()
     waiting.add([job(n) for n in range(3000)])
     waiting.add([job(n, Tier.RETRY) for n in range(3000, 4000)])
     started = []
@@ -142,7 +142,7 @@ def test_retries_that_are_taken_back_pay_once() -> None:
         in_turn = waiting.in_turn()
         frame = [next(in_turn) for _ in range(10)]
         started += frame[:2]
-        waiting.put_back(frame[2:])
+        waiting.requeue(frame[2:])
     assert sum(lease.tier == Tier.RETRY for lease in started) in range(216, 219)  # what was put back has earned already
 
 
@@ -158,16 +158,18 @@ def test_queues_share_the_capacity_and_none_idles(capacity: int, waiting: dict[s
 @pytest.mark.parametrize(
     ("waiting", "most", "expected"),
     [
-        (Waiting(100, 100), None, Take("q", 50, 16 + 10, 50, 100)),
-        (Waiting(0, 100), None, Take("q", 50, 50, 50, 100)),
-        (Waiting(100, 100), 0, Take("q", 50, 0, 0, 100)),
-        (Waiting(3, 0), None, Take("q", 3, 0, 0, 100)),
+        (Waiting(100, 100), None, ClaimRequest("q", 50, 16 + 10, 50, 100)),
+        (Waiting(0, 100), None, ClaimRequest("q", 50, 50, 50, 100)),
+        (Waiting(100, 100), 0, ClaimRequest("q", 50, 0, 0, 100)),
+        (Waiting(3, 0), None, ClaimRequest("q", 3, 0, 0, 100)),
     ],
 )
-def test_a_claim_asks_for_as_many_retries_as_have_credit(waiting: Waiting, most: int | None, expected: Take) -> None:
-    credit = Credit(Fraction(1, 5), 16)
+def test_a_claim_asks_for_as_many_retries_as_have_credit(
+    waiting: Waiting, most: int | None, expected: ClaimRequest
+) -> None:
+    tokens = TokenBucket(Fraction(1, 5), 16)
     takes = plan_takes(
-        50, {"q": waiting}, 0, lambda _, n: credit.allowance(n), lambda _, fresh: most, lambda queue: 100
+        50, {"q": waiting}, 0, lambda _, n: tokens.allowance(n), lambda _, fresh: most, lambda queue: 100
     )
     assert takes == [expected]
 
@@ -176,4 +178,4 @@ def test_a_claim_asks_for_as_many_retries_as_have_credit(waiting: Waiting, most:
 def test_a_queue_whose_retries_have_their_share_takes_no_place_from_another(turn: int) -> None:
     waiting = {"full": Waiting(0, 100), "other": Waiting(5, 0)}
     takes = plan_takes(1, waiting, turn, lambda _, n: n, lambda queue, _: 0 if queue == "full" else None, lambda _: 100)
-    assert takes == [Take("other", 1, 0, 0, 100)]
+    assert takes == [ClaimRequest("other", 1, 0, 0, 100)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.engine.watchdog import CAPTIVE_AFTER, RETIRE_SECONDS, Watchdog
+from supervisor.engine.watchdog import BLOCKED_AFTER, RETIRE_SECONDS, Watchdog
 from supervisor.events import JobStarted, LoopGap
 from supervisor.jobs import Cause
 from supervisor.workers.slot import State
@@ -27,7 +27,7 @@ class Watched(Setup):
 
     def start(self, id: int = 1, **policy: Any) -> None:
         self.send(id, **policy)
-        self.child.start_next()
+        self.process.start_next()
         self.watchdog.work_sent(self.worker)
 
     def pass_time(self, seconds: float, beating: bool = True, cpu: float = 0.0) -> None:
@@ -35,58 +35,58 @@ class Watched(Setup):
         step = 0.25
         for _ in range(round(seconds / step)):
             self.timer.advance(step)
-            if self.child.cpu is not None:
-                self.child.cpu += cpu * step
+            if self.process.cpu is not None:
+                self.process.cpu += cpu * step
             if beating:
-                self.pool.beat(self.child)
+                self.pool.heartbeat(self.process)
 
 
 def test_a_job_is_killed_at_its_deadline_and_not_before() -> None:
     here = Watched()
     here.start(timeout=2.0)
     here.timer.advance(1.999)
-    assert here.child.killed == []
+    assert here.process.killed == []
     here.timer.advance(0.002)
-    assert here.children.forked[0].killed == [True]
-    here.children.forked[0].die(signal="SIGKILL")
+    assert here.backend.forked[0].killed == [True]
+    here.backend.forked[0].die(signal="SIGKILL")
     assert here.failed() == [(1, Cause.TIMEOUT)]
 
 
 def test_the_timeout_of_the_next_job_counts_from_its_own_start() -> None:
     here = Watched()
     here.send(1, 2, timeout=2.0)
-    here.child.run_next()
+    here.process.run_next()
     here.timer.advance(0.001)
-    here.child.start_next()
+    here.process.start_next()
     here.timer.advance(1.9)
-    assert here.child.killed == []
+    assert here.process.killed == []
 
 
 def test_a_shorter_timeout_behind_a_long_one_is_not_missed() -> None:
     here = Watched()
     here.pool.send(here.worker, [make_lease(1, timeout=60.0), make_lease(2, timeout=0.5)])
     here.watchdog.work_sent(here.worker)
-    here.child.run_next()
+    here.process.run_next()
     here.watchdog.work_ended()
-    here.child.start_next()
+    here.process.start_next()
     here.timer.advance(0.501)
-    assert here.children.forked[0].killed == [True]
+    assert here.backend.forked[0].killed == [True]
 
 
 def test_no_timeout_is_no_limit() -> None:
     here = Watched()
     here.start(timeout=None)
     here.pass_time(24 * 3600 / 100)
-    assert here.child.killed == []
+    assert here.process.killed == []
 
 
 def test_jobs_behind_a_long_one_are_freed() -> None:
     here = Watched()
     here.pool.times.learn("work", [0.0001])
     here.send(1, 2, 3)
-    here.child.start_next()
+    here.process.start_next()
     here.watchdog.work_sent(here.worker)
-    here.timer.advance(CAPTIVE_AFTER - 0.001)
+    here.timer.advance(BLOCKED_AFTER - 0.001)
     assert here.heard.returned == []
     here.timer.advance(0.002)
     assert [lease.id for lease in here.heard.returned] == [2, 3]
@@ -103,10 +103,10 @@ def test_a_job_that_its_worker_takes_late_is_said_to_have_started_soon_after() -
     here = Watched()
     here.send(1)
     here.watchdog.work_sent(here.worker)
-    here.timer.advance(CAPTIVE_AFTER + 0.001)
-    here.child.start_next()
+    here.timer.advance(BLOCKED_AFTER + 0.001)
+    here.process.start_next()
     assert not [event for event in here.events if isinstance(event, JobStarted)]
-    here.timer.advance(CAPTIVE_AFTER + 0.001)
+    here.timer.advance(BLOCKED_AFTER + 0.001)
     assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [1]
 
 
@@ -115,19 +115,19 @@ def test_one_that_is_retired_while_it_imports_has_no_heart_to_lose() -> None:
     here.worker.state, here.worker.came_up = State.STARTING, False
     here.pool.stop()
     here.pass_time(RETIRE_SECONDS - 1.0, beating=False)
-    assert here.child.killed == []
+    assert here.process.killed == []
     here.pass_time(2.0, beating=False)
-    assert len(here.child.killed) == 1
+    assert len(here.process.killed) == 1
 
 
 def test_no_heartbeat_and_no_cpu_time_is_hung() -> None:
     here = Watched()
     here.start(timeout=None, heartbeat_timeout=2.0)
     here.pass_time(1.75, beating=False)
-    assert here.child.killed == []
+    assert here.process.killed == []
     here.pass_time(1.0, beating=False)
-    assert here.children.forked[0].killed == [True]
-    here.children.forked[0].die(signal="SIGKILL")
+    assert here.backend.forked[0].killed == [True]
+    here.backend.forked[0].die(signal="SIGKILL")
     assert here.failed() == [(1, Cause.HEARTBEAT_LOST)]
 
 
@@ -135,7 +135,7 @@ def test_no_heartbeat_while_cpu_time_grows_is_busy() -> None:
     here = Watched()
     here.start(timeout=None, heartbeat_timeout=2.0)
     here.pass_time(60, beating=False, cpu=1.0)
-    assert here.child.killed == []
+    assert here.process.killed == []
 
 
 def test_a_thread_that_spins_without_a_job_is_no_excuse() -> None:
@@ -143,9 +143,9 @@ def test_a_thread_that_spins_without_a_job_is_no_excuse() -> None:
     here.send(1, timeout=None, heartbeat_timeout=2.0)
     here.watchdog.work_sent(here.worker)
     here.pass_time(3.0, beating=False, cpu=1.0)
-    assert len(here.children.forked[0].killed) == 1
+    assert len(here.backend.forked[0].killed) == 1
     assert [lease.id for lease in here.heard.returned] == [1]
-    here.children.forked[0].die(signal="SIGKILL")
+    here.backend.forked[0].die(signal="SIGKILL")
     assert here.failed() == []
 
 
@@ -153,19 +153,19 @@ def test_a_heartbeat_keeps_it_alive_without_any_cpu_time() -> None:
     here = Watched()
     here.start(timeout=None, heartbeat_timeout=2.0)
     here.pass_time(60)
-    assert here.child.killed == []
+    assert here.process.killed == []
 
 
 def test_an_idle_worker_without_heartbeat_is_replaced() -> None:
     here = Watched(heartbeat_timeout=2.0)
     here.pass_time(3, beating=False)
-    assert len(here.children.forked[0].killed) == 1
+    assert len(here.backend.forked[0].killed) == 1
 
 
 def test_heartbeats_may_be_off() -> None:
     here = Watched(heartbeat_timeout=None)
     here.pass_time(600, beating=False)
-    assert here.child.killed == []
+    assert here.process.killed == []
 
 
 def test_a_gap_of_the_supervisor_counts_neither_for_timeouts_nor_for_heartbeats() -> None:
@@ -177,18 +177,18 @@ def test_a_gap_of_the_supervisor_counts_neither_for_timeouts_nor_for_heartbeats(
     assert here.gaps == [True]
     assert any(isinstance(event, LoopGap) and event.seconds > 88 for event in here.events)
     here.pass_time(0.75)
-    assert here.child.killed == []
+    assert here.process.killed == []
     here.pass_time(1.25)
-    assert here.children.forked[0].killed == [True]
+    assert here.backend.forked[0].killed == [True]
 
 
 def test_what_a_child_said_during_a_gap_is_heard_before_it_is_judged() -> None:
     here = Watched()
     here.start(timeout=2.0)
-    here.child.finish()
+    here.process.finish()
     here.timer.stand_still(90)
     here.timer.advance(0)
-    assert here.child.killed == []
+    assert here.process.killed == []
     assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
 
 
@@ -197,12 +197,12 @@ def test_timeouts_in_every_place_at_once() -> None:
     for number, worker in enumerate(here.pool.workers.values(), 1):
         here.pool.send(worker, [make_lease(number, timeout=1.0)])
         here.watchdog.work_sent(worker)
-    for child in list(here.children.forked):
-        child.start_next()
+    for process in list(here.backend.forked):
+        process.start_next()
     here.timer.advance(1.001)
-    for child in here.children.forked[:4]:
-        assert child.killed == [True]
-        child.die(signal="SIGKILL")
+    for process in here.backend.forked[:4]:
+        assert process.killed == [True]
+        process.die(signal="SIGKILL")
     assert sorted(here.failed()) == [(n, Cause.TIMEOUT) for n in (1, 2, 3, 4)]
     assert len(here.pool.workers) == 4
 
@@ -210,9 +210,9 @@ def test_timeouts_in_every_place_at_once() -> None:
 def test_a_silent_worker_that_has_answered_meanwhile_is_not_killed() -> None:
     here = Watched()
     here.start(1)
-    here.child.finish(took=30.0)  # in its channel, not read yet
+    here.process.finish(took=30.0)  # in its channel, not read yet
     here.pass_time(31.0, beating=False)
-    assert here.child.killed == []
+    assert here.process.killed == []
     assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
 
 
@@ -220,7 +220,7 @@ def test_a_silent_worker_that_has_not_even_begun_its_job_is_killed_and_the_job_g
     here = Watched()
     here.send(1)
     here.pass_time(31.0, beating=False)
-    assert here.children.forked[0].killed == [True]
+    assert here.backend.forked[0].killed == [True]
     assert [lease.id for lease in here.heard.returned] == [1]
 
 
@@ -229,10 +229,10 @@ def test_a_worker_that_never_ends_after_its_last_job_is_killed() -> None:
     here.start(1, timeout=None)
     here.pool.retire(here.worker)
     here.pass_time(RETIRE_SECONDS * 3)
-    assert here.child.killed == []
-    here.child.finish()
-    here.child.drain()
-    retiring = here.child
+    assert here.process.killed == []
+    here.process.finish()
+    here.process.drain()
+    retiring = here.process
     here.pass_time(RETIRE_SECONDS - 1)
     assert retiring.killed == []
     here.pass_time(2)
@@ -245,7 +245,7 @@ def test_of_workers_that_died_in_silence_nothing_is_kept() -> None:
     here.start(timeout=None)
     here.pass_time(10.0, beating=False)
     assert list(here.watchdog._cpu) == [1]
-    here.child.die(signal="SIGKILL")
+    here.process.die(signal="SIGKILL")
     here.timer.advance(2.0)
     assert here.watchdog._cpu == {}
 
@@ -255,9 +255,9 @@ def test_a_job_answers_for_no_silence_from_before_it_was_sent() -> None:
     here.timer.advance(0.9)  # beats come at the general interval
     here.start(heartbeat_timeout=0.6)
     here.timer.advance(0.5)
-    assert here.children.forked[0].killed == []
+    assert here.backend.forked[0].killed == []
     here.timer.advance(0.3)
-    assert here.children.forked[0].killed == [True]
+    assert here.backend.forked[0].killed == [True]
 
 
 def test_nor_does_a_worker_that_has_not_begun_it() -> None:
@@ -265,4 +265,4 @@ def test_nor_does_a_worker_that_has_not_begun_it() -> None:
     here.timer.advance(0.9)
     here.send(1, heartbeat_timeout=0.6)
     here.watchdog.sweep()
-    assert here.children.forked[0].killed == []
+    assert here.backend.forked[0].killed == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor.workers.child import main as worker
-from supervisor.workers.child.main import Heart
+from supervisor.workers.child.main import Heartbeat
 
 
 class Stop(BaseException):
@@ -48,7 +48,7 @@ def test_it_beats_without_room_for_a_number(monkeypatch: pytest.MonkeyPatch, pip
     monkeypatch.setattr(worker, "monotonic", no_memory)
     sleeps(monkeypatch, 2)
     with pytest.raises(Stop):
-        Heart(pipe[1], 0.2, 0.2, NoStack()).beat()  # type: ignore[arg-type]
+        Heartbeat(pipe[1], 0.2, 0.2, NoStack()).run()  # type: ignore[arg-type]
     assert os.read(pipe[0], 10) == b"..."
 
 
@@ -58,5 +58,5 @@ def test_it_beats_without_room_for_what_would_suppress_an_error(
     monkeypatch.setattr("contextlib.suppress", no_memory)
     sleeps(monkeypatch, 2)
     with pytest.raises(Stop):
-        Heart(pipe[1], 0.0, 0.2, NoStack()).beat()  # type: ignore[arg-type]
+        Heartbeat(pipe[1], 0.0, 0.2, NoStack()).run()  # type: ignore[arg-type]
     assert os.read(pipe[0], 10) == b"..."

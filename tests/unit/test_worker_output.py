@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.workers.parent.output_reader import LONGEST_LINE, RATE, TAIL, Splitter
+from supervisor.workers.parent.output_reader import MAX_LINE_BYTES, RATE, TAIL, Splitter
 
 TOKEN = b"0123456789abcdef"
 
@@ -81,26 +81,26 @@ def test_a_tail_leaves_out_what_another_job_surely_wrote() -> None:
 
 def test_a_line_without_end_is_told_in_pieces() -> None:
     splitter = Splitter(TOKEN)
-    assert splitter.feed(b"z" * (2 * LONGEST_LINE + 5)) == []
-    assert [len(line) for _job, lines in splitter.flush() for line in lines] == [LONGEST_LINE, LONGEST_LINE]
+    assert splitter.feed(b"z" * (2 * MAX_LINE_BYTES + 5)) == []
+    assert [len(line) for _job, lines in splitter.flush() for line in lines] == [MAX_LINE_BYTES, MAX_LINE_BYTES]
 
 
 @pytest.mark.parametrize("token", [TOKEN + b" ", TOKEN + b" 1", TOKEN + b" 1" * 40])
 def test_a_line_with_a_mark_that_never_ends_is_told_in_pieces_too(token: bytes) -> None:
     splitter = Splitter(TOKEN)
     for _ in range(40):
-        splitter.feed(token + b"x" * LONGEST_LINE)
+        splitter.feed(token + b"x" * MAX_LINE_BYTES)
         splitter.renew_allowance()
     told = sum(len(line) for _, lines in splitter.flush() for line in lines)
-    assert told > 38 * LONGEST_LINE
+    assert told > 38 * MAX_LINE_BYTES
 
 
 def test_a_mark_behind_a_long_line_may_be_cut_anywhere() -> None:
     splitter = Splitter(TOKEN)
-    stream = b"x" * LONGEST_LINE + mark(12)
-    for cut in range(LONGEST_LINE + len(TOKEN) + 1, len(stream)):
+    stream = b"x" * MAX_LINE_BYTES + mark(12)
+    for cut in range(MAX_LINE_BYTES + len(TOKEN) + 1, len(stream)):
         assert splitter.feed(stream[:cut]) == []
-        assert splitter.feed(stream[cut:]) == [(12, ["x" * LONGEST_LINE])]
+        assert splitter.feed(stream[cut:]) == [(12, ["x" * MAX_LINE_BYTES])]
         splitter.renew_allowance()
 
 

@@ -8,7 +8,7 @@ import sys
 from supervisor.workers.parent import stack_text as stacks
 
 HEART = f"""Thread 0x00007f0000000001 (most recent call first):
-  File "{stacks.OWN_CODE}/child/main.py", line 98 in {stacks.HEART}
+  File "{stacks.OWN_CODE}/child/main.py", line 98 in {stacks.HEARTBEAT}
 """
 MAIN = f"""Current thread 0x00007f0000000002 [python] (most recent call first):
   File "/plugins/jobs.py", line 21 in inner

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from supervisor.engine.store_writer import REST, Abandoned, Writer
-from supervisor.events import Bus, StoreBack, StoreLost
-from supervisor.stores.protocol import RowRefused, StoreAway, StoreContended
+from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
+from supervisor.stores.protocol import RowRefused, StoreContended, StoreUnavailable
 
 
 class Notebook:
@@ -21,14 +21,14 @@ class Notebook:
     def __init__(self) -> None:
         self.kept: list[list[str]] = []
         self.open: list[str] = []
-        self.away: Callable[[], bool] = lambda: False
-        self.absence = StoreAway
+        self.unavailable: Callable[[], bool] = lambda: False
+        self.absence = StoreUnavailable
 
     @contextmanager
     def transaction(self, *, single: bool = False) -> Iterator[None]:
         self.open = []
         yield
-        if self.away():
+        if self.unavailable():
             raise self.absence("gone fishing")
         self.kept.append(self.open)
 
@@ -111,25 +111,25 @@ def test_work_that_is_refused_fails_alone_and_leaves_nothing_of_itself() -> None
 def test_work_that_finds_the_store_away_is_done_once_it_is_back() -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         tries = iter([True, True, False])
-        store.away = lambda: next(tries)
+        store.unavailable = lambda: next(tries)
         assert await writer.submit(note("a")) == "a"
         assert store.kept == [["a"]]
-        assert [type(event) for event in events] == [StoreLost, StoreBack]
-        store.away = lambda: False
-        assert not writer.away
+        assert [type(event) for event in events] == [StoreBecameUnavailable, StoreAvailableAgain]
+        store.unavailable = lambda: False
+        assert not writer.unavailable
         assert await writer.close(30)
 
     play(scene)
 
 
-@pytest.mark.parametrize(("locks_met", "told"), [(1, []), (2, [StoreLost, StoreBack])])
+@pytest.mark.parametrize(("locks_met", "told"), [(1, []), (2, [StoreBecameUnavailable, StoreAvailableAgain])])
 def test_work_that_meets_a_lock_is_tried_again_at_once_and_only_then_is_the_store_away(
     locks_met: int, told: list[type]
 ) -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         store.absence = StoreContended
         tries = iter([True] * locks_met + [False])
-        store.away = lambda: next(tries)
+        store.unavailable = lambda: next(tries)
         assert await asyncio.gather(writer.submit(note("a")), writer.submit(note("b"))) == ["a", "b"]
         assert store.kept == [["a", "b"]]
         assert await writer.close(30)
@@ -140,7 +140,7 @@ def test_work_that_meets_a_lock_is_tried_again_at_once_and_only_then_is_the_stor
 
 def test_a_writer_that_is_closed_while_the_store_is_away_says_so_to_whoever_waits() -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
-        store.away = lambda: True
+        store.unavailable = lambda: True
         waiting = writer.submit(note("a"))
         assert not await writer.close(0.0)
         with pytest.raises(Abandoned):
@@ -158,10 +158,10 @@ def test_a_store_that_answers_after_the_loop_has_ended_harms_nobody() -> None:
     threads: list[Any] = []
 
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
-        store.away = lambda: go_on.wait() and True
+        store.unavailable = lambda: go_on.wait() and True
         writer.submit(note("a"))
         assert not await writer.close(0.0)
-        threads.append(writer._hand)
+        threads.append(writer._executor)
 
     try:
         play(scene)

@@ -68,7 +68,7 @@ class SteppedWriter:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.waiting: list[tuple[Callable[[Store], Any], Answer]] = []
-        self.away = False
+        self.unavailable = False
         self.eager = True
 
     def submit(self, call: Callable[[Store], Any]) -> Any:
@@ -79,7 +79,7 @@ class SteppedWriter:
         return answer
 
     def step(self) -> None:
-        while self.waiting and not self.away:
+        while self.waiting and not self.unavailable:
             call, answer = self.waiting.pop(0)
             answer.finish(call, self.store)
 
@@ -161,7 +161,7 @@ class Virtual:
         self.events: list[Any] = []
         self.bus.subscribe(self.events.append)
         self.pool = Pool(workers, self.bus, self.loop)
-        self.children = FakeChildren(self.pool)
+        self.backend = FakeChildren(self.pool)
         self.settings = Settings.model_validate({"workers": {"count": workers}, **settings})
         infos = tuple(HandlerInfo(name, {}, "work.py", 1) for name in handlers)
         self.writer = SteppedWriter(self.store)
@@ -179,15 +179,15 @@ class Virtual:
         )
 
     def serve(self) -> None:
-        self.engine.serve(self.children)
-        for child in self.children.forked:
-            child.come_up()
+        self.engine.serve(self.backend)
+        for process in self.backend.forked:
+            process.come_up()
 
     def enqueue(self, *names: str, queue: str = "default", priority: int = 0, **row: Any) -> list[int]:
         return self.store.enqueue([EnqueueRow(name, "null", queue, priority, **row) for name in names])
 
-    def ring(self) -> None:
-        self.engine.fetcher.ring()
+    def notify(self) -> None:
+        self.engine.fetcher.notify()
 
     def neighbour_idles(self, owner: str = "them") -> None:
         """Another supervisor on the same store says that a worker of its own has nothing to do."""
@@ -196,8 +196,8 @@ class Virtual:
         other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))
 
     @property
-    def child(self) -> FakeChild:
-        return next(iter(self.pool.workers.values())).child  # type: ignore[return-value]
+    def process(self) -> FakeChild:
+        return next(iter(self.pool.workers.values())).process  # type: ignore[return-value]
 
     def state(self, id: int) -> str:
         job = self.store.get(id)

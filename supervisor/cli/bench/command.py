@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.context import COUNT, config_option, json_option, load_settings, tell
+from supervisor.cli.context import COUNT, config_option, echo, json_option, load_settings
 from supervisor.cli.render import print_json
 
 FATAL = 1
@@ -35,11 +35,11 @@ def bench(config: Path | None, as_json: bool, jobs: int) -> int | None:
     with interrupts.heard(), own_store(settings) as own:
         bench = Bench(harmless(own.settings), own, jobs, interrupts)
         if not as_json:
-            tell(bench.heading())
+            echo(bench.heading())
         try:
-            rows = dict(bench.rows(say=None if as_json else tell))
+            rows = dict(bench.rows(echo=None if as_json else echo))
         except SupervisorEnded as error:
-            tell(f"Error: the benchmark failed: {error}", err=True)
+            echo(f"Error: the benchmark failed: {error}", err=True)
             return FATAL
         if as_json:
             print_json({**bench.about(), **rows})

@@ -25,7 +25,7 @@ LATENCIES = 300  # at most
 LATENCIES_SECONDS = 30.0  # a store that nobody is woken by is polled
 PAUSE = 0.005  # seconds between two of them, so that each finds everybody idle
 LARGEST = 10_000  # bytes of payload: the path of a pipe
-PATIENCE = 60.0  # seconds
+TIMEOUT = 60.0  # seconds
 QUIET = ("warning", "error")
 
 
@@ -68,21 +68,21 @@ class Bench:
             "synchronous": self.own.synchronous,
         }
 
-    def rows(self, say: Callable[[str], None] | None) -> Iterator[tuple[str, Any]]:
-        said = say or (lambda text: None)
+    def rows(self, echo: Callable[[str], None] | None) -> Iterator[tuple[str, Any]]:
+        output = echo or (lambda text: None)
         with Client(self.settings, create=True) as client:
             one_by_one, alone = self._enqueue_one_by_one(client)
-            said(f"enqueue one by one   {one_by_one:>9,.0f} jobs/s")
+            output(f"enqueue one by one   {one_by_one:>9,.0f} jobs/s")
             yield "enqueue_per_second", round(one_by_one, 1)
             in_bulk = self._enqueue_in_bulk(client)
-            said(f"enqueue in bulk      {in_bulk:>9,.0f} jobs/s")
+            output(f"enqueue in bulk      {in_bulk:>9,.0f} jobs/s")
             yield "enqueue_many_per_second", round(in_bulk, 1)
         drained = self._drain(alone + self.jobs)
-        said(f"drain                {drained:>9,.0f} jobs/s")
+        output(f"drain                {drained:>9,.0f} jobs/s")
         yield "drain_per_second", round(drained, 1)
         latencies = sorted(self._idle_latencies())
         middle, late = statistics.median(latencies), latencies[int(0.99 * len(latencies))]
-        said(f"latency when idle    {middle:>9,.1f} ms p50, {late:,.1f} ms p99, from enqueue to the handler's start")
+        output(f"latency when idle    {middle:>9,.1f} ms p50, {late:,.1f} ms p99, from enqueue to the handler's start")
         yield "idle_latency_ms", {"p50": round(middle, 3), "p99": round(late, 3), "samples": len(latencies)}
 
     def _new_job(self, handler: str, payload: Any) -> NewJob:
@@ -112,7 +112,7 @@ class Bench:
 
     def _drain(self, waiting: int) -> float:
         with forked_supervisor(self.settings, self.interrupts.wait, drain=True) as supervisor:
-            supervisor.hear(PATIENCE)
+            supervisor.hear(TIMEOUT)
             report = supervisor.hear()
         if report["succeeded"] != waiting:
             raise SupervisorEnded(f"{report['succeeded']:,} of {waiting:,} jobs succeeded")
@@ -126,7 +126,7 @@ class Bench:
         job = self._new_job(STAMP, str(path))
         try:
             with forked_supervisor(self.settings, self.interrupts.wait) as supervisor, Client(self.settings) as client:
-                supervisor.hear(PATIENCE)
+                supervisor.hear(TIMEOUT)
                 until = time.monotonic() + LATENCIES_SECONDS
                 for number in range(min(self.jobs, LATENCIES) + 1):
                     if number > 1 and time.monotonic() > until:
@@ -142,7 +142,7 @@ class Bench:
             os.close(pipe)
 
     def _read_stamp(self, pipe: int, supervisor: ForkedSupervisor) -> int:
-        ready = self.interrupts.wait([pipe, supervisor.told], PATIENCE)
+        ready = self.interrupts.wait([pipe, supervisor.shown], TIMEOUT)
         if pipe not in ready:
-            raise SupervisorEnded("its supervisor ended too early" if ready else f"no job began within {PATIENCE:g}s")
+            raise SupervisorEnded("its supervisor ended too early" if ready else f"no job began within {TIMEOUT:g}s")
         return int(os.read(pipe, 64))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from supervisor.cli.context import store_file
 from supervisor.config.settings import Settings
-from supervisor.stores.opening import spare_schema_of
+from supervisor.stores.opening import scratch_schema_of
 from supervisor.stores.protocol import StoreError
 
 PREFIX = "supervisor-bench-"
@@ -45,9 +45,9 @@ def own_store(settings: Settings) -> Iterator[OwnStore]:
             own = _with_store(settings, url=f"sqlite:///{folder / 'jobs.db'}")
             yield OwnStore(own, folder, f"a SQLite store beside {store.shown}", synchronous)
     elif store.scheme in ("postgresql", "postgres"):
-        with spare_schema_of(store, SCHEMA_PREFIX) as spare, _own_folder(TEMPORARY) as folder:
-            own = _with_store(settings, options={**store.options, "schema": spare.schema})
-            yield OwnStore(own, folder, f"a schema of its own in {store.shown}", spare.synchronous_commit)
+        with scratch_schema_of(store, SCHEMA_PREFIX) as scratch, _own_folder(TEMPORARY) as folder:
+            own = _with_store(settings, options={**store.options, "schema": scratch.schema})
+            yield OwnStore(own, folder, f"a schema of its own in {store.shown}", scratch.synchronous_commit)
     else:
         raise StoreError(f"store: {store.shown}: bench can make a store of its own only for SQLite and PostgreSQL")
 

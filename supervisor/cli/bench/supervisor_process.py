@@ -32,29 +32,29 @@ class SupervisorEnded(Exception):
 class ForkedSupervisor:
     """`told` becomes readable when it tells something, or has ended."""
 
-    def __init__(self, pid: int, told: int, wait: Wait) -> None:
+    def __init__(self, pid: int, shown: int, wait: Wait) -> None:
         self._pid = pid
-        self.told = told
+        self.shown = shown
         self._wait = wait
         self._text = b""
 
     def hear(self, seconds: float | None = None) -> dict[str, Any]:
         """The next thing it tells. Raises SupervisorEnded, also if it says nothing for so long."""
         while b"\n" not in self._text:
-            if not self._wait([self.told], seconds):
+            if not self._wait([self.shown], seconds):
                 raise SupervisorEnded(f"its supervisor has said nothing for {seconds:g}s")
-            data = os.read(self.told, CHUNK)
+            data = os.read(self.shown, CHUNK)
             if not data:
                 raise SupervisorEnded("its supervisor ended too early")
             self._text += data
         line, _, self._text = self._text.partition(b"\n")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        shown: dict[str, Any] = json.loads(line)
+        return shown
 
     def stop(self) -> None:
         """Let it drain. To be called once `hear` has given something."""
         os.kill(self._pid, signal.SIGTERM)
-        while self._wait([self.told], None) and os.read(self.told, CHUNK):
+        while self._wait([self.shown], None) and os.read(self.shown, CHUNK):
             pass
 
 
@@ -62,30 +62,30 @@ class ForkedSupervisor:
 def forked_supervisor(settings: Settings, wait: Wait, *, drain: bool = False) -> Iterator[ForkedSupervisor]:
     """It tells `{"started": true}` when it serves; with `drain`, at its end, how many `succeeded`, and the `seconds`
     from the first claim to the last settle. It is killed, with all that it started, if it still runs when this ends."""
-    told, tell = os.pipe()
-    life, alive = os.pipe()
+    shown, echo = os.pipe()
+    parent_death, alive = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(told)
+        os.close(shown)
         os.close(alive)
-        _become_supervisor(settings, drain, tell, life)
-    os.close(tell)
-    os.close(life)
+        _become_supervisor(settings, drain, echo, parent_death)
+    os.close(echo)
+    os.close(parent_death)
     try:
-        yield ForkedSupervisor(pid, told, wait)
+        yield ForkedSupervisor(pid, shown, wait)
     finally:
         os.close(alive)
         os.waitpid(pid, 0)
-        os.close(told)
+        os.close(shown)
 
 
-def _become_supervisor(settings: Settings, drain: bool, tell: int, life: int) -> NoReturn:
+def _become_supervisor(settings: Settings, drain: bool, echo: int, parent_death: int) -> NoReturn:
     code = 1
     try:
         os.setpgid(0, 0)
-        linux.die_with(life)
+        linux.die_with_parent(parent_death)
         logs.configure(settings.log.level, settings.log.format, mask=Mask(settings.secrets))
-        rate = _Rate(tell)
+        rate = _Rate(echo)
         code = Supervisor(settings, drain=drain, subscribers=[logs.LogSubscriber(), rate]).run()
         if drain:
             rate.tell_all()
@@ -100,8 +100,8 @@ def _become_supervisor(settings: Settings, drain: bool, tell: int, life: int) ->
 class _Rate:
     """A subscriber: how many jobs succeeded, from the first claim to the last settle."""
 
-    def __init__(self, tell: int) -> None:
-        self._tell = tell
+    def __init__(self, echo: int) -> None:
+        self._tell = echo
         self._first: float | None = None
         self._last = 0.0
         self._succeeded = 0

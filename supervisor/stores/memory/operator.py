@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from copy import copy
 
 from supervisor.jobs import JobState, Tier
-from supervisor.stores.codes import CODES, LETTERS
+from supervisor.stores.codes import CODES, DEAD_LETTERS
 from supervisor.stores.memory.claim import Claims
-from supervisor.stores.operator_commands import Target, Verdicts
+from supervisor.stores.operator_commands import OperatorCommands, Target
 from supervisor.stores.protocol import Retention
 from supervisor.stores.records import microseconds
 
 
-class Verbs(Claims, Verdicts):
+class OperatorChanges(Claims, OperatorCommands):
     def pause(self, queue: str, paused: bool) -> None:
         with self.transaction():
-            (self._shelf.paused.add if paused else self._shelf.paused.discard)(queue)
-        self.ring()
+            (self._memory.paused.add if paused else self._memory.paused.discard)(queue)
+        self.notify()
 
     def prune(self, retention: Retention, limit: int) -> int:
         kept = {
@@ -29,10 +29,10 @@ class Verbs(Claims, Verdicts):
             now = self._now()
             past = [
                 job
-                for job in self._shelf.jobs.values()
+                for job in self._memory.jobs.values()
                 if (seconds := kept.get(job.state)) is not None
                 and (job.finished_at or 0) <= now - microseconds(seconds)
-                and job.letter_state != "pending"
+                and job.dead_letter_state != "pending"
             ]
             past.sort(key=lambda job: job.finished_at or 0)
             self.remove([job.id for job in past[:limit]])
@@ -42,28 +42,29 @@ class Verbs(Claims, Verdicts):
         """The shelf counts what is filed."""
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
-        return [id for id, job in self._shelf.jobs.items() if id > after and job.letter_state is not None][:limit]
+        return [id for id, job in self._memory.jobs.items() if id > after and job.dead_letter_state is not None][:limit]
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
-        jobs = [self._shelf.jobs[id] for id in dict.fromkeys(ids) if id in self._shelf.jobs]
+        jobs = [self._memory.jobs[id] for id in dict.fromkeys(ids) if id in self._memory.jobs]
         return [
-            Target(job.id, CODES[job.state], job.row.queue, job.tier, LETTERS.index(job.letter_state)) for job in jobs
+            Target(job.id, CODES[job.state], job.row.queue, job.tier, DEAD_LETTERS.index(job.dead_letter_state))
+            for job in jobs
         ]
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
-        for job in map(self._shelf.jobs.__getitem__, ids):
+        for job in map(self._memory.jobs.__getitem__, ids):
             self._change(job, state=JobState.CANCELLED, token=job.token + 1, finished_at=self._now(), owner=None)
 
     def make_due(self, ids: Sequence[int]) -> None:
         now = self._now()
-        for job in map(self._shelf.jobs.__getitem__, ids):
+        for job in map(self._memory.jobs.__getitem__, ids):
             self._change(job, state=JobState.READY, due_at=now, age=now if job.tier == Tier.RETRY else job.age)
 
     def make_fresh(self, ids: Sequence[int]) -> None:
-        for job in map(self._shelf.jobs.__getitem__, ids):
-            letter = copy(job.letter)
-            if letter is not None:
-                letter.state = None
+        for job in map(self._memory.jobs.__getitem__, ids):
+            dead_letter = copy(job.dead_letter)
+            if dead_letter is not None:
+                dead_letter.state = None
             self._change(
                 job,
                 state=JobState.READY,
@@ -71,15 +72,15 @@ class Verbs(Claims, Verdicts):
                 age=self._next_age(),
                 due_at=self._now(),
                 retries=0,
-                lapses=0,
+                expired_count=0,
                 started_at=None,
                 finished_at=None,
                 result=None,
-                letter=letter,
+                dead_letter=dead_letter,
             )
 
     def remove(self, ids: Sequence[int]) -> None:
-        for job in map(self._shelf.jobs.__getitem__, ids):
-            self._shelf.remember(job.id)
-            self._shelf.take_out(job)
-            del self._shelf.jobs[job.id]
+        for job in map(self._memory.jobs.__getitem__, ids):
+            self._memory.remember(job.id)
+            self._memory.take_out(job)
+            del self._memory.jobs[job.id]

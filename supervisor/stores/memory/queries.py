@@ -5,39 +5,37 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from supervisor.events import COUNTED_MOST
+from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.memory.claim import Claims
-from supervisor.stores.memory.dead_letters import Letters
-from supervisor.stores.memory.state import KeptOwner
+from supervisor.stores.memory.dead_letters import DeadLetterQueue
+from supervisor.stores.memory.state import OwnerRecord
 from supervisor.stores.records import iso, microseconds
 from supervisor.stores.transitions import queue_rows, running_jobs
 
 
-class Asking(Claims, Letters):
+class Queries(Claims, DeadLetterQueue):
     def clock(self) -> float:
         return self._clock()
 
     def stats(self) -> dict[str, Any]:
-        with self._shelf.lock:
+        with self._memory.lock:
             self._forget_owners()
-            jobs, counts = self._shelf.jobs, self._shelf.counts.items()
-            supervisors = [_owner_dict(name, owner) for name, owner in self._shelf.owners.items()]
+            jobs, counts = self._memory.jobs, self._memory.counts.items()
+            supervisors = [_owner_dict(name, owner) for name, owner in self._memory.owners.items()]
             running = [jobs[id] for id in running_jobs(supervisors) if id in jobs]
             processing = Counter(job.row.queue for job in running if job.state is JobState.IN_FLIGHT)
             counted = [(queue, CODES[state], tier, n) for (queue, tier, state), n in counts if n]
             return {"queues": queue_rows(counted, self.paused(), processing), "supervisors": supervisors}
 
-    def remaining(
-        self, served: frozenset[str] | None, latest: float | None, most: int = COUNTED_MOST
-    ) -> dict[str, int]:
-        with self._shelf.lock:
+    def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
+        with self._memory.lock:
             left: Counter[str] = Counter()
             last = None if latest is None else microseconds(latest)
-            for job in self._shelf.jobs.values():
+            for job in self._memory.jobs.values():
                 queue = job.row.queue
-                if not job.state.terminal and queue not in self._shelf.paused and (served is None or queue in served):
+                if not job.state.terminal and queue not in self._memory.paused and (served is None or queue in served):
                     beyond = job.state is JobState.SCHEDULED and last is not None and job.due_at > last
                     left[job.state.value] += not beyond
             left["dead_letters"] = min(most, len(self._pending()))
@@ -46,8 +44,8 @@ class Asking(Claims, Letters):
             return {what: n for what, n in left.items() if n}
 
     def get(self, id: int) -> dict[str, Any] | None:
-        with self._shelf.lock:
-            job = self._shelf.jobs.get(id)
+        with self._memory.lock:
+            job = self._memory.jobs.get(id)
             return None if job is None else job.shown()
 
     def list_jobs(
@@ -56,24 +54,28 @@ class Asking(Claims, Letters):
         state: JobState | None = None,
         queue: str | None = None,
         handler: str | None = None,
-        letter: str | None = None,
+        dead_letter: str | None = None,
         limit: int = 100,
     ) -> list[dict[str, Any]]:
-        with self._shelf.lock:
+        with self._memory.lock:
             found = [
                 job
-                for job in self._shelf.jobs.values()
+                for job in self._memory.jobs.values()
                 if (state is None or job.state is state)
                 and (queue is None or job.row.queue == queue)
                 and (handler is None or job.row.handler == handler)
-                and (letter is None or job.letter_state == letter or (letter == "any" and job.letter_state is not None))
+                and (
+                    dead_letter is None
+                    or job.dead_letter_state == dead_letter
+                    or (dead_letter == "any" and job.dead_letter_state is not None)
+                )
             ]
-            finished = state is not None and state.terminal and letter is None
+            finished = state is not None and state.terminal and dead_letter is None
             found.sort(key=lambda job: (job.finished_at or 0 if finished else 0, job.id), reverse=True)
             return [job.shown() for job in found[:limit]]
 
 
-def _owner_dict(name: str, owner: KeptOwner) -> dict[str, Any]:
+def _owner_dict(name: str, owner: OwnerRecord) -> dict[str, Any]:
     gone = owner.presence.state == LEFT
     return {
         "owner": name,

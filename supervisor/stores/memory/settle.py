@@ -9,10 +9,10 @@ from typing import Any
 from supervisor.jobs import JobState, Lease, Outcome, Tier
 from supervisor.stores.codes import LEFT
 from supervisor.stores.memory.claim import Claims
-from supervisor.stores.memory.state import KeptJob, KeptLetter
-from supervisor.stores.protocol import Lapsed, StoreError
-from supervisor.stores.records import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
-from supervisor.stores.transitions import ADD, KEEP, RESET, lapses_after
+from supervisor.stores.memory.state import DeadLetterRecord, JobRecord
+from supervisor.stores.protocol import ExpiredLease, StoreError
+from supervisor.stores.records import MAX_ATTEMPTS_KEPT, failure_record, microseconds, require_seen
+from supervisor.stores.transitions import ADD, KEEP, RESET, expired_count_after
 
 
 class Settles(Claims):
@@ -26,7 +26,7 @@ class Settles(Claims):
             return [outcome.lease.id for outcome in outcomes if not self._settle(outcome)]
 
     def _settled(self, outcome: Outcome) -> bool:
-        job = self._shelf.jobs.get(outcome.lease.id)
+        job = self._memory.jobs.get(outcome.lease.id)
         return job is not None and job.settled == outcome.lease.token
 
     def _settle(self, outcome: Outcome) -> bool:
@@ -37,7 +37,9 @@ class Settles(Claims):
             raise StoreError(f"job {job.id}: an outcome must be decided before it is settled")
         now = self._now()
         changes: dict[str, Any] = {"state": outcome.state, "owner": None, "result": outcome.result}
-        changes["lapses"] = {RESET: 0, KEEP: job.lapses, ADD: job.lapses + 1}[lapses_after(outcome)]
+        changes["expired_count"] = {RESET: 0, KEEP: job.expired_count, ADD: job.expired_count + 1}[
+            expired_count_after(outcome)
+        ]
         if outcome.seen is None:
             changes["settled"] = job.token
         if outcome.took is not None:
@@ -50,13 +52,13 @@ class Settles(Claims):
             changes |= {"retries": job.retries + 1, "tier": Tier.RETRY, "age": changes.get("due_at", job.age)}
         if outcome.failure is not None:
             changes["errors"] = _thinned((*job.errors, failure_record(outcome.failure, outcome.lease, now)))
-        if outcome.letter:
-            changes["letter"] = KeptLetter(now, token=job.letter.token + 1 if job.letter else 0)
+        if outcome.dead_letter:
+            changes["dead_letter"] = DeadLetterRecord(now, token=job.dead_letter.token + 1 if job.dead_letter else 0)
         self._change(job, **changes)
         return True
 
-    def _leased(self, lease: Lease) -> KeptJob | None:
-        job = self._shelf.jobs.get(lease.id)
+    def _leased(self, lease: Lease) -> JobRecord | None:
+        job = self._memory.jobs.get(lease.id)
         held = job is not None and job.state is JobState.IN_FLIGHT and job.token == lease.token
         return job if held else None
 
@@ -77,29 +79,31 @@ class Settles(Claims):
             return sorted(stale)
 
     def held(self) -> list[tuple[int, int]]:
-        with self._shelf.lock:
+        with self._memory.lock:
             return [(job.id, job.token) for job in self._in_flight() if job.owner == self._owner]
 
     def leases(self, ids: Sequence[int]) -> list[Lease]:
-        with self._shelf.lock:
+        with self._memory.lock:
             return [job.lease() for job in self._in_flight() if job.owner == self._owner and job.id in set(ids)]
 
-    def _in_flight(self) -> Iterable[KeptJob]:
-        return [self._shelf.jobs[id] for id in sorted(self._shelf.in_flight)]
+    def _in_flight(self) -> Iterable[JobRecord]:
+        return [self._memory.jobs[id] for id in sorted(self._memory.in_flight)]
 
-    def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
-        with self._shelf.lock:
+    def expired_leases(self, limit: int, after: ExpiredLease | None = None) -> list[ExpiredLease]:
+        with self._memory.lock:
             self._forget_owners()
             now, found = self._now(), []
             for job in self._in_flight():
-                owner = self._shelf.owners.get(job.owner or "")
+                owner = self._memory.owners.get(job.owner or "")
                 gone = owner is not None and owner.presence.state == LEFT
                 if job.owner != self._owner and (gone or job.lease_until <= now):
                     started, lease = job.started_at is not None, job.lease()._replace(payload="", headers=None)
-                    found.append(Lapsed(lease, job.lease_until, started, job.lapses, job.owner or "", gone))
+                    found.append(
+                        ExpiredLease(lease, job.lease_until, started, job.expired_count, job.owner or "", gone)
+                    )
             found.sort(key=attrgetter("place"))
             return [one for one in found if after is None or one.place > after.place][:limit]
 
 
 def _thinned(errors: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
-    return errors if len(errors) <= KEPT_ATTEMPTS else (errors[0], *errors[1 - KEPT_ATTEMPTS :])
+    return errors if len(errors) <= MAX_ATTEMPTS_KEPT else (errors[0], *errors[1 - MAX_ATTEMPTS_KEPT :])

@@ -18,7 +18,7 @@ from supervisor.stores.records import Shown, job_dict, options_text, overlaid, o
 
 
 @dataclass(slots=True)
-class KeptLetter:
+class DeadLetterRecord:
     due_at: int
     token: int = 0
     tries: int = 0
@@ -27,7 +27,7 @@ class KeptLetter:
 
 
 @dataclass(slots=True)
-class KeptJob:
+class JobRecord:
     id: int
     row: EnqueueRow
     due_at: int
@@ -42,18 +42,18 @@ class KeptJob:
     started_at: int | None = None
     finished_at: int | None = None
     retries: int = 0
-    lapses: int = 0
+    expired_count: int = 0
     policy: Policy | None = None
     result: str | None = None
     errors: tuple[Mapping[str, Any], ...] = ()
-    letter: KeptLetter | None = None
+    dead_letter: DeadLetterRecord | None = None
 
-    def __copy__(self) -> KeptJob:
-        return KeptJob(*_all_fields(self))
+    def __copy__(self) -> JobRecord:
+        return JobRecord(*_all_fields(self))
 
     @property
-    def letter_state(self) -> str | None:
-        return None if self.letter is None else self.letter.state
+    def dead_letter_state(self) -> str | None:
+        return None if self.dead_letter is None else self.dead_letter.state
 
     def lease(self) -> Lease:
         row, options = self.row, options_text(self.row)
@@ -91,24 +91,24 @@ class KeptJob:
                 result=self.result,
                 headers=self.row.headers,
                 errors=self.errors,
-                dead_letter=self.letter_state,
+                dead_letter=self.dead_letter_state,
             )
         )
 
 
-_all_fields = attrgetter(*(each.name for each in fields(KeptJob)))
+_all_fields = attrgetter(*(each.name for each in fields(JobRecord)))
 
 
 @dataclass(slots=True)
-class KeptOwner:
+class OwnerRecord:
     host: str
     pid: int
     seen_at: int
-    bell: tuple[int, int]
+    notification_pipe: tuple[int, int]
     presence: Presence = field(default_factory=lambda: Presence("starting"))
 
 
-class Shelf:
+class MemoryState:
     """The jobs, which every sibling shares, and the queues they wait in.
 
     The heaps may hold entries that are no longer true; whoever takes one out compares it with the job.
@@ -116,11 +116,11 @@ class Shelf:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.jobs: dict[int, KeptJob] = {}
+        self.jobs: dict[int, JobRecord] = {}
         self.sequence = 0
-        self.owners: dict[str, KeptOwner] = {}
+        self.owners: dict[str, OwnerRecord] = {}
         self.paused: set[str] = set()
-        self.before: dict[int, KeptJob | None] | None = None
+        self.before: dict[int, JobRecord | None] | None = None
         self.broken = False
         self.index()
 
@@ -132,7 +132,7 @@ class Shelf:
         for job in self.jobs.values():
             self.file(job)
 
-    def file(self, job: KeptJob) -> None:
+    def file(self, job: JobRecord) -> None:
         """Put the job where its state belongs."""
         self.counts[job.row.queue, job.tier, job.state] += 1
         if job.state is JobState.READY:
@@ -143,7 +143,7 @@ class Shelf:
         elif job.state is JobState.IN_FLIGHT:
             self.in_flight.add(job.id)
 
-    def take_out(self, job: KeptJob) -> None:
+    def take_out(self, job: JobRecord) -> None:
         self.counts[job.row.queue, job.tier, job.state] -= 1
         self.in_flight.discard(job.id)
 
@@ -161,7 +161,7 @@ class Shelf:
         if self.before is not None and id not in self.before:
             self.before[id] = copy(self.jobs[id]) if id in self.jobs else None
 
-    def put_back(self, before: Mapping[int, KeptJob | None]) -> None:
+    def undo(self, before: Mapping[int, JobRecord | None]) -> None:
         for id, job in before.items():
             if job is None:
                 self.jobs.pop(id, None)
@@ -170,10 +170,10 @@ class Shelf:
         self.jobs = dict(sorted(self.jobs.items()))
         self.index()
 
-    def candidates(self, queue: str, tier: int, limit: int) -> list[KeptJob]:
+    def candidates(self, queue: str, tier: int, limit: int) -> list[JobRecord]:
         """The first ready jobs of a tier; they stay in it."""
         heap = self.ready.get((queue, tier), [])
-        found: list[KeptJob] = []
+        found: list[JobRecord] = []
         entries: dict[int, tuple[int, int, int]] = {}
         while heap and len(found) < limit:
             entry = heappop(heap)
@@ -185,7 +185,7 @@ class Shelf:
             heappush(heap, entry)
         return found
 
-    def next_scheduled(self) -> KeptJob | None:
+    def next_scheduled(self) -> JobRecord | None:
         while self.scheduled:
             due_at, id = self.scheduled[0]
             job = self.jobs.get(id)

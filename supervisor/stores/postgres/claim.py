@@ -13,17 +13,17 @@ from typing import Any
 
 from supervisor.jobs import Lease, Policy
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.enqueue_batch import Rows
-from supervisor.stores.postgres.claim_cursor import Floors
+from supervisor.stores.enqueue_batch import EnqueueBatch
+from supervisor.stores.postgres.claim_cursor import ClaimCursors
 from supervisor.stores.postgres.connection import CommitUnknown, array, packed
 from supervisor.stores.postgres.row_locks import Locks
 from supervisor.stores.protocol import (
+    ClaimRequest,
     EnqueueRow,
     Look,
     Resolve,
     StoreError,
     StoreUnsure,
-    Take,
     Waiting,
     by_queue_and_tier,
 )
@@ -175,12 +175,12 @@ class Claims(Locks):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._floors = Floors()
+        self._claim_cursors = ClaimCursors()
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         if not rows:
             return []
-        parts = parts_of(rows, SENT_AT_ONCE)
+        parts = split_batch(rows, SENT_AT_ONCE)
         few = len(parts) == 1 and len(rows) < COPIED_FROM
         try:
             if len(rows) == 1 and self._sequence is None:
@@ -201,12 +201,12 @@ class Claims(Locks):
         batch = packed([enqueued(row) for row in rows])
         return self.column(ENQUEUE, batch, f"{self.quoted}.jobs", self.channel)
 
-    def _copy(self, parts: Sequence[Rows]) -> list[int]:
+    def _copy(self, parts: Sequence[EnqueueBatch]) -> list[int]:
         ids: list[int] = []
         for part in parts:
             now, own = self._reserved(len(part))
             ids += own
-            with self.on_link() as link, link.cursor().copy(COPY.replace("{s}", self.quoted)) as copy:
+            with self.on_connection() as connection, connection.cursor().copy(COPY.replace("{s}", self.quoted)) as copy:
                 for at in range(0, len(part), _WRITTEN_AT_ONCE):
                     end = at + _WRITTEN_AT_ONCE
                     copy.write(_lines(part[at:end], own[at:end], now).encode())
@@ -266,7 +266,7 @@ class Claims(Locks):
         with self.snapshot():
             return frozenset(self.column("select queue from {s}.queues where paused"))
 
-    def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
+    def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         if self.owner_id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self.transaction():
@@ -281,51 +281,61 @@ class Claims(Locks):
                 self.count(IN_FLIGHT, queue, tier, n)
             return leases_from(rows)
 
-    def _claim_few(self, take: Take, ttl: float, resolve: Resolve) -> list[Lease]:
+    def _claim_few(self, take: ClaimRequest, ttl: float, resolve: Resolve) -> list[Lease]:
         """In one statement, which is a transaction of its own if nothing else is in this one. None, if that can't be done."""
         policies = self._policies_of(take.queue, resolve)
-        if take.limit > FEW or take.retries_most or policies is None:
+        if take.limit > FEW or take.max_retries_claimed or policies is None:
             return []
         began = time.monotonic()
-        floor = self._floors.of(take.queue, take.urgent, began)
-        claim = (CLAIM_FEW, take.queue, take.limit, *(floor or (ALL, ALL)), self.owner_id, microseconds(ttl), policies)
+        claim_cursor = self._claim_cursors.of(take.queue, take.urgent, began)
+        claim = (
+            CLAIM_FEW,
+            take.queue,
+            take.limit,
+            *(claim_cursor or (ALL, ALL)),
+            self.owner_id,
+            microseconds(ttl),
+            policies,
+        )
         if self.is_last:
             with self.committing(), self.in_itself():
                 rows = self.rows(*claim)
         else:
             rows = self.rows(*claim)
-        self._floors.note(take.queue, [row for row in rows if row[7] < take.urgent])
-        if floor is None and rows:
+        self._claim_cursors.note(take.queue, [row for row in rows if row[7] < take.urgent])
+        if claim_cursor is None and rows:
             now = time.monotonic()
-            self._floors.looked(take.queue, now - began, now)
+            self._claim_cursors.looked(take.queue, now - began, now)
         return leases_from(rows)
 
-    def _pick(self, take: Take) -> list[list[Any]]:
+    def _pick(self, take: ClaimRequest) -> list[list[Any]]:
         began = time.monotonic()
-        rule = (take.queue, take.limit, take.retries_first, take.retries_most, take.urgent)
-        floor = self._floors.of(take.queue, take.urgent, began)
-        found = self.rows(CANDIDATES, *rule) if floor is None else self.rows(CANDIDATES_FROM, *rule, *floor)
-        if floor is not None and len(found) < min(take.limit, self._ready.get(take.queue, take.limit)):
-            floor, found = None, self.rows(CANDIDATES, *rule)
-        self._floors.note(take.queue, [row for row in found if row[8] == 0 and row[7] < take.urgent])
-        if floor is None:
+        rule = (take.queue, take.limit, take.retries_first, take.max_retries_claimed, take.urgent)
+        claim_cursor = self._claim_cursors.of(take.queue, take.urgent, began)
+        found = (
+            self.rows(CANDIDATES, *rule) if claim_cursor is None else self.rows(CANDIDATES_FROM, *rule, *claim_cursor)
+        )
+        if claim_cursor is not None and len(found) < min(take.limit, self._ready.get(take.queue, take.limit)):
+            claim_cursor, found = None, self.rows(CANDIDATES, *rule)
+        self._claim_cursors.note(take.queue, [row for row in found if row[8] == 0 and row[7] < take.urgent])
+        if claim_cursor is None:
             now = time.monotonic()
-            self._floors.looked(take.queue, now - began, now)
+            self._claim_cursors.looked(take.queue, now - began, now)
         return [list(row) for row in found]
 
     def forget(self) -> None:
         super().forget()
-        self._floors.forget()
+        self._claim_cursors.forget()
 
     def _as_fit(self, rows: list[list[Any]]) -> list[list[Any]]:
         """The first of these candidates that fit into one claim, the heavy ones with their texts."""
-        heavy = [row for row in rows if row[4] is None]
-        if not heavy:
+        large = [row for row in rows if row[4] is None]
+        if not large:
             return rows
-        fit = self.as_fit([row[0] for row in heavy])
-        for row, (payload, headers) in zip(heavy, self.rows(TEXTS, array(fit)), strict=False):
+        fit = self.as_fit([row[0] for row in large])
+        for row, (payload, headers) in zip(large, self.rows(TEXTS, array(fit)), strict=False):
             row[4], row[5] = payload, headers
-        return rows if len(fit) == len(heavy) else rows[: rows.index(heavy[len(fit)])]
+        return rows if len(fit) == len(large) else rows[: rows.index(large[len(fit)])]
 
     def as_fit(self, ids: list[int], lengths: str = LENGTHS) -> list[int]:
         """The first of these jobs, as many as are within CLAIM_LENGTH together; at least one."""
@@ -355,7 +365,7 @@ class Claims(Locks):
         for (handler, queue), run in groupby(rows, itemgetter(2, 3)):
             policy = self._resolved.get((handler, queue))
             if policy is None:
-                if len(self._resolved) >= _RESOLVED_MOST:
+                if len(self._resolved) >= _MAX_RESOLVED:
                     self._resolved.clear()
                 policy = self._resolved[handler, queue] = policy_text(resolve(handler, queue))
                 self._policies.pop(queue, None)
@@ -366,14 +376,14 @@ class Claims(Locks):
         return ids
 
 
-_RESOLVED_MOST = 10_000
+_MAX_RESOLVED = 10_000
 _WRITTEN_AT_ONCE = 1_000
 
 
-def parts_of(rows: Sequence[EnqueueRow], most: int) -> list[Rows]:
+def split_batch(rows: Sequence[EnqueueRow], most: int) -> list[EnqueueBatch]:
     """In order, each of about so many characters (or one row)."""
-    rows = Rows.of(rows)
-    parts: list[Rows] = []
+    rows = EnqueueBatch.of(rows)
+    parts: list[EnqueueBatch] = []
     start = length = 0
     around = [200 + len(kind.headers or "") for kind in rows.kinds]
     for at, (place, payload) in enumerate(zip(rows.places, rows.payloads, strict=True)):
@@ -402,7 +412,7 @@ def _due(row: EnqueueRow, now: int) -> int:
     return now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
 
 
-def _lines(rows: Rows, ids: Sequence[int], now: int) -> str:
+def _lines(rows: EnqueueBatch, ids: Sequence[int], now: int) -> str:
     """As COPY reads them. Plain, since many go in at once."""
     payloads = rows.payloads
     if not _is_plain("".join(payloads)):

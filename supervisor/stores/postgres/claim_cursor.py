@@ -15,40 +15,45 @@ COST = 10.0
 
 
 @dataclass(slots=True)
-class Floor:
+class ClaimCursor:
     priority: int = 0
     age: int = 0
     passed: int = 0
     looked_until: float = 0.0
 
 
-class Floors:
+class ClaimCursors:
     """Only of one priority, the last that was claimed from: what has another is looked for on both sides of it."""
 
     def __init__(self) -> None:
-        self._floors: dict[str, Floor] = {}
+        self._claim_cursors: dict[str, ClaimCursor] = {}
 
     def forget(self) -> None:
         """What was claimed may be back in its place."""
-        for floor in self._floors.values():
-            floor.looked_until = 0.0
+        for claim_cursor in self._claim_cursors.values():
+            claim_cursor.looked_until = 0.0
 
     def of(self, queue: str, urgent: int, now: float) -> tuple[int, int] | None:
         """(priority, age) from which to look, or None: at the whole line."""
-        floor = self._floors.get(queue)
-        if floor is None or floor.passed < PASSED_MANY or now >= floor.looked_until or floor.priority >= urgent:
+        claim_cursor = self._claim_cursors.get(queue)
+        if (
+            claim_cursor is None
+            or claim_cursor.passed < PASSED_MANY
+            or now >= claim_cursor.looked_until
+            or claim_cursor.priority >= urgent
+        ):
             return None
-        return floor.priority, floor.age
+        return claim_cursor.priority, claim_cursor.age
 
     def note(self, queue: str, claimed: Sequence[Sequence[Any]]) -> None:
         """Rows of fresh jobs that were claimed, each ending in its age."""
         if claimed:
-            floor = self._floors.setdefault(queue, Floor())
-            floor.priority, floor.age = claimed[-1][7], claimed[-1][-1]
-            floor.passed += len(claimed)
+            claim_cursor = self._claim_cursors.setdefault(queue, ClaimCursor())
+            claim_cursor.priority, claim_cursor.age = claimed[-1][7], claimed[-1][-1]
+            claim_cursor.passed += len(claimed)
 
     def looked(self, queue: str, took: float, now: float) -> None:
         """At the whole line, which took so many seconds."""
-        floor = self._floors.get(queue)
-        if floor is not None:
-            floor.looked_until = now + min(LOOKED_SELDOM, max(LOOKED_EVERY, COST * took))
+        claim_cursor = self._claim_cursors.get(queue)
+        if claim_cursor is not None:
+            claim_cursor.looked_until = now + min(LOOKED_SELDOM, max(LOOKED_EVERY, COST * took))

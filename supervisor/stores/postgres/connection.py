@@ -15,8 +15,8 @@ import psycopg
 from psycopg import sql as quoting
 from psycopg.pq import ConnStatus
 
-from supervisor.stores.postgres.driver import SESSION, TOO_LONG, Address, Link, is_lost
-from supervisor.stores.protocol import RowRefused, StoreAway, StoreContended, StoreError
+from supervisor.stores.postgres.driver import SESSION, TOO_LONG, Address, DriverConnection, is_lost
+from supervisor.stores.protocol import RowRefused, StoreContended, StoreError, StoreUnavailable
 
 Row = tuple[Any, ...]
 Statement = tuple[str, Sequence[Any]]
@@ -31,7 +31,7 @@ _IDLE = 0.5
 _FAILURES = (psycopg.Error, UnicodeError, OverflowError)
 
 
-class CommitUnknown(StoreAway):
+class CommitUnknown(StoreUnavailable):
     """The answer to a commit was lost: it was done, or it was not."""
 
 
@@ -46,7 +46,7 @@ class Database:
         self.channel = f"{schema}.bell"
         self.url = (address := Address(url, listen=listen)).shown
         self._address, self._listen, self._process = address, listen, os.getpid()
-        self._link: Link | None = None
+        self._connection: DriverConnection | None = None
         self.quoted = quoting.Identifier(schema).as_string(None)
         self._deltas: Counter[tuple[int, str, int]] = Counter()
         self._later: list[Statement] = []
@@ -116,9 +116,9 @@ class Database:
         """Around what commits: only a server that says so, before it is gone, has not done it."""
         try:
             yield
-        except StoreAway as error:
+        except StoreUnavailable as error:
             cause = error.__cause__
-            if self._link is None and isinstance(cause, psycopg.Error) and cause.sqlstate is None:
+            if self._connection is None and isinstance(cause, psycopg.Error) and cause.sqlstate is None:
                 raise CommitUnknown(str(error)) from error
             raise
 
@@ -146,7 +146,7 @@ class Database:
         self._later.clear()
         self._after_commit.clear()
         self.forget()
-        if self._begun and self._link is not None:
+        if self._begun and self._connection is not None:
             with suppress(StoreError):
                 self._exchange(("rollback", ()))
 
@@ -181,11 +181,11 @@ class Database:
         """Whatever has waited, then `last`, in one round trip unless that is slower; gives the answer to `last`."""
         statements = [*self._openers(), *self._later, last]
         self._later = []
-        with self.on_link() as link:
-            if len(statements) == 1 or link.near:
-                return [self._send(link, statement) for statement in statements][-1]
-            with link.pipeline():
-                return [self._send(link, statement) for statement in statements][-1]
+        with self.on_connection() as connection:
+            if len(statements) == 1 or connection.near:
+                return [self._send(connection, statement) for statement in statements][-1]
+            with connection.pipeline():
+                return [self._send(connection, statement) for statement in statements][-1]
 
     def _openers(self) -> Iterable[Statement]:
         if not self._open_transaction or self._begun or self._in_itself:
@@ -193,40 +193,40 @@ class Database:
         self._begun = True
         return [(self._begin, ())] if self._listen else [(self._begin, ()), (SET, ())]
 
-    def _send(self, link: Link, statement: Statement) -> psycopg.Cursor[Row]:
+    def _send(self, connection: DriverConnection, statement: Statement) -> psycopg.Cursor[Row]:
         sql, parameters = statement
-        return link.execute(_filled(sql, self.quoted), parameters)
+        return connection.execute(_filled(sql, self.quoted), parameters)
 
     @contextmanager
-    def on_link(self) -> Iterator[Link]:
+    def on_connection(self) -> Iterator[DriverConnection]:
         """The connection; made if there is none, and dropped if it turns out to be lost."""
         self._check_process()
-        link = self._link
-        if link is not None and not self._begun and time.monotonic() - self._used > _IDLE:
-            link = self._still_there(link)
+        connection = self._connection
+        if connection is not None and not self._begun and time.monotonic() - self._used > _IDLE:
+            connection = self._still_there(connection)
         self._used = time.monotonic()
-        if link is None:
+        if connection is None:
             if self._open_transaction and self._broken:
                 raise StoreError(f"{self.url}: a write inside this transaction failed, so none of it is kept")
-            link = self._link = self._address.connect()
+            connection = self._connection = self._address.connect()
         try:
-            yield link
+            yield connection
         except _FAILURES as error:
             if self._open_transaction:
                 self._broken = True
-            if isinstance(error, psycopg.Error) and is_lost(link, error):
+            if isinstance(error, psycopg.Error) and is_lost(connection, error):
                 self._drop()
             told = self._address.translated(error)
             if isinstance(told, StoreContended) or (isinstance(error, psycopg.Error) and error.sqlstate == TOO_LONG):
                 self.contended()
             raise told from error
 
-    def _still_there(self, link: Link) -> Link | None:
+    def _still_there(self, connection: DriverConnection) -> DriverConnection | None:
         """A connection that the server has closed meanwhile is replaced before anything is asked of it."""
         try:
-            link.pgconn.consume_input()
-            if link.pgconn.status == ConnStatus.OK:
-                return link
+            connection.pgconn.consume_input()
+            if connection.pgconn.status == ConnStatus.OK:
+                return connection
         except psycopg.Error:
             pass
         self._drop()
@@ -236,9 +236,9 @@ class Database:
         """A lock of somebody else's was in the way, or may have been."""
 
     def _drop(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

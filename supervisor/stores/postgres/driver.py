@@ -11,7 +11,7 @@ from psycopg import Connection, Error, OperationalError, RawCursor
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import DataError, IntegrityError
 
-from supervisor.stores.protocol import RowRefused, StoreAway, StoreBroken, StoreContended, StoreError
+from supervisor.stores.protocol import RowRefused, StoreBroken, StoreContended, StoreError, StoreUnavailable
 from supervisor.text.redaction import Mask, secrets_of, without_secrets
 
 Answer = TypeVar("Answer")
@@ -66,8 +66,8 @@ DEFAULTS: Mapping[str, str] = {
 
 TOO_LONG = "57014"
 """A statement did: it is slow, or has waited for one lock after another, for none of them as long as LOCK_LIMIT."""
-_AWAY_CLASSES = ("08", "53", "57", "58", "25")
-_AWAY = frozenset({"55006"})
+_UNAVAILABLE_CLASSES = ("08", "53", "57", "58", "25")
+_UNAVAILABLE = frozenset({"55006"})
 _CONTENDED = frozenset({"40001", "40P01", "55P03"})
 _REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last by somebody's trigger
 _READ_ONLY = "25006"
@@ -92,7 +92,7 @@ class Unanswered(OperationalError):
     """The server did not answer within the limit: what it has done is unknown."""
 
 
-class Link(Connection[tuple[Any, ...]]):
+class DriverConnection(Connection[tuple[Any, ...]]):
     """After one call that was not answered it answers none: what is left in it belongs to that call."""
 
     limit = CALL_LIMIT
@@ -141,10 +141,10 @@ class Address:
             own = " ".join(f"-c {name}={value}" for name, value in {**SESSION, **FAR_END}.items())
             self._arguments["options"] = f"{given.get('options') or ''} {own}".strip()
 
-    def connect(self) -> Link:
-        """Raises StoreAway, or StoreBroken if trying again won't help by itself."""
+    def connect(self) -> DriverConnection:
+        """Raises StoreUnavailable, or StoreBroken if trying again won't help by itself."""
         try:
-            link = Link.connect(
+            connection = DriverConnection.connect(
                 make_conninfo(**self._arguments),
                 autocommit=True,
                 prepare_threshold=2 if self._listen else None,
@@ -152,14 +152,14 @@ class Address:
             )
         except Error as error:
             raise self._not_connected(error) from None
-        link.near = is_near(link)
-        return link
+        connection.near = is_near(connection)
+        return connection
 
     def _not_connected(self, error: Error) -> StoreError:
         text = str(error)
         state = error.sqlstate or ""
         final = state.startswith(_FINAL_AT_CONNECT) or any(word in text for word in _FINAL_WORDS)
-        kind = StoreBroken if final and "starting up" not in text else StoreAway
+        kind = StoreBroken if final and "starting up" not in text else StoreUnavailable
         hint = _TAKES_NO_WRITES if "session is read-only" in text else ""
         return kind(f"{self.shown}: {self._line(error)}{hint}")
 
@@ -172,15 +172,15 @@ class Address:
         if state is None:
             lost = isinstance(error, OperationalError)
             refused = isinstance(error, DataError | IntegrityError)
-            return (StoreAway if lost else RowRefused if refused else StoreBroken)(message)
+            return (StoreUnavailable if lost else RowRefused if refused else StoreBroken)(message)
         if state == _FAILED_TRANSACTION:
             return StoreError(f"{self.shown}: a write inside this transaction failed, so none of it is kept")
         if state == _READ_ONLY:
-            return StoreAway(message + _TAKES_NO_WRITES)
+            return StoreUnavailable(message + _TAKES_NO_WRITES)
         if state in _CONTENDED:
             return StoreContended(message)
-        if state in _AWAY or state.startswith(_AWAY_CLASSES):
-            return StoreAway(message)
+        if state in _UNAVAILABLE or state.startswith(_UNAVAILABLE_CLASSES):
+            return StoreUnavailable(message)
         return (RowRefused if state.startswith(_REFUSED_CLASSES) else StoreBroken)(message)
 
     def _line(self, error: BaseException) -> str:
@@ -189,10 +189,10 @@ class Address:
         return self._mask(lines[0]) if lines else type(error).__name__
 
 
-def is_near(link: Link) -> bool:
-    return link.info.host.startswith("/") or link.info.hostaddr in ("127.0.0.1", "::1")
+def is_near(connection: DriverConnection) -> bool:
+    return connection.info.host.startswith("/") or connection.info.hostaddr in ("127.0.0.1", "::1")
 
 
-def is_lost(link: Link, error: Error) -> bool:
+def is_lost(connection: DriverConnection, error: Error) -> bool:
     """Whether nothing more can be done on this connection: it is broken, or leads to a server that takes no writes."""
-    return link.given_up or link.broken or link.closed or error.sqlstate == _READ_ONLY
+    return connection.given_up or connection.broken or connection.closed or error.sqlstate == _READ_ONLY

@@ -11,10 +11,10 @@ from supervisor.stores.codes import READY, SCHEDULED
 from supervisor.text.strict_json import MAX_DEPTH, MAX_INTEGER
 from supervisor.text.units import MAX_SECONDS
 
-LONGEST_NAME = 50  # of a schema: PostgreSQL cuts names at 63, and the channel's is longer
+MAX_NAME_BYTES = 50  # of a schema: PostgreSQL cuts names at 63, and the channel's is longer
 BODY = f"${'body_' * 11}$"
 """Around the text of a function: longer than any name in it, so none ends it."""
-LONGEST_JSON = 1_000_000
+MAX_JSON_BYTES = 1_000_000
 """Bytes: the default of `limits.payload`, which the database does not know."""
 
 # What Python's isprintable refuses and people meet.
@@ -40,8 +40,8 @@ _CHECKED_JSON = rf"""create function {{s}}.checked_json(what text, value json) r
     number text;
     wrong text;
   begin
-    if octet_length(written) > {LONGEST_JSON} then
-      wrong := format('%s bytes of JSON, expected at most {LONGEST_JSON}', octet_length(written));
+    if octet_length(written) > {MAX_JSON_BYTES} then
+      wrong := format('%s bytes of JSON, expected at most {MAX_JSON_BYTES}', octet_length(written));
     end if;
     if wrong is null and written ~ '\\u[dD][89a-fA-F]' then
       bare := replace(written, '\\', '');

@@ -12,8 +12,8 @@ from contextlib import suppress
 from psycopg import Error, Notify
 from psycopg import sql as quoting
 
-from supervisor.stores.postgres.driver import Address, Link
-from supervisor.stores.protocol import StoreAway, StoreError
+from supervisor.stores.postgres.driver import Address, DriverConnection
+from supervisor.stores.protocol import StoreError, StoreUnavailable
 
 RECONNECT_DELAYS = (0.05, 5.0)
 REST = 0.003
@@ -29,25 +29,25 @@ class Listener:
     def __init__(self, address: Address, channel: str, ours: Callable[[], int | None]) -> None:
         self._address, self._channel, self._ours = address, channel, ours
         self._process: int | None = None
-        self.bell, self._rope = os.pipe()
+        self.fd, self._write_end = os.pipe()
         self._woken, self._wake = os.pipe()
-        for fd in (self.bell, self._rope, self._woken, self._wake):
+        for fd in (self.fd, self._write_end, self._woken, self._wake):
             os.set_blocking(fd, False)
         try:
-            self._link = self._listening()
+            self._connection = self._listening()
         except BaseException:
             self._close_pipes()
             raise
-        self._stopped = self._wants_to_ring = False
+        self._stopped = self._wants_to_notify = False
         self._thread = threading.Thread(target=self._listen, name="store-listener", daemon=True)
         self._thread.start()
 
-    def hush(self) -> None:
-        _empty(self.bell)
+    def clear_notifications(self) -> None:
+        _empty(self.fd)
 
-    def ring_others(self) -> None:
+    def notify_others(self) -> None:
         """From any thread; soon, and not at all while the server is away."""
-        self._wants_to_ring = True
+        self._wants_to_notify = True
         _fill(self._wake)
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Listener:
             self._close_pipes()
 
     def _close_pipes(self) -> None:
-        for fd in (self.bell, self._rope, self._woken, self._wake):
+        for fd in (self.fd, self._write_end, self._woken, self._wake):
             os.close(fd)
 
     # on the thread
@@ -66,64 +66,64 @@ class Listener:
     def _listen(self) -> None:
         while not self._stopped:
             try:
-                self._hear()
+                self._receive()
             except (Error, OSError):
-                self._link.close()
+                self._connection.close()
                 self._connect_again()
-        self._link.close()
+        self._connection.close()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         """Until something is wrong with the connection."""
-        link = self._link
-        waiting = _poll(link.fileno(), self._woken)
+        connection = self._connection
+        waiting = _poll(connection.fileno(), self._woken)
         while not self._stopped:
             readable = [fd for fd, _ in waiting.poll(_LOOK_AFTER * 1000)]
             if self._woken in readable:
                 _empty(self._woken)
-                self._notify(link)
-            link.pgconn.consume_input()
-            if self._heard(link):
-                _fill(self._rope)
+                self._notify(connection)
+            connection.pgconn.consume_input()
+            if self._received(connection):
+                _fill(self._write_end)
                 time.sleep(REST)
 
-    def _heard(self, link: Link) -> bool:
+    def _received(self, connection: DriverConnection) -> bool:
         ours = (self._process, self._ours())
-        heard = False
-        while (notification := link.pgconn.notifies()) is not None:
-            heard = heard or notification.be_pid not in ours
-        return heard
+        received = False
+        while (notification := connection.pgconn.notifies()) is not None:
+            received = received or notification.be_pid not in ours
+        return received
 
     def _heard_beside(self, notification: Notify) -> None:
         """While this connection was sending: psycopg has taken it off."""
         if notification.pid not in (self._process, self._ours()):
-            _fill(self._rope)
+            _fill(self._write_end)
 
-    def _notify(self, link: Link) -> None:
-        if self._wants_to_ring:
-            self._wants_to_ring = False
-            link.execute("select pg_notify($1, '')", (self._channel,))
+    def _notify(self, connection: DriverConnection) -> None:
+        if self._wants_to_notify:
+            self._wants_to_notify = False
+            connection.execute("select pg_notify($1, '')", (self._channel,))
 
     def _connect_again(self) -> None:
         delay, most = RECONNECT_DELAYS
         while not self._stopped:
             with suppress(StoreError, Error):
-                self._link = self._listening()
-                _fill(self._rope)  # whoever rang meanwhile was not heard
+                self._connection = self._listening()
+                _fill(self._write_end)  # whoever rang meanwhile was not heard
                 return
             _poll(self._woken).poll(delay * 1000)
             _empty(self._woken)
             delay = min(most, delay * 2)
 
-    def _listening(self) -> Link:
-        link = self._address.connect()
-        self._process = link.info.backend_pid
+    def _listening(self) -> DriverConnection:
+        connection = self._address.connect()
+        self._process = connection.info.backend_pid
         try:
-            link.add_notify_handler(self._heard_beside)
-            link.execute(quoting.SQL("listen {}").format(quoting.Identifier(self._channel)))
+            connection.add_notify_handler(self._heard_beside)
+            connection.execute(quoting.SQL("listen {}").format(quoting.Identifier(self._channel)))
         except Error as error:
-            link.close()
-            raise StoreAway(str(self._address.translated(error))) from error
-        return link
+            connection.close()
+            raise StoreUnavailable(str(self._address.translated(error))) from error
+        return connection
 
 
 def _poll(*fds: int) -> select.poll:

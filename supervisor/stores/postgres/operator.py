@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, PENDING, READY, SUCCEEDED, WITHDRAWN
-from supervisor.stores.operator_commands import Target, Verdicts
+from supervisor.stores.operator_commands import OperatorCommands, Target
 from supervisor.stores.postgres.claim import NOW
 from supervisor.stores.postgres.connection import array
-from supervisor.stores.postgres.dead_letters import Letters
+from supervisor.stores.postgres.dead_letters import DeadLetterQueue
 from supervisor.stores.postgres.settle import LOCK
 from supervisor.stores.protocol import Retention
 from supervisor.stores.records import microseconds
 
 # First the locks (LOCK), then, in a statement of its own, what is behind them: a settle that was waited for may have left a letter.
-TARGETS = """select jobs.id, jobs.state, queue, tier, letters.state
+TARGETS = """select jobs.id, jobs.state, queue, tier, dead_letters.state
   from unnest($1::bigint[]) with ordinality as it(id, place) join {s}.jobs on jobs.id = it.id
-  left join {s}.letters on letters.job_id = jobs.id order by place"""
-DEAD = f"""select job_id from {{s}}.letters where state in ({PENDING}, {DELIVERED}) and job_id > $1
+  left join {s}.dead_letters on dead_letters.job_id = jobs.id order by place"""
+DEAD = f"""select job_id from {{s}}.dead_letters where state in ({PENDING}, {DELIVERED}) and job_id > $1
   order by job_id limit $2"""
 
 CANCEL = f"""update {{s}}.jobs set state = {CANCELLED}, token = token + 1, finished_at = {NOW}, owner = null,
@@ -25,26 +25,26 @@ CANCEL = f"""update {{s}}.jobs set state = {CANCELLED}, token = token + 1, finis
   where id = any($1::bigint[])"""
 DUE_NOW = f"""update {{s}}.jobs set state = {READY}, due_at = {NOW}, age = case tier when 1 then {NOW} else age end
   where id = any($1::bigint[])"""
-REDRIVE = f"""update {{s}}.jobs set state = {READY}, tier = 0, age = it.age, due_at = {NOW}, retries = 0, lapses = 0,
+REDRIVE = f"""update {{s}}.jobs set state = {READY}, tier = 0, age = it.age, due_at = {NOW}, retries = 0, expired_count = 0,
     started_at = null, finished_at = null, result = null
   from unnest($1::bigint[], $2::bigint[]) as it(id, age) where jobs.id = it.id"""
-WITHDRAW = f"update {{s}}.letters set state = {WITHDRAWN} where job_id = any($1::bigint[])"
+WITHDRAW = f"update {{s}}.dead_letters set state = {WITHDRAWN} where job_id = any($1::bigint[])"
 PAUSE = """insert into {s}.queues(queue, paused) values ($1, $2)
   on conflict(queue) do update set paused = excluded.paused"""
 
 EXPIRED = f"""select id from {{s}}.jobs where state = $1 and state >= {SUCCEEDED} and finished_at <= {NOW} - $2
-    and not exists (select 1 from {{s}}.letters where job_id = jobs.id and letters.state = {PENDING})
+    and not exists (select 1 from {{s}}.dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
   order by finished_at limit $3 for update skip locked"""
 
 
-class Verbs(Letters, Verdicts):
+class OperatorChanges(DeadLetterQueue, OperatorCommands):
     def pause(self, queue: str, paused: bool) -> None:
         with self.transaction():
             self.run(PAUSE, queue, paused)
-        self.ring()
+        self.notify()
 
     def prune(self, retention: Retention, limit: int) -> int:
-        if self.wary:  # somebody may have locked what hangs on the jobs; there is time
+        if self.skips_locked:  # somebody may have locked what hangs on the jobs; there is time
             return 0
         kept = ((SUCCEEDED, retention.succeeded), (CANCELLED, retention.cancelled), (FAILED, retention.failed))
         with self.transaction():
@@ -76,5 +76,5 @@ class Verbs(Letters, Verdicts):
         self.later(WITHDRAW, array(ids))
 
     def remove(self, ids: Sequence[int]) -> None:
-        for table, key in (("jobs", "id"), ("attempts", "job_id"), ("letters", "job_id")):
+        for table, key in (("jobs", "id"), ("attempts", "job_id"), ("dead_letters", "job_id")):
             self.later(f"delete from {{s}}.{table} where {key} = any($1::bigint[])", array(ids))

@@ -17,7 +17,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 NETWORK = Path("/proc/self/ns/net")
 
 
-class Lifeline:
+class OwnerLock:
     """`place` says where to look and for what; None if others can't tell, so that leases end by their deadline alone."""
 
     def __init__(self, owner: str) -> None:

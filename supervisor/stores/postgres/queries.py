@@ -7,14 +7,14 @@ from typing import Any
 
 import orjson
 
-from supervisor.events import COUNTED_MOST
+from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import (
     CODES,
+    DEAD_LETTER_CODES,
+    DEAD_LETTERS,
     IN_FLIGHT,
     LEFT,
-    LETTER_STATES,
-    LETTERS,
     PENDING,
     READY,
     SCHEDULED,
@@ -29,9 +29,9 @@ from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_ma
 from supervisor.stores.transitions import queue_rows, running_jobs
 
 SHOWN = """select jobs.id, handler, coalesce(payload, ''), queue, priority, jobs.state, retries, policy, options, jobs.due_at,
-    created_at, started_at, finished_at, result, headers, letters.state
+    created_at, started_at, finished_at, result, headers, dead_letters.state
   from unnest($1::bigint[]) with ordinality as it(id, place) join {s}.jobs on jobs.id = it.id
-  left join {s}.letters on letters.job_id = jobs.id order by place"""
+  left join {s}.dead_letters on dead_letters.job_id = jobs.id order by place"""
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by id"
 
 COUNTED = "select queue, state, tier, sum(n)::bigint from {s}.counts group by queue, state, tier having sum(n) > 0"
@@ -39,7 +39,7 @@ UNFINISHED = f"select queue, state, sum(n)::bigint from {{s}}.counts where state
 # In the order of their index, so that no more is read than is counted.
 DUE_BY = f"""select count(*) from (select from {{s}}.jobs
   where state = {SCHEDULED} and due_at <= $1 and queue = any($2::text[]) order by due_at, id limit $3) as it"""
-PENDING_LETTERS = f"""select count(*) from (select from {{s}}.letters
+PENDING_DEAD_LETTERS = f"""select count(*) from (select from {{s}}.dead_letters
   where state = {PENDING} order by due_at, job_id limit $1) as it"""
 RUNNING_BY_QUEUE = f"""select queue, count(*) from {{s}}.jobs
   where id = any($1::bigint[]) and state = {IN_FLIGHT} group by queue"""
@@ -48,7 +48,7 @@ SUPERVISORS = f"""select id, owner, host, pid, state, place, seen_at, workers, {
   from {{s}}.supervisors order by id"""
 
 
-class Asking(Settles):
+class Queries(Settles):
     def get(self, id: int) -> dict[str, Any] | None:
         with self.snapshot():
             found = self.jobs_shown([id])
@@ -60,10 +60,10 @@ class Asking(Settles):
         state: JobState | None = None,
         queue: str | None = None,
         handler: str | None = None,
-        letter: str | None = None,
+        dead_letter: str | None = None,
         limit: int = 100,
     ) -> list[dict[str, Any]]:
-        query, parameters = filtered(state, queue, handler, letter, limit)
+        query, parameters = filtered(state, queue, handler, dead_letter, limit)
         with self.snapshot():
             return self.jobs_shown(self.column(query, *parameters))
 
@@ -78,9 +78,7 @@ class Asking(Settles):
         with self.snapshot():
             return float(self.value(f"select {NOW}")) / 1_000_000
 
-    def remaining(
-        self, served: frozenset[str] | None, latest: float | None, most: int = COUNTED_MOST
-    ) -> dict[str, int]:
+    def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         with self.snapshot():
             self.write_counts()
             paused = self.paused()
@@ -93,8 +91,8 @@ class Asking(Settles):
             if latest is not None and left[SCHEDULED]:
                 waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
                 left[SCHEDULED] = self.value(DUE_BY, microseconds(latest), list(waiting), most)
-            letters = self.value(PENDING_LETTERS, most)
-        counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": letters}
+            dead_letters = self.value(PENDING_DEAD_LETTERS, most)
+        counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": dead_letters}
         return {what: n for what, n in counts.items() if n}
 
     def stats(self) -> dict[str, Any]:
@@ -126,7 +124,7 @@ class Asking(Settles):
 
 
 def _shown(row: Sequence[Any], errors: Sequence[Mapping[str, Any]]) -> Shown:
-    id, handler, payload, queue, priority, state, retries, policy, options, *rest, letter = row
+    id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter = row
     due_at, created_at, started_at, finished_at, result, headers = rest
     return Shown(
         id=id,
@@ -144,12 +142,12 @@ def _shown(row: Sequence[Any], errors: Sequence[Mapping[str, Any]]) -> Shown:
         result=result,
         headers=headers,
         errors=errors,
-        dead_letter=None if letter is None else LETTERS[letter],
+        dead_letter=None if dead_letter is None else DEAD_LETTERS[dead_letter],
     )
 
 
 def filtered(
-    state: JobState | None, queue: str | None, handler: str | None, letter: str | None, limit: int
+    state: JobState | None, queue: str | None, handler: str | None, dead_letter: str | None, limit: int
 ) -> tuple[str, list[Any]]:
     """A query for ids, newest first; finished jobs by when they finished, so that an index leads to them."""
     conditions: list[str] = []
@@ -163,11 +161,11 @@ def filtered(
             parameters.append(value)
             conditions.append(f"{column} = ${len(parameters)}")
     source = "{s}.jobs"
-    if letter is not None:
-        source += " join {s}.letters on letters.job_id = jobs.id"
-        conditions.append(f"letters.state in ({', '.join(map(str, LETTER_STATES[letter]))})")
+    if dead_letter is not None:
+        source += " join {s}.dead_letters on dead_letters.job_id = jobs.id"
+        conditions.append(f"dead_letters.state in ({', '.join(map(str, DEAD_LETTER_CODES[dead_letter]))})")
     where = f"where {' and '.join(conditions)}" if conditions else ""
-    finished = state is not None and state.terminal and letter is None
+    finished = state is not None and state.terminal and dead_letter is None
     order = "finished_at desc, jobs.id desc" if finished else "jobs.id desc"
     parameters.append(limit)
     return f"select jobs.id from {source} {where} order by {order} limit ${len(parameters)}", parameters

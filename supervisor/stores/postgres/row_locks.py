@@ -11,7 +11,7 @@ THERE = "select {key} from {{s}}.{table} where {key} = any($1::bigint[])"
 LOCK_FREE = f"{THERE} order by {{key}} for no key update skip locked"
 LOCKED = f"""{THERE} and {{key}} <> all(array({THERE} for share skip locked))"""
 
-WARY_SECONDS = 60.0
+SKIP_LOCKED_SECONDS = 60.0
 """After a lock was last met. To be wary costs a statement more for each batch."""
 
 
@@ -20,18 +20,18 @@ class Locks(Database):
     while: each batch first takes the rows that are free, and passes by those that aren't. A lock on a whole table leaves no row
     free, nor any statement: the repeated call fails as the first did."""
 
-    _wary_until = 0.0
+    _skip_locked_until = 0.0
 
     @property
-    def wary(self) -> bool:
-        return self._wary_until > 0.0 and time.monotonic() < self._wary_until
+    def skips_locked(self) -> bool:
+        return self._skip_locked_until > 0.0 and time.monotonic() < self._skip_locked_until
 
     def contended(self) -> None:
-        self._wary_until = time.monotonic() + WARY_SECONDS
+        self._skip_locked_until = time.monotonic() + SKIP_LOCKED_SECONDS
 
     def to_pass_by(self, table: str, key: str, ids: Collection[int]) -> set[int]:
         """Those of these rows that are to be left alone now; the others are locked for this transaction. None unless wary."""
-        if not ids or not self.wary:
+        if not ids or not self.skips_locked:
             return set()
         locked = self.locked(table, key, ids)
         if locked:

@@ -11,9 +11,9 @@ from psycopg import sql as quoting
 
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
-from supervisor.stores.limits import CENTURY, FURTHEST, MAX_FACTOR, MOST_LAPSES, MOST_TOKEN
+from supervisor.stores.limits import CENTURY, FURTHEST, MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_TOKEN
 from supervisor.stores.postgres.connection import Database
-from supervisor.stores.postgres.functions import BODY, FUNCTIONS, LONGEST_NAME
+from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_NAME_BYTES
 from supervisor.stores.protocol import StoreError, StoreMissing
 
 # A statement sees one time, and the next statement of its transaction a later one: a transaction that somebody holds open
@@ -23,12 +23,12 @@ _CLOCK = """create function {s}.clock() returns bigint language sql stable paral
   as 'select (extract(epoch from pg_catalog.statement_timestamp()) operator(pg_catalog.*) 1000000::numeric)::bigint'"""
 
 # The store gives every row its age. A row without one was put there by hand with plain SQL: it is counted, and heard of, here.
-_PUT_BY_HAND = f"""create function {{s}}.put_by_hand() returns trigger language plpgsql
+_INSERTED_BY_SQL = f"""create function {{s}}.put_by_hand() returns trigger language plpgsql
   set search_path = pg_catalog, pg_temp as {BODY}
   begin
-    if new.token not between 0 and {MOST_TOKEN} or new.lapses not between 0 and {MOST_LAPSES} then
+    if new.token not between 0 and {MAX_TOKEN} or new.expired_count not between 0 and {MAX_EXPIRED_COUNT} then
       raise exception using errcode = 'check_violation',
-        message = 'token: expected 0 to {MOST_TOKEN}; lapses: expected 0 to {MOST_LAPSES}';
+        message = 'token: expected 0 to {MAX_TOKEN}; expired_count: expected 0 to {MAX_EXPIRED_COUNT}';
     end if;
     if new.state = {READY} and new.due_at > {{s}}.clock() then
       new.state = {SCHEDULED};
@@ -64,7 +64,7 @@ _JOBS = f"""create table {{s}}.jobs(
     finished_at bigint,
     priority bigint not null default 0,
     retries int not null default 0,
-    lapses int not null default 0,
+    expired_count int not null default 0,
     state smallint not null default {READY},
     tier smallint not null default 0,
     queue text collate "C" not null default 'default',
@@ -91,7 +91,7 @@ _VERSION_1 = (
     f"create index in_flight on {{s}}.jobs(owner) where state = {IN_FLIGHT}",
     f"create index terminal on {{s}}.jobs(state, finished_at) where state >= {SUCCEEDED}",
     _COUNTS,
-    _PUT_BY_HAND,
+    _INSERTED_BY_SQL,
     """create trigger put_by_hand after insert on {s}.jobs for each row when (new.age is null)
       execute function {s}.put_by_hand()""",
     """create table {s}.attempts(
@@ -100,7 +100,7 @@ _VERSION_1 = (
       at bigint not null,
       record text not null)""",
     "create index attempts_of on {s}.attempts(job_id, id)",
-    """create table {s}.letters(
+    """create table {s}.dead_letters(
       job_id bigint primary key,
       state smallint not null,
       token bigint not null default 0,
@@ -108,7 +108,7 @@ _VERSION_1 = (
       due_at bigint not null,
       tries int not null default 0,
       accepted text not null default '[]')""",
-    f"create index pending_letters on {{s}}.letters(due_at, job_id) where state = {PENDING}",
+    f"create index pending_dead_letters on {{s}}.dead_letters(due_at, job_id) where state = {PENDING}",
     """create table {s}.queues(queue text collate "C" primary key, paused boolean not null)""",
     """create table {s}.supervisors(
       id bigint generated always as identity primary key,
@@ -141,8 +141,8 @@ def bring_up(database: Database, *, create: bool) -> None:
 
 
 def _check_name(schema: str) -> None:
-    if not schema or len(schema.encode()) > LONGEST_NAME or not schema.isprintable() or {*schema} & {*"{}"}:
-        raise StoreError(f"store.schema: expected a name of 1 to {LONGEST_NAME} bytes without braces, got {schema!r}")
+    if not schema or len(schema.encode()) > MAX_NAME_BYTES or not schema.isprintable() or {*schema} & {*"{}"}:
+        raise StoreError(f"store.schema: expected a name of 1 to {MAX_NAME_BYTES} bytes without braces, got {schema!r}")
     if schema.startswith("pg_"):
         raise StoreError(f"store.schema: names that begin with pg_ are PostgreSQL's own, got {schema!r}")
 

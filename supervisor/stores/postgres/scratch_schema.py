@@ -17,7 +17,7 @@ LEFT_BEHIND = "select nspname from pg_namespace where nspname ~ $1 and pg_has_ro
 DROP = "drop schema if exists {} cascade"
 
 
-class Spare(NamedTuple):
+class ScratchSchema(NamedTuple):
     """`synchronous_commit` is what the server says it is for this role."""
 
     schema: str
@@ -25,7 +25,7 @@ class Spare(NamedTuple):
 
 
 @contextmanager
-def spare_schema(url: str, *, listen: bool, prefix: str) -> Iterator[Spare]:
+def scratch_schema(url: str, *, listen: bool, prefix: str) -> Iterator[ScratchSchema]:
     """A name that begins with `prefix`, for a store to be made there. It is locked as long as a transaction is open, which holds
     up nobody, and behind a pooler, too, ends with this program: so those that a killed one left are known, and removed first."""
     schema = f"{prefix}{secrets.token_hex(8)}"
@@ -37,7 +37,7 @@ def spare_schema(url: str, *, listen: bool, prefix: str) -> Iterator[Spare]:
             with database.transaction():
                 database.run(HOLD)
                 database.value(TAKE, schema)
-                yield Spare(schema, database.value("show synchronous_commit"))
+                yield ScratchSchema(schema, database.value("show synchronous_commit"))
         finally:
             _remove(database, schema)
     finally:

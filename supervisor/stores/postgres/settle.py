@@ -12,9 +12,9 @@ from supervisor.stores.codes import FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED,
 from supervisor.stores.postgres.claim import ALL, LEASE, NOW, TEXTS_OF_LEASE, Claims, leases_from
 from supervisor.stores.postgres.connection import array, packed
 from supervisor.stores.postgres.owner_lock import is_gone
-from supervisor.stores.protocol import Lapsed, RowsLocked, by_queue_and_tier
-from supervisor.stores.records import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
-from supervisor.stores.transitions import KEEP, RESET, destination, lapses_after
+from supervisor.stores.protocol import ExpiredLease, RowsLocked, by_queue_and_tier
+from supervisor.stores.records import MAX_ATTEMPTS_KEPT, failure_record, microseconds, require_seen
+from supervisor.stores.transitions import KEEP, RESET, destination, expired_count_after
 
 _SUCCEEDED = JobState.SUCCEEDED
 _ID = itemgetter(0)
@@ -23,7 +23,7 @@ _ID = itemgetter(0)
 FENCE = f"jobs.id = it.id and jobs.token = it.token and jobs.state + 0 = {IN_FLIGHT}"
 
 # Batches come in the order of the ids, and are joined to the jobs row by row, so that two that meet lock in one order.
-SUCCEED = f"""update {{s}}.jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, lapses = 0,
+SUCCEED = f"""update {{s}}.jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, expired_count = 0,
     finished_at = {NOW}, result = it.result, started_at = coalesce({NOW} - it.took, started_at)
   from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) as it(id, token, took, result)
   where {FENCE} returning jobs.id, jobs.token"""
@@ -32,11 +32,11 @@ DISPOSE = f"""update {{s}}.jobs set state = it.state, owner = null, lease_until 
     settled = case when it.seen is null then jobs.token else jobs.settled end, retries = retries + it.counted,
     due_at = coalesce({NOW} + it.delay, due_at), tier = case it.counted when 1 then 1 else tier end,
     age = case it.counted when 1 then coalesce({NOW} + it.delay, age) else age end,
-    lapses = case it.lapse when {RESET} then 0 when {KEEP} then lapses else lapses + 1 end,
+    expired_count = case it.expiry when {RESET} then 0 when {KEEP} then expired_count else expired_count + 1 end,
     finished_at = case when it.state >= {SUCCEEDED} then {NOW} end,
     started_at = coalesce({NOW} - (it.took * 1e6)::bigint, started_at)
   from json_to_recordset($1::json) as it(id bigint, token bigint, took float8, result text, seen bigint, state smallint,
-    delay bigint, counted int, lapse int)
+    delay bigint, counted int, expiry int)
   where {FENCE}
     and (it.seen is null or jobs.lease_until = it.seen)
   returning jobs.id, jobs.token"""
@@ -64,7 +64,7 @@ LOOKED_AT_LOCKS = 1000  # leases
 OWNERS = f"""select id, owner, state, place, {NOW} > unseen_after + {FORGOTTEN_AFTER},
     exists (select 1 from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id)
   from {{s}}.supervisors where id is distinct from $1 order by id"""
-LAPSED = f"""select lease_until, started_at, lapses, owner, {LEASE.replace(TEXTS_OF_LEASE, "'', null")}
+EXPIRED_LEASES = f"""select lease_until, started_at, expired_count, owner, {LEASE.replace(TEXTS_OF_LEASE, "'', null")}
   from (select *, coalesce(owner <> all($2::bigint[]), true) as lives from {{s}}.jobs
     where state = {IN_FLIGHT} and owner is distinct from $1) as jobs
   where (lease_until <= {NOW} or not lives) and (lives, lease_until, id) > ($3::boolean, $4::bigint, $5::bigint)
@@ -77,13 +77,13 @@ THIN_OUT = f"""delete from {{s}}.attempts using (
     select id, row_number() over (partition by job_id order by id) as from_first,
       row_number() over (partition by job_id order by id desc) as from_last
     from {{s}}.attempts where job_id = any($1::bigint[])) as it
-  where attempts.id = it.id and from_first > 1 and from_last >= {KEPT_ATTEMPTS}"""
-ADD_LETTERS = f"""insert into {{s}}.letters as had(job_id, state, due_at)
+  where attempts.id = it.id and from_first > 1 and from_last >= {MAX_ATTEMPTS_KEPT}"""
+ADD_DEAD_LETTERS = f"""insert into {{s}}.dead_letters as had(job_id, state, due_at)
   select id, {PENDING}, {NOW} from unnest($1::bigint[]) as it(id)
   on conflict(job_id) do update set state = {PENDING}, token = had.token + 1, owner = null, due_at = excluded.due_at,
     tries = 0, accepted = '[]'"""
-OFFER_AGAIN = f"""update {{s}}.letters set due_at = {NOW} where job_id = any(array(
-    select job_id from {{s}}.letters where state = {PENDING} and owner = $1 for no key update skip locked))"""
+OFFER_AGAIN = f"""update {{s}}.dead_letters set due_at = {NOW} where job_id = any(array(
+    select job_id from {{s}}.dead_letters where state = {PENDING} and owner = $1 for no key update skip locked))"""
 FORGET_OWNER = """delete from {s}.supervisors where id = any(array(
     select id from {s}.supervisors where id = $1 for update skip locked))"""
 
@@ -95,11 +95,13 @@ class Settles(Claims):
     on_owner_gone: Callable[[str], None]
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
-        if not self.wary:
+        if not self.skips_locked:
             return self._settle(outcomes)
         with self.transaction():
             locked = self.to_pass_by("jobs", "id", [outcome.lease.id for outcome in outcomes])
-            locked |= self.to_pass_by("letters", "job_id", [outcome.lease.id for outcome in outcomes if outcome.letter])
+            locked |= self.to_pass_by(
+                "dead_letters", "job_id", [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
+            )
             if not locked:
                 return self._settle(outcomes)
         raise RowsLocked(f"{self.url}: rows are locked by another session", frozenset(locked))
@@ -110,7 +112,7 @@ class Settles(Claims):
         if len(won) != len(outcomes):
             rest = [outcome for outcome in outcomes if outcome.state is not _SUCCEEDED or outcome.seen is not None]
         with self.transaction():
-            if won and rest and not self.wary:
+            if won and rest and not self.skips_locked:
                 self.later(LOCK, array(outcome.lease.id for outcome in outcomes))
             return [*self._settled(self._succeed, won), *self._settled(self._dispose, rest)]
 
@@ -119,13 +121,19 @@ class Settles(Claims):
         require_seen(outcomes)
         with self.transaction():
             locked = self.locked("jobs", "id", [outcome.lease.id for outcome in outcomes])
-            locked |= self.to_pass_by("letters", "job_id", [outcome.lease.id for outcome in outcomes if outcome.letter])
+            locked |= self.to_pass_by(
+                "dead_letters", "job_id", [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
+            )
             free = [outcome for outcome in outcomes if outcome.lease.id not in locked]
             return [*sorted(locked), *self._settled(self._dispose, free)]
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
         with self.transaction():
-            locked = self.to_pass_by("jobs", "id", [lease[0] for lease in (*leases, *started)]) if self.wary else None
+            locked = (
+                self.to_pass_by("jobs", "id", [lease[0] for lease in (*leases, *started)])
+                if self.skips_locked
+                else None
+            )
             if locked:
                 leases = [lease for lease in leases if lease[0] not in locked]
                 started = [lease for lease in started if lease[0] not in locked]
@@ -182,11 +190,11 @@ class Settles(Claims):
         failures = [_attempt(outcome) for outcome in outcomes if outcome.failure is not None]
         if failures:
             self.later(ADD_ATTEMPTS, packed(failures))
-            if not self.wary:  # somebody may have locked them, and the next failure thins them out
+            if not self.skips_locked:  # somebody may have locked them, and the next failure thins them out
                 self.later(THIN_OUT, array(failure["job_id"] for failure in failures))
-        letters = [outcome.lease.id for outcome in outcomes if outcome.letter]
-        if letters:
-            self.later(ADD_LETTERS, array(letters))
+        dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
+        if dead_letters:
+            self.later(ADD_DEAD_LETTERS, array(dead_letters))
 
     def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
         """The ids whose lease is no longer theirs."""
@@ -199,7 +207,7 @@ class Settles(Claims):
 
     # recovery
 
-    def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
+    def expired_leases(self, limit: int, after: ExpiredLease | None = None) -> list[ExpiredLease]:
         """On the way, owners that are gone and have no lease left are forgotten. While somebody has locked its row, a lease is not
         shown whose owner may live and wait for the same lock: whoever watches it begins anew once it is free, and the owner,
         which extends or settles as soon as it can, comes first. Many at once are of a machine that is lost."""
@@ -207,7 +215,7 @@ class Settles(Claims):
             owners = {row[0]: row[1:] for row in self.rows(OWNERS, self.owner_id)}
             gone = {id for id, (_, state, place, *_) in owners.items() if state == LEFT or is_gone(place)}
             behind = (False, ALL, ALL) if after is None else after.place
-            rows = self.rows(LAPSED, self.owner_id, array(gone), *behind, limit)
+            rows = self.rows(EXPIRED_LEASES, self.owner_id, array(gone), *behind, limit)
             if len(rows) < min(limit, LOOKED_AT_LOCKS):
                 locked = self.held_by_others("jobs", "id", [row[4] for row in rows if row[3] not in gone])
                 rows = [row for row in rows if row[4] not in locked]
@@ -216,8 +224,10 @@ class Settles(Claims):
                     self._forget_owner(id, owner if id in gone else None)
         names = {id: owner for id, (owner, *_) in owners.items()}
         return [
-            Lapsed(lease, until, started is not None, lapses, names.get(owner, f"owner {owner}"), owner in gone)
-            for lease, (until, started, lapses, owner, *_) in zip(
+            ExpiredLease(
+                lease, until, started is not None, expired_count, names.get(owner, f"owner {owner}"), owner in gone
+            )
+            for lease, (until, started, expired_count, owner, *_) in zip(
                 leases_from(row[4:] for row in rows), rows, strict=True
             )
         ]
@@ -247,7 +257,7 @@ def _disposed(outcome: Outcome) -> dict[str, Any]:
         "state": state,
         "delay": microseconds(outcome.delay) if waits else None,
         "counted": int(outcome.counted),
-        "lapse": lapses_after(outcome),
+        "expiry": expired_count_after(outcome),
     }
 
 

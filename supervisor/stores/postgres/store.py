@@ -7,9 +7,9 @@ import orjson
 from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.postgres.claim import NOW
 from supervisor.stores.postgres.notifier import Listener
-from supervisor.stores.postgres.owner_lock import Lifeline
+from supervisor.stores.postgres.owner_lock import OwnerLock
 from supervisor.stores.postgres.schema import bring_up
-from supervisor.stores.postgres.transfer import Moving
+from supervisor.stores.postgres.transfer import Transfer
 from supervisor.stores.protocol import Capabilities, Presence, StoreError
 from supervisor.stores.records import microseconds
 
@@ -24,12 +24,12 @@ FORGET = f"""delete from {{s}}.supervisors where id = $1
   and not exists (select 1 from {{s}}.jobs where state = {IN_FLIGHT} and owner = supervisors.id)"""
 
 UNSEEN_AT_FIRST = 3600.0
-UNSEEN_LEAST = 5.0
+MIN_UNSEEN = 5.0
 """Seconds without a sign after which an owner without leases is off the list: while it starts, and afterwards (or three
 times the ttl of its leases)."""
 
 
-class PostgresStore(Moving):
+class PostgresStore(Transfer):
     """Implements `supervisor.stores.protocol.Store`. Without `listen` nothing is left in the session from one transaction to the
     next, so that it works behind a transaction-mode pooler; nobody wakes this store then."""
 
@@ -40,7 +40,7 @@ class PostgresStore(Moving):
         self._arguments = {"url": url, "schema": schema, "listen": listen}
         self.on_owner_gone = lambda owner: None
         self._who: tuple[str, str, int] | None = None
-        self._lifeline: Lifeline | None = None
+        self._owner_lock: OwnerLock | None = None
         self._listener: Listener | None = None
         self._unseen = UNSEEN_AT_FIRST
         try:
@@ -53,27 +53,27 @@ class PostgresStore(Moving):
         return PostgresStore(**self._arguments)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        self._hang_up()
+        self._close_listener()
         super().close()
 
     # a supervisor's life
 
     def join(self, owner: str, host: str, pid: int) -> int | None:
         """The descriptor holds the name by which others on this machine know that the owner lives."""
-        if self._lifeline is None:
-            self._lifeline = Lifeline(f"{self.url} {self.schema} {owner}")
+        if self._owner_lock is None:
+            self._owner_lock = OwnerLock(f"{self.url} {self.schema} {owner}")
         self._who = (owner, host, pid)
         with self.transaction():
             self.owner_id = None
             self.owner_id = self._announce("starting", 0, "[]")
         if self._listen and self._listener is None:
             self._listener = Listener(self._address, self.channel, self._server_process)
-        return self._lifeline.fileno()
+        return self._owner_lock.fileno()
 
     def leave(self) -> None:
         """An owner with leases left stays on the list, as one that has left, until they are recovered."""
         if self.owner_id is None:
-            self._hang_up()
+            self._close_listener()
             return
         with self.transaction():
             if not self.to_pass_by("supervisors", "id", [self.owner_id]):
@@ -83,21 +83,21 @@ class PostgresStore(Moving):
 
     def _left(self) -> None:
         self.owner_id = None
-        self._hang_up()
+        self._close_listener()
 
-    def _hang_up(self) -> None:
+    def _close_listener(self) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
-        lifeline, self._lifeline = self._lifeline, None
-        if lifeline is not None:
-            lifeline.close()
+        owner_lock, self._owner_lock = self._owner_lock, None
+        if owner_lock is not None:
+            owner_lock.close()
 
     def announce(self, presence: Presence) -> None:
         if self.owner_id is None:
             raise StoreError("announce: join first")
         if presence.ttl is not None:
-            self._unseen = max(UNSEEN_LEAST, 3 * presence.ttl)
+            self._unseen = max(MIN_UNSEEN, 3 * presence.ttl)
         with self.transaction():
             if self.to_pass_by("supervisors", "id", [self.owner_id]):
                 return
@@ -105,27 +105,27 @@ class PostgresStore(Moving):
 
     def _announce(self, state: str, idle: int, workers: str) -> int:
         assert self._who is not None
-        place = None if self._lifeline is None else self._lifeline.place
+        place = None if self._owner_lock is None else self._owner_lock.place
         table = f"{self.quoted}.supervisors"
         unseen = microseconds(self._unseen)
         return int(self.value(ANNOUNCE, self.owner_id, *self._who, place, state, unseen, idle, workers, table))
 
     # wake-ups
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """A supervisor may call it from any thread."""
         if self._listener is not None:
-            self._listener.ring_others()
+            self._listener.notify_others()
         elif self.owner_id is None:
             self.run("select pg_notify($1, '')", self.channel)
 
-    def bell(self) -> int | None:
-        return None if self._listener is None else self._listener.bell
+    def notification_fd(self) -> int | None:
+        return None if self._listener is None else self._listener.fd
 
-    def hush(self) -> None:
+    def clear_notifications(self) -> None:
         if self._listener is not None:
-            self._listener.hush()
+            self._listener.clear_notifications()
 
     def _server_process(self) -> int | None:
-        link = self._link
-        return None if link is None else link.pgconn.backend_pid
+        connection = self._connection
+        return None if connection is None else connection.pgconn.backend_pid

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from supervisor.stores.postgres.claim import enqueued, parts_of
+from supervisor.stores.postgres.claim import enqueued, split_batch
 from supervisor.stores.postgres.connection import packed
 from supervisor.stores.postgres.transfer import DATABASE
 from supervisor.stores.protocol import EnqueueRow, StoreError
@@ -53,7 +53,7 @@ class Caller(Protocol):
         """End what `ask` has begun on a connection that was in no transaction."""
 
 
-class Guest:
+class TransactionalEnqueue:
     """Used from any thread. `database_of_store` is asked only if the address of a connection is not written as in `url`."""
 
     def __init__(self, url: str, schema: str, database_of_store: Callable[[], tuple[int, int]]) -> None:
@@ -85,7 +85,7 @@ class Guest:
         if caller.driver not in self._known:
             self._check_place(caller)
             self._known.add(caller.driver)
-        batches = [_in_ascii(packed([enqueued(row) for row in part])) for part in parts_of(rows, AT_ONCE)]
+        batches = [_in_ascii(packed([enqueued(row) for row in part])) for part in split_batch(rows, AT_ONCE)]
         if len(batches) > 1 and not _in_transaction(caller.driver):
             raise StoreError(
                 f"connection: more than {AT_ONCE // 10**6} MB of jobs at once, on a connection in autocommit: "

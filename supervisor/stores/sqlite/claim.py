@@ -10,26 +10,26 @@ from typing import Any
 
 from supervisor.jobs import Lease
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.enqueue_batch import Rows
+from supervisor.stores.enqueue_batch import EnqueueBatch
 from supervisor.stores.protocol import (
+    ClaimRequest,
     EnqueueRow,
     Look,
     Resolve,
-    StoreAway,
     StoreError,
-    Take,
+    StoreUnavailable,
     Waiting,
     by_queue_and_tier,
 )
 from supervisor.stores.records import microseconds, options_text
 from supervisor.stores.sqlite.connection import packed
-from supervisor.stores.sqlite.notifier import Bells
+from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.policies import BY_ID, TEXTS, Policies
 from supervisor.stores.transitions import waiting_of
 
 ENQUEUED_AT_ONCE = 100  # rows in one statement: each pays for the id sequence once
 CLAIM_LENGTH = 16_000_000  # and in one claim: reading them takes several times as much memory, for a moment
-_WEIGHED = 64
+_MEASURED_AT_ONCE = 64
 
 LENGTH = "coalesce(length(payload), 0) + coalesce(length(headers), 0)"
 
@@ -53,7 +53,7 @@ class Claims(Policies):
     """`owner_id` is the row of `supervisors` that claims are made for; None until the store has joined."""
 
     owner_id: int | None = None
-    bells: Bells
+    notifier: Notifier
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         """If a commit failed in a way that may have kept the rows, the same `Rows` again are not stored twice, whatever else
@@ -67,17 +67,17 @@ class Claims(Policies):
                 if first is None:
                     attempt = first, _ = self._insert(rows)
                 # Whoever wakes now looks after this commit, for its look takes the lock of writers too; and wakes meanwhile.
-                self.bells.ring()
-        except StoreAway:
-            if attempt is not None and isinstance(rows, Rows):
+                self.notifier.notify()
+        except StoreUnavailable:
+            if attempt is not None and isinstance(rows, EnqueueBatch):
                 rows.unsure = attempt
             raise
-        if isinstance(rows, Rows):
+        if isinstance(rows, EnqueueBatch):
             rows.unsure = None
         return list(range(first, first + len(rows)))
 
     def _stored_before(self, rows: Sequence[EnqueueRow]) -> int | None:
-        if not isinstance(rows, Rows) or rows.unsure is None:
+        if not isinstance(rows, EnqueueBatch) or rows.unsure is None:
             return None
         first, created_at = rows.unsure
         stored = self.value(
@@ -95,7 +95,7 @@ class Claims(Policies):
             _, queue, *_, state = values
             self.count(state, queue, 0)
             return first, now
-        its = Rows.of(rows)
+        its = EnqueueBatch.of(rows)
         for start in range(0, len(its), ENQUEUED_AT_ONCE):
             part = its[start : start + ENQUEUED_AT_ONCE]
             kinds = {place: _values(part.kinds[place], now) for place in set(part.places)}
@@ -155,7 +155,7 @@ class Claims(Policies):
         with self.snapshot():
             return frozenset(self.column("queue", "queues where paused"))
 
-    def claim(self, takes: Sequence[Take], ttl: float, resolve: Resolve) -> list[Lease]:
+    def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         if self.owner_id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self.transaction():
@@ -173,27 +173,27 @@ class Claims(Policies):
 
     def _as_fit(self, rows: list[list[Any]]) -> list[list[Any]]:
         """The first of these candidates that fit into one claim, the heavy ones with their texts."""
-        heavy = [row for row in rows if row[4] is None]
-        if not heavy:
+        large = [row for row in rows if row[4] is None]
+        if not large:
             return rows
-        fit = self.as_fit([row[0] for row in heavy])
+        fit = self.as_fit([row[0] for row in large])
         texts = self.rows(TEXTS, BY_ID, packed(fit))
-        for row, (payload, headers) in zip(heavy, texts, strict=False):
+        for row, (payload, headers) in zip(large, texts, strict=False):
             row[4], row[5] = payload, headers
-        return rows if len(fit) == len(heavy) else rows[: rows.index(heavy[len(fit)])]
+        return rows if len(fit) == len(large) else rows[: rows.index(large[len(fit)])]
 
-    def as_fit(self, ids: list[int], weight: str = LENGTH, at_once: int = _WEIGHED) -> list[int]:
+    def as_fit(self, ids: list[int], size: str = LENGTH, at_once: int = _MEASURED_AT_ONCE) -> list[int]:
         """The first of these jobs, as many as are within CLAIM_LENGTH together; at least one."""
         room = CLAIM_LENGTH
         for start in range(0, len(ids), at_once):
-            lengths = self.column(weight, BY_ID, packed(ids[start : start + at_once]))
+            lengths = self.column(size, BY_ID, packed(ids[start : start + at_once]))
             for place, length in enumerate(lengths, start):
                 room -= length
                 if room < 0:
                     return ids[: max(1, place)]
         return ids
 
-    def _pick(self, take: Take) -> list[list[Any]]:
+    def _pick(self, take: ClaimRequest) -> list[list[Any]]:
         fresh = self.rows(CANDIDATE, CANDIDATES, take.queue, 0, take.limit)
         urgent = len([row for row in fresh if row[7] >= take.urgent])
         most = take.retries_wanted(len(fresh))

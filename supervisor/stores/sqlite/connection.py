@@ -17,9 +17,9 @@ from typing import Any
 
 import orjson
 
-from supervisor.stores.protocol import RowRefused, StoreAway, StoreBroken, StoreError
+from supervisor.stores.protocol import RowRefused, StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS, VERSION
-from supervisor.stores.sqlite.write_lock import Turnstile, beside
+from supervisor.stores.sqlite.write_lock import FairWriteLock, beside
 
 OLDEST_SQLITE = (3, 35, 0)
 WAL_LIMIT = 64 * 1024 * 1024
@@ -29,7 +29,7 @@ _OPENING = 5.0
 _LOOK_AT_WAL = 1.0
 _WARN_AGAIN = 60.0
 
-_AWAY = frozenset(
+_UNAVAILABLE = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
@@ -64,7 +64,7 @@ class Database:
         self._looked_at_wal = time.monotonic()
         self._warned = float("-inf")
         _prepare_file(self.path, create)
-        self._turnstile = Turnstile(self.path, _TURN)
+        self._fair_write_lock = FairWriteLock(self.path, _TURN)
         with self._translated():
             self._connection = self._connect()
         try:
@@ -76,7 +76,7 @@ class Database:
     def close(self) -> None:
         self._check_process()
         self._connection.close()
-        self._turnstile.close()
+        self._fair_write_lock.close()
 
     def now(self) -> int:
         """Microseconds since the epoch."""
@@ -94,7 +94,7 @@ class Database:
             with self._joined():
                 yield
             return
-        with self._translated(), self._turnstile:
+        with self._translated(), self._fair_write_lock:
             self._execute("begin immediate")
             self._open_transaction = True
             try:
@@ -229,7 +229,7 @@ class Database:
                 if _code(error) != sqlite3.SQLITE_BUSY:
                     raise self._refused(error) from error
                 if time.monotonic() > deadline:
-                    raise StoreAway(f"{self.path}: {error}") from error
+                    raise StoreUnavailable(f"{self.path}: {error}") from error
 
     def _set_up(self) -> None:
         self._execute("begin")  # what it finds is of one moment: somebody else may be making this store
@@ -289,8 +289,8 @@ class Database:
         code = _code(error)
         if code in _DENIED and (denied := _denied(self.path)):
             return StoreBroken(f"{denied}: {os.strerror(errno.EACCES)}; expected one that this user may read and write")
-        if code in _AWAY:
-            return StoreAway(f"{self.path}: {error}")
+        if code in _UNAVAILABLE:
+            return StoreUnavailable(f"{self.path}: {error}")
         if code in _REFUSED or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
             return RowRefused(f"{self.path}: {error}")
         return StoreBroken(f"{self.path}: {error}")

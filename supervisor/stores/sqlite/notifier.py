@@ -16,26 +16,26 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
-from supervisor.stores.protocol import StoreAway, StoreBroken, StoreError
+from supervisor.stores.protocol import StoreBroken, StoreError, StoreUnavailable
 
-_LONGEST_ADDRESS = 107
+_MAX_ADDRESS_BYTES = 107
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _DEAD = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
 
 
-_all: WeakSet[Bells] = WeakSet()
+_all: WeakSet[Notifier] = WeakSet()
 
 
-def _let_go_in_copy() -> None:
+def _release_in_forked_copy() -> None:
     """A plugin has forked the supervisor: the copy must not pass for one of its processes."""
-    for bells in _all:
-        bells.let_go()
+    for notifier in _all:
+        notifier.release_lock()
 
 
-os.register_at_fork(after_in_child=_let_go_in_copy)
+os.register_at_fork(after_in_child=_release_in_forked_copy)
 
 
-class Bells:
+class Notifier:
     def __init__(self, folder: Path) -> None:
         _all.add(self)
         self._folder = folder
@@ -44,19 +44,19 @@ class Bells:
         self._owner: str | None = None
 
     def join(self, owner: str) -> int:
-        """Hang up this owner's bell and hold its lock; gives the lock's descriptor. Raises StoreAway if there is no room for
+        """Hang up this owner's bell and hold its lock; gives the lock's descriptor. Raises StoreUnavailable if there is no room for
         them, StoreBroken if it may not."""
         if self._lock is None:
             self._owner = owner
             try:
                 self._lock = self._locked(owner)
-                self._socket = self._hang_up(owner)
+                self._socket = self._bind(owner)
             except OSError as error:
-                self.let_go()
+                self.release_lock()
                 if isinstance(error, PermissionError):
                     expected = "expected a folder for this user to write to"
                     raise StoreBroken(f"{self._folder}: {error.strerror}; {expected}") from error
-                raise StoreAway(f"{self._folder}: {error.strerror}") from error
+                raise StoreUnavailable(f"{self._folder}: {error.strerror}") from error
         return self._lock
 
     def leave(self) -> None:
@@ -65,10 +65,10 @@ class Bells:
         if self._socket is not None:
             self._socket.close()
         self.remove(self._owner)
-        self.let_go()
+        self.release_lock()
         self._owner = self._socket = None
 
-    def let_go(self) -> None:
+    def release_lock(self) -> None:
         """Of the lock, as far as this process holds it."""
         if self._lock is not None:
             os.close(self._lock)
@@ -77,23 +77,23 @@ class Bells:
     def descriptor(self) -> int | None:
         return None if self._socket is None else self._socket.fileno()
 
-    def hush(self) -> None:
+    def clear_notifications(self) -> None:
         """One ring: to find out that there is no other costs more than to be woken by it."""
         with suppress(BlockingIOError):
             if self._socket is not None:
                 self._socket.recv(1)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Ring everybody else. A full bell has rung already; a bell that nobody listens to is taken down. Every enqueue waits
         for this, so it makes no Path of each."""
         folder, own = str(self._folder), f"{self._owner}.sock"
         try:
-            bells = [name for name in os.listdir(folder) if name.endswith(".sock") and name != own]  # noqa: PTH208
+            notifier = [name for name in os.listdir(folder) if name.endswith(".sock") and name != own]  # noqa: PTH208
         except OSError:
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mouth:
-            for bell in bells:
-                _ring_one(mouth, f"{folder}/{bell}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            for socket_path in notifier:
+                _notify_one(sender, f"{folder}/{socket_path}")
 
     def is_gone(self, owner: str) -> bool:
         """Whether every process that held this owner's lock is provably dead. No file, or one we may not open, proves nothing."""
@@ -165,39 +165,39 @@ class Bells:
                 f"{self._folder}: expected a folder of this user's, not one of user {there.st_uid}; remove it"
             )
 
-    def _hang_up(self, owner: str) -> socket.socket | None:
-        bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        bell.setblocking(False)
+    def _bind(self, owner: str) -> socket.socket | None:
+        socket_path = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        socket_path.setblocking(False)
         path = self._path(owner, "sock")
         path.unlink(missing_ok=True)
         try:
             with _address(str(path)) as address:
-                bell.bind(address)
+                socket_path.bind(address)
         except OSError:
             # No /proc to shorten a long path with: the owner polls.
-            bell.close()
+            socket_path.close()
             return None
         path.chmod(0o600)
-        return bell
+        return socket_path
 
 
-def _ring_one(mouth: socket.socket, bell: str) -> None:
+def _notify_one(sender: socket.socket, socket_path: str) -> None:
     try:
-        with _address(bell) as address:
-            mouth.sendto(b"!", socket.MSG_DONTWAIT, address)
+        with _address(socket_path) as address:
+            sender.sendto(b"!", socket.MSG_DONTWAIT, address)
     except OSError as error:
         if error.errno in _DEAD:
             with suppress(OSError):
-                Path(bell).unlink()
+                Path(socket_path).unlink()
 
 
 @contextmanager
-def _address(bell: str) -> Iterator[str]:
+def _address(socket_path: str) -> Iterator[str]:
     """A path to `bell` that fits into a socket address, however long its folder's own path is."""
-    if len(os.fsencode(bell)) <= _LONGEST_ADDRESS:
-        yield bell
+    if len(os.fsencode(socket_path)) <= _MAX_ADDRESS_BYTES:
+        yield socket_path
         return
-    folder, name = os.path.split(bell)
+    folder, name = os.path.split(socket_path)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{fd}/{name}"

@@ -5,37 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, PENDING, READY, SUCCEEDED, WITHDRAWN
-from supervisor.stores.operator_commands import Target, Verdicts
+from supervisor.stores.operator_commands import OperatorCommands, Target
 from supervisor.stores.protocol import Retention
 from supervisor.stores.records import microseconds
 from supervisor.stores.sqlite.connection import packed
-from supervisor.stores.sqlite.dead_letters import Letters
+from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
 from supervisor.stores.sqlite.policies import BY_ID
 
-_TARGET = f"{BY_ID} left join letters on letters.job_id = jobs.id"
-_DEAD = (
-    f"""(select job_id from letters where state in ({PENDING}, {DELIVERED}) and job_id > ? order by job_id limit ?)"""
-)
+_TARGET = f"{BY_ID} left join dead_letters on dead_letters.job_id = jobs.id"
+_DEAD = f"""(select job_id from dead_letters where state in ({PENDING}, {DELIVERED}) and job_id > ? order by job_id limit ?)"""
 
 CANCEL = f"""update jobs set state = {CANCELLED}, token = token + 1, finished_at = ?1, owner = null, lease_until = null
   where id in (select value from json_each(?2))"""
 DUE_NOW = f"""update jobs set state = {READY}, due_at = ?1, age = iif(tier, ?1, age)
   where id in (select value from json_each(?2))"""
-REDRIVE = f"""update jobs set state = {READY}, tier = 0, age = ?1 + it.key, due_at = ?2, retries = 0, lapses = 0,
+REDRIVE = f"""update jobs set state = {READY}, tier = 0, age = ?1 + it.key, due_at = ?2, retries = 0, expired_count = 0,
     started_at = null, finished_at = null, result = null
   from json_each(?3) as it where jobs.id = it.value"""
-WITHDRAW = f"update letters set state = {WITHDRAWN} where job_id in (select value from json_each(?))"
+WITHDRAW = f"update dead_letters set state = {WITHDRAWN} where job_id in (select value from json_each(?))"
 
 EXPIRED = f"""(select id from jobs where state = ? and state >= {SUCCEEDED} and finished_at <= ?
-  and not exists (select 1 from letters where job_id = jobs.id and letters.state = {PENDING})
+  and not exists (select 1 from dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
   order by finished_at limit ?)"""
 
 
-class Verbs(Letters, Verdicts):
+class OperatorChanges(DeadLetterQueue, OperatorCommands):
     def pause(self, queue: str, paused: bool) -> None:
         with self.transaction():
             self.run("insert or replace into queues(queue, paused) values (?, ?)", queue, paused)
-        self.bells.ring()
+        self.notifier.notify()
 
     def prune(self, retention: Retention, limit: int) -> int:
         kept = ((SUCCEEDED, retention.succeeded), (CANCELLED, retention.cancelled), (FAILED, retention.failed))
@@ -57,7 +55,8 @@ class Verbs(Letters, Verdicts):
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
         return [
-            Target(*row) for row in self.rows("jobs.id, jobs.state, queue, tier, letters.state", _TARGET, packed(ids))
+            Target(*row)
+            for row in self.rows("jobs.id, jobs.state, queue, tier, dead_letters.state", _TARGET, packed(ids))
         ]
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
@@ -73,5 +72,5 @@ class Verbs(Letters, Verdicts):
         self.run(WITHDRAW, packed(ids))
 
     def remove(self, ids: Sequence[int]) -> None:
-        for table, key in (("jobs", "id"), ("attempts", "job_id"), ("letters", "job_id")):
+        for table, key in (("jobs", "id"), ("attempts", "job_id"), ("dead_letters", "job_id")):
             self.run(f"delete from {table} where {key} in (select value from json_each(?))", packed(ids))

@@ -15,7 +15,7 @@ from supervisor.stores.sqlite.connection import Database, packed
 TEXTS = "coalesce(cast(payload as text), ''), cast(headers as text)"
 LEASE = f"""jobs.id, token, handler, queue, {TEXTS}, retries, priority, tier, due_at, created_at, policy, options"""
 LIGHT_LEASE = LEASE.replace(TEXTS, "'', null")
-RESOLVED_MOST = 10_000
+MAX_RESOLVED = 10_000
 BY_ID = "json_each(?) as it cross join jobs on jobs.id = it.value"
 
 
@@ -47,7 +47,7 @@ class Policies(Database):
         return ids
 
     def _resolve_for(self, queue: str, handler: str, resolve: Resolve) -> int:
-        if len(self._resolved) >= RESOLVED_MOST:
+        if len(self._resolved) >= MAX_RESOLVED:
             self._resolved.clear()
         policy = self._resolved[queue, handler] = self._interned(resolve(handler, queue))
         return policy

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from supervisor.events import COUNTED_MOST
+from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import (
     CODES,
+    DEAD_LETTER_CODES,
+    DEAD_LETTERS,
     IN_FLIGHT,
     LEFT,
-    LETTER_STATES,
-    LETTERS,
     PENDING,
     READY,
     SCHEDULED,
@@ -26,18 +26,18 @@ from supervisor.stores.sqlite.settle import Settles
 from supervisor.stores.transitions import queue_rows, running_jobs
 
 _SHOWN = """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priority, jobs.state, retries, policy, options,
-  jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), letters.state"""
-_WITH_LETTER = f"{BY_ID} left join letters on letters.job_id = jobs.id"
+  jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), dead_letters.state"""
+_WITH_DEAD_LETTER = f"{BY_ID} left join dead_letters on dead_letters.job_id = jobs.id"
 
 DUE_BY = f"""select count(*) from (select 1 from jobs where state = {SCHEDULED} and due_at <= ?1
   and queue in (select value from json_each(?2)) order by due_at limit ?3)"""
-PENDING_LETTERS = f"select count(*) from (select 1 from letters where state = {PENDING} limit ?)"
+PENDING_DEAD_LETTERS = f"select count(*) from (select 1 from dead_letters where state = {PENDING} limit ?)"
 RUNNING_BY_QUEUE = f"""(select queue, count(*) as n from json_each(?) as it cross join jobs
   on jobs.id = it.value and jobs.state = {IN_FLIGHT} group by queue)"""
 _UNSEEN = 3_600_000_000
 
 
-class Asking(Settles):
+class Queries(Settles):
     def get(self, id: int) -> dict[str, Any] | None:
         with self.snapshot():
             found = self.jobs_shown([id])
@@ -49,10 +49,10 @@ class Asking(Settles):
         state: JobState | None = None,
         queue: str | None = None,
         handler: str | None = None,
-        letter: str | None = None,
+        dead_letter: str | None = None,
         limit: int = 100,
     ) -> list[dict[str, Any]]:
-        source, parameters = _filtered(state, queue, handler, letter)
+        source, parameters = _filtered(state, queue, handler, dead_letter)
         with self.snapshot():
             return self.jobs_shown(self.column("id", f"({source} limit ?)", *parameters, limit))
 
@@ -62,10 +62,12 @@ class Asking(Settles):
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, record in self.rows("job_id, json(record)", ATTEMPTS, batch):
             errors.setdefault(job_id, []).append(record)
-        return [job_dict(self._shown(row, errors.get(row[0], ()))) for row in self.rows(_SHOWN, _WITH_LETTER, batch)]
+        return [
+            job_dict(self._shown(row, errors.get(row[0], ()))) for row in self.rows(_SHOWN, _WITH_DEAD_LETTER, batch)
+        ]
 
     def _shown(self, row: Sequence[Any], errors: Sequence[Mapping[str, Any]]) -> Shown:
-        id, handler, payload, queue, priority, state, retries, policy, options, *rest, letter = row
+        id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter = row
         due_at, created_at, started_at, finished_at, result, headers = rest
         return Shown(
             id=id,
@@ -83,12 +85,10 @@ class Asking(Settles):
             result=result,
             headers=headers,
             errors=errors,
-            dead_letter=None if letter is None else LETTERS[letter],
+            dead_letter=None if dead_letter is None else DEAD_LETTERS[dead_letter],
         )
 
-    def remaining(
-        self, served: frozenset[str] | None, latest: float | None, most: int = COUNTED_MOST
-    ) -> dict[str, int]:
+    def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         with self.snapshot():
             self.write_counts()
             paused = self.paused()
@@ -101,8 +101,8 @@ class Asking(Settles):
             if latest is not None and left[SCHEDULED]:
                 waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
                 left[SCHEDULED] = self.value(DUE_BY, microseconds(latest), packed(list(waiting)), most)
-            letters = self.value(PENDING_LETTERS, most)
-        counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": letters}
+            dead_letters = self.value(PENDING_DEAD_LETTERS, most)
+        counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": dead_letters}
         return {what: n for what, n in counts.items() if n}
 
     def stats(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Asking(Settles):
         for id, owner, host, pid, state, seen_at, workers in self.rows(
             "id, owner, host, pid, state, seen_at, json(workers)", "supervisors order by id"
         ):
-            gone = state == LEFT or (id != self.owner_id and self.bells.is_gone(owner))
+            gone = state == LEFT or (id != self.owner_id and self.notifier.is_gone(owner))
             if (gone or seen_at < unseen) and not self.value(_HOLDS, id):
                 continue
             state = "gone" if gone else state
@@ -138,7 +138,7 @@ _HOLDS = f"select 1 from jobs where state = {IN_FLIGHT} and owner = ?"
 
 
 def _filtered(
-    state: JobState | None, queue: str | None, handler: str | None, letter: str | None
+    state: JobState | None, queue: str | None, handler: str | None, dead_letter: str | None
 ) -> tuple[str, list[Any]]:
     """A query for ids, newest first; finished jobs by when they finished, so that an index leads to them.
 
@@ -156,11 +156,11 @@ def _filtered(
             conditions.append(f"{column} = ?")
             parameters.append(value)
     source = "jobs"
-    if letter is not None:
-        source = "letters cross join jobs on jobs.id = letters.job_id"
-        conditions.append(f"letters.state in ({', '.join(map(str, LETTER_STATES[letter]))})")
+    if dead_letter is not None:
+        source = "dead_letters cross join jobs on jobs.id = dead_letters.job_id"
+        conditions.append(f"dead_letters.state in ({', '.join(map(str, DEAD_LETTER_CODES[dead_letter]))})")
     where = f"where {' and '.join(conditions)}" if conditions else ""
-    finished = state is not None and state.terminal and letter is None
-    few = state in (JobState.SCHEDULED, JobState.IN_FLIGHT) and letter is None
+    finished = state is not None and state.terminal and dead_letter is None
+    few = state in (JobState.SCHEDULED, JobState.IN_FLIGHT) and dead_letter is None
     order = "finished_at desc, jobs.id desc" if finished else f"{'+' if few else ''}jobs.id desc"
     return f"select jobs.id as id from {source} {where} order by {order}", parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
-from supervisor.stores.limits import CENTURY, FURTHEST, MAX_FACTOR, MOST_LAPSES, MOST_TOKEN
+from supervisor.stores.limits import CENTURY, FURTHEST, MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_TOKEN
 
 APPLICATION_ID = 0x4A535631
 
@@ -35,9 +35,9 @@ _EXPECTED = {
     "priority": ("a whole number", "typeof(new.priority) = 'integer'"),
     "state": ("a whole number from 0 to 5", "new.state in (0, 1, 2, 3, 4, 5)"),
     "tier": ("0 or 1", "new.tier in (0, 1)"),
-    "token": (f"a whole number from 0 to {MOST_TOKEN}", _whole("token", 0, MOST_TOKEN)),
+    "token": (f"a whole number from 0 to {MAX_TOKEN}", _whole("token", 0, MAX_TOKEN)),
     "retries": (f"a whole number from 0 to {MAX_RETRIES}", _whole("retries", 0, MAX_RETRIES)),
-    "lapses": (f"a whole number from 0 to {MOST_LAPSES}", _whole("lapses", 0, MOST_LAPSES)),
+    "expired_count": (f"a whole number from 0 to {MAX_EXPIRED_COUNT}", _whole("expired_count", 0, MAX_EXPIRED_COUNT)),
     "due_at": (_TIME, _whole("due_at", -FURTHEST, FURTHEST)),
     "created_at": (_TIME, _whole("created_at", -FURTHEST, FURTHEST)),
     "options": ("[max_retries, timeout, backoff] in JSON", f"new.options is null or iif(json_valid(new.options), {_OPTIONS}, 0)"),
@@ -75,7 +75,7 @@ _VERSION_1 = (
       created_at int not null default ({_NOW}),
       finished_at int,
       retries int not null default 0,
-      lapses int not null default 0,
+      expired_count int not null default 0,
       policy int,
       options text,
       result text)""",
@@ -99,7 +99,7 @@ _VERSION_1 = (
     "create table policies(id integer primary key, policy text not null unique)",
     "create table attempts(id integer primary key, job_id int not null, record text not null)",
     "create index attempts_of on attempts(job_id)",
-    """create table letters(
+    """create table dead_letters(
       job_id integer primary key,
       state int not null,
       token int not null default 0,
@@ -107,7 +107,7 @@ _VERSION_1 = (
       due_at int not null,
       tries int not null default 0,
       accepted text not null default '[]')""",
-    f"create index pending_letters on letters(due_at) where state = {PENDING}",
+    f"create index pending_dead_letters on dead_letters(due_at) where state = {PENDING}",
     "create table queues(queue text primary key, paused int not null) without rowid",
     """create table supervisors(
       id integer primary key autoincrement,

@@ -9,18 +9,18 @@ from typing import Any
 
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.codes import CANCELLED, FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
-from supervisor.stores.protocol import Lapsed, by_queue_and_tier
-from supervisor.stores.records import KEPT_ATTEMPTS, failure_record, microseconds, require_seen
+from supervisor.stores.protocol import ExpiredLease, by_queue_and_tier
+from supervisor.stores.records import MAX_ATTEMPTS_KEPT, failure_record, microseconds, require_seen
 from supervisor.stores.sqlite.claim import Claims
 from supervisor.stores.sqlite.connection import packed
-from supervisor.stores.sqlite.notifier import Bells
+from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.policies import BY_ID, LEASE, LIGHT_LEASE, ids_of
-from supervisor.stores.transitions import KEEP, RESET, destination, lapses_after
+from supervisor.stores.transitions import KEEP, RESET, destination, expired_count_after
 
 _SUCCEEDED = JobState.SUCCEEDED
 
 # The rows are {id: µs that it took, or "µs:result"} under one token: to take nested JSON apart costs as much as all the rest.
-SUCCEED = f"""update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, lapses = 0,
+SUCCEED = f"""update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, expired_count = 0,
     finished_at = ?1, result = it.result, started_at = coalesce(?1 - it.took, started_at)
   from (select cast(key as integer) as id, iif(type = 'text', substr(value, instr(value, ':') + 1), null) as result,
     iif(type = 'text', nullif(substr(value, 1, instr(value, ':') - 1), ''), value) as took from json_each(?2)) as it
@@ -29,12 +29,12 @@ SUCCEED = f"""update jobs set state = {SUCCEEDED}, settled = jobs.token, owner =
 DISPOSE = f"""update jobs set state = it.state, owner = null, lease_until = null, result = it.result,
     settled = iif(it.seen is null, jobs.token, jobs.settled), retries = retries + it.counted,
     due_at = coalesce(it.due, due_at), tier = iif(it.counted, 1, tier), age = iif(it.counted, coalesce(it.due, age), age),
-    lapses = case it.lapse when {RESET} then 0 when {KEEP} then lapses else lapses + 1 end,
+    expired_count = case it.expiry when {RESET} then 0 when {KEEP} then expired_count else expired_count + 1 end,
     finished_at = it.finished, started_at = coalesce(cast(?1 - it.took * 1e6 as integer), started_at)
   from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token,
     json_extract(value, '$[2]') as took, json_extract(value, '$[3]') as result, json_extract(value, '$[4]') as seen,
     json_extract(value, '$[5]') as state, json_extract(value, '$[6]') as due, json_extract(value, '$[7]') as counted,
-    json_extract(value, '$[8]') as lapse, json_extract(value, '$[9]') as finished from json_each(?2)) as it
+    json_extract(value, '$[8]') as expiry, json_extract(value, '$[9]') as finished from json_each(?2)) as it
   where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}
     and (it.seen is null or jobs.lease_until = it.seen)"""
 
@@ -67,16 +67,16 @@ _FORGOTTEN = 86_400_000_000
 
 ADD_ATTEMPTS = """insert into attempts(job_id, record)
   select json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(?)"""
-CROWDED = f"""json_each(?) as it where {KEPT_ATTEMPTS} < (select count(*) from attempts where job_id = it.value)"""
+CROWDED = f"""json_each(?) as it where {MAX_ATTEMPTS_KEPT} < (select count(*) from attempts where job_id = it.value)"""
 THIN_OUT = f"""delete from attempts where job_id = ?1 and id > (select min(id) from attempts where job_id = ?1)
-  and id not in (select id from attempts where job_id = ?1 order by id desc limit {KEPT_ATTEMPTS - 1})"""
-ADD_LETTERS = f"""insert into letters(job_id, state, due_at) select value, {PENDING}, ?1 from json_each(?2) where true
+  and id not in (select id from attempts where job_id = ?1 order by id desc limit {MAX_ATTEMPTS_KEPT - 1})"""
+ADD_DEAD_LETTERS = f"""insert into dead_letters(job_id, state, due_at) select value, {PENDING}, ?1 from json_each(?2) where true
   on conflict(job_id) do update set state = {PENDING}, token = token + 1, owner = null, due_at = ?1, tries = 0,
     accepted = '[]'"""
 
 
 class Settles(Claims):
-    bells: Bells
+    notifier: Notifier
     on_owner_gone: Callable[[str], None]
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
@@ -108,23 +108,23 @@ class Settles(Claims):
         with self.snapshot():
             return self.leases_from(self.rows(LEASE, HELD, packed(ids), self.owner_id))
 
-    def lapsed(self, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
+    def expired_leases(self, limit: int, after: ExpiredLease | None = None) -> list[ExpiredLease]:
         """On the way, owners that are gone and have no lease left are forgotten."""
-        found: list[Lapsed] = []
-        beside = self.bells.owners()
+        found: list[ExpiredLease] = []
+        beside = self.notifier.owners()
         with self.snapshot():
             for id, owner, state in self.rows("id, owner, state", OWNERS):
                 if id != self.owner_id:
-                    gone = owner is not None and (state == LEFT or self.bells.is_gone(owner))
-                    found += self._lapsed_of(id, owner or f"owner {id}", gone, limit, after)
+                    gone = owner is not None and (state == LEFT or self.notifier.is_gone(owner))
+                    found += self._expired_of(id, owner or f"owner {id}", gone, limit, after)
             without = self.rows("id, owner, state, seen_at", WITHOUT_LEASES, self.owner_id)
             long_ago = self.now() - _FORGOTTEN
             unlisted = beside.difference(self.column("owner", "supervisors"))
         if unlisted:  # who died before its row was there, or just after it went
             with self.transaction():
-                self.after_commit(lambda: self.bells.remove_dead(unlisted))
+                self.after_commit(lambda: self.notifier.remove_dead(unlisted))
         for id, owner, state, seen_at in without:
-            gone = state == LEFT or self.bells.is_gone(owner)
+            gone = state == LEFT or self.notifier.is_gone(owner)
             if gone or seen_at < long_ago:
                 self._forget_owner(id, owner if gone else None)
         return sorted(found, key=attrgetter("place"))[:limit]
@@ -136,22 +136,24 @@ class Settles(Claims):
             if gone is not None:
                 self.after_commit(lambda: self._bury(gone))
             self.run("delete from supervisors where id = ?", id)
-            self.run(f"update letters set due_at = ? where state = {PENDING} and owner = ?", self.now(), id)
+            self.run(f"update dead_letters set due_at = ? where state = {PENDING} and owner = ?", self.now(), id)
 
     def _bury(self, owner: str) -> None:
         self.on_owner_gone(owner)
-        self.bells.remove(owner)
+        self.notifier.remove(owner)
 
-    def _lapsed_of(self, id: int, owner: str, gone: bool, limit: int, after: Lapsed | None) -> list[Lapsed]:
+    def _expired_of(
+        self, id: int, owner: str, gone: bool, limit: int, after: ExpiredLease | None
+    ) -> list[ExpiredLease]:
         if after is not None and gone and not after.owner_gone:
             return []
         behind = (after.deadline, after.lease.id) if after is not None and after.owner_gone == gone else (-_EVER, 0)
-        columns = f"lease_until, started_at, lapses, {LIGHT_LEASE}"
+        columns = f"lease_until, started_at, expired_count, {LIGHT_LEASE}"
         rows = self.rows(columns, EXPIRED, id, _EVER if gone else self.now(), *behind, limit)
         leases = self.leases_from(row[3:] for row in rows)
         return [
-            Lapsed(lease, deadline, started is not None, lapses, owner, gone)
-            for lease, (deadline, started, lapses, *_) in zip(leases, rows, strict=True)
+            ExpiredLease(lease, deadline, started is not None, expired_count, owner, gone)
+            for lease, (deadline, started, expired_count, *_) in zip(leases, rows, strict=True)
         ]
 
     def _succeed(self, outcomes: Sequence[Outcome]) -> list[int]:
@@ -217,9 +219,9 @@ class Settles(Claims):
             self.count(IN_FLIGHT, queue, tier, -n)
             self.count(state, queue, 1 if counted else tier, n)
         self._keep_failures([outcome for outcome in outcomes if outcome.failure is not None], now)
-        letters = [outcome.lease.id for outcome in outcomes if outcome.letter]
-        if letters:
-            self.run(ADD_LETTERS, now, packed(letters))
+        dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
+        if dead_letters:
+            self.run(ADD_DEAD_LETTERS, now, packed(dead_letters))
 
     def _keep_failures(self, outcomes: Sequence[Outcome], now: int) -> None:
         if not outcomes:
@@ -250,7 +252,7 @@ def _where_to(outcome: Outcome, now: int) -> tuple[Any, ...]:
         finished = now
     elif outcome.counted or state == SCHEDULED:
         due = now + microseconds(outcome.delay)
-    return outcome.seen, state, due, outcome.counted, lapses_after(outcome), finished
+    return outcome.seen, state, due, outcome.counted, expired_count_after(outcome), finished
 
 
 def _record(outcome: Outcome, now: int) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import orjson
 
 from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.protocol import Capabilities, Presence, StoreError
-from supervisor.stores.sqlite.notifier import Bells
-from supervisor.stores.sqlite.transfer import Moving
+from supervisor.stores.sqlite.notifier import Notifier
+from supervisor.stores.sqlite.transfer import Transfer
 from supervisor.stores.sqlite.write_lock import beside
 
 ANNOUNCE = """insert into supervisors(id, owner, host, pid, state, seen_at, idle, workers) values (?, ?, ?, ?, ?, ?, ?, ?)
@@ -19,7 +19,7 @@ ANNOUNCE = """insert into supervisors(id, owner, host, pid, state, seen_at, idle
     workers = excluded.workers"""
 
 
-class SqliteStore(Moving):
+class SqliteStore(Transfer):
     """Implements `supervisor.stores.protocol.Store`. `clock` gives seconds since the epoch."""
 
     capabilities = Capabilities()
@@ -29,7 +29,7 @@ class SqliteStore(Moving):
     ) -> None:
         super().__init__(path, create=create, synchronous=synchronous, clock=clock)
         self.url = f"sqlite:///{self.path}"
-        self.bells = Bells(beside(self.path, ".bells"))
+        self.notifier = Notifier(beside(self.path, ".bells"))
         self.on_owner_gone = lambda owner: None
         self._who: tuple[str, str, int] | None = None
 
@@ -38,11 +38,11 @@ class SqliteStore(Moving):
         sibling.run("pragma query_only = on")
         return sibling
 
-    def ring(self) -> None:
-        self.bells.ring()
+    def notify(self) -> None:
+        self.notifier.notify()
 
     def join(self, owner: str, host: str, pid: int) -> int | None:
-        lock = self.bells.join(owner)
+        lock = self.notifier.join(owner)
         self._who = (owner, host, pid)
         with self.transaction():
             self.run(ANNOUNCE, None, *self._who, "starting", self.now(), 0, "[]")
@@ -52,7 +52,7 @@ class SqliteStore(Moving):
     def leave(self) -> None:
         """An owner with leases left stays on the list, as one that has left, until they are recovered."""
         if self.owner_id is None:
-            self.bells.leave()
+            self.notifier.leave()
             return
         with self.transaction():
             self.run("update supervisors set state = ?, workers = '[]' where id = ?", LEFT, self.owner_id)
@@ -61,13 +61,13 @@ class SqliteStore(Moving):
 
     def _left(self) -> None:
         self.owner_id = None
-        self.bells.leave()
+        self.notifier.leave()
 
-    def bell(self) -> int | None:
-        return self.bells.descriptor()
+    def notification_fd(self) -> int | None:
+        return self.notifier.descriptor()
 
-    def hush(self) -> None:
-        self.bells.hush()
+    def clear_notifications(self) -> None:
+        self.notifier.clear_notifications()
 
     def announce(self, presence: Presence) -> None:
         if self.owner_id is None or self._who is None:

@@ -12,86 +12,86 @@ from supervisor.jobs import JobState
 from supervisor.stores.codes import IN_FLIGHT, STATES, WITHDRAWN
 from supervisor.stores.protocol import RowRefused
 from supervisor.stores.sqlite.connection import packed
-from supervisor.stores.sqlite.operator import Verbs
+from supervisor.stores.sqlite.operator import OperatorChanges
 from supervisor.stores.sqlite.policies import BY_ID
 from supervisor.stores.sqlite.queries import ATTEMPTS
 from supervisor.stores.transfer import (
-    MOVED_STATES,
-    MovedJob,
-    Ticket,
+    TRANSFERRED_STATES,
+    TransferRecord,
+    TransferredJob,
+    closed_for_another,
+    closed_message,
     counts_of,
-    moved_job,
     refuse_as_target,
     refuse_in_use,
-    refuse_shut_for_another,
-    told_to_go_to,
+    transferred_job,
 )
 
-_MOVED = f"state in ({', '.join(map(str, MOVED_STATES))})"
-WEIGHED = f"""(select id, coalesce(length(payload), 0) + coalesce(length(headers), 0) + coalesce(length(result), 0)
+_TRANSFERRED = f"state in ({', '.join(map(str, TRANSFERRED_STATES))})"
+SIZES = f"""(select id, coalesce(length(payload), 0) + coalesce(length(headers), 0) + coalesce(length(result), 0)
     + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0) as weight
-  from jobs where id > ? and {_MOVED} order by id limit ?)"""
+  from jobs where id > ? and {_TRANSFERRED} order by id limit ?)"""
 PACKED = f"""{BY_ID} left join policies on policies.id = jobs.policy
-  left join letters on letters.job_id = jobs.id and letters.state != {WITHDRAWN}"""
+  left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}"""
 _AS_JOB = """jobs.id, age, jobs.token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), priority,
-  jobs.state, tier, retries, lapses, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
+  jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
   cast(result as text)"""
-_AS_LETTER = "letters.state, letters.due_at, tries, accepted"
-_COLUMNS = """id, age, token, handler, queue, payload, headers, priority, state, tier, retries, lapses, due_at, created_at,
+_AS_DEAD_LETTER = "dead_letters.state, dead_letters.due_at, tries, accepted"
+_COLUMNS = """id, age, token, handler, queue, payload, headers, priority, state, tier, retries, expired_count, due_at, created_at,
   started_at, finished_at, policy, options, result"""
 
 GUARDS = {"enqueues": "insert on jobs", "updates": "update on jobs", "joins": "insert on supervisors"}
 
 
-class Moving(Verbs):
+class Transfer(OperatorChanges):
     url: str
 
     def place(self) -> str:
         return f"sqlite {self.path.resolve()}"
 
-    def ticket(self) -> Ticket | None:
+    def transfer_record(self) -> TransferRecord | None:
         with self.snapshot():
-            return self._ticket()
+            return self._transfer_record()
 
-    def _ticket(self) -> Ticket | None:
+    def _transfer_record(self) -> TransferRecord | None:
         if not self._has_table("shut"):
             return None
-        return next((Ticket(*row) for row in self.rows("id, target, place, arrived", "shut")), None)
+        return next((TransferRecord(*row) for row in self.rows("id, target, place, arrived", "shut")), None)
 
-    def shut(self, ticket: Ticket) -> None:
+    def close_for_transfer(self, transfer_record: TransferRecord) -> None:
         with self.transaction():
-            if (shut_for := self._ticket()) is not None:
-                raise refuse_shut_for_another(self.url, shut_for)
+            if (closed_for := self._transfer_record()) is not None:
+                raise closed_for_another(self.url, closed_for)
             alive = [it for it in self.stats()["supervisors"] if it["state"] != "gone"]
             refuse_in_use(self.url, alive, self.value(f"select count(*) from jobs where state = {IN_FLIGHT}"))
             self.run(
                 "create table shut(id text not null, target text not null, place text not null, arrived int not null)"
             )
-            self.run("insert into shut values (?, ?, ?, ?)", *ticket)
-            told = told_to_go_to(ticket.target).replace("'", "''")
+            self.run("insert into shut values (?, ?, ?, ?)", *transfer_record)
+            told = closed_message(transfer_record.target).replace("'", "''")
             for name, act in GUARDS.items():
                 self.run(f"create trigger shut_{name} before {act} begin select raise(abort, '{told}'); end")
 
-    def note_arrival(self, ticket: Ticket) -> None:
+    def note_arrival(self, transfer_record: TransferRecord) -> None:
         with self.transaction():
-            self.run("update shut set arrived = true where id = ?", ticket.id)
+            self.run("update shut set arrived = true where id = ?", transfer_record.id)
 
-    def reopen(self, ticket: Ticket) -> None:
+    def reopen(self, transfer_record: TransferRecord) -> None:
         with self.transaction():
-            shut_for = self._ticket()
-            if shut_for is None:
+            closed_for = self._transfer_record()
+            if closed_for is None:
                 return
-            if shut_for.id != ticket.id:
-                raise refuse_shut_for_another(self.url, shut_for)
+            if closed_for.id != transfer_record.id:
+                raise closed_for_another(self.url, closed_for)
             for name in GUARDS:
                 self.run(f"drop trigger shut_{name}")
             self.run("drop table shut")
 
-    def weigh(self, after: int, limit: int) -> list[tuple[int, int]]:
+    def sizes(self, after: int, limit: int) -> list[tuple[int, int]]:
         with self.snapshot():
-            return [(id, weight) for id, weight in self.rows("id, weight", WEIGHED, after, limit)]
+            return [(id, size) for id, size in self.rows("id, weight", SIZES, after, limit)]
 
-    def pack(self, ids: Sequence[int]) -> list[MovedJob]:
+    def export(self, ids: Sequence[int]) -> list[TransferredJob]:
         batch = packed(ids)
         with self.snapshot():
             attempts = {
@@ -100,8 +100,8 @@ class Moving(Verbs):
                     self.rows("job_id, json(record)", f"{ATTEMPTS} order by it.key, attempts.id", batch), itemgetter(0)
                 )
             }
-            rows = self.rows(f"{_AS_JOB}, {_AS_LETTER}", PACKED, batch)
-        return [moved_job(row, attempts.get(row[0], ())) for row in rows]
+            rows = self.rows(f"{_AS_JOB}, {_AS_DEAD_LETTER}", PACKED, batch)
+        return [transferred_job(row, attempts.get(row[0], ())) for row in rows]
 
     def last_id(self) -> int:
         return self.next_age() - 1
@@ -111,19 +111,23 @@ class Moving(Verbs):
             rows = self.rows("state, n", "(select state, sum(n) as n from counts group by state)")
         return {STATES[state]: n for state, n in rows}
 
-    def receive(
-        self, ticket: Ticket, batches: Iterable[Sequence[MovedJob]], last_id: int, paused: frozenset[str]
+    def import_jobs(
+        self,
+        transfer_record: TransferRecord,
+        batches: Iterable[Sequence[TransferredJob]],
+        last_id: int,
+        paused: frozenset[str],
     ) -> None:
         with self.transaction():
-            refuse_as_target(self.url, self._ticket(), bool(self.value("select 1 from jobs limit 1")))
+            refuse_as_target(self.url, self._transfer_record(), bool(self.value("select 1 from jobs limit 1")))
             self.run("create table if not exists received(id text primary key) without rowid")
-            self.run("insert into received values (?)", ticket.id)
+            self.run("insert into received values (?)", transfer_record.id)
             for batch in batches:
                 self._receive(batch)
             self.run("update sqlite_sequence set seq = max(seq, ?) where name = 'jobs'", last_id)
             self._put_all("insert or replace into queues(queue, paused) values (?, 1)", [(queue,) for queue in paused])
 
-    def _receive(self, jobs: Sequence[MovedJob]) -> None:
+    def _receive(self, jobs: Sequence[TransferredJob]) -> None:
         policies = {text: self._policy_id(text) for text in {job.policy for job in jobs}}
         self._put_all(
             f"insert into jobs({_COLUMNS}) values ({', '.join('?' * 19)})",
@@ -134,8 +138,8 @@ class Moving(Verbs):
             [(job.id, packed({**orjson.loads(record), "at": at})) for job in jobs for at, record in job.attempts],
         )
         self._put_all(
-            "insert into letters(job_id, state, due_at, tries, accepted) values (?, ?, ?, ?, ?)",
-            [(job.id, *job.letter) for job in jobs if job.letter is not None],
+            "insert into dead_letters(job_id, state, due_at, tries, accepted) values (?, ?, ?, ?, ?)",
+            [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None],
         )
         for (state, queue, tier), n in counts_of(jobs).items():
             self.count(state, queue, tier, n)
@@ -152,9 +156,11 @@ class Moving(Verbs):
         except (UnicodeError, OverflowError) as error:
             raise RowRefused(f"a row can't be stored: {error}") from None
 
-    def has_received(self, ticket: Ticket) -> bool:
+    def has_received(self, transfer_record: TransferRecord) -> bool:
         with self.transaction():
-            return self._has_table("received") and bool(self.value("select 1 from received where id = ?", ticket.id))
+            return self._has_table("received") and bool(
+                self.value("select 1 from received where id = ?", transfer_record.id)
+            )
 
     def _has_table(self, name: str) -> bool:
         return bool(self.value("select 1 from sqlite_master where type = 'table' and name = ?", name))

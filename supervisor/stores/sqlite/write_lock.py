@@ -14,44 +14,44 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from supervisor.stores.protocol import StoreAway
+from supervisor.stores.protocol import StoreUnavailable
 
 _NAPS = (*[0.00005] * 8, 0.0002, 0.0005, 0.001, 0.002)  # a small commit takes less than the short ones together
 
 
-class Turnstile:
-    """A context manager around one transaction. Raises StoreAway if its turn hasn't come after `patience` seconds."""
+class FairWriteLock:
+    """A context manager around one transaction. Raises StoreUnavailable if its turn hasn't come after `patience` seconds."""
 
-    def __init__(self, path: Path, patience: float) -> None:
-        self._gate = _FileLock(beside(path, "-gate"))
-        self._turn = _FileLock(beside(path, "-turn"))
-        self._path, self._patience = path, patience
+    def __init__(self, path: Path, timeout: float) -> None:
+        self._entry_lock = _FileLock(beside(path, "-gate"))
+        self._write_lock = _FileLock(beside(path, "-turn"))
+        self._path, self._timeout = path, timeout
 
     def __enter__(self) -> None:
-        deadline = time.monotonic() + self._patience
-        self._take(self._gate, deadline)
+        deadline = time.monotonic() + self._timeout
+        self._take(self._entry_lock, deadline)
         try:
-            self._take(self._turn, deadline)
+            self._take(self._write_lock, deadline)
         finally:
-            self._gate.release()
+            self._entry_lock.release()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._turn.release()
+        self._write_lock.release()
 
     def close(self) -> None:
         """Remove the files unless somebody is using them this moment; whoever still has them open makes new ones."""
-        if self._gate.try_take() and self._turn.try_take():
-            self._gate.unlink()
-            self._turn.unlink()
-        self._gate.close()
-        self._turn.close()
+        if self._entry_lock.try_take() and self._write_lock.try_take():
+            self._entry_lock.unlink()
+            self._write_lock.unlink()
+        self._entry_lock.close()
+        self._write_lock.close()
 
     def _take(self, lock: _FileLock, deadline: float) -> None:
         naps = iter(_NAPS)
         nap = _NAPS[0]
         while not lock.try_take():
             if time.monotonic() >= deadline:
-                raise StoreAway(f"{self._path}: other writers kept it busy for {self._patience:g}s")
+                raise StoreUnavailable(f"{self._path}: other writers kept it busy for {self._timeout:g}s")
             nap = next(naps, nap)
             time.sleep(nap)
 

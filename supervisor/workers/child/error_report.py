@@ -13,8 +13,8 @@ from supervisor.plugins.importer import readable
 from supervisor.text.strict_json import NotJSON, printable, shortened
 from supervisor.text.units import parse_duration
 
-MOST_MESSAGE = 64 * 1024
-MOST_TRACEBACK = 64 * 1024
+MAX_MESSAGE = 64 * 1024
+MAX_TRACEBACK = 64 * 1024
 
 
 def told(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -40,7 +40,7 @@ def _told(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> 
 
 def plain(type_: str, message: str) -> dict[str, Any]:
     """An error that no exception stands for."""
-    return {"type": type_, "message": shortened(printable(message), MOST_MESSAGE), "traceback": ""}
+    return {"type": type_, "message": shortened(printable(message), MAX_MESSAGE), "traceback": ""}
 
 
 def bad_payload(error: NotJSON) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def unknown_handler(name: str) -> dict[str, Any]:
 def describe(error: BaseException, hidden: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": readable(_type_name(type(error))),
-        "message": shortened(printable(_message(error)), MOST_MESSAGE),
-        "traceback": shortened(printable(readable(_traceback(error, hidden))), MOST_TRACEBACK),
+        "message": shortened(printable(_message(error)), MAX_MESSAGE),
+        "traceback": shortened(printable(readable(_traceback(error, hidden))), MAX_TRACEBACK),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 

@@ -31,10 +31,10 @@ from supervisor.workers.child import error_report as failure
 from supervisor.workers.child.middleware import Middleware
 from supervisor.workers.child.process_state import (
     TRIALS,
-    LeastHarm,
+    ProcessState,
+    SideEffectTimer,
     StackDumper,
-    Surroundings,
-    let_forks_obey,
+    obey_signals_in_forks,
     quiet_signals,
 )
 from supervisor.workers.child.stdio import Input, Output, flush_streams
@@ -43,15 +43,15 @@ from supervisor.workers.system.process_tree import MARK
 
 CHUNK = 1 << 16
 SYS = vars(sys)
-TICK = 0.25  # seconds; how often, at least, the heart looks whether a beat is due and arms the stack dump
-SILENT_TICKS = 2
+PERIOD = 0.25  # seconds; how often, at least, the heart looks whether a beat is due and arms the stack dump
+SILENT_PERIODS = 2
 PROGRAM = 100_000  # ns: none starts and ends in less
 LONG = 1_000_000  # ns: what took so long can pay for the closer look at what it left
 NO_JOB = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class WorkerSetup:
     """What one worker is told."""
 
     number: int
@@ -63,21 +63,21 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True)
-class Me:
+class WorkerInfo:
     """What the hooks of a worker's life are given."""
 
     pid: int
     number: int
 
 
-def live(birth: Birth, ends: WorkerEnds, load: Callable[[], PluginManager]) -> NoReturn:
+def worker_main(setup: WorkerSetup, ends: WorkerEnds, load: Callable[[], PluginManager]) -> NoReturn:
     """The whole life of a worker, in a process that is its alone. `load` gives the plugins, imported or yet to be."""
     status = 1
     try:
         ends = set_apart(ends)
-        linux.die_with(ends.life)
-        _settle_in(birth, ends)
-        status = Worker(birth, ends, load()).run()
+        linux.die_with_parent(ends.parent_death)
+        _settle_in(setup, ends)
+        status = JobRunner(setup, ends, load()).run()
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -85,34 +85,34 @@ def live(birth: Birth, ends: WorkerEnds, load: Callable[[], PluginManager]) -> N
         os._exit(status)
 
 
-def _settle_in(birth: Birth, ends: WorkerEnds) -> None:
+def _settle_in(setup: WorkerSetup, ends: WorkerEnds) -> None:
     signal.set_wakeup_fd(-1)
     quiet_signals()
-    let_forks_obey()
+    obey_signals_in_forks()
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for pipe, fd in ((null, 0), (ends.stdout, 1), (ends.stderr, 2)):
         os.dup2(pipe, fd)
     os.close(null)
-    os.environ[MARK] = f"{birth.owner}:{os.getpid()}"
+    os.environ[MARK] = f"{setup.owner}:{os.getpid()}"
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     linux.prefer_as_oom_victim()
 
 
-class Heart:
+class Heartbeat:
     """The one thread: writes a byte at each interval, as long as this process's interpreter turns."""
 
     def __init__(self, pipe: int, interval: float, shortest: float, stack: StackDumper) -> None:
         self.interval = interval
         self._pipe = pipe
-        self._tick = min(TICK, shortest)
+        self._every_period = min(PERIOD, shortest)
         self._stack = stack
 
     def start(self) -> None:
         self._arm()
         # Not by `threading`: nothing waits for it to begin, and jobs that count threads don't see it.
-        _thread.start_new_thread(self.beat, ())
+        _thread.start_new_thread(self.run, ())
 
-    def beat(self) -> None:
+    def run(self) -> None:
         last = float("-inf")
         while True:
             try:
@@ -122,7 +122,7 @@ class Heart:
                     self._write()
             except MemoryError:  # a job may have left no room for even a number: no reason not to beat
                 self._write()
-            sleep(self._tick)
+            sleep(self._every_period)
             self._arm()
 
     def _write(self) -> None:
@@ -136,39 +136,41 @@ class Heart:
     def _arm(self) -> None:
         try:
             self._stack.arm()
-            self._stack.dump_after(max(SILENT_TICKS * self._tick, TICK))
+            self._stack.dump_after(max(SILENT_PERIODS * self._every_period, PERIOD))
         except Exception:  # and nothing that takes memory to suppress it, of which a job may have left too little
             pass
 
 
-class Worker:
-    def __init__(self, birth: Birth, ends: WorkerEnds, plugins: PluginManager) -> None:
+class JobRunner:
+    def __init__(self, setup: WorkerSetup, ends: WorkerEnds, plugins: PluginManager) -> None:
         self._plugins = plugins
         self._handlers = plugins.handlers
-        self._result_limit = birth.result_limit
+        self._result_limit = setup.result_limit
         self._jobs, self._outcomes, self._permits = ends.jobs, ends.outcomes, ends.permits
         self._permit: bytes | None = None  # of a later frame, taken while looking for one of an earlier frame
         self._pid = os.getpid()
-        self._me = Me(self._pid, birth.number)
-        token = birth.token.encode()
+        self._info = WorkerInfo(self._pid, setup.number)
+        token = setup.token.encode()
         self._stdin = Input()
         self._programs = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._stdout = Output("stdout", 1, ends.stdout, token)
         self._stderr = Output("stderr", 2, ends.stderr, token)
         self._stack = StackDumper(ends.stack)
-        self._beats = {**_own_beats(self._handlers), **birth.heartbeats}
-        self._interval = birth.heartbeat
-        self._heart = Heart(ends.beat, birth.heartbeat, min([birth.heartbeat, *self._beats.values()]), self._stack)
+        self._heartbeats = {**_handler_heartbeats(self._handlers), **setup.heartbeats}
+        self._interval = setup.heartbeat
+        self._heartbeat = Heartbeat(
+            ends.heartbeat, setup.heartbeat, min([setup.heartbeat, *self._heartbeats.values()]), self._stack
+        )
         self._middleware = _middleware(plugins)
 
     def run(self) -> int:
         """Until the supervisor has no more for it; gives the exit status."""
-        self._heart.start()
-        self._plugins.call("supervisor_worker_started", worker=self._me)
-        self._surroundings = Surroundings(self._stack.arm)
+        self._heartbeat.start()
+        self._plugins.call("supervisor_worker_started", worker=self._info)
+        self._process_state = ProcessState(self._stack.arm)
         self._environ = os.environ
-        self._least_harm = LeastHarm(self._surroundings.mask)
-        self._slight, self._serious = self._least_harm.look(TRIALS)
+        self._side_effects = SideEffectTimer(self._process_state.mask)
+        self._slight, self._serious = self._side_effects.look(TRIALS)
         for output in (self._stdout, self._stderr):
             output.settle(NO_JOB, mark=True)
         os.write(self._outcomes, wire.READY + b"\n")
@@ -176,14 +178,14 @@ class Worker:
             for line in self._frames():
                 frame, jobs = orjson.loads(line)
                 self._run_frame(bytes((frame,)), jobs)
-                self._heart.interval = self._interval  # idle, it is watched by the common timeout
-                self._slight, self._serious = self._least_harm.look()
+                self._heartbeat.interval = self._interval  # idle, it is watched by the common timeout
+                self._slight, self._serious = self._side_effects.look()
         except OSError as error:  # not of a job, whose errors are told as its outcome
             if error.errno != errno.EBADF:
                 raise
             print("a job has closed what its worker talks with", file=sys.stderr)
             return 1
-        self._plugins.call("supervisor_worker_stopping", worker=self._me)
+        self._plugins.call("supervisor_worker_stopping", worker=self._info)
         return 0
 
     def _frames(self) -> Iterator[bytes]:
@@ -226,8 +228,8 @@ class Worker:
             told_headers = None if headers is None else payloads.decode_object(headers, "headers")
         except payloads.NotJSON as error:
             return wire.encode_failure(job_id, 0, "rejected", failure.bad_payload(error))
-        if self._beats:
-            self._heart.interval = self._beats.get(name, self._interval)
+        if self._heartbeats:
+            self._heartbeat.interval = self._heartbeats.get(name, self._interval)
         job = Job(job_id, name, value, attempt, queue, told_headers, priority)
         middleware = self._middleware
         start = perf_counter_ns()
@@ -269,7 +271,7 @@ class Worker:
         self._never_wait_for_permits()
         self._stdout.make_blocking()
         self._stderr.make_blocking()
-        self._surroundings.put_back_the_least()
+        self._process_state.restore_cheap()
 
     def _never_wait_for_permits(self) -> None:
         try:
@@ -286,7 +288,7 @@ class Worker:
         mark = long or (took > PROGRAM and self._programs_ended())
         self._stdout.settle(job_id, mark=mark)
         self._stderr.settle(job_id, mark=mark)
-        self._surroundings.put_back(thorough=long)
+        self._process_state.restore(thorough=long)
 
     def _programs_ended(self) -> bool:
         """Whether any has since this was last asked."""
@@ -294,7 +296,7 @@ class Worker:
         return self._programs != before
 
 
-def _own_beats(handlers: Mapping[str, Handler]) -> dict[str, float]:
+def _handler_heartbeats(handlers: Mapping[str, Handler]) -> dict[str, float]:
     return {name: parse_duration(own.heartbeat) for name, own in handlers.items() if own.heartbeat is not None}
 
 

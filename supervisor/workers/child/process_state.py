@@ -51,7 +51,7 @@ def quiet_signals() -> None:
     pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def let_forks_obey() -> None:
+def obey_signals_in_forks() -> None:
     """A copy of this process, such as one of multiprocessing's, is ended by signals as any program is, from its first moment:
     one that comes before it has its own dispositions waits for them."""
     os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after_in_child=_obey_signals)
@@ -86,7 +86,7 @@ def _obey_signals() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class LeastHarm:
+class SideEffectTimer:
     """How long the quickest calls took that could leave something behind here: measured as a job's time is, again and again,
     since a machine that is busy when a worker is born would have them pass for slower than they are."""
 
@@ -152,7 +152,7 @@ def _current_directory() -> str | None:
         return None
 
 
-class Surroundings:
+class ProcessState:
     """As they were before the first job."""
 
     def __init__(self, rearm: Callable[[], None]) -> None:
@@ -165,23 +165,23 @@ class Surroundings:
         self._signals = _dispositions()
         self._blocked = pthread_sigmask(signal.SIG_BLOCK, ())
 
-    def put_back(self, *, thorough: bool) -> None:
+    def restore(self, *, thorough: bool) -> None:
         """`thorough` arms the stack dump again too, which costs more than all the rest."""
-        self.put_back_the_least()
+        self.restore_cheap()
         if _dispositions() != self._signals:
-            self._put_back_signals()
-        self._put_back_directory()
-        self._put_back_timers()
+            self._restore_signals()
+        self._restore_directory()
+        self._restore_timers()
         if thorough:
             self._rearm()
 
-    def put_back_the_least(self) -> None:
+    def restore_cheap(self) -> None:
         """What takes the least time to change."""
         os.umask(self.mask)
         if os.environ is not self._environ or self._environ._data != self._variables:  # type: ignore[attr-defined]
-            self._put_back_environment()
+            self._restore_environment()
 
-    def _put_back_directory(self) -> None:
+    def _restore_directory(self) -> None:
         if self._directory is None or _current_directory() == self._directory:
             return
         try:
@@ -189,7 +189,7 @@ class Surroundings:
         except OSError:  # ours was deleted: the next job finds what the last one left
             pass
 
-    def _put_back_environment(self) -> None:
+    def _restore_environment(self) -> None:
         os.environ = self._environ  # noqa: B003 (the very object that others hold)
         variables = self._variables
         current = self._environ._data  # type: ignore[attr-defined]
@@ -200,13 +200,13 @@ class Surroundings:
             if current.get(key) != value:
                 os.environ[decode(key)] = decode(value)
 
-    def _put_back_signals(self) -> None:
+    def _restore_signals(self) -> None:
         for number, was in zip(_WANTED, self._signals, strict=True):
             if getsignal(number) != was:
                 signal.signal(number, was)
         self._rearm()
 
-    def _put_back_timers(self) -> None:
+    def _restore_timers(self) -> None:
         for timer in _TIMERS:
             if signal.getitimer(timer)[0]:
                 signal.setitimer(timer, 0)

@@ -31,7 +31,7 @@ from supervisor.workers.system import interpreter, linux
 from supervisor.workers.system.orphans import Orphans
 
 CHUNK = 1 << 16
-EXIT_PATIENCE = 2.0  # seconds
+EXIT_TIMEOUT = 2.0  # seconds
 FDS = len(WorkerEnds._fields)
 THREADS = (
     "its import started threads ({}), which no forked worker has and whose locks it may find taken for ever: "
@@ -43,19 +43,19 @@ def main(passed: str) -> None:
     """`passed` has the numbers of two or three descriptors: a stream socket to the supervisor; a pipe whose write end it
     alone holds; and one that says that this owner lives, as long as it or a worker has it open.
     """
-    control, life, *owner = map(int, passed.split(","))
-    for fd in (control, life, *owner):
+    control, parent_death, *owner = map(int, passed.split(","))
+    for fd in (control, parent_death, *owner):
         os.set_inheritable(fd, False)
-    linux.die_with(life)
+    linux.die_with_parent(parent_death)
     install_streams()
     status = 1
     try:
-        Nursery(socket.socket(fileno=control), life, owner).run()
+        Forkserver(socket.socket(fileno=control), parent_death, owner).run()
         status = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        interpreter.end_within(EXIT_PATIENCE, status)
+        interpreter.end_within(EXIT_TIMEOUT, status)
 
 
 class Control:
@@ -105,10 +105,10 @@ class Control:
                 os.close(fd)
 
 
-class Nursery:
-    def __init__(self, channel: socket.socket, life: int, owner: Sequence[int]) -> None:
+class Forkserver:
+    def __init__(self, channel: socket.socket, parent_death: int, owner: Sequence[int]) -> None:
         self._control = Control(channel)
-        self._life = life
+        self._parent_death = parent_death
         self._owner = owner
         self._plugins = PluginManager(worker.report_hook)
         self._living: dict[int, int] = {}  # serial -> pid, until reaped
@@ -125,7 +125,7 @@ class Nursery:
         self._listen_for_children()
         self._orphans = Orphans(hello.owner)
         worker.freeze_memory()
-        linux.live_on_without(self._life)
+        linux.outlive_parent(self._parent_death)
         try:
             self._control.send(ready)
             self._serve()
@@ -191,7 +191,7 @@ class Nursery:
 
     def _start(self, order: wire.Fork) -> None:
         try:
-            pid = self._give_birth(order)
+            pid = self._start_worker(order)
             pidfd = _hold(pid)
         except OSError as error:
             self._control.send(wire.NotForked(order.serial, f"{error.strerror}"))
@@ -202,19 +202,19 @@ class Nursery:
         finally:
             os.close(pidfd)
 
-    def _give_birth(self, order: wire.Fork) -> int:
+    def _start_worker(self, order: wire.Fork) -> int:
         ends = self._control.take_ends()
         try:
             if self._hello.start == "spawn":
                 told = [report.source for report in self._plugins.reports if report.error is not None]
-                return spawn(self._birth(order), ends, self._hello, self._owner, told)
+                return spawn(self._setup(order), ends, self._hello, self._owner, told)
             return self._fork(order, ends)
         finally:
             close_ends(ends)
 
-    def _birth(self, order: wire.Fork) -> worker.Birth:
+    def _setup(self, order: wire.Fork) -> worker.WorkerSetup:
         hello = self._hello
-        return worker.Birth(
+        return worker.WorkerSetup(
             order.number, hello.owner, order.token, hello.heartbeat, hello.heartbeats, hello.result_limit
         )
 
@@ -235,9 +235,9 @@ class Nursery:
         try:
             os.setpgid(0, 0)
             self._control.close()
-            for fd in (self._woken, self._wake, self._life):
+            for fd in (self._woken, self._wake, self._parent_death):
                 os.close(fd)
-            worker.live(self._birth(order), ends, lambda: self._plugins)
+            worker.worker_main(self._setup(order), ends, lambda: self._plugins)
         finally:
             os._exit(1)
 

@@ -20,19 +20,19 @@ from supervisor.workers.system import interpreter
 
 
 def spawn(
-    birth: worker.Birth, ends: WorkerEnds, hello: wire.Hello, owner: Sequence[int], told: Sequence[str]
+    setup: worker.WorkerSetup, ends: WorkerEnds, hello: wire.Hello, owner: Sequence[int], told: Sequence[str]
 ) -> int:  # fmt: skip
     """Start it in its own group; gives its pid. `told` names the sources of which is known that they don't load. Raises
     OSError."""
-    with open(os.memfd_create("birth"), "w+b") as letter:  # not the command line, which everybody can read
-        letter.write(orjson.dumps([asdict(birth), list(ends), list(hello), owner, told]))
-        letter.seek(0)
+    with open(os.memfd_create("birth"), "w+b") as setup_file:  # not the command line, which everybody can read
+        setup_file.write(orjson.dumps([asdict(setup), list(ends), list(hello), owner, told]))
+        setup_file.seek(0)
         process = subprocess.Popen(
-            interpreter.command(__name__, str(letter.fileno())),
+            interpreter.command(__name__, str(setup_file.fileno())),
             stdin=subprocess.DEVNULL,
             stdout=ends.stdout,
             stderr=ends.stderr,
-            pass_fds=(*ends, *owner, letter.fileno()),
+            pass_fds=(*ends, *owner, setup_file.fileno()),
             process_group=0,
         )
     # It is waited for by number, when its group has been signalled: subprocess must never do that before.
@@ -40,13 +40,13 @@ def spawn(
     return process.pid
 
 
-def main(letter: str) -> None:
-    with open(int(letter), "rb") as text:
-        birth, ends, hello, owner, told = orjson.loads(text.read())
+def main(setup_file: str) -> None:
+    with open(int(setup_file), "rb") as text:
+        setup, ends, hello, owner, told = orjson.loads(text.read())
     channels, orders = WorkerEnds(*ends), wire.Hello(*hello)
     for fd in (*channels, *owner):
         os.set_inheritable(fd, False)
-    worker.live(worker.Birth(**birth), channels, lambda: _load(orders, told))
+    worker.worker_main(worker.WorkerSetup(**setup), channels, lambda: _load(orders, told))
 
 
 def _load(hello: wire.Hello, told: Sequence[str]) -> PluginManager:

@@ -18,42 +18,44 @@ from pydantic import TypeAdapter, ValidationError
 from supervisor.plugins.manager import SourceReport
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import Opened, WorkerEnds, close_ends
-from supervisor.workers.interface import ChildOptions
+from supervisor.workers.interface import WorkerOptions
 from supervisor.workers.parent.output_reader import Stream
 from supervisor.workers.system import interpreter, linux
 from supervisor.workers.system import process_tree as proctree
 
 CHUNK = 1 << 16
-LONGEST_LINE = 1 << 26  # bytes: all that went wrong in all plugins, with their tracebacks
-MOST_STATUS = 0xFFFF  # as waitpid gives it
-MOST_FDS = 64  # that came before the lines which they belong to
+MAX_LINE_BYTES = 1 << 26  # bytes: all that went wrong in all plugins, with their tracebacks
+MAX_STATUS = 0xFFFF  # as waitpid gives it
+MAX_FDS = 64  # that came before the lines which they belong to
 REAPED = -1
 STOPPED = 0.05  # seconds without an answer after which it may have been stopped by a signal
-PATIENCE = 10.0  # seconds for an answer; a nursery that gives none in so long is stuck, and is replaced
+TIMEOUT = 10.0  # seconds for an answer; a nursery that gives none in so long is stuck, and is replaced
 
 
 _REPORTS = TypeAdapter(list[SourceReport])
 
 
-class Ear(Protocol):
+class ForkserverListener(Protocol):
     """Who listens to the nursery. `ended` is its last word."""
 
-    def nursery_ready(self, link: NurseryLink, reports: list[SourceReport]) -> None: ...
+    def forkserver_ready(self, link: ForkserverClient, reports: list[SourceReport]) -> None: ...
     def forked(self, serial: int, pid: int, pidfd: int) -> None: ...
     def not_forked(self, serial: int, why: str) -> None: ...
     def reaped(self, serial: int, status: int | None, peak: int | None) -> None: ...
-    def nursery_said(self, link: NurseryLink, stream: str, lines: Sequence[str]) -> None: ...
-    def nursery_ended(self, link: NurseryLink, how: str, blamed: SourceReport | None) -> None: ...
+    def forkserver_output(self, link: ForkserverClient, stream: str, lines: Sequence[str]) -> None: ...
+    def forkserver_ended(self, link: ForkserverClient, how: str, blamed: SourceReport | None) -> None: ...
 
 
-class NurseryLink:
+class ForkserverClient:
     """A nursery from its start to its end. All orders may be given at once; they are sent as soon as it takes them."""
 
     number = 0
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, options: ChildOptions, ear: Ear, skip: Sequence[str]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, options: WorkerOptions, listener: ForkserverListener, skip: Sequence[str]
+    ) -> None:
         self._loop = loop
-        self._ear = ear
+        self._listener = listener
         self._import_timeout = options.import_timeout
         self._importing: str | None = None
         self._late: str | None = None
@@ -67,21 +69,21 @@ class NurseryLink:
         self.started = loop.time()
         self._start(options, skip)
 
-    def _start(self, options: ChildOptions, skip: Sequence[str]) -> None:
+    def _start(self, options: WorkerOptions, skip: Sequence[str]) -> None:
         """Raises OSError, with nothing left open or running."""
         opened = Opened()
         try:
             channel, theirs = opened.pair()
-            life, self._life = opened.pipe()
+            parent_death, self._parent_death = opened.pipe()
             (stdout, their_stdout), (stderr, their_stderr) = opened.pipe(), opened.pipe()
-            passed = [theirs, life, *([] if options.owner_fd is None else [options.owner_fd])]
+            passed = [theirs, parent_death, *([] if options.owner_fd is None else [options.owner_fd])]
             self._process, self._pidfd = _start_process(
                 passed, their_stdout, their_stderr, {**os.environ, **options.variables}
             )
         except OSError:
             opened.close()
             raise
-        for fd in (theirs, life, their_stdout, their_stderr):
+        for fd in (theirs, parent_death, their_stdout, their_stderr):
             os.close(fd)
         self.pid = self._process.pid
         self._channel = socket.socket(fileno=channel)
@@ -107,9 +109,9 @@ class NurseryLink:
     def reap(self, serial: int) -> None:
         self._ask(wire.Reap(serial))
 
-    def let_go(self) -> None:
+    def release_in_copy(self) -> None:
         """In a copy of this process: the nursery ends with the last who has these open."""
-        os.close(self._life)
+        os.close(self._parent_death)
         self._channel.close()
 
     def stop(self) -> None:
@@ -130,7 +132,7 @@ class NurseryLink:
     def _ask(self, message: wire.Message, ends: WorkerEnds | None = None) -> None:
         self._unanswered += 1
         if self._unanswered == 1:
-            self._expect(PATIENCE)
+            self._expect(TIMEOUT)
         self._order(message, ends)
 
     def _order(self, message: wire.Message, ends: WorkerEnds | None = None) -> None:
@@ -176,7 +178,7 @@ class NurseryLink:
         try:
             for line in self._lines.split(data):
                 self._hear(wire.decode(line))
-            if self._lines.pending > LONGEST_LINE or len(self._fds) > MOST_FDS:
+            if self._lines.pending > MAX_LINE_BYTES or len(self._fds) > MAX_FDS:
                 raise wire.Broken("a line without end, or descriptors without lines")
         except wire.Broken as error:  # an import found the channel and wrote into it
             self._loop.remove_reader(self._channel)
@@ -193,17 +195,17 @@ class NurseryLink:
                 self._importing = None
                 self.ready = True
                 self._settle()
-                self._ear.nursery_ready(self, found)
+                self._listener.forkserver_ready(self, found)
             case wire.Forked(serial, pid):
                 self._answered()
-                self._ear.forked(serial, pid, self._pidfd_of(pid))
+                self._listener.forked(serial, pid, self._pidfd_of(pid))
                 self._fds.popleft()
             case wire.NotForked(serial, why):
                 self._answered()
-                self._ear.not_forked(serial, why)
-            case wire.Reaped(serial, status, peak) if status is None or 0 <= status <= MOST_STATUS:
+                self._listener.not_forked(serial, why)
+            case wire.Reaped(serial, status, peak) if status is None or 0 <= status <= MAX_STATUS:
                 self._answered()
-                self._ear.reaped(serial, status, peak)
+                self._listener.reaped(serial, status, peak)
             case _:
                 raise wire.Broken("expected a message of the nursery")
 
@@ -219,13 +221,13 @@ class NurseryLink:
         return self._fds[0]
 
     def _said(self, stream: str, _job_id: int | None, lines: Sequence[str]) -> None:
-        self._ear.nursery_said(self, stream, lines)
+        self._listener.forkserver_output(self, stream, lines)
 
     def _answered(self) -> None:
         self._unanswered -= 1
         self._settle()
         if self._unanswered:
-            self._expect(PATIENCE)
+            self._expect(TIMEOUT)
 
     def _expect(self, seconds: float) -> None:
         self._settle()
@@ -256,7 +258,7 @@ class NurseryLink:
             or (f"killed by {linux.name_of_signal(-code)}" if code < 0 else f"exited with status {code}")
         )
         self.close()
-        self._ear.nursery_ended(self, how, self._blamed(how))
+        self._listener.forkserver_ended(self, how, self._blamed(how))
 
     def _blamed(self, how: str) -> SourceReport | None:
         if self._importing is None:
@@ -273,7 +275,7 @@ class NurseryLink:
         for fd, stream in self._outputs:
             stream.finish()
             os.close(fd)
-        for fd in (self._life, self._pidfd, *self._fds):
+        for fd in (self._parent_death, self._pidfd, *self._fds):
             os.close(fd)
         for _data, ends in self._orders:
             if ends is not None:
@@ -310,7 +312,7 @@ def _never() -> bool:
     return False
 
 
-def _hello(options: ChildOptions, skip: Sequence[str]) -> wire.Hello:
+def _hello(options: WorkerOptions, skip: Sequence[str]) -> wire.Hello:
     return wire.Hello(
         tuple(options.plugins),
         options.base,

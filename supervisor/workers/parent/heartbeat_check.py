@@ -7,7 +7,7 @@ PAUSE = 0.010  # seconds between two reads of one pipe, so that no flood keeps t
 MOST = 4096  # bytes in one pause: a heart that beats without any rest writes a hundredth of that
 
 
-class Beats:
+class HeartbeatCheck:
     """Only the first of many may be a crowd: it gathered while the supervisor stood still."""
 
     __slots__ = ("_crowded",)

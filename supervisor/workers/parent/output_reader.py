@@ -13,9 +13,9 @@ CHUNK = 1 << 16
 GATHER = 0.002  # seconds from a stream's becoming readable to its being read
 RATE = 1_000_000  # bytes a second told of one stream; the rest is dropped and counted
 LINE_COST = 64  # bytes that a line is counted for besides its own
-LONGEST_LINE = 16_384
-MOST_LAST_READS = 64
-LONGEST_ID = 20  # digits
+MAX_LINE_BYTES = 16_384
+MAX_LAST_READS = 64
+MAX_ID_DIGITS = 20  # digits
 NO_JOB = 0  # in a mark: what was written before the first job
 TAIL = 16_384
 HOLD = 0.020  # seconds that lines wait for the mark which says whose they are
@@ -87,15 +87,15 @@ class Splitter:
             if at:
                 self._hold(line[:at])
             told += self._claim(line[at + len(self._token) :])
-        while len(self._partial) > LONGEST_LINE and not self._ends_in_half_a_mark():
-            self._hold(self._partial[:LONGEST_LINE])
-            self._partial = self._partial[LONGEST_LINE:]
+        while len(self._partial) > MAX_LINE_BYTES and not self._ends_in_half_a_mark():
+            self._hold(self._partial[:MAX_LINE_BYTES])
+            self._partial = self._partial[MAX_LINE_BYTES:]
         return told
 
     def _ends_in_half_a_mark(self) -> bool:
         """By the first token in it: a job that knows its own may write it again and again."""
         at = self._partial.find(self._token)
-        return at >= 0 and len(self._partial) - at < len(self._token) + LONGEST_ID
+        return at >= 0 and len(self._partial) - at < len(self._token) + MAX_ID_DIGITS
 
     def own(self, job_id: int, *, surely: bool) -> None:
         """This job ran before a read and, if `surely`, after it: then what that brought after its last mark is its own.
@@ -120,7 +120,7 @@ class Splitter:
         if self._spent > RATE:
             self._dropped += len(line) + 1
         else:
-            self._held.append(Held(None, False, line[:LONGEST_LINE]))
+            self._held.append(Held(None, False, line[:MAX_LINE_BYTES]))
 
     def _remember(self, data: bytes) -> None:
         self._tail.append((None, data[-TAIL:]))
@@ -129,7 +129,7 @@ class Splitter:
             self._tail_size -= len(self._tail.popleft()[1])
 
     def _claim(self, number: bytes) -> list[Told]:
-        job_id = int(number) if number.isdigit() and len(number) < LONGEST_ID else NO_JOB
+        job_id = int(number) if number.isdigit() and len(number) < MAX_ID_DIGITS else NO_JOB
         self._last = job_id or None
         self._held = [held if held.surely else Held(self._last, True, held.line) for held in self._held]
         if job_id and (mine := self._tail_of(job_id)):
@@ -213,7 +213,7 @@ class Stream:
 
         Gives the end of what this job, or nobody known, wrote since the last mark.
         """
-        for _ in range(MOST_LAST_READS):
+        for _ in range(MAX_LAST_READS):
             if not self.read_now():
                 break
         self._ended = True

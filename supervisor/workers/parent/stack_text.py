@@ -6,19 +6,19 @@ import re
 from pathlib import Path
 
 from supervisor import workers
-from supervisor.workers.child.main import Heart
+from supervisor.workers.child.main import Heartbeat
 
 OWN_CODE = Path(workers.__file__).parent
 _MACHINERY = re.compile(rf'  File "{re.escape(str(OWN_CODE))}/[^"]*", line \d+ in (?P<function>\w+)$')
 _HEADING = re.compile(r"(?:Current thread|Thread) (?P<thread>0x[0-9a-f]+)(?: \[[^\]]*\])? \(most recent call first\):$")
-HEART = Heart.beat.__name__
+HEARTBEAT = Heartbeat.run.__name__
 MOST = 16_384
 
 
 def is_whole(dump: str) -> bool:
     """Whether it has come down to the worker's own frames: the main thread's are the last."""
     frames = map(_MACHINERY.match, dump.splitlines())
-    return any(frame["function"] != HEART for frame in frames if frame)
+    return any(frame["function"] != HEARTBEAT for frame in frames if frame)
 
 
 def readable(dump: str) -> str | None:
@@ -42,5 +42,5 @@ def _without_machinery(thread: list[str]) -> list[str]:
     for at, line in enumerate(thread):
         frame = _MACHINERY.match(line)
         if frame:
-            return [] if frame["function"] == HEART else thread[:at]
+            return [] if frame["function"] == HEARTBEAT else thread[:at]
     return thread

@@ -14,9 +14,9 @@ from typing import Protocol
 from supervisor.jobs import Lease
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import SupervisorEnds
-from supervisor.workers.interface import Death, Listener, Reply
+from supervisor.workers.interface import ExitReport, Reply, WorkerListener
 from supervisor.workers.parent import stack_text as stacks
-from supervisor.workers.parent.heartbeat_check import PAUSE, Beats
+from supervisor.workers.parent.heartbeat_check import PAUSE, HeartbeatCheck
 from supervisor.workers.parent.output_reader import Stream
 from supervisor.workers.system import linux
 from supervisor.workers.system import process_tree as proctree
@@ -25,36 +25,38 @@ CHUNK = 1 << 16
 CLOSED_FOR = 1.0  # seconds that a closed channel may come before the death that closed it
 STACK_WAIT = 0.040  # seconds from asking for a stack to SIGKILL
 STACK_QUIET = 0.002  # seconds of silence after which a whole stack has nothing to add
-LONGEST_ERROR = 1 << 20  # bytes of an outcome besides its result: texts are cut by the worker, then escaped
+MAX_ERROR_BYTES = 1 << 20  # bytes of an outcome besides its result: texts are cut by the worker, then escaped
 
 
-class Home(Protocol):
+class ProcessOwner(Protocol):
     """Who forks and reaps."""
 
     loop: asyncio.AbstractEventLoop
-    listener: Listener
+    listener: WorkerListener
 
-    def is_ready(self, child: ProcessChild) -> None: ...
-    def drop_order(self, child: ProcessChild) -> bool: ...
-    def reap(self, child: ProcessChild) -> None: ...
+    def is_ready(self, process: ForkedWorker) -> None: ...
+    def drop_order(self, process: ForkedWorker) -> bool: ...
+    def reap(self, process: ForkedWorker) -> None: ...
     def oom_killer_was_here(self) -> bool: ...
 
 
-class ProcessChild:
+class ForkedWorker:
     """port.Child: one worker process and the supervisor's ends of its channels."""
 
-    def __init__(self, home: Home, number: int, serial: int, ends: SupervisorEnds | None, result_limit: int) -> None:
+    def __init__(
+        self, owner: ProcessOwner, number: int, serial: int, ends: SupervisorEnds | None, result_limit: int
+    ) -> None:
         self.number = number
         self.serial = serial
         self.pid: int | None = None
         self.token = secrets.token_hex(16)
         self.dying = False
-        self.nursery: object = None  # the one that was told to fork it
-        self.why_unborn: str | None = None
-        self._home = home
-        self._loop = home.loop
-        self._listener = home.listener
-        self._limit = 7 * result_limit + LONGEST_ERROR
+        self.forkserver: object = None  # the one that was told to fork it
+        self.start_error: str | None = None
+        self._owner = owner
+        self._loop = owner.loop
+        self._listener = owner.listener
+        self._limit = 7 * result_limit + MAX_ERROR_BYTES
         self._ends = ends
         self._pidfd: int | None = None
         self._lines = wire.Lines()
@@ -63,22 +65,22 @@ class ProcessChild:
         self._unsent: deque[memoryview] = deque()
         self._retiring = False
         self._killed = False
-        self._condemned = False
+        self._outcomes_ignored = False
         self._frames: deque[tuple[int, Sequence[Lease]]] = deque()
         self._replied = 0  # of the first of these frames
-        self._beats = Beats()
+        self._heartbeats = HeartbeatCheck()
         self._dump = self._dump_before = b""
         self._kill_timer: asyncio.TimerHandle | None = None
         if ends is not None:
             self._watch(ends)
 
     def _watch(self, ends: SupervisorEnds) -> None:
-        self._loop.add_reader(ends.beat, self._beating)
-        self._loop.add_reader(ends.jobs, self._jobs_shut)
+        self._loop.add_reader(ends.heartbeat, self._heartbeat_readable)
+        self._loop.add_reader(ends.jobs, self._jobs_closed)
         self._loop.add_reader(ends.stack, self._dumping)
         token = self.token.encode()
-        self._stdout = Stream(self._loop, ends.stdout, token, self._running, self._runs_on, self._tell_stdout)
-        self._stderr = Stream(self._loop, ends.stderr, token, self._running, self._runs_on, self._tell_stderr)
+        self._stdout = Stream(self._loop, ends.stdout, token, self._running, self._runs_on, self._stdout_lines)
+        self._stderr = Stream(self._loop, ends.stderr, token, self._running, self._runs_on, self._stderr_lines)
 
     # jobs and outcomes
 
@@ -121,7 +123,7 @@ class ProcessChild:
                 unsent[0] = unsent[0][sent:]
         self._loop.remove_writer(ends.jobs)
 
-    def take_back(self) -> Mapping[int, int]:
+    def reclaim(self) -> Mapping[int, int]:
         taken: dict[int, int] = {}
         while self._ends is not None:
             try:
@@ -142,7 +144,7 @@ class ProcessChild:
         self._frames = deque(pair for pair in kept if pair[1])
         self._note_replied(0)  # of the first frame all that is left may have been replied to
 
-    def _jobs_shut(self) -> None:
+    def _jobs_closed(self) -> None:
         """By the worker: nobody reads them any more."""
         if self._ends is not None:
             self._loop.remove_reader(self._ends.jobs)
@@ -187,14 +189,14 @@ class ProcessChild:
             self._break(f"expected {wire.READY!r}, got {first[:80]!r}")
             return
         self._received = self._hear_outcomes
-        self._home.is_ready(self)
+        self._owner.is_ready(self)
         self._listener.ready(self)
         if more:
             self._hear_outcomes(rest)
 
     def _hear_outcomes(self, block: bytes) -> None:
         """Hot path: plain on purpose."""
-        if self._condemned:
+        if self._outcomes_ignored:
             return
         replies: list[Reply] = []
         broken = None
@@ -252,26 +254,26 @@ class ProcessChild:
 
     # beats, stacks, output
 
-    def _beating(self) -> None:
+    def _heartbeat_readable(self) -> None:
         if self._ends is None:
             return
-        beat = self._ends.beat
-        data = self._read_pipe(beat)
+        heartbeat = self._ends.heartbeat
+        data = self._read_pipe(heartbeat)
         if data is None:
             return
-        self._loop.remove_reader(beat)
+        self._loop.remove_reader(heartbeat)
         if not data:
             self._expect_end("it closed its heartbeat pipe")
             return
-        if fault := self._beats.fault(data):
+        if fault := self._heartbeats.fault(data):
             self._break(fault)
             return
-        self._listener.beat(self)
-        self._loop.call_later(PAUSE, self._listen_for_beats)
+        self._listener.heartbeat(self)
+        self._loop.call_later(PAUSE, self._listen_for_heartbeats)
 
-    def _listen_for_beats(self) -> None:
+    def _listen_for_heartbeats(self) -> None:
         if self._ends is not None:
-            self._loop.add_reader(self._ends.beat, self._beating)
+            self._loop.add_reader(self._ends.heartbeat, self._heartbeat_readable)
 
     def _dumping(self) -> None:
         data = (self._read_pipe(self._ends.stack) if self._ends else None) or b""
@@ -291,11 +293,11 @@ class ProcessChild:
             self._loop.remove_reader(fd)
         return data
 
-    def _tell_stdout(self, job_id: int | None, lines: Sequence[str]) -> None:
-        self._listener.said(self, "stdout", job_id, lines)
+    def _stdout_lines(self, job_id: int | None, lines: Sequence[str]) -> None:
+        self._listener.output(self, "stdout", job_id, lines)
 
-    def _tell_stderr(self, job_id: int | None, lines: Sequence[str]) -> None:
-        self._listener.said(self, "stderr", job_id, lines)
+    def _stderr_lines(self, job_id: int | None, lines: Sequence[str]) -> None:
+        self._listener.output(self, "stderr", job_id, lines)
 
     # its end
 
@@ -308,7 +310,7 @@ class ProcessChild:
         if self._ends is None or self._retiring:
             return
         self._retiring = True
-        if self._home.drop_order(self):
+        if self._owner.drop_order(self):
             return
         # Not by closing the channel: a plugin may have forked the supervisor, and hold it open.
         self._write(wire.NO_MORE + b"\n")
@@ -321,7 +323,7 @@ class ProcessChild:
             self._kill_now()
             return
         # The signal may interrupt the call that hangs, which must not pass for success: the job is condemned already.
-        self._condemned = True
+        self._outcomes_ignored = True
         self._dump_before, self._dump = self._dump, b""  # written by itself, in case that nothing comes now
         linux.send_signal(self._pidfd, linux.STACK_SIGNAL)
         self._kill_timer = self._loop.call_later(STACK_WAIT, self._kill_now)
@@ -330,7 +332,7 @@ class ProcessChild:
         self._kill_timer = None
         self._killed = True
         if self.pid is None or self._pidfd is None:  # its number is still to come, if it was ordered at all
-            self._home.drop_order(self)
+            self._owner.drop_order(self)
             return
         below = proctree.Snapshot(self.pid)
         self._kill_group()
@@ -351,8 +353,8 @@ class ProcessChild:
         if self._killed:
             self._kill_now()
 
-    def never_ready(self, patience: float) -> None:
-        self._break(f"not ready after {patience:g}s")
+    def never_ready(self, timeout: float) -> None:
+        self._break(f"not ready after {timeout:g}s")
 
     def _exited(self) -> None:
         """It is dead, and a zombie until reaped, so its group may still be signalled by its number."""
@@ -364,15 +366,15 @@ class ProcessChild:
         self._kill_group()
         self.drain()
         self._listener.exited(self)
-        self._home.reap(self)
+        self._owner.reap(self)
 
     def is_over(self, status: int | None, peak: int | None) -> None:
         """Reaped, or never born: its last word is told, and all that was open for it is closed."""
         self.dying = True
         stderr = self._finish_output()
         code, number = _how_it_ended(status)
-        oom = number == signal.SIGKILL and not self._killed and self._home.oom_killer_was_here()
-        death = Death(
+        oom = number == signal.SIGKILL and not self._killed and self._owner.oom_killer_was_here()
+        death = ExitReport(
             pid=self.pid or 0,
             exit_code=code,
             signal=None if number is None else linux.name_of_signal(number),
@@ -380,15 +382,15 @@ class ProcessChild:
             oom_suspected=oom,
             stack=stacks.readable(_text(self._dump)) or stacks.readable(_text(self._dump_before)),
             stderr=stderr,
-            unborn=self.why_unborn,
+            start_error=self.start_error,
         )
         self._listener.died(self, death)
         self._close()
 
-    def let_go(self) -> None:
+    def release_in_copy(self) -> None:
         """In a copy of this process: closed by the last who has it open, this kills the worker."""
         if self._ends is not None:
-            os.close(self._ends.life)
+            os.close(self._ends.parent_death)
 
     def abandon(self) -> None:
         """It is not waited for any longer, and nothing more is heard of it."""
@@ -407,7 +409,7 @@ class ProcessChild:
     def _close(self) -> None:
         ends, self._ends = self._ends, None
         if ends is not None:
-            for fd in (ends.jobs, ends.outcomes, ends.beat, ends.stack):
+            for fd in (ends.jobs, ends.outcomes, ends.heartbeat, ends.stack):
                 self._loop.remove_reader(fd)
             self._loop.remove_writer(ends.jobs)
             ends.close()

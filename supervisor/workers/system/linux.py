@@ -23,22 +23,22 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def die_with(life: int) -> None:
+def die_with_parent(parent_death: int) -> None:
     """Have the kernel SIGKILL this process's whole group when the last write end of the pipe `life` closes.
 
     No code of ours runs for it: it works with the GIL held in C and with every signal ignored or blocked. A writer that
     had gone before this call is noticed by `hung_up`, so the process ends here.
     """
-    fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
-    if hung_up(life):
+    fcntl.fcntl(parent_death, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(parent_death, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(parent_death, fcntl.F_SETFL, fcntl.fcntl(parent_death, fcntl.F_GETFL) | os.O_ASYNC)
+    if hung_up(parent_death):
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def live_on_without(life: int) -> None:
+def outlive_parent(parent_death: int) -> None:
     """Undo `die_with`."""
-    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) & ~os.O_ASYNC)
+    fcntl.fcntl(parent_death, fcntl.F_SETFL, fcntl.fcntl(parent_death, fcntl.F_GETFL) & ~os.O_ASYNC)
 
 
 def bytes_waiting(pipe: int) -> int:

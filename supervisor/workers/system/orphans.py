@@ -58,7 +58,7 @@ def end_programs_of(owner: str) -> None:
             _kill_with_group(pid)
 
 
-class Landed:
+class AdoptedOrphans:
     """What lands on the supervisor itself: when a nursery died, or as process 1. Its other children are not its business.
 
     Programs of this owner's dead workers are killed. Dead ones that nobody waits for are reaped at the second sight; those
@@ -70,7 +70,7 @@ class Landed:
         self._seen: set[int] = set()
 
     def sweep(self) -> None:
-        for pid in self._masterless():
+        for pid in self._dead_workers_programs():
             _kill(pid)
 
     def reap(self, known: Collection[int]) -> None:
@@ -82,15 +82,15 @@ class Landed:
     def finish(self) -> None:
         """Once every worker is dead: kill and reap what is there, and what it leaves in its turn."""
         give_up = time.monotonic() + FINISH_SECONDS
-        while (masterless := self._masterless()) and time.monotonic() < give_up:
-            for pid in masterless:
+        while (orphans := self._dead_workers_programs()) and time.monotonic() < give_up:
+            for pid in orphans:
                 _kill(pid)
                 reap(pid)
             time.sleep(FINISH_EVERY)
         for pid in _foreign_zombies(()):
             reap(pid)
 
-    def _masterless(self) -> list[int]:
+    def _dead_workers_programs(self) -> list[int]:
         found = [(pid, proctree.mark(pid)) for pid in proctree.children(os.getpid())]
         return [pid for pid, mark in found if mark and mark.owner == self._owner and not proctree.is_living(mark.pid)]
 

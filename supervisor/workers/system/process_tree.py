@@ -26,7 +26,7 @@ class Mark(NamedTuple):
     pid: int
 
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -62,7 +62,7 @@ def stat(pid: int) -> Stat | None:
             fields = file.read().rpartition(b") ")[2].split()
     except OSError:
         return None
-    return Stat(fields[0].decode(), int(fields[1]), int(fields[2]), (int(fields[11]) + int(fields[12])) / _TICKS)
+    return Stat(fields[0].decode(), int(fields[1]), int(fields[2]), (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS)
 
 
 def resident_bytes(pid: int) -> int | None:
