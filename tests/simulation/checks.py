@@ -180,8 +180,8 @@ class Checks:
             holds(unheard or self._world.may_lose_leases(record.owner), "a live lease was taken over:", outcome, record)
             run = self.runs.get((record.id, record.token))
             if outcome.counted or outcome.state is JobState.FAILED:
-                lapsed_often = self._world.expired_count[record.id] >= 2
-                holds(run or lapsed_often, "counted although it was never started:", outcome, record)
+                expired_often = self._world.expired_count[record.id] >= 2
+                holds(run or expired_often, "counted although it was never started:", outcome, record)
             self._world.expired_count[record.id] = 0 if outcome.failure else self._world.expired_count[record.id] + 1
             record.lost.add(record.token)
             self._moves(record, outcome)

@@ -16,10 +16,10 @@ from supervisor.handlers import HandlerInfo
 from supervisor.jobs import Lease
 from supervisor.plugins.manager import SourceReport
 from supervisor.workers.pool import Pool
-from tests.simulation.children import SimulatedChild, SimulatedChildren
 from tests.simulation.clock import TurnedLoop
 from tests.simulation.promises import holds
-from tests.simulation.store import BELL, FaultyStore
+from tests.simulation.store import NOTIFICATION_FD, FaultyStore
+from tests.simulation.workers import SimulatedBackend, SimulatedWorker
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -42,8 +42,8 @@ class Owner:
         self.stood = 0.0
         self._frozen_at = 0.0
         self.excused_until = 0.0
-        self.backend: list[SimulatedChild] = []
-        self.listened: set[SimulatedChild] = set()
+        self.backend: list[SimulatedWorker] = []
+        self.listened: set[SimulatedWorker] = set()
         self._late: list[Callable[[], None]] = []
         self._late_children: list[Callable[[], None]] = []
         inner.join(f"owner-{number}", "here", number)
@@ -127,11 +127,11 @@ class Owner:
             self.store, self.pool, self.settings, self._reports(), self.bus, self.loop, self.writer,  # type: ignore[arg-type]
             random=world.random.random, wall=world.clock.wall, suspended=lambda: 0.0, intervals=world.intervals,
         )  # fmt: skip
-        taken_back = self.engine.unstarted
+        reclaimed = self.engine.unstarted
 
         def unstarted(leases: list[Lease]) -> None:
-            world.checks.turns.taken_back(self, leases)
-            taken_back(leases)
+            world.checks.turns.reclaimed(self, leases)
+            reclaimed(leases)
 
         self.engine.unstarted = unstarted  # type: ignore[method-assign]
         runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
@@ -139,7 +139,7 @@ class Owner:
         self.engine.on_dead_letter = self.dead_letters.look
         self.dead_letters.on_quiet = self.engine.changes.set
         await self.engine.recover()
-        self.engine.serve(SimulatedChildren(self))
+        self.engine.serve(SimulatedBackend(self))
         self.dead_letters.look()
         self.started = True
         ticking, beating = self.loop.create_task(self._every_period()), self.loop.create_task(self._beat())
@@ -178,14 +178,14 @@ class Owner:
     def ask_to_end(self) -> None:
         self.soon((self.forced if self.ending else self.stop).set)
 
-    def rung(self) -> None:
-        callback = self.loop.readers.get(BELL)
+    def notified(self) -> None:
+        callback = self.loop.readers.get(NOTIFICATION_FD)
         if callback is not None:
             callback()
 
     def reload(self, settings: Settings) -> None:
         if self.started and not self.ending:
-            self.engine.renew(settings, SimulatedChildren(self), self._reports())
+            self.engine.renew(settings, SimulatedBackend(self), self._reports())
 
     def resize(self, workers: int) -> None:
         if self.started and not self.ending:

@@ -12,7 +12,7 @@ from supervisor.stores.protocol import RowRefused, StoreUnavailable
 if TYPE_CHECKING:
     from tests.simulation.owner import Owner
 
-BELL = 1
+NOTIFICATION_FD = 1
 WATCHED = ("claim", "settle", "recover", "claim_dead_letters", "mark_accepted")
 
 
@@ -88,7 +88,7 @@ class FaultyStore:
     # bells ring through the world
 
     def notification_fd(self) -> int:
-        return BELL
+        return NOTIFICATION_FD
 
     def clear_notifications(self) -> None:
         pass

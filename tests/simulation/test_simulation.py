@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.engine import fetcher
-from tests.simulation.shelves import InFile, InMemory
+from tests.simulation.stores import InFile, InMemory
 from tests.simulation.world import World
 
 HOURS = float(os.environ.get("SUPERVISOR_SIMULATION_HOURS", "1000"))
@@ -53,7 +53,7 @@ def test_hours_of_faults_on_a_file(seed: int, tmp_path: Path) -> None:
 
 def test_one_seed_is_one_history() -> None:
     program = (
-        "from tests.simulation.world import World; from tests.simulation.shelves import InMemory;"
+        "from tests.simulation.world import World; from tests.simulation.stores import InMemory;"
         "world = World(7, 0.1, InMemory); world.run(); print(world.clock.now, world.random.random(), world.checks.count)"
     )
     histories = {

@@ -31,7 +31,7 @@ class Turns:
             if buffer is not None:
                 self._dispatched(owner, lease, buffer)
 
-    def taken_back(self, owner: Owner, leases: Sequence[Lease]) -> None:
+    def reclaimed(self, owner: Owner, leases: Sequence[Lease]) -> None:
         """Unstarted: what was paid for them is paid back."""
         self._again.update((lease.id, lease.token) for lease in leases)
         for lease in leases:

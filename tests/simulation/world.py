@@ -19,10 +19,10 @@ from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.jobs import Lease
 from supervisor.stores.protocol import EnqueueRow
 from tests.simulation.checks import TERMINAL, Checks, Record
-from tests.simulation.children import HANG
 from tests.simulation.clock import Clock
 from tests.simulation.owner import Owner
 from tests.simulation.promises import Broken
+from tests.simulation.workers import HANG
 
 HANDLERS = ("fast", "slow", "flaky", "crash", "hang", "spin", "doomed", "picky")
 STRANGE = "nobody"
@@ -45,7 +45,7 @@ class Odds:
 
 
 class World:
-    def __init__(self, seed: int, hours: float, shelf: Callable[[Callable[[], float]], Any]) -> None:
+    def __init__(self, seed: int, hours: float, factory: Callable[[Callable[[], float]], Any]) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.clock = Clock()
@@ -61,8 +61,8 @@ class World:
         self.paused: set[str] = set()
         self.expired_count: Counter[int] = Counter()
         self.checks = Checks(self)
-        self.shelf = shelf(self.clock.wall)
-        self.client = self.shelf.open()
+        self.factory = factory(self.clock.wall)
+        self.client = self.factory.open()
         self.owners: list[Owner] = []
         self.ended: set[int] = set()
         self.steps: deque[str] = deque(maxlen=REMEMBERED)
@@ -150,7 +150,7 @@ class World:
         """Some rings are lost."""
         for owner in self.owners:
             if owner is not but and self.random.random() < (0.9 if self.stormy else 1.0):
-                owner.after(0.0005, owner.rung)
+                owner.after(0.0005, owner.notified)
 
     # the agenda
 
@@ -184,7 +184,7 @@ class World:
         for owner in self.owners:
             owner.vanish()
             owner.loop.close()
-        self.shelf.close()
+        self.factory.close()
 
     def _step(self) -> None:
         """One turn of a loop that has something to do, whichever; or time goes on to what comes next."""
@@ -279,7 +279,7 @@ class World:
         if self._over:
             return
         self._number += 1
-        self.owners.append(Owner(self, self._number, self.shelf.open(), self.settings))
+        self.owners.append(Owner(self, self._number, self.factory.open(), self.settings))
 
     def _any_owner(self) -> Owner | None:
         return self.random.choice(self.owners) if self.owners else None
@@ -291,7 +291,7 @@ class World:
         self.note(f"killed {owner}")
         owner.vanish()
         owner.loop.close()
-        self.shelf.dies(owner.store._inner, provably=self.random.random() < 0.5)
+        self.factory.dies(owner.store._inner, provably=self.random.random() < 0.5)
         self._replace(owner)
 
     def _replace(self, owner: Owner) -> None:

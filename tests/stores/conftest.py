@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.shelf import SHELVES, Shelf
+from tests.stores.factories import FACTORIES, StoreFactory
 
 
-@pytest.fixture(params=SHELVES)
-def shelf(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+@pytest.fixture(params=FACTORIES)
+def factory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreFactory]:
     """Where the test's module says so: see ON_POSTGRESQL and NEAR_AND_FAR."""
     kind = request.param
     if kind in ("near", "far"):
         monkeypatch.setattr("supervisor.stores.postgres.driver.is_near", lambda link: kind == "near")
         kind = "postgresql"
-    shelf = SHELVES[kind](tmp_path)
-    yield shelf
-    shelf.close()
+    factory = FACTORIES[kind](tmp_path)
+    yield factory
+    factory.close()
 
 
 @pytest.fixture
-def store(shelf: Shelf):
+def store(factory: StoreFactory):
     """A store that has joined as owner "one"."""
-    return shelf.joined("one")
+    return factory.joined("one")

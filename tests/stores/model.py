@@ -22,7 +22,7 @@ OperatorResult = tuple[list[int], list[int]]
 
 
 @dataclass
-class ModelLetter:
+class ModelDeadLetter:
     due_at: int
     token: int = 0
     tries: int = 0
@@ -51,7 +51,7 @@ class ModelJob:
     expired_count: int = 0
     result: str | None = None
     errors: list[tuple[int, str]] = field(default_factory=list)
-    dead_letter: ModelLetter | None = None
+    dead_letter: ModelDeadLetter | None = None
 
     @property
     def dead_letter_state(self) -> str | None:
@@ -183,7 +183,7 @@ class Model:
         if outcome.counted:
             job.retries, job.tier, job.age = job.retries + 1, Tier.RETRY, job.due_at
         if outcome.dead_letter:
-            job.dead_letter = ModelLetter(self.now, token=job.dead_letter.token + 1 if job.dead_letter else 0)
+            job.dead_letter = ModelDeadLetter(self.now, token=job.dead_letter.token + 1 if job.dead_letter else 0)
         return True
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
@@ -229,7 +229,7 @@ class Model:
         early = {id for id in given if id in pending and id not in due and pending[id].owner in self.gone}
         return [id for id in given if id not in early] == due[: limit - len(early)]
 
-    def claim_letters(self, owner: str, dead_letters: Sequence[DeadLetter], ttl: float) -> list[tuple[Any, ...]]:
+    def claim_dead_letters(self, owner: str, dead_letters: Sequence[DeadLetter], ttl: float) -> list[tuple[Any, ...]]:
         """(id, token, tries, accepted) of each."""
         claimed = []
         for id in [dead_letter.id for dead_letter in dead_letters]:
@@ -241,24 +241,24 @@ class Model:
         return claimed
 
     def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
-        for dead_letter in self._claimed_letters(dead_letters):
+        for dead_letter in self._claimed_dead_letters(dead_letters):
             dead_letter.accepted |= {sink}
             if wanted <= dead_letter.accepted:
                 dead_letter.state = "delivered"
-        return self._stale_letters(dead_letters)
+        return self._stale_dead_letters(dead_letters)
 
     def postpone(self, dead_letters: Sequence[DeadLetter], delay: float) -> list[int]:
-        for dead_letter in self._claimed_letters(dead_letters):
+        for dead_letter in self._claimed_dead_letters(dead_letters):
             dead_letter.due_at = self.after(delay)
-        return self._stale_letters(dead_letters)
+        return self._stale_dead_letters(dead_letters)
 
-    def _claimed_letters(self, dead_letters: Sequence[DeadLetter]) -> list[ModelLetter]:
-        return [mine for it in dead_letters if (mine := self._claimed_letter(it))]
+    def _claimed_dead_letters(self, dead_letters: Sequence[DeadLetter]) -> list[ModelDeadLetter]:
+        return [mine for it in dead_letters if (mine := self._claimed_dead_letter(it))]
 
-    def _stale_letters(self, dead_letters: Sequence[DeadLetter]) -> list[int]:
-        return [it.id for it in dead_letters if not self._claimed_letter(it)]
+    def _stale_dead_letters(self, dead_letters: Sequence[DeadLetter]) -> list[int]:
+        return [it.id for it in dead_letters if not self._claimed_dead_letter(it)]
 
-    def _claimed_letter(self, dead_letter: DeadLetter) -> ModelLetter | None:
+    def _claimed_dead_letter(self, dead_letter: DeadLetter) -> ModelDeadLetter | None:
         job = self.jobs.get(dead_letter.id)
         mine = job.dead_letter if job else None
         return mine if mine and mine.state and mine.token == dead_letter.token else None

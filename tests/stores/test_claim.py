@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from supervisor.jobs import Policy
 from supervisor.stores.protocol import ClaimRequest, Waiting
-from tests.stores.shelf import (
+from tests.stores.factories import (
     POLICY,
     TTL,
     again,
@@ -17,7 +17,7 @@ from tests.stores.shelf import (
 )
 
 
-def test_a_lease_says_all_that_a_worker_and_its_supervisor_need(shelf, store):
+def test_a_lease_says_all_that_a_worker_and_its_supervisor_need(factory, store):
     (id,) = put(store, "mail", priority=3, headers='{"a":1}')
     lease = take_one(store)
     assert lease._asdict() == {
@@ -30,8 +30,8 @@ def test_a_lease_says_all_that_a_worker_and_its_supervisor_need(shelf, store):
         "retries": 0,
         "priority": 3,
         "tier": 0,
-        "due_at": shelf.clock.microseconds,
-        "created_at": shelf.clock.microseconds,
+        "due_at": factory.clock.microseconds,
+        "created_at": factory.clock.microseconds,
         "policy": POLICY,
     }
     assert lease.attempt == 1
@@ -40,8 +40,8 @@ def test_a_lease_says_all_that_a_worker_and_its_supervisor_need(shelf, store):
     assert store.leases([id, 999]) == [lease]
 
 
-def test_no_job_is_claimed_twice(shelf, store):
-    other = shelf.joined("two")
+def test_no_job_is_claimed_twice(factory, store):
+    other = factory.joined("two")
     put(store, *"abc")
     assert len(take(store, 2)) == 2
     assert len(take(other, 2)) == 1
@@ -60,8 +60,8 @@ def test_each_queue_has_its_own_take(store):
     assert [lease.id for lease in store.claim(takes, TTL, resolve)] == [b, a]
 
 
-def test_the_order_of_a_take(shelf, store):
-    retries = make_retries(shelf, store, *"abcd")
+def test_the_order_of_a_take(factory, store):
+    retries = make_retries(factory, store, *"abcd")
     fresh = put(store, *"ef")
     (urgent,) = put(store, "g", priority=100)
     got = [lease.id for lease in take(store, 6, retries_first=2, max_retries_claimed=3)]
@@ -69,29 +69,29 @@ def test_the_order_of_a_take(shelf, store):
     assert [lease.id for lease in take(store)] == [retries[3]]
 
 
-def test_never_more_retries_than_the_most(shelf, store):
-    retries = make_retries(shelf, store, *"abc")
+def test_never_more_retries_than_the_most(factory, store):
+    retries = make_retries(factory, store, *"abc")
     assert take(store, 10, retries_first=10, max_retries_claimed=0) == []
     assert [lease.id for lease in take(store, 10, retries_first=10, max_retries_claimed=1)] == retries[:1]
 
 
-def test_urgent_jobs_alone_can_fill_a_take(shelf, store):
-    make_retries(shelf, store, "a")
+def test_urgent_jobs_alone_can_fill_a_take(factory, store):
+    make_retries(factory, store, "a")
     urgent = put(store, *"bcd", priority=100)
     assert [lease.id for lease in take(store, 2)] == urgent[:2]
 
 
-def test_an_urgent_retry_is_a_retry(shelf, store):
-    (retry,) = make_retries(shelf, store, "a", priority=500)
+def test_an_urgent_retry_is_a_retry(factory, store):
+    (retry,) = make_retries(factory, store, "a", priority=500)
     (fresh,) = put(store)
     assert [lease.id for lease in take(store, 10, retries_first=0)] == [fresh, retry]
 
 
-def test_retries_go_by_due_time(shelf, store):
-    first, second = make_retries(shelf, store, "a", "b")
+def test_retries_go_by_due_time(factory, store):
+    first, second = make_retries(factory, store, "a", "b")
     leases = {lease.id: lease for lease in take(store)}
     store.settle([again(leases[first], delay=9.0), again(leases[second], delay=4.0)])
-    shelf.clock.step(10)
+    factory.clock.step(10)
     store.promote(10)
     assert [lease.id for lease in take(store)] == [second, first]
 
@@ -146,12 +146,12 @@ def test_settings_that_were_read_again_hold_from_the_next_claim(store):
     assert store.leases([lease.id])[0].policy.max_retries == 9
 
 
-def test_counts_follow_a_job_through_its_life(shelf, store):
+def test_counts_follow_a_job_through_its_life(factory, store):
     put(store, *"abc")
     assert store.waiting(None) == {"default": Waiting(3, 0)}
     one, *_ = take(store, 2)
     assert store.waiting(None) == {"default": Waiting(1, 0)}
     store.settle([again(one)])
-    shelf.clock.step(10)
+    factory.clock.step(10)
     store.promote(10)
     assert store.waiting(None) == {"default": Waiting(1, 1)}

@@ -4,10 +4,10 @@ import pytest
 
 from supervisor.jobs import Backoff
 from supervisor.stores.protocol import EnqueueRow, Waiting
-from tests.stores.shelf import POLICY, put, state_of, take, take_one
+from tests.stores.factories import POLICY, put, state_of, take, take_one
 
 
-def test_ids_come_in_order_and_never_again(shelf, store):
+def test_ids_come_in_order_and_never_again(factory, store):
     first = put(store, "a", "b", "c")
     assert first == sorted(first)
     store.delete(first)
@@ -18,7 +18,7 @@ def test_nothing_is_a_batch_too(store):
     assert store.enqueue([]) == []
 
 
-def test_a_new_job_as_people_see_it(shelf, store):
+def test_a_new_job_as_people_see_it(factory, store):
     (id,) = store.enqueue([EnqueueRow("mail", '{"to": ["a", "b"]}', "post", 7, headers='{"trace": "x"}')])
     now = "2023-11-14T22:13:20.000000Z"
     assert store.get(id) == {
@@ -48,36 +48,36 @@ def test_a_job_that_is_not_there(store):
 
 
 @pytest.mark.parametrize("when", ["delay", "at"])
-def test_a_later_job_waits_until_it_is_due(shelf, store, when):
-    due = {"delay": 10.0} if when == "delay" else {"at": shelf.clock.microseconds + 10_000_000}
+def test_a_later_job_waits_until_it_is_due(factory, store, when):
+    due = {"delay": 10.0} if when == "delay" else {"at": factory.clock.microseconds + 10_000_000}
     (id,) = put(store, **due)
     assert state_of(store, id) == "scheduled"
     assert store.next_due() == 10.0
-    shelf.clock.step(9.999)
+    factory.clock.step(9.999)
     assert store.promote(10) == 0
-    shelf.clock.step(0.001)
+    factory.clock.step(0.001)
     assert store.next_due() == 0.0
     assert store.promote(10) == 1
     assert [lease.id for lease in take(store)] == [id]
     assert store.next_due() is None
 
 
-def test_a_job_whose_time_has_passed_is_ready_at_once(shelf, store):
-    (id,) = put(store, at=shelf.clock.microseconds - 1)
+def test_a_job_whose_time_has_passed_is_ready_at_once(factory, store):
+    (id,) = put(store, at=factory.clock.microseconds - 1)
     assert state_of(store, id) == "ready"
 
 
-def test_promotion_is_bounded_and_takes_the_earliest_first(shelf, store):
+def test_promotion_is_bounded_and_takes_the_earliest_first(factory, store):
     later, sooner = put(store, delay=20.0) + put(store, delay=10.0)
-    shelf.clock.step(30)
+    factory.clock.step(30)
     assert store.promote(1) == 1
     assert (state_of(store, later), state_of(store, sooner)) == ("scheduled", "ready")
 
 
-def test_a_job_keeps_the_order_of_its_enqueue_however_late_it_was_due(shelf, store):
+def test_a_job_keeps_the_order_of_its_enqueue_however_late_it_was_due(factory, store):
     (early,) = put(store, delay=10.0)
     (late,) = put(store)
-    shelf.clock.step(10)
+    factory.clock.step(10)
     store.promote(10)
     assert [lease.id for lease in take(store)] == [early, late]
 
@@ -97,7 +97,7 @@ OWN = EnqueueRow("other", "[]", "others", 7, 1.0, SOON, 7, 2.5, Backoff(1.0, 4.0
 
 @pytest.mark.parametrize("many", [3, 450])
 @pytest.mark.parametrize("field", EnqueueRow._fields)
-def test_of_many_jobs_each_keeps_what_is_its_own(shelf, store, field, many):
+def test_of_many_jobs_each_keeps_what_is_its_own(factory, store, field, many):
     """Though what they share may be written once for all."""
     shared = EnqueueRow("mail", "{}")
     own = shared._replace(**{field: getattr(OWN, field)})
@@ -105,7 +105,7 @@ def test_of_many_jobs_each_keeps_what_is_its_own(shelf, store, field, many):
     like = dict(zip([shared, own], [*store.enqueue([shared]), *store.enqueue([own])], strict=True))
     ids = store.enqueue(rows)
     shown = {id: {**store.get(id), "id": 0} for id in (*like.values(), *ids)}
-    shelf.clock.step(2)
+    factory.clock.step(2)
     store.promote(many)
     leases = {lease.id: lease._replace(id=0) for queue in ("default", "others") for lease in take(store, 1000, queue)}
     assert len(leases) == len(shown)
@@ -120,7 +120,7 @@ def test_max_retries_is_shown_once_it_is_known(store):
     assert (store.get(own)["max_retries"], store.get(others)["max_retries"]) == (0, 3)
 
 
-def test_what_waits_is_told_by_queue(shelf, store):
+def test_what_waits_is_told_by_queue(factory, store):
     put(store, queue="a")
     put(store, "x", "y", queue="b")
     put(store, queue="c", delay=5.0)

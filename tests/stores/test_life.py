@@ -4,11 +4,11 @@ import pytest
 
 from supervisor.jobs import Policy
 from supervisor.stores.protocol import ClaimRequest, Presence, StoreError
-from tests.stores.shelf import TTL, again, put, resolve, state_of, success, take, take_one
+from tests.stores.factories import TTL, again, put, resolve, state_of, success, take, take_one
 
 
-def test_claiming_needs_an_owner(shelf):
-    store = shelf.open()
+def test_claiming_needs_an_owner(factory):
+    store = factory.open()
     put(store)
     with pytest.raises(StoreError, match="join"):
         store.claim([ClaimRequest("default", 1, 1, 1, 100)], TTL, resolve)
@@ -16,38 +16,38 @@ def test_claiming_needs_an_owner(shelf):
         store.announce(Presence("running"))
 
 
-def test_a_ring_wakes_everybody_else(shelf, store):
-    other, client = shelf.joined("two"), shelf.open()
-    assert shelf.quiet(store)
+def test_a_ring_wakes_everybody_else(factory, store):
+    other, client = factory.joined("two"), factory.open()
+    assert factory.quiet(store)
     client.notify()
     client.notify()
-    assert shelf.rung(store) and shelf.rung(other)
-    shelf.clear_notifications(store)
-    assert shelf.quiet(store)
-    assert shelf.rung(other)
+    assert factory.notified(store) and factory.notified(other)
+    factory.clear_notifications(store)
+    assert factory.quiet(store)
+    assert factory.notified(other)
 
 
-def test_an_enqueue_rings(shelf, store):
-    put(shelf.open())
-    assert shelf.rung(store)
+def test_an_enqueue_rings(factory, store):
+    put(factory.open())
+    assert factory.notified(store)
 
 
-def test_a_supervisor_does_not_ring_itself(shelf, store):
+def test_a_supervisor_does_not_ring_itself(factory, store):
     store.notify()
-    assert shelf.quiet(store)
+    assert factory.quiet(store)
 
 
-def test_a_full_bell_has_rung_already(shelf, store):
-    client = shelf.open()
-    for _ in range(shelf.bell_holds + 1):
+def test_a_full_bell_has_rung_already(factory, store):
+    client = factory.open()
+    for _ in range(factory.bell_holds + 1):
         client.notify()
-    assert shelf.rung(store)
-    shelf.clear_notifications(store)
-    assert shelf.quiet(store)
+    assert factory.notified(store)
+    factory.clear_notifications(store)
+    assert factory.quiet(store)
 
 
-def test_an_owner_that_left_has_no_bell_and_no_row(shelf, store):
-    other = shelf.joined("two")
+def test_an_owner_that_left_has_no_bell_and_no_row(factory, store):
+    other = factory.joined("two")
     store.leave()
     assert store.notification_fd() is None
     other.notify()
@@ -73,7 +73,7 @@ def test_a_transaction_commits_everything_together(store):
     assert store.held() == [(second.id, 1)]
 
 
-def test_a_transaction_that_fails_leaves_nothing_behind(shelf, store):
+def test_a_transaction_that_fails_leaves_nothing_behind(factory, store):
     ids = put(store, *"abc")
     put(store, delay=1.0)
     lease = take_one(store)
@@ -114,14 +114,14 @@ def test_new_settings_met_in_a_transaction_that_failed_hold_all_the_same(store):
     assert lease.policy.max_retries == 9
 
 
-def test_a_policy_of_a_transaction_that_failed_is_not_taken_for_anothers(shelf, store):
+def test_a_policy_of_a_transaction_that_failed_is_not_taken_for_anothers(factory, store):
     put(store)
-    other = shelf.joined("two")
+    other = factory.joined("two")
     with pytest.raises(ZeroDivisionError), store.transaction():
         take_one(store)
         raise ZeroDivisionError
     (theirs,) = other.claim([ClaimRequest("default", 1, 1, 1, 100)], TTL, lambda handler, queue: Policy(max_retries=9))
-    shelf.clock.step(TTL)
+    factory.clock.step(TTL)
     (expired_leases,) = store.expired_leases(10)
     assert expired_leases.lease.policy == theirs.policy
 

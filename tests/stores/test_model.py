@@ -29,8 +29,8 @@ from hypothesis.stateful import (
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome, Policy
 from supervisor.retry import decide, expired_lease_outcome
 from supervisor.stores.protocol import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Retention, Store, StoreError
+from tests.stores.factories import FACTORIES, SqliteFactory, StoreFactory, put
 from tests.stores.model import Model
-from tests.stores.shelf import SHELVES, Shelf, SqliteShelf, put
 
 EXAMPLES = int(os.environ.get("SUPERVISOR_MODEL_EXAMPLES", "40"))
 STEPS = 30
@@ -73,7 +73,7 @@ OPERATIONS = st.one_of(
     op("promote", limit=st.integers(1, 4)),
     op("extend", picks=PICKS, started=PICKS),
     op("recover", meanwhile=st.sampled_from(["nothing", "extended", "settled"])),
-    op("claim_letters", limit=FEW), op("accept", picks=PICKS, sink=st.sampled_from(sorted(SINKS))),
+    op("claim_dead_letters", limit=FEW), op("accept", picks=PICKS, sink=st.sampled_from(sorted(SINKS))),
     op("postpone", picks=PICKS),
     op("change", verb=st.sampled_from(["retry", "cancel"]), ids=IDS),
     op("change", verb=st.sampled_from(["redrive", "delete"]), ids=IDS, force=st.booleans()),
@@ -94,14 +94,14 @@ class Failed(Exception):
 class Machine(RuleBasedStateMachine):
     """Two supervisors at a store. `leases` and `letters` are all that they were ever given, the newest first."""
 
-    shelf_type: type[Shelf]
+    factory_type: type[StoreFactory]
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         (folder := Path(self.folder.name) / "at-first").mkdir()
-        self.shelf = self.shelf_type(folder)
-        self.model = Model(self.shelf.clock, resolve)
+        self.factory = self.factory_type(folder)
+        self.model = Model(self.factory.clock, resolve)
         self.leases: list[Lease] = []
         self.dead_letters: list[Any] = []
         self.lives = 0
@@ -112,7 +112,7 @@ class Machine(RuleBasedStateMachine):
     def join(self, at: int) -> Store:
         self.lives += 1
         self.owners[at] = f"owner-{self.lives}"
-        return self.shelf.joined(self.owners[at])
+        return self.factory.joined(self.owners[at])
 
     # what happens
 
@@ -150,15 +150,15 @@ class Machine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 1), killed=st.booleans())
     def a_supervisor_ends(self, at: int, killed: bool) -> None:
-        if killed and self.shelf.durable:
-            self.shelf.kill(self.stores[at])
+        if killed and self.factory.durable:
+            self.factory.kill(self.stores[at])
         else:
             self.stores[at].leave()
         self.model.gone.add(self.owners[at])
         self.stores[at] = self.join(at)
         self.look()
 
-    @precondition(lambda self: self.shelf.durable)
+    @precondition(lambda self: self.factory.durable)
     @rule(
         at=st.integers(0, 1),
         ops=SOME,
@@ -167,27 +167,27 @@ class Machine(RuleBasedStateMachine):
     )
     def all_are_killed(self, at: int, ops: Sequence[Op], when: str, written: float) -> None:
         if when == "between":
-            self.shelf.crash()
-        elif when == "in a commit" and isinstance(self.shelf, SqliteShelf):
-            self.crash_in_a_commit(self.shelf, at, ops, written)
+            self.factory.crash()
+        elif when == "in a commit" and isinstance(self.factory, SqliteFactory):
+            self.crash_in_a_commit(self.factory, at, ops, written)
         else:
             with self.undone(), suppress(Failed), self.stores[at].transaction():
                 self.do_all(at, ops)
-                self.shelf.crash()
+                self.factory.crash()
                 raise Failed
         self.start_again()
 
-    def crash_in_a_commit(self, shelf: SqliteShelf, at: int, ops: Sequence[Op], written: float) -> None:
-        before = shelf.moment()
+    def crash_in_a_commit(self, factory: SqliteFactory, at: int, ops: Sequence[Op], written: float) -> None:
+        before = factory.moment()
         with self.undone() as put_back:
             with self.stores[at].transaction():
                 self.do_all(at, ops)
-            if shelf.crash_in_the_commit_after(before, written):
+            if factory.crash_in_the_commit_after(before, written):
                 put_back.clear()
 
     def start_again(self) -> None:
-        self.shelf.restart()
-        self.shelf.check()
+        self.factory.restart()
+        self.factory.check()
         self.model.gone.update(self.owners)
         self.stores = [self.join(0), self.join(1)]
         self.look()
@@ -196,7 +196,7 @@ class Machine(RuleBasedStateMachine):
     def undone(self) -> Iterator[dict[str, Any]]:
         """Afterwards the model is as before, and nobody has been given anything; unless what is put back is cleared."""
         model = deepcopy(self.model)
-        model.clock = self.shelf.clock
+        model.clock = self.factory.clock
         before = {"model": model, "leases": list(self.leases), "letters": list(self.dead_letters)}
         yield before
         self.__dict__.update(before)
@@ -215,7 +215,7 @@ class Machine(RuleBasedStateMachine):
         self.model.enqueue(store.enqueue(rows), rows)
 
     def step(self, store: Store, owner: str, seconds: float) -> None:
-        self.shelf.clock.step(seconds)
+        self.factory.clock.step(seconds)
 
     def promote(self, store: Store, owner: str, limit: int) -> None:
         assert store.promote(limit) == self.model.promote(limit)
@@ -255,13 +255,13 @@ class Machine(RuleBasedStateMachine):
             assert store.settle(settled) == self.model.settle(settled)
         assert sorted(store.recover(outcomes)) == sorted(self.model.recover(outcomes))
 
-    def claim_letters(self, store: Store, owner: str, limit: int) -> None:
+    def claim_dead_letters(self, store: Store, owner: str, limit: int) -> None:
         dead_letters = store.claim_dead_letters(limit, TTL)
         assert self.model.may_offer(dead_letters, limit)
         given = [
             (dead_letter.id, dead_letter.token, dead_letter.tries, dead_letter.accepted) for dead_letter in dead_letters
         ]
-        assert given == self.model.claim_letters(owner, dead_letters, TTL)
+        assert given == self.model.claim_dead_letters(owner, dead_letters, TTL)
         assert [dead_letter.job for dead_letter in dead_letters] == [
             store.get(dead_letter.id) for dead_letter in dead_letters
         ]
@@ -330,9 +330,9 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.shelf.check()
+            self.factory.check()
         finally:
-            self.shelf.close()
+            self.factory.close()
             self.folder.cleanup()
 
 
@@ -375,9 +375,9 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)  # a history that fails is made short before it is told
-@pytest.mark.parametrize("name", SHELVES)
+@pytest.mark.parametrize("name", FACTORIES)
 def test_the_store_keeps_the_models_promises(name: str) -> None:
-    machine = type(f"{name.capitalize()}Machine", (Machine,), {"shelf_type": SHELVES[name]})
+    machine = type(f"{name.capitalize()}Machine", (Machine,), {"factory_type": FACTORIES[name]})
     run_state_machine_as_test(
         machine,
         settings=settings(

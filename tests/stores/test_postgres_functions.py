@@ -9,27 +9,27 @@ import pytest
 
 from supervisor.client.validation import InvalidJob, checked
 from supervisor.text.strict_json import NotJSON, decode
-from tests.stores.shelf import ON_POSTGRESQL, POLICY, take, take_one
+from tests.stores.factories import ON_POSTGRESQL, POLICY, take, take_one
 
 pytestmark = ON_POSTGRESQL
 
 
-def enqueue(shelf, arguments, *parameters):
-    return shelf.sql(f"select {{s}}.enqueue({arguments})", *parameters).fetchone()[0]
+def enqueue(factory, arguments, *parameters):
+    return factory.sql(f"select {{s}}.enqueue({arguments})", *parameters).fetchone()[0]
 
 
-def test_a_job_as_from_a_client(shelf, store):
-    id = enqueue(shelf, "'mail', '{\"to\": [\"me\"]}'")
-    assert shelf.rung(store)
+def test_a_job_as_from_a_client(factory, store):
+    id = enqueue(factory, "'mail', '{\"to\": [\"me\"]}'")
+    assert factory.notified(store)
     (by_client,) = store.enqueue([checked("mail", {"to": ["me"]}, limit=1000, queue_for=lambda handler: "default")])
     assert store.get(id) == {**store.get(by_client), "id": id}
-    shelf.check()
+    factory.check()
     assert take_one(store).id == id
 
 
-def test_every_option(shelf, store):
+def test_every_option(factory, store):
     id = enqueue(
-        shelf,
+        factory,
         "'mail', queue => 'post', priority => 7, max_retries => 0, timeout => '90 s', headers => '{\"a\": 1}',"
         " at => to_timestamp(1)",
     )
@@ -40,49 +40,49 @@ def test_every_option(shelf, store):
     assert lease.policy == POLICY._replace(max_retries=0, timeout=90.0)
 
 
-def test_no_time_limit_is_a_timeout_of_zero(shelf, store):
-    enqueue(shelf, "'mail', timeout => '0'")
+def test_no_time_limit_is_a_timeout_of_zero(factory, store):
+    enqueue(factory, "'mail', timeout => '0'")
     assert take_one(store).policy == POLICY._replace(timeout=None)
 
 
-def test_a_delayed_job_waits(shelf, store):
-    id = enqueue(shelf, "'mail', delay => '1.5 s'")
+def test_a_delayed_job_waits(factory, store):
+    id = enqueue(factory, "'mail', delay => '1.5 s'")
     assert (store.get(id)["state"], store.next_due()) == ("scheduled", 1.5)
-    shelf.check()
+    factory.check()
 
 
-def test_from_a_trigger_the_job_goes_with_the_row(shelf, store):
-    shelf.sql("create table {s}.orders(id int, note text)")
-    shelf.sql(
+def test_from_a_trigger_the_job_goes_with_the_row(factory, store):
+    factory.sql("create table {s}.orders(id int, note text)")
+    factory.sql(
         """create function {s}.ordered() returns trigger language plpgsql as
           $$ begin perform {s}.enqueue('confirm', to_json(new)); return null; end $$"""
     )
-    shelf.sql("create trigger ordered after insert on {s}.orders for each row execute function {s}.ordered()")
-    with psycopg.connect(shelf.server.url) as theirs:
-        theirs.execute(f"insert into \"{shelf.schema}\".orders values (1, 'a')")
+    factory.sql("create trigger ordered after insert on {s}.orders for each row execute function {s}.ordered()")
+    with psycopg.connect(factory.server.url) as theirs:
+        theirs.execute(f"insert into \"{factory.schema}\".orders values (1, 'a')")
         theirs.rollback()
         assert store.list_jobs() == []
-        theirs.execute(f"insert into \"{shelf.schema}\".orders values (2, 'b')")
+        theirs.execute(f"insert into \"{factory.schema}\".orders values (2, 'b')")
     assert [job["payload"] for job in store.list_jobs()] == [{"id": 2, "note": "b"}]
 
 
 NAMES = ["a", "a b", "é", "x" * 255, "", " a", "a ", "a\nb", "x" * 256, "\u00a0", "a\u200bb", "\x7f", "a\u2028"]
 
 
-def told(shelf, arguments, *parameters):
+def told(factory, arguments, *parameters):
     """What it says of them; None if it took them."""
     try:
-        enqueue(shelf, arguments, *parameters)
+        enqueue(factory, arguments, *parameters)
     except psycopg.errors.InvalidParameterValue as error:
         return error.diag.message_primary.partition(", got")[0]
     return None
 
 
 @pytest.mark.parametrize("what", ["handler", "queue"])
-def test_names_are_taken_as_by_a_client(shelf, store, what):
+def test_names_are_taken_as_by_a_client(factory, store, what):
     for name in NAMES:
         names = {"handler": "mail", "queue": "default"} | {what: name}
-        said = told(shelf, "handler => %s, queue => %s", *names.values())
+        said = told(factory, "handler => %s, queue => %s", *names.values())
         try:
             checked(names["handler"], queue=names["queue"], limit=10, queue_for=str)
         except InvalidJob as error:
@@ -102,9 +102,9 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def test_what_a_worker_could_not_load_is_refused_and_nothing_else(shelf, store):
+def test_what_a_worker_could_not_load_is_refused_and_nothing_else(factory, store):
     for text in TEXTS:
-        said = told(shelf, "'mail', %s", text)
+        said = told(factory, "'mail', %s", text)
         try:
             value = decode(text)
         except NotJSON:
@@ -132,30 +132,30 @@ WRONG = [
 ]
 
 
-def test_what_is_wrong_is_named(shelf, store):
+def test_what_is_wrong_is_named(factory, store):
     for arguments, said in WRONG:
         with pytest.raises(psycopg.errors.InvalidParameterValue, match=said):
-            enqueue(shelf, arguments)
+            enqueue(factory, arguments)
     assert store.list_jobs() == []
 
 
-def test_a_role_needs_two_grants_and_gets_nothing_more(shelf, store):
-    role = f'"app {shelf.schema}"'
-    shelf.admin.execute(f"create role {role}")
+def test_a_role_needs_two_grants_and_gets_nothing_more(factory, store):
+    role = f'"app {factory.schema}"'
+    factory.admin.execute(f"create role {role}")
     try:
-        shelf.sql(f"grant usage on schema {{s}} to {role}")
-        shelf.sql(f"set role {role}")
+        factory.sql(f"grant usage on schema {{s}} to {role}")
+        factory.sql(f"set role {role}")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            enqueue(shelf, "'mail'")
-        shelf.sql("reset role")
-        shelf.sql(f"grant execute on function {{s}}.enqueue to {role}")
-        shelf.sql(f"set role {role}")
-        id = enqueue(shelf, "'mail'")
+            enqueue(factory, "'mail'")
+        factory.sql("reset role")
+        factory.sql(f"grant execute on function {{s}}.enqueue to {role}")
+        factory.sql(f"set role {role}")
+        id = enqueue(factory, "'mail'")
         for sql in ("select 1 from {s}.jobs", "select {s}.put('[]')"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                shelf.sql(sql)
-        shelf.sql("reset role")
+                factory.sql(sql)
+        factory.sql("reset role")
         assert store.get(id)["state"] == "ready"
     finally:
-        shelf.sql("reset role")
-        shelf.admin.execute(f"drop owned by {role}; drop role {role}")
+        factory.sql("reset role")
+        factory.admin.execute(f"drop owned by {role}; drop role {role}")

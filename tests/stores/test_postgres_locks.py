@@ -14,9 +14,9 @@ from supervisor.engine.store_writer import Writer
 from supervisor.events import Bus
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.protocol import Look, Presence, Retention, RowsLocked, StoreContended, StoreUnavailable, Waiting
-from tests.stores.shelf import (
+from tests.stores.factories import (
     TTL,
-    PostgresShelf,
+    PostgresFactory,
     again,
     dead,
     dead_letters,
@@ -33,17 +33,17 @@ FILE = frozenset({"file"})
 
 
 @pytest.fixture
-def shelf(tmp_path, monkeypatch):
+def factory(tmp_path, monkeypatch):
     """On a server of another machine: what waits for a lock there goes along with the next question."""
     monkeypatch.setattr("supervisor.stores.postgres.driver.is_near", lambda link: False)
-    shelf = PostgresShelf(tmp_path)
-    yield shelf
-    shelf.close()
+    factory = PostgresFactory(tmp_path)
+    yield factory
+    factory.close()
 
 
 @pytest.fixture
-def store(shelf):
-    return impatient(shelf.joined("one"))
+def store(factory):
+    return impatient(factory.joined("one"))
 
 
 def impatient(store):
@@ -52,10 +52,10 @@ def impatient(store):
 
 
 @contextmanager
-def locked(shelf, table: str, where: str):
+def locked(factory, table: str, where: str):
     """A person has begun a transaction, and has not come back yet."""
-    with shelf.server.connect() as person, person.transaction():
-        held = person.execute(f'select from "{shelf.schema}".{table} where {where} for update')
+    with factory.server.connect() as person, person.transaction():
+        held = person.execute(f'select from "{factory.schema}".{table} where {where} for update')
         assert held.rowcount
         yield
 
@@ -67,15 +67,15 @@ def met(call):
     return call
 
 
-def deadlines(shelf):
-    return dict(shelf.sql("select id, lease_until from {s}.jobs").fetchall())
+def deadlines(factory):
+    return dict(factory.sql("select id, lease_until from {s}.jobs").fetchall())
 
 
 @pytest.mark.parametrize("ending", [success, again, dead, release])
-def test_a_locked_job_is_left_out_and_the_others_are_settled_without_another_wait(shelf, store, ending):
+def test_a_locked_job_is_left_out_and_the_others_are_settled_without_another_wait(factory, store, ending):
     ids = put(store, *"abc")
     outcomes = [success(lease) if lease.id == ids[0] else ending(lease) for lease in take(store)]
-    with locked(shelf, "jobs", f"id = {ids[1]}"):
+    with locked(factory, "jobs", f"id = {ids[1]}"):
         settle = met(lambda: store.settle(outcomes))
         for _ in range(2):
             with pytest.raises(RowsLocked) as raised:
@@ -89,25 +89,25 @@ def test_a_locked_job_is_left_out_and_the_others_are_settled_without_another_wai
         assert [state == "in_flight" for state in states(store, ids)] == [False, True, False]
     assert store.settle([outcomes[1]]) == []
     assert state_of(store, ids[1]) != "in_flight"
-    shelf.check()
+    factory.check()
 
 
-def test_a_job_that_is_gone_is_stale_and_not_locked(shelf, store):
+def test_a_job_that_is_gone_is_stale_and_not_locked(factory, store):
     ids = put(store, "a", "b")
     outcomes = [success(lease) for lease in take(store)]
-    with locked(shelf, "jobs", f"id = {ids[0]}"):
+    with locked(factory, "jobs", f"id = {ids[0]}"):
         met(lambda: store.settle(outcomes))
-    shelf.sql("delete from {s}.jobs where id = %s", ids[1])
+    factory.sql("delete from {s}.jobs where id = %s", ids[1])
     assert store.skips_locked
     assert store.settle(outcomes) == [ids[1]]
 
 
-def test_a_locked_letter_holds_up_its_own_job_alone(shelf, store):
+def test_a_locked_letter_holds_up_its_own_job_alone(factory, store):
     (id,) = make_dead(store)
     store.redrive([id], force=True)
     other = put(store)[0]
     outcomes = [dead(lease) for lease in take(store)]
-    with locked(shelf, "dead_letters", f"job_id = {id}"):
+    with locked(factory, "dead_letters", f"job_id = {id}"):
         settle = met(lambda: store.settle(outcomes))
         with pytest.raises(RowsLocked) as raised:
             settle()
@@ -115,99 +115,99 @@ def test_a_locked_letter_holds_up_its_own_job_alone(shelf, store):
         assert store.settle([outcome for outcome in outcomes if outcome.lease.id == other]) == []
     assert store.settle([outcome for outcome in outcomes if outcome.lease.id == id]) == []
     assert {dead_letter.id for dead_letter in dead_letters(store)} == {id, other}
-    shelf.check()
+    factory.check()
 
 
-def test_locked_attempts_are_thinned_out_another_time(shelf, store, monkeypatch):
+def test_locked_attempts_are_thinned_out_another_time(factory, store, monkeypatch):
     (id,) = put(store)
     for _ in range(60):
         store.settle([again(lease, delay=0.0) for lease in take(store)])
         store.promote(1)
     outcomes = [again(lease) for lease in take(store)]
-    with locked(shelf, "attempts", f"job_id = {id}"):
+    with locked(factory, "attempts", f"job_id = {id}"):
         assert met(lambda: store.settle(outcomes))() == []
     assert state_of(store, id) == "scheduled"
 
 
-def test_the_lease_of_a_locked_job_is_not_extended_and_not_stale_and_the_others_are(shelf, store):
+def test_the_lease_of_a_locked_job_is_not_extended_and_not_stale_and_the_others_are(factory, store):
     ids = put(store, *"abc")
     leases = take(store)
-    before = deadlines(shelf)
-    shelf.clock.step(10)
-    with locked(shelf, "jobs", f"id = {ids[1]}"):
+    before = deadlines(factory)
+    factory.clock.step(10)
+    with locked(factory, "jobs", f"id = {ids[1]}"):
         assert met(lambda: store.extend(leases, TTL, leases))() == []
-        assert {id for id, until in deadlines(shelf).items() if until > before[id]} == {ids[0], ids[2]}
+        assert {id for id, until in deadlines(factory).items() if until > before[id]} == {ids[0], ids[2]}
         assert [store.get(id)["started_at"] is not None for id in ids] == [True, False, True]
     assert store.extend(leases, TTL, leases) == []
     assert store.get(ids[1])["started_at"] is not None
-    assert min(deadlines(shelf).values()) > max(before.values())
+    assert min(deadlines(factory).values()) > max(before.values())
 
 
 @pytest.mark.parametrize("tells", [lambda store: store.announce(Presence("draining")), PostgresStore.leave])
-def test_a_supervisor_whose_own_row_is_locked_goes_on_and_ends(shelf, store, tells):
-    with locked(shelf, "supervisors", "owner = 'one'"):
+def test_a_supervisor_whose_own_row_is_locked_goes_on_and_ends(factory, store, tells):
+    with locked(factory, "supervisors", "owner = 'one'"):
         met(lambda: tells(store))()
-    (shown,) = shelf.sql("select state from {s}.supervisors").fetchall()
+    (shown,) = factory.sql("select state from {s}.supervisors").fetchall()
     assert shown == ("starting",)
 
 
-def test_an_owner_that_is_gone_and_locked_is_forgotten_another_time(shelf, store):
-    shelf.kill(shelf.joined("two"))
-    with locked(shelf, "supervisors", "owner = 'two'"):
+def test_an_owner_that_is_gone_and_locked_is_forgotten_another_time(factory, store):
+    factory.kill(factory.joined("two"))
+    with locked(factory, "supervisors", "owner = 'two'"):
         assert store.expired_leases(10) == []
-        assert shelf.sql("select owner from {s}.supervisors order by 1").fetchall() == [("one",), ("two",)]
+        assert factory.sql("select owner from {s}.supervisors order by 1").fetchall() == [("one",), ("two",)]
     store.expired_leases(10)
-    assert shelf.sql("select owner from {s}.supervisors").fetchall() == [("one",)]
+    assert factory.sql("select owner from {s}.supervisors").fetchall() == [("one",)]
 
 
-def test_a_letter_of_an_owner_that_is_gone_is_offered_later_if_it_is_locked(shelf, store):
+def test_a_letter_of_an_owner_that_is_gone_is_offered_later_if_it_is_locked(factory, store):
     ids = make_dead(store, "a", "b")
-    other = shelf.joined("two")
+    other = factory.joined("two")
     assert len(dead_letters(other)) == 2
-    shelf.kill(other)
-    with locked(shelf, "dead_letters", f"job_id = {ids[0]}"):
+    factory.kill(other)
+    with locked(factory, "dead_letters", f"job_id = {ids[0]}"):
         store.expired_leases(10)
         assert [dead_letter.id for dead_letter in dead_letters(store)] == [ids[1]]
-    shelf.clock.step(TTL)
+    factory.clock.step(TTL)
     assert ids[0] in [dead_letter.id for dead_letter in dead_letters(store)]
 
 
-def test_a_lapsed_lease_is_not_shown_while_it_is_locked_unless_its_owner_is_gone(shelf, store):
+def test_a_lapsed_lease_is_not_shown_while_it_is_locked_unless_its_owner_is_gone(factory, store):
     """So whoever waits for it to be unchanged begins anew, and its owner, who waits for the same lock, settles first."""
-    other = shelf.joined("two")
+    other = factory.joined("two")
     ids = put(store, "a", "b")
     take(other)
-    shelf.clock.step(TTL + 1)
+    factory.clock.step(TTL + 1)
     outcomes = [release(it.lease)._replace(seen=it.deadline) for it in store.expired_leases(10)]
-    with locked(shelf, "jobs", f"id = {ids[0]}"):
+    with locked(factory, "jobs", f"id = {ids[0]}"):
         assert [it.lease.id for it in store.expired_leases(10)] == ids[1:]
         assert [it.lease.id for it in store.expired_leases(1)] == ids[:1], "a page that is full is given as it is"
         assert store.recover(outcomes) == [ids[0]]
         assert not store.skips_locked, "two that recover at once meet like that all the time"
-        shelf.kill(other)
+        factory.kill(other)
         assert [(it.lease.id, it.owner_gone) for it in store.expired_leases(10)] == [(ids[0], True)]
     assert store.recover(outcomes[:1]) == []
 
 
-def test_of_two_that_watch_a_lapsed_lease_neither_takes_the_other_for_its_owner(shelf, store):
+def test_of_two_that_watch_a_lapsed_lease_neither_takes_the_other_for_its_owner(factory, store):
     """Else each would begin anew time and again, and nobody ever recover it."""
-    other = shelf.joined("two")
-    watcher = impatient(shelf.joined("three"))
+    other = factory.joined("two")
+    watcher = impatient(factory.joined("three"))
     ids = put(store, "a", "b")
     take(other)
-    shelf.clock.step(TTL + 1)
+    factory.clock.step(TTL + 1)
     with store.transaction():
         for one in (store, watcher):
             assert [it.lease.id for it in one.expired_leases(10)] == ids
 
 
 @pytest.mark.parametrize("skips_locked", [False, True])
-def test_whoever_watches_a_lapsed_lease_keeps_its_owner_from_nothing(shelf, store, skips_locked):
+def test_whoever_watches_a_lapsed_lease_keeps_its_owner_from_nothing(factory, store, skips_locked):
     """However long the transaction is that it looks in."""
-    owner = impatient(shelf.joined("two"))
+    owner = impatient(factory.joined("two"))
     (id,) = put(store)
     leases = take(owner)
-    shelf.clock.step(TTL + 1)
+    factory.clock.step(TTL + 1)
     if skips_locked:
         owner.contended()
     with store.transaction():
@@ -216,23 +216,23 @@ def test_whoever_watches_a_lapsed_lease_keeps_its_owner_from_nothing(shelf, stor
         assert store.expired_leases(10) == []
 
 
-def test_two_that_watch_each_others_lapsed_leases_wait_for_neither(shelf, store):
+def test_two_that_watch_each_others_lapsed_leases_wait_for_neither(factory, store):
     """As after an outage: each extends its own in the commit in which it looks at the other's."""
-    stores = [store, impatient(shelf.joined("two"))]
+    stores = [store, impatient(factory.joined("two"))]
     held = []
     for one in stores:
         put(store)
         held.append(take(one))
-    shelf.clock.step(TTL + 1)
+    factory.clock.step(TTL + 1)
     with stores[0].transaction(), stores[1].transaction():
         assert [len(one.expired_leases(10)) for one in stores] == [1, 1]
         assert [one.extend(leases, TTL, ()) for one, leases in zip(stores, held, strict=True)] == [[], []]
 
 
-def test_an_accepted_letter_that_is_locked_is_told_as_such_and_its_claim_goes_on(shelf, store):
+def test_an_accepted_letter_that_is_locked_is_told_as_such_and_its_claim_goes_on(factory, store):
     ids = make_dead(store, "a", "b")
     claimed = dead_letters(store)
-    with locked(shelf, "dead_letters", f"job_id = {ids[0]}"):
+    with locked(factory, "dead_letters", f"job_id = {ids[0]}"):
         accept = met(lambda: store.mark_accepted(claimed, "file", FILE))
         with pytest.raises(RowsLocked) as raised:
             accept()
@@ -246,22 +246,22 @@ def test_an_accepted_letter_that_is_locked_is_told_as_such_and_its_claim_goes_on
     assert {store.get(id)["dead_letter"] for id in ids} == {"delivered"}
 
 
-def test_pruning_waits_for_better_times(shelf, store):
+def test_pruning_waits_for_better_times(factory, store):
     ids = make_dead(store, "a", "b")
     store.mark_accepted(dead_letters(store), "file", FILE)
-    shelf.clock.step(40 * 86_400)
-    with locked(shelf, "dead_letters", f"job_id = {ids[0]}"):
+    factory.clock.step(40 * 86_400)
+    with locked(factory, "dead_letters", f"job_id = {ids[0]}"):
         assert met(lambda: store.prune(Retention(), 10))() == 0
     store._skip_locked_until = 0.0
     assert store.prune(Retention(), 10) == 2
 
 
-def test_what_waits_for_nobody_goes_on_while_rows_are_locked(shelf, store):
+def test_what_waits_for_nobody_goes_on_while_rows_are_locked(factory, store):
     ids = put(store, *"abcd", queue="locked") + put(store, "late", delay=1.0)
     put(store, *["mail"] * 3)
-    shelf.clock.step(2)
+    factory.clock.step(2)
     began = time.monotonic()
-    with locked(shelf, "jobs", f"id in ({ids[0]}, {ids[-1]})"):
+    with locked(factory, "jobs", f"id in ({ids[0]}, {ids[-1]})"):
         assert store.look(None, 10).waiting["default"].fresh == 3
         assert [lease.id for lease in take(store, queue="locked")] == ids[1:4]
         assert len(take(store)) == 3
@@ -270,25 +270,25 @@ def test_what_waits_for_nobody_goes_on_while_rows_are_locked(shelf, store):
     assert time.monotonic() - began < 2.0
 
 
-def test_a_due_job_that_is_locked_is_looked_at_again_after_a_while_and_no_other_is_late(shelf, store):
+def test_a_due_job_that_is_locked_is_looked_at_again_after_a_while_and_no_other_is_late(factory, store):
     (first, _) = put(store, "a", "b", delay=1.0)
     put(store, delay=5.5)
-    shelf.clock.step(2)
-    with locked(shelf, "jobs", f"id = {first}"):
+    factory.clock.step(2)
+    with locked(factory, "jobs", f"id = {first}"):
         assert store.look(None, 1).next_due == 0.0, "there may be more than it could move at once"
         assert store.look(None, 10) == Look({"default": Waiting(1, 0)}, 1.0)
-        shelf.clock.step(3)
+        factory.clock.step(3)
         assert store.look(None, 10).next_due == 0.5
     assert store.look(None, 10) == Look({"default": Waiting(2, 0)}, 0.5)
 
 
-def test_a_store_that_has_met_no_lock_for_a_while_asks_for_none(shelf, store, monkeypatch):
+def test_a_store_that_has_met_no_lock_for_a_while_asks_for_none(factory, store, monkeypatch):
     (id,) = put(store)
     outcomes = [success(lease) for lease in take(store)]
     sent = []
     send = store._send
     monkeypatch.setattr(store, "_send", lambda link, statement: sent.append(statement[0]) or send(link, statement))
-    with locked(shelf, "jobs", f"id = {id}"):
+    with locked(factory, "jobs", f"id = {id}"):
         met(lambda: store.settle(outcomes))
         with pytest.raises(RowsLocked):
             store.settle(outcomes)
@@ -299,28 +299,28 @@ def test_a_store_that_has_met_no_lock_for_a_while_asks_for_none(shelf, store, mo
         assert not any("skip locked" in statement for statement in sent)
 
 
-def test_a_lock_on_the_whole_table_is_met_by_every_call(shelf, store):
+def test_a_lock_on_the_whole_table_is_met_by_every_call(factory, store):
     put(store)
     outcomes = [success(lease) for lease in take(store)]
-    with shelf.server.connect() as person, person.transaction():
-        person.execute(f'lock table "{shelf.schema}".jobs in exclusive mode')
+    with factory.server.connect() as person, person.transaction():
+        person.execute(f'lock table "{factory.schema}".jobs in exclusive mode')
         for _ in range(3):
             met(lambda: store.settle(outcomes))
     assert store.settle(outcomes) == []
 
 
-def test_locks_that_go_one_by_one_are_passed_by_once_they_took_too_long_together(shelf, store):
+def test_locks_that_go_one_by_one_are_passed_by_once_they_took_too_long_together(factory, store):
     """None is there for as long as a lock is waited for."""
     ids = put(store, *"abcdefgh")
     outcomes = [success(lease) for lease in take(store)]
     store.run("set lock_timeout = '5s'")
     store.run("set statement_timeout = '500ms'")
     with ExitStack() as persons:
-        holds = [persons.enter_context(closing(shelf.server.connect())) for _ in ids]
+        holds = [persons.enter_context(closing(factory.server.connect())) for _ in ids]
         for id, person in zip(ids, holds, strict=True):
             person.execute("begin")
-            person.execute(f'select from "{shelf.schema}".jobs where id = {id} for update')
-        waits = threading.Thread(target=until_they_are_waited_for, args=(shelf, holds[:-1]))
+            person.execute(f'select from "{factory.schema}".jobs where id = {id} for update')
+        waits = threading.Thread(target=until_they_are_waited_for, args=(factory, holds[:-1]))
         waits.start()
         with pytest.raises(StoreUnavailable, match="statement timeout"):
             store.settle(outcomes)
@@ -345,16 +345,16 @@ def settle_free(outcome, ended: list[str]) -> Any:
     return settle
 
 
-def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(shelf, store):
+def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(factory, store):
     """Settles of one commit, and a session that locks the same rows in the opposite order."""
     ids = put(store, "a", "b")
     first, second = sorted((success(lease) for lease in take(store)), key=lambda outcome: outcome.lease.id)
     store.run("set lock_timeout = '5s'")
     store.run("set deadlock_timeout = '10ms'")  # whoever looks first is the one that is ended
-    lock = f'select from "{shelf.schema}".jobs where id = %s for update'
+    lock = f'select from "{factory.schema}".jobs where id = %s for update'
     events: list[Any] = []
     ended: list[str] = []
-    with shelf.server.connect() as other, other.transaction():
+    with factory.server.connect() as other, other.transaction():
         other.execute("set local deadlock_timeout = '1min'")
         other.execute(lock, [ids[1]])
         waits = threading.Thread(target=lambda: other.execute(lock, [ids[0]]))
@@ -364,7 +364,7 @@ def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(shelf, store):
             if not waits.ident:
                 store.run("select 1")  # it is sent
                 waits.start()
-                until_it_waits(shelf, other)
+                until_it_waits(factory, other)
             return done
 
         async def settle_both() -> list[bool]:
@@ -382,22 +382,22 @@ def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(shelf, store):
     assert len(ended) == 1 and "deadlock" in ended[0]
     assert store.settle([first, second]) == []
     assert states(store, ids) == ["succeeded"] * 2
-    shelf.check()
+    factory.check()
 
 
-def until_they_are_waited_for(shelf, persons) -> None:
+def until_they_are_waited_for(factory, persons) -> None:
     """Each goes when it is, so that the next one is."""
     waiting = "select 1 from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
     for person in persons:
         deadline = time.monotonic() + 0.3
-        while not shelf.sql(waiting, person.info.backend_pid).fetchone() and time.monotonic() < deadline:
+        while not factory.sql(waiting, person.info.backend_pid).fetchone() and time.monotonic() < deadline:
             time.sleep(0.002)
         person.execute("rollback")
 
 
-def until_it_waits(shelf, other) -> None:
+def until_it_waits(factory, other) -> None:
     deadline = time.monotonic() + 10.0
     waiting = "select 1 from pg_locks where pid = %s and not granted"
-    while not shelf.sql(waiting, other.info.backend_pid).fetchone():
+    while not factory.sql(waiting, other.info.backend_pid).fetchone():
         assert time.monotonic() < deadline
         time.sleep(0.002)

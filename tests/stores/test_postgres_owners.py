@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.protocol import EnqueueRow, Presence, Retention, Waiting
-from tests.stores.shelf import (
+from tests.stores.factories import (
     NEAR_AND_FAR,
     TTL,
     again,
@@ -30,8 +30,8 @@ pytestmark = NEAR_AND_FAR
 JOBS = 3000
 
 
-def test_owners_in_parallel_never_share_a_job(shelf):
-    stores = [shelf.joined(str(number)) for number in range(4)]
+def test_owners_in_parallel_never_share_a_job(factory):
+    stores = [factory.joined(str(number)) for number in range(4)]
     put(stores[0], *["mail"] * JOBS)
     claimed = [[] for _ in stores]
 
@@ -51,31 +51,31 @@ def test_owners_in_parallel_never_share_a_job(shelf):
     every = [(lease.id, lease.token) for mine in claimed for lease in mine]
     assert len(every) == len(set(every))
     assert {id for id, _ in every} == set(range(1, JOBS + 1))
-    shelf.check()
+    factory.check()
 
 
-def test_two_that_claim_at_once_get_different_jobs(shelf, store):
+def test_two_that_claim_at_once_get_different_jobs(factory, store):
     put(store, *["mail"] * 20)
-    other = shelf.joined("two")
+    other = factory.joined("two")
     with store.transaction():
         mine = {lease.id for lease in take(store, 10)}
         theirs = {lease.id for lease in take(other, 10)}
     assert len(mine | theirs) == 20
 
 
-def test_what_a_claim_does_not_take_is_left_to_others(shelf, store):
+def test_what_a_claim_does_not_take_is_left_to_others(factory, store):
     """Of each tier no more is locked than is given."""
-    make_retries(shelf, store, *["mail"] * 10)
+    make_retries(factory, store, *["mail"] * 10)
     put(store, *["mail"] * 10)
-    other = shelf.joined("two")
+    other = factory.joined("two")
     with store.transaction():
         assert len(take(store, 10, retries_first=4)) == 10
         assert len(take(other, 10, retries_first=10)) == 10
 
 
 @pytest.mark.parametrize("n", [1, 1000])
-def test_a_transaction_that_somebody_keeps_open_blocks_nobody(shelf, store, n):
-    other, client = shelf.joined("two"), shelf.open()
+def test_a_transaction_that_somebody_keeps_open_blocks_nobody(factory, store, n):
+    other, client = factory.joined("two"), factory.open()
     put(store, *"abcd")
     with client.transaction():
         mine = client.enqueue([EnqueueRow("mail", "{}")] * n)
@@ -84,7 +84,7 @@ def test_a_transaction_that_somebody_keeps_open_blocks_nobody(shelf, store, n):
             put(one, *["mail"] * 3)
             put(one, *["mail"] * 300)
             one.settle([success(take_one(one)), again(take_one(one)), dead(take_one(one))])
-            shelf.clock.step(20)
+            factory.clock.step(20)
             one.look(None, 100)
             one.extend(take(one, 1), TTL, [])
             one.cancel([one.list_jobs()[0]["id"]])
@@ -94,11 +94,11 @@ def test_a_transaction_that_somebody_keeps_open_blocks_nobody(shelf, store, n):
         assert time.monotonic() - began < 10.0
         assert store.get(mine[0]) is None
     assert store.get(mine[0])["state"] == "ready"
-    shelf.check()
+    factory.check()
 
 
-def test_counts_are_folded_while_others_add_to_them(shelf, store):
-    client = shelf.open()
+def test_counts_are_folded_while_others_add_to_them(factory, store):
+    client = factory.open()
     for _ in range(150):
         put(client)
     with client.transaction():
@@ -109,11 +109,11 @@ def test_counts_are_folded_while_others_add_to_them(shelf, store):
         store.look(None, 10)
         assert store.value("select count(*) from {s}.counts") < 5
     assert store.look(None, 10).waiting == {"default": Waiting(151, 0)}
-    shelf.check()
+    factory.check()
 
 
-def test_of_two_that_fold_at_once_neither_waits(shelf, store):
-    other, client = shelf.joined("two"), shelf.open()
+def test_of_two_that_fold_at_once_neither_waits(factory, store):
+    other, client = factory.joined("two"), factory.open()
     for _ in range(150):
         put(client)
     began = time.monotonic()
@@ -122,26 +122,26 @@ def test_of_two_that_fold_at_once_neither_waits(shelf, store):
         store.run("select 1")
         assert other.look(None, 10).waiting == {"default": Waiting(150, 0)}
     assert time.monotonic() - began < 2.0
-    shelf.check()
+    factory.check()
 
 
-def test_of_two_that_prune_at_once_each_takes_others(shelf, store):
+def test_of_two_that_prune_at_once_each_takes_others(factory, store):
     put(store, *["mail"] * 10)
     store.settle([success(lease) for lease in take(store)])
-    shelf.clock.step(100_000)
-    other = shelf.joined("two")
+    factory.clock.step(100_000)
+    other = factory.joined("two")
     with store.transaction():
         assert store.prune(Retention(), 6) == 6
         assert other.prune(Retention(), 6) == 4
-    shelf.check()
+    factory.check()
 
 
-def test_recovery_waits_for_nobody(shelf, store):
+def test_recovery_waits_for_nobody(factory, store):
     """Who holds a lapsed job may be cut off in the middle of its settle."""
     put(store, "a", "b")
     held, free = take(store)
-    shelf.clock.step(TTL)
-    other = shelf.joined("two")
+    factory.clock.step(TTL)
+    other = factory.joined("two")
     expired_leases = other.expired_leases(10)
     outcomes = [release(one.lease)._replace(seen=one.deadline) for one in expired_leases]
     with pytest.raises(ZeroDivisionError), store.transaction():
@@ -151,29 +151,29 @@ def test_recovery_waits_for_nobody(shelf, store):
         raise ZeroDivisionError
     assert other.recover(outcomes) == [free.id]
     assert states(other, [held.id, free.id]) == ["ready", "ready"]
-    shelf.check()
+    factory.check()
 
 
 @pytest.mark.parametrize("failed", [0, 1])
-def test_a_settle_that_waits_for_a_job_has_locked_none_behind_it(shelf, store, failed):
+def test_a_settle_that_waits_for_a_job_has_locked_none_behind_it(factory, store, failed):
     """Whatever becomes of the jobs of a batch, it locks them in the order in which a cancel of the same jobs does."""
     put(store, "a", "b")
     leases = take(store)
     outcomes = [again(lease) if place == failed else success(lease) for place, lease in enumerate(leases)]
     stale = []
-    with shelf.server.connect() as other:
-        lock = f"""select 1 from "{shelf.schema}".jobs where id = %s for update nowait"""
+    with factory.server.connect() as other:
+        lock = f"""select 1 from "{factory.schema}".jobs where id = %s for update nowait"""
         with other.transaction():
             other.execute(lock, (leases[0].id,))
             settling = threading.Thread(target=lambda: stale.append(store.settle(outcomes)))
             settling.start()
             process = store._connection.pgconn.backend_pid
-            while shelf.sql(WAITS, process).fetchone() != ("Lock",):
+            while factory.sql(WAITS, process).fetchone() != ("Lock",):
                 time.sleep(0.002)
             other.execute(lock, (leases[1].id,))
     settling.join()
     assert stale == [[]]
-    shelf.check()
+    factory.check()
 
 
 WAITS = "select wait_event_type from pg_stat_activity where pid = %s"
@@ -182,13 +182,13 @@ WAITS = "select wait_event_type from pg_stat_activity where pid = %s"
 # who lives
 
 
-def die_as(shelf, owner, claim=0, orphan=False):
+def die_as(factory, owner, claim=0, orphan=False):
     """A process that joins as `owner`, claims so many jobs, and dies; with `orphan`, a child of its lives on: its pid."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            store = PostgresStore(shelf.server.url, schema=shelf.schema)
+            store = PostgresStore(factory.server.url, schema=factory.schema)
             store.join(owner, "host", os.getpid())
             take(store, claim)
             if orphan and (left := os.fork()):
@@ -204,11 +204,11 @@ def die_as(shelf, owner, claim=0, orphan=False):
         return int(told.read() or 0)
 
 
-def test_an_owner_of_this_machine_that_is_dead_is_known_to_be_at_once(shelf, store):
+def test_an_owner_of_this_machine_that_is_dead_is_known_to_be_at_once(factory, store):
     told = []
     store.on_owner_gone = told.append
     put(store, "a", "b")
-    die_as(shelf, "dead", claim=1)
+    die_as(factory, "dead", claim=1)
     (expired_leases,) = store.expired_leases(10)
     assert (expired_leases.owner, expired_leases.owner_gone) == ("dead", True)
     assert [(row["owner"], row["state"]) for row in store.stats()["supervisors"]] == [
@@ -224,9 +224,9 @@ def test_an_owner_of_this_machine_that_is_dead_is_known_to_be_at_once(shelf, sto
     assert store.column("select owner from {s}.supervisors") == ["one"]
 
 
-def test_an_owner_is_not_dead_before_the_last_process_that_it_left(shelf, store):
+def test_an_owner_is_not_dead_before_the_last_process_that_it_left(factory, store):
     put(store)
-    orphan = die_as(shelf, "dying", claim=1, orphan=True)
+    orphan = die_as(factory, "dying", claim=1, orphan=True)
     try:
         assert store.expired_leases(10) == []
     finally:
@@ -236,24 +236,24 @@ def test_an_owner_is_not_dead_before_the_last_process_that_it_left(shelf, store)
         assert time.monotonic() < deadline
 
 
-def test_an_owner_of_another_machine_is_told_by_its_deadline_alone(shelf, store):
+def test_an_owner_of_another_machine_is_told_by_its_deadline_alone(factory, store):
     put(store)
-    die_as(shelf, "far", claim=1)
-    shelf.sql("update {s}.supervisors set place = replace(place, '[\"', '[\"another boot ') where owner = 'far'")
+    die_as(factory, "far", claim=1)
+    factory.sql("update {s}.supervisors set place = replace(place, '[\"', '[\"another boot ') where owner = 'far'")
     assert store.expired_leases(10) == []
-    shelf.clock.step(TTL)
+    factory.clock.step(TTL)
     (expired_leases,) = store.expired_leases(10)
     assert (expired_leases.owner, expired_leases.owner_gone) == ("far", False)
 
 
-def test_a_machine_that_is_never_seen_again_goes_off_the_list_after_its_leases(shelf, store):
+def test_a_machine_that_is_never_seen_again_goes_off_the_list_after_its_leases(factory, store):
     put(store)
-    die_as(shelf, "far", claim=1)
-    shelf.sql("update {s}.supervisors set place = null, unseen_after = seen_at + 90000000 where owner = 'far'")
-    shelf.clock.step(89)
+    die_as(factory, "far", claim=1)
+    factory.sql("update {s}.supervisors set place = null, unseen_after = seen_at + 90000000 where owner = 'far'")
+    factory.clock.step(89)
     expired_leases = store.expired_leases(10)
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"]
-    shelf.clock.step(2)
+    factory.clock.step(2)
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"], "it still holds a lease"
     store.recover([release(one.lease)._replace(seen=one.deadline) for one in expired_leases])
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
@@ -261,25 +261,25 @@ def test_a_machine_that_is_never_seen_again_goes_off_the_list_after_its_leases(s
     assert store.column("select owner from {s}.supervisors order by id") == ["one", "far"], (
         "it may have left programs there"
     )
-    shelf.clock.step(3600)
+    factory.clock.step(3600)
     store.expired_leases(10)
     assert store.column("select owner from {s}.supervisors") == ["one"]
 
 
 @pytest.mark.parametrize(("ttl", "listed"), [(30.0, 90), (0.5, 5)])
-def test_one_of_another_machine_that_has_never_claimed_is_off_the_list_by_what_it_said(shelf, store, ttl, listed):
-    far = shelf.joined("far")
+def test_one_of_another_machine_that_has_never_claimed_is_off_the_list_by_what_it_said(factory, store, ttl, listed):
+    far = factory.joined("far")
     far.announce(Presence("running", ttl=ttl))
-    shelf.sql("update {s}.supervisors set place = null where owner = 'far'")
-    shelf.clock.step(listed)
+    factory.sql("update {s}.supervisors set place = null where owner = 'far'")
+    factory.clock.step(listed)
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"]
-    shelf.clock.step(1)
+    factory.clock.step(1)
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
 
 
-def test_one_that_was_forgotten_and_comes_back_is_on_the_list_again(shelf, store):
-    other = shelf.joined("two")
-    shelf.sql("delete from {s}.supervisors where owner = 'one'")
+def test_one_that_was_forgotten_and_comes_back_is_on_the_list_again(factory, store):
+    other = factory.joined("two")
+    factory.sql("delete from {s}.supervisors where owner = 'one'")
     store.announce(Presence("running"))
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
     put(store)
@@ -287,27 +287,27 @@ def test_one_that_was_forgotten_and_comes_back_is_on_the_list_again(shelf, store
     assert store.held() == [(lease.id, 1)]
 
 
-def test_a_settle_that_leaves_a_letter_while_a_delete_waits_for_it(shelf, store):
+def test_a_settle_that_leaves_a_letter_while_a_delete_waits_for_it(factory, store):
     """The delete looks again once it has the lock, and sees that the letter is pending."""
     (id,) = put(store)
     lease = take_one(store)
-    other = shelf.joined("two")
+    other = factory.joined("two")
     verdict = []
     with store.transaction():
         store.settle([dead(lease)])
         store.run("select 1")
         thread = threading.Thread(target=lambda: verdict.append(other.delete([id])))
         thread.start()
-        while not shelf.sql("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():
+        while not factory.sql("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():
             time.sleep(0.002)
     thread.join()
     assert verdict[0][0] == [] and "pending" in verdict[0][1][id]
 
 
-def test_letters_that_a_dead_owner_was_publishing_are_offered_at_once(shelf, store):
+def test_letters_that_a_dead_owner_was_publishing_are_offered_at_once(factory, store):
     (id,) = make_dead(store)
-    other = shelf.joined("two")
+    other = factory.joined("two")
     assert [dead_letter.id for dead_letter in other.claim_dead_letters(10, TTL)] == [id]
-    shelf.kill(other)
+    factory.kill(other)
     store.expired_leases(10)
     assert [dead_letter.id for dead_letter in store.claim_dead_letters(10, TTL)] == [id]

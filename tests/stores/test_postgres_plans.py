@@ -11,39 +11,39 @@ from supervisor.stores.postgres import operator as verbs
 from supervisor.stores.postgres import queries as asking
 from supervisor.stores.postgres import row_locks as locks
 from supervisor.stores.postgres import settle as settles
-from tests.stores.shelf import PostgresShelf, take
+from tests.stores.factories import PostgresFactory, take
 
 MANY = 50_000
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory):
+def factory(tmp_path_factory):
     """Many that wait in one queue, many more that are scheduled or done; with and without statistics."""
-    shelf = PostgresShelf(tmp_path_factory.mktemp("plans"))
-    shelf.joined("one")
+    factory = PostgresFactory(tmp_path_factory.mktemp("plans"))
+    factory.joined("one")
     for state, n in ((0, MANY), (1, MANY), (3, MANY), (2, 100)):
-        shelf.sql(
+        factory.sql(
             """insert into {s}.jobs(handler, queue, payload, state, age, due_at, finished_at, owner)
               select 'mail', 'q' || i %% 3, '{}', %s, i, i, i, 1 from generate_series(1, %s) as i""",
             state, n,
         )  # fmt: skip
-    shelf.sql(
+    factory.sql(
         "insert into {s}.counts(state, queue, tier, n) select state, queue, tier, count(*) from {s}.jobs group by 1, 2, 3"
     )
-    shelf.sql(
+    factory.sql(
         "insert into {s}.dead_letters(job_id, state, due_at) select i, %s, i from generate_series(1, %s) as i",
         PENDING,
         MANY,
     )
-    yield shelf
-    shelf.close()
+    yield factory
+    factory.close()
 
 
 @pytest.fixture(params=["without statistics", "with statistics"])
-def store(request, shelf):
+def store(request, factory):
     if request.param == "with statistics":
-        shelf.sql("analyze {s}.jobs")
-    (store,) = shelf._opened
+        factory.sql("analyze {s}.jobs")
+    (store,) = factory._opened
     return store
 
 

@@ -13,26 +13,26 @@ from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.protocol import StoreError, StoreMissing
 from supervisor.stores.transfer import TransferRecord
 from supervisor.text.units import MAX_SECONDS
-from tests.stores.shelf import ON_POSTGRESQL, PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, put, states, take
+from tests.stores.factories import ON_POSTGRESQL, PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, put, states, take
 
 pytestmark = ON_POSTGRESQL
 
 
-def test_a_schema_that_is_not_there_is_made_only_for_those_who_may(shelf):
-    with pytest.raises(StoreMissing, match=f"no job store in its schema {shelf.schema} yet"):
-        PostgresStore(shelf.server.url, schema=shelf.schema)
-    assert shelf.sql("select to_regnamespace(%s)", f'"{shelf.schema}"').fetchone() == (None,)
-    shelf.open()
-    PostgresStore(shelf.server.url, schema=shelf.schema).close()
+def test_a_schema_that_is_not_there_is_made_only_for_those_who_may(factory):
+    with pytest.raises(StoreMissing, match=f"no job store in its schema {factory.schema} yet"):
+        PostgresStore(factory.server.url, schema=factory.schema)
+    assert factory.sql("select to_regnamespace(%s)", f'"{factory.schema}"').fetchone() == (None,)
+    factory.open()
+    PostgresStore(factory.server.url, schema=factory.schema).close()
 
 
-def test_many_that_open_an_empty_database_at_once_all_succeed(shelf):
+def test_many_that_open_an_empty_database_at_once_all_succeed(factory):
     together, stores, failed = threading.Barrier(6), [], []
 
     def open_one():
         together.wait()
         try:
-            stores.append(PostgresStore(shelf.server.url, schema=shelf.schema, create=True))
+            stores.append(PostgresStore(factory.server.url, schema=factory.schema, create=True))
         except Exception as error:
             failed.append(error)
 
@@ -42,71 +42,71 @@ def test_many_that_open_an_empty_database_at_once_all_succeed(shelf):
     for thread in threads:
         thread.join()
     assert failed == []
-    assert shelf.sql("select version from {s}.version").fetchall() == [(VERSION,)]
+    assert factory.sql("select version from {s}.version").fetchall() == [(VERSION,)]
     assert [put(store) for store in stores] == [[1], [2], [3], [4], [5], [6]]
     for store in stores:
         store.close()
 
 
-def test_a_migration_that_fails_half_way_leaves_nothing(shelf, monkeypatch):
+def test_a_migration_that_fails_half_way_leaves_nothing(factory, monkeypatch):
     monkeypatch.setattr(
         "supervisor.stores.postgres.schema.MIGRATIONS", (("create table {s}.one()", "create table {s}.one()"),)
     )
     with pytest.raises(StoreError, match="already exists"):
-        PostgresStore(shelf.server.url, schema=shelf.schema, create=True)
-    assert shelf.sql("select to_regnamespace(%s)", f'"{shelf.schema}"').fetchone() == (None,)
+        PostgresStore(factory.server.url, schema=factory.schema, create=True)
+    assert factory.sql("select to_regnamespace(%s)", f'"{factory.schema}"').fetchone() == (None,)
 
 
-def test_an_older_schema_becomes_a_newer_one(shelf, monkeypatch):
-    shelf.open()
+def test_an_older_schema_becomes_a_newer_one(factory, monkeypatch):
+    factory.open()
     monkeypatch.setattr("supervisor.stores.postgres.schema.VERSION", VERSION + 1)
     monkeypatch.setattr(
         "supervisor.stores.postgres.schema.MIGRATIONS", (*[()] * VERSION, ("create table {s}.newer()",))
     )
-    PostgresStore(shelf.server.url, schema=shelf.schema).close()
-    assert shelf.sql("select version from {s}.version").fetchall() == [(VERSION + 1,)]
-    assert shelf.sql("select count(*) from {s}.newer").fetchone() == (0,)
+    PostgresStore(factory.server.url, schema=factory.schema).close()
+    assert factory.sql("select version from {s}.version").fetchall() == [(VERSION + 1,)]
+    assert factory.sql("select count(*) from {s}.newer").fetchone() == (0,)
 
 
-def test_a_newer_schema_is_refused_by_name(shelf):
-    shelf.open()
-    shelf.sql("update {s}.version set version = 99")
-    with pytest.raises(StoreError, match=f"schema {shelf.schema} is version 99, of a newer job-supervisor"):
-        PostgresStore(shelf.server.url, schema=shelf.schema, create=True)
+def test_a_newer_schema_is_refused_by_name(factory):
+    factory.open()
+    factory.sql("update {s}.version set version = 99")
+    with pytest.raises(StoreError, match=f"schema {factory.schema} is version 99, of a newer job-supervisor"):
+        PostgresStore(factory.server.url, schema=factory.schema, create=True)
 
 
 @pytest.mark.parametrize("schema", ["", "x" * 51, "a\nb", "pg_jobs", "{s}"])
-def test_a_name_that_postgresql_would_cut_or_refuse_is_refused(shelf, schema):
+def test_a_name_that_postgresql_would_cut_or_refuse_is_refused(factory, schema):
     with pytest.raises(StoreError, match=r"store\.schema: .*name"):
-        PostgresStore(shelf.server.url, schema=schema, create=True)
+        PostgresStore(factory.server.url, schema=schema, create=True)
 
 
-def test_a_database_that_cannot_hold_every_text_is_refused(shelf):
-    shelf.admin.execute("create database narrow template template0 encoding 'LATIN1' locale 'C'")
+def test_a_database_that_cannot_hold_every_text_is_refused(factory):
+    factory.admin.execute("create database narrow template template0 encoding 'LATIN1' locale 'C'")
     try:
         with pytest.raises(StoreError, match="encoding UTF8, not LATIN1"):
-            PostgresStore(shelf.server.url.replace("/postgres?", "/narrow?"), schema=shelf.schema, create=True)
+            PostgresStore(factory.server.url.replace("/postgres?", "/narrow?"), schema=factory.schema, create=True)
     finally:
-        shelf.admin.execute("drop database narrow with (force)")
+        factory.admin.execute("drop database narrow with (force)")
 
 
-def test_jobs_put_in_with_plain_sql_are_counted_claimed_and_heard_of(shelf):
-    store = shelf.joined("one")
+def test_jobs_put_in_with_plain_sql_are_counted_claimed_and_heard_of(factory):
+    store = factory.joined("one")
     ready, later = (
-        shelf.sql(
+        factory.sql(
             "insert into {s}.jobs(handler, payload, due_at) values ('mail', '{}', %s) returning id", due
         ).fetchone()[0]
-        for due in (shelf.clock.microseconds, shelf.clock.microseconds + 5_000_000)
+        for due in (factory.clock.microseconds, factory.clock.microseconds + 5_000_000)
     )
-    assert shelf.rung(store)
+    assert factory.notified(store)
     assert states(store, [ready, later]) == ["ready", "scheduled"]
-    shelf.check()
+    factory.check()
     assert [lease.id for lease in take(store)] == [ready]
 
 
 @pytest.mark.parametrize("schema", ["a$$b", "a'b", 'a"b', "a\\b", "%s", "\u00e9" * 25, "a b; drop table x --"])
-def test_every_other_name_is_a_name(shelf, schema):
-    store = PostgresStore(shelf.server.url, schema=schema, create=True)
+def test_every_other_name_is_a_name(factory, schema):
+    store = PostgresStore(factory.server.url, schema=schema, create=True)
     try:
         store.close_for_transfer(transfer_record := TransferRecord("id", f"a store in {schema}", "elsewhere"))
         store.reopen(transfer_record)
@@ -122,21 +122,21 @@ def test_every_other_name_is_a_name(shelf, schema):
 
 
 @pytest.mark.parametrize("text", [*UNREADABLE_OPTIONS, '["\\u0000",null,null]'])
-def test_options_that_no_claim_could_read_are_refused(shelf, text):
-    shelf.open()
+def test_options_that_no_claim_could_read_are_refused(factory, text):
+    factory.open()
     with pytest.raises(psycopg.Error, match=r"claimable|Unicode"):
-        shelf.sql("insert into {s}.jobs(handler, options) values ('mail', %s)", text)
+        factory.sql("insert into {s}.jobs(handler, options) values ('mail', %s)", text)
 
 
 @pytest.mark.parametrize(("column", "value"), PAST_ALL_BOUNDS.items())
-def test_numbers_past_which_sums_overflow_are_refused(shelf, column, value):
-    shelf.open()
+def test_numbers_past_which_sums_overflow_are_refused(factory, column, value):
+    factory.open()
     with pytest.raises(psycopg.Error, match=f"claimable|{column}: expected|integer out of range"):
-        shelf.sql(f"insert into {{s}}.jobs(handler, {column}) values ('mail', %s)", value)
+        factory.sql(f"insert into {{s}}.jobs(handler, {column}) values ('mail', %s)", value)
 
 
-def test_the_options_of_any_job_are_taken(shelf):
-    store = shelf.open()
+def test_the_options_of_any_job_are_taken(factory):
+    store = factory.open()
     for backoff in (None, Backoff(), Backoff(0.0, 1.0, MAX_SECONDS, "none"), Backoff(jitter=0.2)):
         for timeout in (None, 0.0, 1e-9, MAX_SECONDS):
             for max_retries in (None, 0, MAX_RETRIES):

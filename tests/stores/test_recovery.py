@@ -4,7 +4,7 @@ import pytest
 
 from supervisor.jobs import Cause, JobState, Kind, Outcome
 from supervisor.stores.protocol import StoreError
-from tests.stores.shelf import POLICY, TTL, again, failure, put, release, state_of, success, take, take_one
+from tests.stores.factories import POLICY, TTL, again, failure, put, release, state_of, success, take, take_one
 
 
 def released(expired_leases):
@@ -22,17 +22,17 @@ def expired(expired_leases):
     )  # fmt: skip
 
 
-def test_extending_moves_the_deadline(shelf, store):
+def test_extending_moves_the_deadline(factory, store):
     put(store)
     lease = take_one(store)
-    shelf.clock.step(20)
+    factory.clock.step(20)
     assert store.extend([lease], TTL, []) == []
-    other = shelf.joined("two")
-    shelf.clock.step(29)
+    other = factory.joined("two")
+    factory.clock.step(29)
     assert other.expired_leases(10) == []
-    shelf.clock.step(1)
+    factory.clock.step(1)
     (expired_leases,) = other.expired_leases(10)
-    assert expired_leases.deadline == shelf.clock.microseconds
+    assert expired_leases.deadline == factory.clock.microseconds
 
 
 def test_extending_what_is_not_ours_any_more_is_stale(store):
@@ -53,69 +53,69 @@ def test_an_old_lease_is_stale_beside_the_new_one_of_its_job(store):
     assert store.extend([new], TTL, [new]) == []
 
 
-def test_start_marks_go_with_an_extend_or_alone(shelf, store):
+def test_start_marks_go_with_an_extend_or_alone(factory, store):
     put(store, "a", "b")
     a, b = take(store)
-    shelf.clock.step(1)
+    factory.clock.step(1)
     assert store.extend([], TTL, [a]) == []
     assert store.get(a.id)["started_at"] == "2023-11-14T22:13:21.000000Z"
-    shelf.clock.step(1)
+    factory.clock.step(1)
     assert store.extend([a, b], TTL, [a, b]) == []
     assert store.get(a.id)["started_at"] == "2023-11-14T22:13:21.000000Z"
     assert store.get(b.id)["started_at"] == "2023-11-14T22:13:22.000000Z"
 
 
-def test_a_claim_clears_the_start_mark(shelf, store):
+def test_a_claim_clears_the_start_mark(factory, store):
     (id,) = put(store)
     lease = take_one(store)
     store.extend([], TTL, [lease])
     store.settle([again(lease, delay=1.0)])
-    shelf.clock.step(1)
+    factory.clock.step(1)
     store.promote(1)
     take_one(store)
     assert store.get(id)["started_at"] is None
 
 
-def test_nothing_has_lapsed_before_its_deadline(shelf, store):
+def test_nothing_has_lapsed_before_its_deadline(factory, store):
     put(store)
     take_one(store)
-    other = shelf.joined("two")
-    shelf.clock.step(TTL - 0.001)
+    other = factory.joined("two")
+    factory.clock.step(TTL - 0.001)
     assert other.expired_leases(10) == []
 
 
-def test_what_has_lapsed_tells_all_that_recovery_needs(shelf, store):
+def test_what_has_lapsed_tells_all_that_recovery_needs(factory, store):
     put(store, "a", "b", max_retries=7)
     a, b = take(store)
     store.extend([], TTL, [b])
-    deadline = shelf.clock.microseconds + round(TTL * 1e6)
-    shelf.clock.step(TTL)
-    found = {expired_leases.lease.id: expired_leases for expired_leases in shelf.joined("two").expired_leases(10)}
+    deadline = factory.clock.microseconds + round(TTL * 1e6)
+    factory.clock.step(TTL)
+    found = {expired_leases.lease.id: expired_leases for expired_leases in factory.joined("two").expired_leases(10)}
     assert found[a.id] == (light(a), deadline, False, 0, "one", False)
     assert found[b.id] == (light(b), deadline, True, 0, "one", False)
     assert a.policy == POLICY._replace(max_retries=7)
 
 
-def test_an_owner_never_sees_its_own_leases_lapse(shelf, store):
+def test_an_owner_never_sees_its_own_leases_lapse(factory, store):
     put(store)
     take_one(store)
-    shelf.clock.step(10 * TTL)
+    factory.clock.step(10 * TTL)
     assert store.expired_leases(10) == []
 
 
-def test_lapsed_goes_on_behind_what_it_has_given(shelf, store):
+def test_lapsed_goes_on_behind_what_it_has_given(factory, store):
     """First of owners that are gone, then the longest expired, in parts of any size."""
     late, early = put(store), put(store, *"ab")
-    other, gone, observer = shelf.joined("two"), shelf.joined("gone"), shelf.joined("three")
+    other, gone, observer = factory.joined("two"), factory.joined("gone"), factory.joined("three")
     assert [lease.id for lease in take(store, 1)] == late
     take(other, 1)
-    shelf.clock.step(1)
+    factory.clock.step(1)
     store.extend([light(lease) for lease in store.leases(late)], TTL, [])
     take(store, 1)
     left = put(gone, *"abc")
     take(gone, 3)
     gone.leave()
-    shelf.clock.step(TTL)
+    factory.clock.step(TTL)
     order = [*left, early[0], late[0], early[1]]
     assert [expired_leases.lease.id for expired_leases in observer.expired_leases(10)] == order
     for size in range(1, 7):
@@ -126,18 +126,18 @@ def test_lapsed_goes_on_behind_what_it_has_given(shelf, store):
         assert [expired_leases.lease.id for expired_leases in found] == order
 
 
-def test_a_clock_that_steps_back_makes_nothing_lapse(shelf, store):
+def test_a_clock_that_steps_back_makes_nothing_lapse(factory, store):
     put(store)
     take_one(store)
-    shelf.clock.step(-3600)
-    assert shelf.joined("two").expired_leases(10) == []
+    factory.clock.step(-3600)
+    assert factory.joined("two").expired_leases(10) == []
 
 
-def test_leases_of_an_owner_that_left_lapse_at_once(shelf, store):
+def test_leases_of_an_owner_that_left_lapse_at_once(factory, store):
     (id,) = put(store)
     take_one(store)
     store.leave()
-    other = shelf.joined("two")
+    other = factory.joined("two")
     (expired_leases,) = other.expired_leases(10)
     assert (expired_leases.lease.id, expired_leases.owner, expired_leases.owner_gone) == (id, "one", True)
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
@@ -145,12 +145,12 @@ def test_leases_of_an_owner_that_left_lapse_at_once(shelf, store):
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
 
 
-def test_a_release_adds_a_lapse_and_counts_nothing(shelf, store):
+def test_a_release_adds_a_lapse_and_counts_nothing(factory, store):
     (id,) = put(store)
-    other = shelf.joined("two")
+    other = factory.joined("two")
     for expired_count in range(3):
         take_one(store)
-        shelf.clock.step(TTL)
+        factory.clock.step(TTL)
         (expired_leases,) = other.expired_leases(10)
         assert expired_leases.expired_count == expired_count
         assert other.recover([released(expired_leases)]) == []
@@ -159,28 +159,28 @@ def test_a_release_adds_a_lapse_and_counts_nothing(shelf, store):
     assert (job["retries"], job["errors"]) == (0, [])
 
 
-def test_a_lapse_that_counts_is_a_failed_attempt(shelf, store):
+def test_a_lapse_that_counts_is_a_failed_attempt(factory, store):
     (id,) = put(store)
     take_one(store)
-    shelf.clock.step(TTL)
-    other = shelf.joined("two")
+    factory.clock.step(TTL)
+    other = factory.joined("two")
     assert other.recover([expired(expired_leases) for expired_leases in other.expired_leases(10)]) == []
     job = store.get(id)
     assert (job["state"], job["retries"], job["errors"][0]["cause"]) == ("scheduled", 1, "lease_expired")
 
 
 @pytest.mark.parametrize(("cause", "expired_count"), [(Cause.LEASE_EXPIRED, 1), (Cause.EXCEPTION, 0)])
-def test_lapses_in_a_row_end_with_any_outcome_but_another_lapse(shelf, store, cause, expired_count):
+def test_lapses_in_a_row_end_with_any_outcome_but_another_lapse(factory, store, cause, expired_count):
     put(store)
-    other = shelf.joined("two")
+    other = factory.joined("two")
     take_one(store)
-    shelf.clock.step(TTL)
+    factory.clock.step(TTL)
     other.recover([released(expired_leases) for expired_leases in other.expired_leases(10)])
     lease = take_one(store)
     store.settle([again(lease, delay=0.0)._replace(failure=failure(lease, cause))])
     store.promote(1)
     take_one(store)
-    shelf.clock.step(TTL)
+    factory.clock.step(TTL)
     assert [expired_leases.expired_count for expired_leases in other.expired_leases(10)] == [expired_count]
 
 
@@ -190,22 +190,22 @@ def test_recovery_must_name_the_deadline_it_saw(store):
         store.recover([again(take_one(store))])
 
 
-def test_recovery_leaves_a_lease_alone_that_was_extended_meanwhile(shelf, store):
+def test_recovery_leaves_a_lease_alone_that_was_extended_meanwhile(factory, store):
     put(store)
     lease = take_one(store)
-    shelf.clock.step(TTL)
-    other = shelf.joined("two")
+    factory.clock.step(TTL)
+    other = factory.joined("two")
     (expired_leases,) = other.expired_leases(10)
     store.extend([lease], TTL, [])
     assert other.recover([released(expired_leases)]) == [lease.id]
     assert store.settle([success(lease)]) == []
 
 
-def test_recovery_leaves_a_job_alone_that_was_settled_meanwhile(shelf, store):
+def test_recovery_leaves_a_job_alone_that_was_settled_meanwhile(factory, store):
     put(store)
     lease = take_one(store)
-    shelf.clock.step(TTL)
-    other = shelf.joined("two")
+    factory.clock.step(TTL)
+    other = factory.joined("two")
     (expired_leases,) = other.expired_leases(10)
     store.settle([success(lease)])
     before = store.get(lease.id)
@@ -213,23 +213,23 @@ def test_recovery_leaves_a_job_alone_that_was_settled_meanwhile(shelf, store):
     assert store.get(lease.id) == before
 
 
-def test_two_that_recover_one_lease_do_it_once(shelf, store):
+def test_two_that_recover_one_lease_do_it_once(factory, store):
     (id,) = put(store)
     take_one(store)
-    shelf.clock.step(TTL)
-    two, three = shelf.joined("two"), shelf.joined("three")
+    factory.clock.step(TTL)
+    two, three = factory.joined("two"), factory.joined("three")
     (seen_by_two,), (seen_by_three,) = two.expired_leases(10), three.expired_leases(10)
     assert two.recover([expired(seen_by_two)]) == []
     assert three.recover([expired(seen_by_three)]) == [id]
     assert len(store.get(id)["errors"]) == 1
 
 
-def test_late_outcomes_of_a_recovered_lease_are_stale(shelf, store):
+def test_late_outcomes_of_a_recovered_lease_are_stale(factory, store):
     """Everything that a supervisor says after it lost the lease is refused, before and after the next claim."""
     (id,) = put(store)
     lease = take_one(store)
-    shelf.clock.step(TTL)
-    other = shelf.joined("two")
+    factory.clock.step(TTL)
+    other = factory.joined("two")
     other.recover([released(expired_leases) for expired_leases in other.expired_leases(10)])
     assert store.settle([success(lease)]) == [id]
     assert store.extend([lease], TTL, [lease]) == [id]
@@ -241,24 +241,24 @@ def test_late_outcomes_of_a_recovered_lease_are_stale(shelf, store):
     assert store.get(id)["result"] == "theirs"
 
 
-def test_held_is_only_what_is_ours(shelf, store):
+def test_held_is_only_what_is_ours(factory, store):
     put(store, "a", "b")
     take_one(store)
-    other = shelf.joined("two")
+    other = factory.joined("two")
     theirs = take_one(other)
     assert other.held() == [(theirs.id, 1)]
     assert other.leases([1, 2, 3]) == [theirs]
 
 
-def test_a_job_given_back_unstarted_ends_no_row_of_lapses(shelf, store):
+def test_a_job_given_back_unstarted_ends_no_row_of_lapses(factory, store):
     """Or one that kills whoever starts it, and is given back by those that don't, would never end."""
     put(store)
-    other = shelf.joined("two")
+    other = factory.joined("two")
     take_one(store)
-    shelf.clock.step(TTL)
+    factory.clock.step(TTL)
     other.recover([released(expired_leases) for expired_leases in other.expired_leases(10)])
     lease = take_one(store)
     store.settle([release(lease)])
     take_one(store)
-    shelf.clock.step(TTL)
+    factory.clock.step(TTL)
     assert [expired_leases.expired_count for expired_leases in other.expired_leases(10)] == [1]

@@ -5,7 +5,7 @@ import pytest
 from supervisor.jobs import Cause, Kind, Outcome
 from supervisor.stores.protocol import StoreError
 from supervisor.text.strict_json import printable
-from tests.stores.shelf import (
+from tests.stores.factories import (
     POLICY,
     again,
     dead,
@@ -20,10 +20,10 @@ from tests.stores.shelf import (
 )
 
 
-def test_success(shelf, store):
+def test_success(factory, store):
     (id,) = put(store)
     lease = take_one(store)
-    shelf.clock.step(2)
+    factory.clock.step(2)
     assert store.settle([success(lease, '{"n":1}', took=1.5)]) == []
     job = store.get(id)
     assert (job["state"], job["result"], job["errors"]) == ("succeeded", {"n": 1}, [])
@@ -31,7 +31,7 @@ def test_success(shelf, store):
     assert store.held() == []
 
 
-def test_a_retry(shelf, store):
+def test_a_retry(factory, store):
     (id,) = put(store)
     assert store.settle([again(take_one(store), delay=1.5)]) == []
     job = store.get(id)
@@ -40,10 +40,10 @@ def test_a_retry(shelf, store):
     assert [(error["attempt"], error["cause"], error["at"]) for error in job["errors"]] == [
         (1, "exception", "2023-11-14T22:13:20.000000Z")
     ]
-    shelf.clock.step(1.5)
+    factory.clock.step(1.5)
     store.promote(10)
     lease = take_one(store)
-    assert (lease.retries, lease.attempt, lease.tier, lease.due_at) == (1, 2, 1, shelf.clock.microseconds)
+    assert (lease.retries, lease.attempt, lease.tier, lease.due_at) == (1, 2, 1, factory.clock.microseconds)
 
 
 def test_exhausted_without_letters(store):
@@ -61,12 +61,12 @@ def test_a_release_counts_nothing(store):
     assert (job["state"], job["retries"], job["errors"]) == ("ready", 0, [])
 
 
-def test_a_release_for_later_keeps_tier_and_place(shelf, store):
+def test_a_release_for_later_keeps_tier_and_place(factory, store):
     first, second = put(store, "a", "b")
     store.settle([release(take_one(store), delay=30.0)])
     assert state_of(store, first) == "scheduled"
     assert store.next_due() == 30.0
-    shelf.clock.step(30)
+    factory.clock.step(30)
     store.promote(10)
     leases = take(store)
     assert [(lease.id, lease.tier) for lease in leases] == [(first, 0), (second, 0)]
@@ -142,11 +142,11 @@ def test_one_job_twice_in_a_batch_is_settled_once(store):
     assert (queue["in_flight"], queue["scheduled"]) == (0, 1)
 
 
-def test_a_deadline_that_was_seen_must_still_stand(shelf, store):
+def test_a_deadline_that_was_seen_must_still_stand(factory, store):
     (id,) = put(store)
     lease = take_one(store)
     assert store.settle([success(lease)._replace(seen=1)]) == [id]
-    deadline = shelf.clock.microseconds + 30_000_000
+    deadline = factory.clock.microseconds + 30_000_000
     assert store.settle([success(lease)._replace(seen=deadline)]) == []
     assert state_of(store, id) == "succeeded"
 
@@ -197,11 +197,11 @@ def test_long_texts_are_cut_but_keep_their_beginning_and_end(store):
         assert kept.startswith("begin") and kept.endswith("end") and "bytes cut" in kept
 
 
-def test_a_long_history_keeps_its_first_and_its_newest(shelf, store):
+def test_a_long_history_keeps_its_first_and_its_newest(factory, store):
     (id,) = put(store)
     for _ in range(60):
         store.settle([again(take_one(store), delay=1.0)])
-        shelf.clock.step(1)
+        factory.clock.step(1)
         store.promote(1)
     attempts = [error["attempt"] for error in store.get(id)["errors"]]
     assert attempts == [1, *range(12, 61)]

@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.stores.protocol import Retention
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.shelf import SqliteShelf, again, dead, dead_letters, make_dead, put, success, take, take_one
+from tests.stores.factories import SqliteFactory, again, dead, dead_letters, make_dead, put, success, take, take_one
 
 TABLES = ("jobs", "counts", "attempts", "dead_letters", "queues", "supervisors", "policies", "sqlite_sequence")
 EVERYTHING = Retention(0.0, 0.0, 0.0)
@@ -79,15 +79,15 @@ def die_before(statement: int) -> None:
     SqliteStore._execute = dying  # type: ignore[method-assign]
 
 
-def contents(shelf: SqliteShelf) -> dict[str, Any]:
-    shelf.check()
-    store = shelf.open()
+def contents(factory: SqliteFactory) -> dict[str, Any]:
+    factory.check()
+    store = factory.open()
     return {table: store._execute(f"select * from {table}").fetchall() for table in TABLES}
 
 
-def fill(shelf: SqliteShelf) -> None:
+def fill(factory: SqliteFactory) -> None:
     """Jobs in every state; three are in flight for the doomed owner, one for an owner that is gone."""
-    dying, gone = shelf.joined("doomed"), shelf.joined("gone")
+    dying, gone = factory.joined("doomed"), factory.joined("gone")
     put(dying, "a", "b", "c", delay=1.0)
     make_dead(dying, "dead", "dead")
     put(dying, "won")
@@ -97,43 +97,43 @@ def fill(shelf: SqliteShelf) -> None:
     put(gone, "g")
     take(gone)
     put(dying, "h", "i")
-    shelf.clock.step(60)
-    shelf.kill(dying)
-    shelf.kill(gone)
+    factory.clock.step(60)
+    factory.kill(dying)
+    factory.kill(gone)
 
 
-def copied(shelf: SqliteShelf, folder: Path) -> SqliteShelf:
-    copy = SqliteShelf(folder)
-    copy.clock = shelf.clock
-    shutil.copytree(shelf.folder, folder, ignore=shutil.ignore_patterns("*.sock"))
+def copied(factory: SqliteFactory, folder: Path) -> SqliteFactory:
+    copy = SqliteFactory(folder)
+    copy.clock = factory.clock
+    shutil.copytree(factory.folder, folder, ignore=shutil.ignore_patterns("*.sock"))
     return copy
 
 
-def act_as_the_doomed(shelf: SqliteShelf, name: str, count_from_here: Callable[[], None]) -> None:
-    store = shelf.joined("doomed")
+def act_as_the_doomed(factory: SqliteFactory, name: str, count_from_here: Callable[[], None]) -> None:
+    store = factory.joined("doomed")
     count_from_here()
     ACTS[name](store)
 
 
-def make(shelf: SqliteShelf, count_from_here: Callable[[], None]) -> None:
+def make(factory: SqliteFactory, count_from_here: Callable[[], None]) -> None:
     count_from_here()
-    shelf.open()
+    factory.open()
 
 
 @pytest.mark.parametrize("name", ACTS)
 def test_killed_between_any_two_statements_of(tmp_path: Path, name: str) -> None:
     (tmp_path / "filled").mkdir()
-    filled = SqliteShelf(tmp_path / "filled")
+    filled = SqliteFactory(tmp_path / "filled")
     fill(filled)
     found: list[dict[str, Any]] = []
     statement, died = 0, True
     while died:
-        shelf = copied(filled, tmp_path / f"killed-{statement}")
-        died = killed_before(statement, lambda count, shelf=shelf: act_as_the_doomed(shelf, name, count))  # type: ignore[misc]
-        left = contents(shelf)
+        factory = copied(filled, tmp_path / f"killed-{statement}")
+        died = killed_before(statement, lambda count, factory=factory: act_as_the_doomed(factory, name, count))  # type: ignore[misc]
+        left = contents(factory)
         if not found or left != found[-1]:
             found.append(left)
-        shelf.close()
+        factory.close()
         statement += 1
     assert statement > 3
     assert len(found) == 1 + COMMITS.get(name, 1), "nothing was done, or all of it"
@@ -143,12 +143,12 @@ def test_killed_between_any_two_statements_that_make_a_store(tmp_path: Path) -> 
     statement, died = 0, True
     while died:
         (folder := tmp_path / f"killed-{statement}").mkdir()
-        shelf = SqliteShelf(folder)
-        died = killed_before(statement, lambda count, shelf=shelf: make(shelf, count))  # type: ignore[misc]
-        store = shelf.joined("next")
+        factory = SqliteFactory(folder)
+        died = killed_before(statement, lambda count, factory=factory: make(factory, count))  # type: ignore[misc]
+        store = factory.joined("next")
         assert put(store, "a") == [1]
         assert [lease.id for lease in take(store)] == [1]
-        shelf.check()
-        shelf.close()
+        factory.check()
+        factory.close()
         statement += 1
     assert statement > 20

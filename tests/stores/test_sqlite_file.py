@@ -26,10 +26,10 @@ from supervisor.stores.protocol import (
 )
 from supervisor.stores.sqlite import connection as sqlite_db
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.shelf import (
+from tests.stores.factories import (
     PAST_ALL_BOUNDS,
     UNREADABLE_OPTIONS,
-    SqliteShelf,
+    SqliteFactory,
     failure,
     put,
     success,
@@ -39,15 +39,15 @@ from tests.stores.shelf import (
 
 
 @pytest.fixture
-def shelf(tmp_path):
-    shelf = SqliteShelf(tmp_path)
-    yield shelf
-    shelf.close()
+def factory(tmp_path):
+    factory = SqliteFactory(tmp_path)
+    yield factory
+    factory.close()
 
 
 @pytest.fixture
-def store(shelf):
-    return shelf.joined("one")
+def store(factory):
+    return factory.joined("one")
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_newer_version_is_refused_by_name(store, raw):
 def test_files_are_their_owners_alone(tmp_path):
     old = os.umask(0)
     try:
-        store = SqliteShelf(tmp_path).joined("one")
+        store = SqliteFactory(tmp_path).joined("one")
         put(store)
     finally:
         os.umask(old)
@@ -171,10 +171,10 @@ def test_files_are_their_owners_alone(tmp_path):
 
 
 def test_nothing_but_the_database_is_left_behind(tmp_path):
-    shelf = SqliteShelf(tmp_path)
-    put(shelf.joined("one"))
-    put(shelf.joined("two"))
-    shelf.close()
+    factory = SqliteFactory(tmp_path)
+    put(factory.joined("one"))
+    put(factory.joined("two"))
+    factory.close()
     assert [path.name for path in tmp_path.iterdir()] == ["jobs.db"]
 
 
@@ -317,21 +317,21 @@ def test_a_row_put_in_by_hand_must_be_one_that_its_readers_know(store, raw, colu
     assert store.list_jobs() == []
 
 
-def test_leases_without_a_known_owner_are_recovered_all_the_same(shelf, store, raw):
+def test_leases_without_a_known_owner_are_recovered_all_the_same(factory, store, raw):
     """Recovery depends on the job's own lease, not on the list of supervisors."""
     (id,) = put(store)
     take_one(store)
     raw.execute("delete from supervisors")
-    other = shelf.joined("two")
+    other = factory.joined("two")
     assert other.expired_leases(10) == []
-    shelf.clock.step(30)
+    factory.clock.step(30)
     (expired_leases,) = other.expired_leases(10)
     assert (expired_leases.lease.id, expired_leases.owner_gone) == (id, False)
 
 
-def test_an_owner_not_seen_for_a_day_is_forgotten_but_keeps_its_bell_and_may_come_back(shelf, store):
-    other = shelf.joined("two")
-    shelf.clock.step(86_401)
+def test_an_owner_not_seen_for_a_day_is_forgotten_but_keeps_its_bell_and_may_come_back(factory, store):
+    other = factory.joined("two")
+    factory.clock.step(86_401)
     other.announce(Presence("running"))
     other.expired_leases(10)
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
@@ -397,7 +397,7 @@ def test_a_full_disk_is_away_and_nothing_is_done(store):
     assert put(store) == [2]
 
 
-def test_a_lock_that_nobody_gives_back_is_not_waited_for_without_end(shelf, store, monkeypatch):
+def test_a_lock_that_nobody_gives_back_is_not_waited_for_without_end(factory, store, monkeypatch):
     import fcntl
 
     put(store)

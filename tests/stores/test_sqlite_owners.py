@@ -11,19 +11,19 @@ import pytest
 from supervisor.stores.protocol import StoreUnavailable, Waiting
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.shelf import SqliteShelf, put, release, take, take_one
+from tests.stores.factories import SqliteFactory, put, release, take, take_one
 
 
 @pytest.fixture
-def shelf(tmp_path):
-    shelf = SqliteShelf(tmp_path)
-    yield shelf
-    shelf.close()
+def factory(tmp_path):
+    factory = SqliteFactory(tmp_path)
+    yield factory
+    factory.close()
 
 
 @pytest.fixture
-def store(shelf):
-    return shelf.joined("one")
+def store(factory):
+    return factory.joined("one")
 
 
 @pytest.fixture
@@ -85,10 +85,10 @@ def test_who_is_dead_and_forgotten_is_told_once_and_not_if_that_was_rolled_back(
     assert told == ["dead"]
 
 
-def test_an_owner_leaves_although_the_first_try_was_rolled_back(shelf, store, fail_next_commit):
+def test_an_owner_leaves_although_the_first_try_was_rolled_back(factory, store, fail_next_commit):
     put(store)
     take_one(store)
-    other = shelf.joined("two")
+    other = factory.joined("two")
     fail_next_commit(store)
     with pytest.raises(StoreUnavailable), store.transaction():
         store.leave()
@@ -99,24 +99,24 @@ def test_an_owner_leaves_although_the_first_try_was_rolled_back(shelf, store, fa
 
 
 @pytest.fixture
-def other_bells(store):
+def other_notifier(store):
     notifier = Notifier(store.notifier._folder)
     yield notifier
     notifier.leave()
 
 
-def test_what_an_owner_left_that_died_before_its_row_was_there_is_taken_down(store, other_bells):
+def test_what_an_owner_left_that_died_before_its_row_was_there_is_taken_down(store, other_notifier):
     child = os.fork()
     if child == 0:
-        other_bells.join("unborn")
+        other_notifier.join("unborn")
         os._exit(0)
     os.waitpid(child, 0)
-    other_bells.join("joining")
+    other_notifier.join("joining")
     store.expired_leases(10)
     assert beside(store) == ["joining.lock", "joining.sock", "one.lock", "one.sock"]
 
 
-def test_a_lock_taken_down_before_it_was_held_is_made_again(store, other_bells, monkeypatch):
+def test_a_lock_taken_down_before_it_was_held_is_made_again(store, other_notifier, monkeypatch):
     """Who looked for the dead saw the file before its maker had locked it."""
     flock = fcntl.flock
 
@@ -126,7 +126,7 @@ def test_a_lock_taken_down_before_it_was_held_is_made_again(store, other_bells, 
         flock(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", too_late)
-    other_bells.join("joining")
+    other_notifier.join("joining")
     assert not store.notifier.is_gone("joining")
     assert beside(store) == ["joining.lock", "joining.sock", "one.lock", "one.sock"]
 
@@ -155,13 +155,13 @@ def give_back(store, limit):
     return len(expired_leases)
 
 
-def test_recovery_killed_in_the_middle_again_and_again_gives_each_job_back_once(shelf, store):
+def test_recovery_killed_in_the_middle_again_and_again_gives_each_job_back_once(factory, store):
     jobs = 2000
     put(store, *["mail"] * jobs)
     die_as(store.path, "dead", claim=jobs)
     told, tell = os.pipe()
     for killed in range(8):
-        child = recover_and_hang(store.path, f"killed-{killed}", shelf.clock, tell, killed % 4)
+        child = recover_and_hang(store.path, f"killed-{killed}", factory.clock, tell, killed % 4)
         assert os.read(told, 1) == b"."
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.stores.protocol import ClaimRequest, EnqueueRow, StoreError, StoreUnavailable
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.shelf import TTL, put, resolve, success, take_one
+from tests.stores.factories import TTL, put, resolve, success, take_one
 
 SPAWN = multiprocessing.get_context("spawn")
 

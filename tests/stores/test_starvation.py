@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.stores.protocol import EnqueueRow
-from tests.stores.shelf import make_retries, put, take
+from tests.stores.factories import make_retries, put, take
 
 MANY = 20_000
 
@@ -23,7 +23,7 @@ def test_one_job_behind_very_many_of_a_paused_queue(store):
     assert [lease.id for lease in [*take(store, 1, "a"), *take(store, 1, "b")]] == [id]
 
 
-def test_a_fresh_job_behind_many_retries_that_have_had_their_share(shelf, store):
-    make_retries(shelf, store, *["mail"] * 100)
+def test_a_fresh_job_behind_many_retries_that_have_had_their_share(factory, store):
+    make_retries(factory, store, *["mail"] * 100)
     (id,) = put(store, priority=-5)
     assert [lease.id for lease in take(store, 10, retries_first=0, max_retries_claimed=0)] == [id]

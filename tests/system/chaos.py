@@ -6,10 +6,10 @@ from collections import Counter
 from typing import Any
 
 from tests.system.chaos_checks import Evidence
+from tests.system.chaos_faults import Deed, Executor, plan
 from tests.system.chaos_grounds import Ground, Span, Unseen
-from tests.system.chaos_hand import Deed, Executor, plan
-from tests.system.chaos_load import CONFIG, PLUGIN, Load, accepted, letters_in, runs_of
-from tests.system.chaos_seats import Line, Seat
+from tests.system.chaos_load import CONFIG, PLUGIN, Load, accepted, dead_letters_in, runs_of
+from tests.system.chaos_runs import Line, Seat
 from tests.system.chaos_watch import Watch
 from tests.system.command import Command, wait_for
 
@@ -81,7 +81,7 @@ class Chaos:
 
     def evidence(self) -> Evidence:
         runs = sorted(sitting for seat in self._seats for sitting in seat.runs)
-        dead_letters, torn = letters_in(self._command.folder)
+        dead_letters, torn = dead_letters_in(self._command.folder)
         return Evidence(
             accepted=accepted(self._command.folder),
             jobs={job["id"]: job for job in self._command.jobs()},

@@ -11,9 +11,9 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
-from tests.system.chaos_hand import Deed
+from tests.system.chaos_faults import Deed
 from tests.system.chaos_load import RAISING, TTL, Run
-from tests.system.chaos_seats import Line
+from tests.system.chaos_runs import Line
 
 SLACK = 0.25  # seconds between something and its line in the log, on a busy machine
 DEADLY = frozenset({"kill supervisor", "term supervisor", "stop supervisor", "cut cable"})
@@ -96,7 +96,7 @@ def problems(evidence: Evidence) -> Iterator[tuple[int | None, str]]:
     for check in (
         whole, ended, ran, settled_by_the_holder, tokens_are_new, failures_are_counted, failures_are_deserved,
         leases_are_lost_for_a_reason,
-        repeated_for_a_reason, overlapping_for_a_reason, letters_are_there, codes_are_true, nothing_broke,
+        repeated_for_a_reason, overlapping_for_a_reason, dead_letters_are_there, codes_are_true, nothing_broke,
     ):  # fmt: skip
         for id, problem in check(evidence):
             yield id, f"{check.__name__}: {problem}"
@@ -201,11 +201,11 @@ def leases_are_lost_for_a_reason(evidence: Evidence) -> Problems:
                 run = holder.run if following[0] == held + 1 else None
                 done = evidence.met(DEADLY, line.at - RECOVERED_WITHIN, line.at, run)
                 done = done or evidence.met(FATAL, holder.at, line.at, run)  # until somebody was free to look
-                if not done and not _was_away(evidence, line.at):
+                if not done and not _was_unavailable(evidence, line.at):
                     yield id, f"lost by run {run or 'of a claim untold'}, to which nothing was done: {line.message}"
 
 
-def _was_away(evidence: Evidence, at: float) -> bool:
+def _was_unavailable(evidence: Evidence, at: float) -> bool:
     """With so short a lease, one of two supervisors may find the store too late to extend."""
     return any(
         deed.what in HOLDING and deed.until - deed.at >= TTL / 3 and deed.at <= at <= deed.until + TTL for deed in evidence.deeds
@@ -242,7 +242,7 @@ def overlapping_for_a_reason(evidence: Evidence) -> Problems:
                 yield id, f"ran twice at once, and no lease was lost: {run}, {again}"
 
 
-def letters_are_there(evidence: Evidence) -> Problems:
+def dead_letters_are_there(evidence: Evidence) -> Problems:
     for id, job in evidence.jobs.items():
         if job["state"] != "failed":
             if job["dead_letter"] is not None:

@@ -286,7 +286,7 @@ def runs_of(folder: Path) -> dict[int, list[Run]]:
     return runs
 
 
-def letters_in(folder: Path) -> tuple[set[int], int]:
+def dead_letters_in(folder: Path) -> tuple[set[int], int]:
     """(ids of the whole lines in the dead-letter file, number of lines that are not whole)."""
     file = folder / "letters" / "dead.jsonl"
     ids, torn = set(), 0

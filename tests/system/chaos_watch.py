@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from supervisor.stores.codes import DELIVERED, FAILED, IN_FLIGHT, SUCCEEDED
 from tests.system.chaos_grounds import Ground, Unseen
-from tests.system.chaos_load import letters_in
+from tests.system.chaos_load import dead_letters_in
 
 EVERY = 0.2
 SHARE = 0.1  # of the time, at most, is spent looking
@@ -76,7 +76,7 @@ class Watch:
         self.looks += 1
         self._tell(problem for row in rows for problem in self._row_problems(row))
         self._tell(self._count_problems(rows, counts))
-        self._tell(self._letter_problems(rows, dead_letters))
+        self._tell(self._dead_letter_problems(rows, dead_letters))
         self._before = {row.id: row for row in rows}
 
     def _tell(self, problems) -> None:  # type: ignore[no-untyped-def]
@@ -103,8 +103,8 @@ class Watch:
         if counts != recount:
             yield f"the counts are {counts}, counted {recount}"
 
-    def _letter_problems(self, rows: list[Row], dead_letters: dict[int, int]):  # type: ignore[no-untyped-def]
-        there, _ = letters_in(self._folder)
+    def _dead_letter_problems(self, rows: list[Row], dead_letters: dict[int, int]):  # type: ignore[no-untyped-def]
+        there, _ = dead_letters_in(self._folder)
         for id, state in dead_letters.items():
             if state == DELIVERED and id not in there:
                 yield f"job {id}: its letter is delivered, and not in the file"

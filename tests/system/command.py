@@ -102,7 +102,7 @@ class Running:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout:g}s; its log:\n{self.log}") from None
 
-    def says(self, text: str, timeout: float = TIMEOUT) -> str:
+    def logged(self, text: str, timeout: float = TIMEOUT) -> str:
         """The first line of the log with `text` in it, once it is there."""
 
         def line() -> str:
@@ -114,7 +114,7 @@ class Running:
 
     def forkserver(self) -> int:
         """The pid of the newest nursery."""
-        self.says("nursery started")
+        self.logged("nursery started")
         lines = [line for line in self.log.splitlines() if "nursery started" in line]
         return int(lines[-1].rpartition("pid ")[2].rstrip(")"))
 

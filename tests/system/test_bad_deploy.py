@@ -61,10 +61,10 @@ def run_a_while_with_the_bad_file(command: Command) -> Running:
     command.enqueue_many([{"handler": "mail", "payload": number} for number in range(JOBS)])
     others = [command.enqueue("other") for _ in range(20)]
     run = command.run()
-    assert "mail.py:5" in run.says("did not load")
+    assert "mail.py:5" in run.logged("did not load")
     for id in others:
         command.until(id, "succeeded")
-    run.says("handler=mail unknown_handler")
+    run.logged("handler=mail unknown_handler")
     wait_for(lambda: states(command, "mail")["scheduled", 0] == JOBS)
     due = command.jobs("--handler", "mail")[0]["due_at"]
     wait_for(lambda: command.jobs("--handler", "mail", "--limit", "1")[0]["due_at"] > due)  # looked at again
@@ -93,11 +93,11 @@ def test_mended_and_started_again(command: Command) -> None:
 def test_a_nursery_that_has_to_start_again_serves_what_was_mended_and_tells_what_was_torn(command: Command) -> None:
     command.write(config=CONFIG, plugins={"mail.py": BAD, "other.py": OTHER})
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     command.write(plugins={"mail.py": GOOD, "other.py": "import nothing_of_that_name\n"})
     os.kill(run.forkserver(), signal.SIGKILL)
-    assert "other.py:1" in run.says("nothing_of_that_name")
-    run.says("handlers=mail")
+    assert "other.py:1" in run.logged("nothing_of_that_name")
+    run.logged("handlers=mail")
     id = command.enqueue("mail", "at last")
     assert command.until(id, "succeeded")["result"] == "at last"
     assert "unknown_handler" not in run.log
@@ -106,10 +106,10 @@ def test_a_nursery_that_has_to_start_again_serves_what_was_mended_and_tells_what
 def test_a_deploy_that_breaks_what_served_is_refused_and_the_old_one_serves_on(command: Command) -> None:
     command.write(config=CONFIG, plugins={"mail.py": GOOD})
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     command.write(plugins={"mail.py": BAD})
     run.signal(signal.SIGHUP)
-    assert "mail.py:5" in run.says("config refused")
+    assert "mail.py:5" in run.logged("config refused")
     id = command.enqueue("mail", "still")
     assert command.until(id, "succeeded")["result"] == "still"
 
@@ -159,10 +159,10 @@ def test_a_handler_that_only_one_of_two_supervisors_has(command: Command, who: s
     first = command.run()
     command.config = new
     second = command.run() if who == "served" else None
-    first.says("supervisor started")
+    first.logged("supervisor started")
     ids = [command.enqueue("mail", number) for number in range(50)]
     if second is None:
-        first.says("unknown_handler")
+        first.logged("unknown_handler")
         assert unharmed(command)
         second = command.run()
     for id in ids:

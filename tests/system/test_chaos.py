@@ -18,8 +18,8 @@ import pytest
 from tests.stores.postgres_server import Server
 from tests.system.chaos import Chaos, tricks_of
 from tests.system.chaos_checks import problems
+from tests.system.chaos_faults import plan
 from tests.system.chaos_grounds import SKEW, Files, Ground, Machines
-from tests.system.chaos_hand import plan
 from tests.system.command import Command
 from tests.system.machines import Network, why_not
 from tests.system.test_sharing import intact, small_disk

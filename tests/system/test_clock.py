@@ -99,12 +99,12 @@ def test_a_clock_that_is_set_kills_no_worker_and_loses_no_lease(command: Command
     late = enqueue(command, "noop", "--delay", "30m")
     clock.set(HOUR)
     for run in runs:
-        run.says("the clock was set forward by 1h")
+        run.logged("the clock was set forward by 1h")
     command.enqueue("noop")  # rings
     command.until(late, "succeeded")
     clock.set(-2 * HOUR)
     for run in runs:
-        run.says("the clock was set back by 2h")
+        run.logged("the clock was set back by 2h")
     flaky = command.enqueue("flaky")
     job = command.until(flaky, "succeeded")  # by now every lease has been due for an extension
     assert 1.5 <= seconds(job["errors"][0]["at"], job["finished_at"]) < 10.0

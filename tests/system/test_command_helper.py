@@ -44,12 +44,12 @@ def test_drains_what_is_enqueued(command: Command) -> None:
 def test_serves_until_it_is_told_to_stop(command: Command) -> None:
     command.write(plugins=HELLO)
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     id = command.enqueue("hello", "you")
     job = command.until(id, "succeeded")
     assert job["result"]["pid"] in command.processes()
     assert {run.pid, run.forkserver()} < set(command.processes())
-    assert f"stdout job={id}" in run.says("hello you")
+    assert f"stdout job={id}" in run.logged("hello you")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
     assert command.left_behind() == {}

@@ -76,7 +76,7 @@ def test_what_is_in_the_way_is_said_and_nothing_changes(database: str, command: 
     command.write(plugins=JOBS)
     command.enqueue("mail")
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     arguments = ("copy", "--from", "sqlite:///jobs.db", "--to", database)
     ended = command.call(*arguments)
     assert ended.code == 2 and "in use by a supervisor (" in ended.err and f"pid {run.pid}); stop it first" in ended.err

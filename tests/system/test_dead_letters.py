@@ -142,7 +142,7 @@ def test_a_letter_is_pending_while_a_sink_is_down_and_the_other_is_not_asked_aga
     ids = fail(command, 5)
     run = command.run()
     wait_offered(command, "a", ids)
-    run.says("dead letter not accepted by sink b")
+    run.logged("dead letter not accepted by sink b")
     assert "ConnectionError: nobody there" in run.log
     assert {command.job(id)["dead_letter"] for id in ids} == {"pending"}
     (command.folder / "b.down").unlink()
@@ -155,7 +155,7 @@ def test_a_sink_that_exits_ends_nothing(command: Command) -> None:
     touch(command, "a.exits")
     ids = fail(command, 2)
     run = command.run()
-    run.says("SystemExit")
+    run.logged("SystemExit")
     (command.folder / "a.exits").unlink()
     wait_delivered(command, ids, timeout=30)
 
@@ -186,7 +186,7 @@ def test_a_forced_end_waits_for_no_sink(command: Command) -> None:
     run = command.run()
     wait_offered(command, "a", ids)
     run.signal(signal.SIGTERM)
-    run.says("supervisor stopping")
+    run.logged("supervisor stopping")
     run.signal(signal.SIGTERM)
     asked = time.monotonic()
     assert run.wait() == 3

@@ -80,7 +80,7 @@ def test_a_start_on_a_full_disk_waits_for_space(command: Command) -> None:
         command.write(config="workers: {count: 1}\nstore: sqlite:///disk/jobs.db\n", plugins=JOBS)
         filler = fill(disk)
         run = command.run()
-        run.says("store is away")
+        run.logged("store is away")
         filler.unlink()
         command.until(command.enqueue("noop"), "succeeded")
         assert run.log.count("store is away") == 1

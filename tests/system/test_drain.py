@@ -82,7 +82,7 @@ def test_the_horizon_stands_still_while_the_run_goes_on(command: Command) -> Non
     command.write(config="workers: {count: 1}\n" + QUICK, plugins=JOBS)
     command.enqueue("gated")
     run = command.run("--drain", "--horizon", "10s")
-    run.says("supervisor started")
+    run.logged("supervisor started")
     late = command.enqueue("noop", None, "--delay", "10500ms")
     (command.folder / "gate").touch()
     assert run.wait() == 0
@@ -180,7 +180,7 @@ def test_one_that_never_reached_its_store_has_not_drained(command: Command) -> N
     command.enqueue("noop")
     with locked(command.folder / "jobs.db"):
         run = command.run("--drain")
-        run.says("store is away")
+        run.logged("store is away")
         run.signal(signal.SIGTERM)
         assert run.wait() == 1
     assert run.out.startswith("not drained")
@@ -191,10 +191,10 @@ def test_the_log_follows_the_config_while_it_drains(command: Command) -> None:
     command.write(plugins=JOBS)
     command.enqueue("noop", None, "--delay", "1h")
     run = command.run("--drain")
-    run.says("supervisor started")
+    run.logged("supervisor started")
     command.write(config="log: {format: json}\n")
     run.signal(signal.SIGHUP)
-    run.says("config read again")
+    run.logged("config read again")
     run.signal(signal.SIGTERM)
     assert run.wait() == 4
     assert json.loads(run.log.splitlines()[-1])["message"]
@@ -223,10 +223,10 @@ def test_a_handler_that_a_reload_brings_is_waited_for(command: Command) -> None:
     command.write(config="workers: {count: 1}\nretry: {backoff: {max: 3s}}\n", plugins={"held.py": held})
     ids = [command.enqueue(name) for name in ("noop", "held")]
     run = command.run("--drain")
-    run.says("handler=noop unknown_handler")
+    run.logged("handler=noop unknown_handler")
     command.write(plugins=JOBS)
     run.signal(signal.SIGHUP)
-    run.says("config read again")
+    run.logged("config read again")
     (command.folder / "gate").touch()
     assert run.wait() == 0
     assert states(command) == dict.fromkeys(ids, "succeeded")

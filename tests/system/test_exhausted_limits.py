@@ -21,7 +21,7 @@ from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.system import process_tree as proctree
 from supervisor.workers.system.orphans import end_programs_of
 from tests.system.command import Command, wait_for
-from tests.system.real_children import World, fds_of, lease, open_fds, world
+from tests.system.real_workers import World, fds_of, lease, open_fds, world
 
 STRANGER = 54_321  # an ordinary user of whom no other process is
 ORDINARY = [
@@ -60,7 +60,7 @@ def test_a_nursery_without_room_for_the_channels_of_a_worker_lives_on(tmp_path: 
         after = await here.worker(7)
         for number, process in enumerate((before, after), 1):
             assert len(await here.run(process, lease(number, "noop"))) == 1
-        assert here.nursery_deaths == []
+        assert here.forkserver_exits == []
 
     play(tmp_path, scene, start=start)
 
@@ -84,7 +84,7 @@ def test_a_worker_that_nobody_could_watch_is_ended_at_once(tmp_path: Path) -> No
         assert proctree.children(forkserver) == []
         full.unlink()
         assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
-        assert here.nursery_deaths == []
+        assert here.forkserver_exits == []
 
     plugin = f"""
 import errno, os
@@ -120,7 +120,7 @@ def test_a_nursery_that_cannot_be_started_leaves_nothing_and_is_started_later(
         calls.clear()
         forkserver.kill()
         await here.until(lambda: len(here.nurseries) == 2)
-        assert [how for _pid, how in here.nursery_deaths] == [
+        assert [how for _pid, how in here.forkserver_exits] == [
             "killed by SIGKILL",
             "could not be started: Too many open files",
         ]
@@ -164,14 +164,14 @@ def test_no_more_processes_for_a_while_cost_no_job_and_nothing_else(owned: tuple
     limit_processes(limited, 1, under)
     dead, survivor = psutil.Process(forkserver).children()
     dead.kill()
-    run.says("could not be started: Resource temporarily unavailable")
+    run.logged("could not be started: Resource temporarily unavailable")
     (command.folder / "jobs.jsonl").write_text('{"handler": "pid"}\n' * 20)
     subprocess.run([*under, *command.arguments("enqueue", "--file", "jobs.jsonl")], cwd=command.folder, check=True,
                    env=command.env)  # fmt: skip
     wait_for(lambda: [job["result"] for job in command.jobs("--state", "succeeded")] == [survivor.pid] * 20)
     survivor.kill()
     os.kill(forkserver, signal.SIGKILL)
-    run.says("nursery could not be started: Resource temporarily unavailable")
+    run.logged("nursery could not be started: Resource temporarily unavailable")
     limit_processes([run.pid], resource.getrlimit(resource.RLIMIT_NPROC)[0], under)
     wait_for(lambda: run.forkserver() != forkserver)
     wait_for(lambda: len(psutil.Process(run.forkserver()).children()) == 2)

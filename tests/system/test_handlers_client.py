@@ -35,7 +35,7 @@ CONFIG = "store: sqlite:///of-conf.db\nworkers: {{count: 1, start: {start}}}\n"
 def start(command: Command, *arguments: str, env: dict[str, str]) -> Running:
     run = Running([sys.executable, "-m", "supervisor", "run", *arguments], command.folder, command.env | env, 1)
     command.runs.append(run)
-    run.says("supervisor started")
+    run.logged("supervisor started")
     return run
 
 

@@ -118,7 +118,7 @@ def test_a_job_that_has_its_descriptors_wait_makes_nobody_else_wait(command: Com
     held = command.enqueue("sibling", str(command.folder / "over"))
     command.until(held, "in_flight")
     run.signal(signal.SIGTERM)
-    run.says("supervisor stopping")
+    run.logged("supervisor stopping")
     (command.folder / "over").touch()
     assert run.wait() == 0
     assert command.job(held)["state"] == "succeeded"
@@ -168,7 +168,7 @@ def test_workers_end_in_good_order_though_a_plugin_has_forked_the_supervisor(com
     wait_for((command.folder / "seen").exists)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
-    assert "worker 1" in run.says("ended: stopped")
+    assert "worker 1" in run.logged("ended: stopped")
     (command.folder / "over").touch()
 
 
@@ -224,6 +224,6 @@ def test_an_import_that_spoils_the_nurserys_channel_is_left_out_and_the_others_s
     run = command.run()
     assert command.until(command.enqueue("good", 7), "succeeded", 60)["result"] == 7
     for name in bad:
-        assert "broke its channel" in run.says(f"{name} did not load: its import ended the process")
+        assert "broke its channel" in run.logged(f"{name} did not load: its import ended the process")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0

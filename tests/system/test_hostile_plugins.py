@@ -157,5 +157,5 @@ def test_a_directory_that_a_plugin_changed_in_the_supervisor_moves_no_file(comma
     wait_for(lambda: command.job(id)["dead_letter"] == "delivered")
     assert (command.folder / "dead.jsonl").read_text().count("\n") == 1
     run.signal(signal.SIGHUP)
-    run.says("config read again")
+    run.logged("config read again")
     serves(command)

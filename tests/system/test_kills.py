@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.system import hanging
+from tests.system import hanging_jobs as hanging
 from tests.system.command import TIMEOUT, Command, Running, wait_for
 
 JOBS = 400
@@ -135,7 +135,7 @@ def test_everything_killed_at_random_at_once(command: Command) -> None:
     pause = 0.050
     while (before := ended(counts)) < jobs_here:
         run = command.run("--drain")
-        run.says("nursery started")
+        run.logged("nursery started")
         give_up = time.monotonic() + 20 * pause
         while time.monotonic() < give_up and run.code is None:
             kill_one(list(command.processes()), chance)

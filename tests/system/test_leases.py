@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ PLUGIN = {
 def two(command: Command) -> tuple[Running, Running]:
     runs = command.run(), command.run()
     for run in runs:
-        run.says("supervisor started")
+        run.logged("supervisor started")
         wait_for(lambda run=run: run.log.count(") started") >= 2)  # type: ignore[misc]
     return runs
 
@@ -118,8 +119,8 @@ def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
     wait_for(both_run_elsewhere)
     time.sleep(max(0.0, 3 * TTL - (time.monotonic() - since)))  # it is to stand still for three leases
     go_on()
-    stopped.says("stood still")
-    stale = stopped.says("stale")
+    stopped.logged("stood still")
+    stale = stopped.logged("stale")
     assert int(re.findall(r"job=(\d+)", stale)[0]) in {job["id"] for job in lost}
     jobs = all_done(command)
     lost_ids = {job["id"] for job in lost}

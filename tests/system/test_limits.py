@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.system import hanging
+from tests.system import hanging_jobs as hanging
 from tests.system.command import Command, Running, wait_for
 
 PIDS = {
@@ -130,9 +130,9 @@ def test_a_spawned_worker_that_cannot_import_what_others_can_is_replaced_and_say
     run = command.run("--drain")
     assert run.wait(60) == 0
     assert {job["state"] for job in command.jobs()} == {"succeeded"}
-    assert "licensed.py:14" in run.says("did not load in this worker")
+    assert "licensed.py:14" in run.logged("did not load in this worker")
     assert run.log.count("did not load") == 1
-    run.says("not_imported")
+    run.logged("not_imported")
 
 
 def only_our_own(command: Command, run: Running) -> bool:

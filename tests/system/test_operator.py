@@ -43,7 +43,7 @@ QUEUE_KEYS = {"queue", "queue_size", "retry_queue_size", "scheduled", "in_flight
 def serve(command: Command, config: str = "workers: {count: 2}\n") -> Running:
     command.write(config=config, plugins=JOBS)
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     return run
 
 
@@ -77,7 +77,7 @@ def test_cancelling_a_running_job_kills_its_worker_and_ends_it(command: Command)
     assert command.until(command.enqueue("noop"), "succeeded")["result"] == 1
     job = command.job(id)
     assert (job["state"], job["retries"], job["dead_letter"], job["errors"]) == ("cancelled", 0, None, [])
-    run.says(f"job={id} handler=hang cancelled")
+    run.logged(f"job={id} handler=hang cancelled")
     assert "stale" not in run.log
     assert len(pids(command)) == 1
 

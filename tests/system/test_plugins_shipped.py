@@ -35,7 +35,7 @@ def test_good_jobs_succeed_and_bad_ones_reach_every_sink(command: Command) -> No
     (dead_letter,) = [json.loads(line) for line in (command.folder / "dead.jsonl").read_text().splitlines()]
     assert (dead_letter["id"], dead_letter["handler"], dead_letter["errors"][-1]["cause"]) == (bad, "shell", "rejected")
     assert dead_letter["errors"][-1]["message"] == "sh: exit code 65: no paper"
-    assert " ERROR " in run.says(f"dead letter job={bad} handler=shell cause=rejected: ")
+    assert " ERROR " in run.logged(f"dead letter job={bad} handler=shell cause=rejected: ")
 
 
 def test_a_timeout_takes_a_deaf_program_along(command: Command) -> None:

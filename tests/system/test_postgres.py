@@ -65,7 +65,7 @@ def test_the_whole_way(postgres: Command) -> None:
 
 def test_an_idle_supervisor_hears_of_a_job_at_once(postgres: Command) -> None:
     run = postgres.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     postgres.until(postgres.enqueue("marks"), "succeeded")
     began = time.monotonic()
     postgres.until(postgres.enqueue("marks"), "succeeded")
@@ -75,7 +75,7 @@ def test_an_idle_supervisor_hears_of_a_job_at_once(postgres: Command) -> None:
 def test_without_listening_it_polls(command: Command, postgres: Command, server: Server) -> None:
     configure(command, server, f"test_{os.getpid()}_{next(_numbers)}", listen=False)
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     command.until(command.enqueue("marks"), "succeeded")
 
 
@@ -86,7 +86,7 @@ def test_a_dead_supervisors_jobs_are_taken_over_at_once_on_its_machine(postgres:
     wait_for(lambda: postgres.job(id)["started_at"] is not None)
     run.kill()
     killed = time.monotonic()
-    postgres.run().says("supervisor started")
+    postgres.run().logged("supervisor started")
     wait_for(lambda: ran(postgres.folder) == [id, id])
     print(f"taken over after {time.monotonic() - killed:.1f}s")
     (postgres.folder / "gate").touch()
@@ -100,11 +100,11 @@ def test_the_server_is_restarted_while_a_job_runs(postgres: Command, server: Ser
     id = postgres.enqueue("gated")
     wait_ran(postgres, 1)
     server.stop(how)
-    run.says("store is away")
+    run.logged("store is away")
     (postgres.folder / "gate").touch()
     time.sleep(3.5)  # past the lease
     server.start()
-    run.says("store is back")
+    run.logged("store is back")
     job = postgres.until(id, "succeeded")
     assert (job["result"], job["errors"]) == ("finished", [])
     again = postgres.enqueue("marks")
@@ -118,9 +118,9 @@ def test_a_server_that_hangs_stops_neither_what_runs_nor_the_end(postgres: Comma
     wait_ran(postgres, 1)
     server.freeze()
     (postgres.folder / "gate").touch()
-    run.says("store is away", 30)
+    run.logged("store is away", 30)
     run.signal(signal.SIGTERM)
-    run.says("supervisor stopping")
+    run.logged("supervisor stopping")
     server.thaw()
     assert run.wait(30) == 0
     assert postgres.job(id)["state"] == "succeeded"
@@ -131,7 +131,7 @@ def test_asked_to_end_during_an_outage_it_ends_in_time(postgres: Command, server
     id = postgres.enqueue("gated")
     wait_ran(postgres, 1)
     server.stop()
-    run.says("store is away")
+    run.logged("store is away")
     (postgres.folder / "gate").touch()
     run.signal(signal.SIGTERM)
     asked = time.monotonic()
@@ -165,7 +165,7 @@ def test_an_outcome_is_kept_while_the_server_lets_nobody_in(postgres: Command, s
             " where pid != pg_backend_pid() and backend_type = 'client backend'"
         )
         (postgres.folder / "gate").touch()
-        run.says("store is away")
+        run.logged("store is away")
     finally:
         rules.write_text(before)
         admin.execute("select pg_reload_conf()")

@@ -88,7 +88,7 @@ def begun(command: Command, *payloads: str) -> list[int]:
     return ids
 
 
-def never_away(*runs: Running) -> None:
+def never_unavailable(*runs: Running) -> None:
     for run in runs:
         for word in ("store is away", "stale"):
             assert word not in run.log, run.log
@@ -99,10 +99,10 @@ def test_others_are_settled_and_their_leases_go_on_and_it_is_settled_once_its_ro
 ) -> None:
     """Another supervisor stands by, and takes over whatever has lapsed long enough."""
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     waits, longer = begun(command, "gate", "late")
     other = command.run()
-    other.says("supervisor started")
+    other.logged("supervisor started")
 
     def expired(id: int, by: float) -> bool:
         ago = f"select {schema}.clock() - lease_until from {schema}.jobs where id = {id}"
@@ -113,7 +113,7 @@ def test_others_are_settled_and_their_leases_go_on_and_it_is_settled_once_its_ro
     with locked(server, schema, waits):
         (command.folder / "gate").touch()
         command.until(command.enqueue("marks"), "succeeded", LOCK_LIMIT / 1000 + TIMEOUT)
-        run.says("its row is locked by another session")
+        run.logged("its row is locked by another session")
         began = time.monotonic()
         command.enqueue_many([{"handler": "marks"}] * 200)
         wait_for(lambda: len(command.jobs("--state", "succeeded")) == 201)
@@ -124,13 +124,13 @@ def test_others_are_settled_and_their_leases_go_on_and_it_is_settled_once_its_ro
     assert command.until(waits, "succeeded")["errors"] == []
     with locked(server, schema, longer):
         (command.folder / "late").touch()
-        run.says(f"job={longer} handler=waits its row is locked by another session")
+        run.logged(f"job={longer} handler=waits its row is locked by another session")
         run.signal(signal.SIGTERM)
-        run.says("supervisor stopping")
+        run.logged("supervisor stopping")
     assert run.wait() == 0, "it has tried once more"
     assert command.until(longer, "succeeded")["errors"] == []
     assert len(ran(command)) == 203
-    never_away(run, other)
+    never_unavailable(run, other)
 
 
 def test_told_to_end_while_a_row_is_locked_it_says_what_it_leaves(
@@ -138,14 +138,14 @@ def test_told_to_end_while_a_row_is_locked_it_says_what_it_leaves(
 ) -> None:
     """Nobody has met the lock before."""
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     waits, longer = begun(command, "gate", "late")
     with locked(server, schema, waits):
         run.signal(signal.SIGTERM)
         assert run.wait() == 1, "an outcome could not be settled: that is not a clean end"
-        run.says("exit code 1; left behind: 1 unsettled")
-        run.says("its row is locked by another session")
-        never_away(run)
+        run.logged("exit code 1; left behind: 1 unsettled")
+        run.logged("its row is locked by another session")
+        never_unavailable(run)
         assert (command.job(waits)["state"], command.job(longer)["state"]) == ("in_flight", "ready")
     for gate in ("gate", "late"):
         (command.folder / gate).touch()
@@ -158,11 +158,11 @@ def test_what_could_be_settled_after_all_while_the_sinks_end_is_not_left_behind(
 ) -> None:
     command.config.write_text(command.config.read_text() + "dlq: {sinks: [{type: lingers}]}\n")
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     (waits,) = begun(command, "gate")
     with locked(server, schema, waits):
         (command.folder / "gate").touch()
-        run.says("its row is locked by another session")
+        run.logged("its row is locked by another session")
         run.signal(signal.SIGTERM)
         wait_for((command.folder / "closing").exists)
     command.until(waits, "succeeded")

@@ -134,7 +134,7 @@ def both(command: Command, lan_server: Server, far: Machine) -> Iterator[Command
 
 def run_far(command: Command, far: Machine, config: str = "far") -> Running:
     run = command.run(under=far.under, config=config)
-    run.says("supervisor started")
+    run.logged("supervisor started")
     return run
 
 
@@ -161,7 +161,7 @@ def all_done_once(command: Command, count: int, timeout: float = 30.0) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
 def test_restarted_again_and_again_while_jobs_run(single: Command, own_server: Server, how: signal.Signals) -> None:
     run = single.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     single.enqueue_many([{"handler": "marks"}] * 600)
     for times in range(1, 4):
         wait_for(lambda times=times: len(ran(single)) > 100 * times)
@@ -176,7 +176,7 @@ def test_restarted_again_and_again_while_jobs_run(single: Command, own_server: S
 
 def test_every_connection_is_cut_again_and_again(single: Command, own_server: Server) -> None:
     run = single.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     single.enqueue_many([{"handler": "marks"}] * 300)
     cut = 0
     with own_server.connect() as admin:
@@ -184,7 +184,7 @@ def test_every_connection_is_cut_again_and_again(single: Command, own_server: Se
             cut += own_server.cut(admin)
             time.sleep(0.1)
     all_done_once(single, 300)
-    run.says("store is back")
+    run.logged("store is back")
     assert cut > 20, "its own, and those of whoever asked"
 
 
@@ -199,8 +199,8 @@ def test_a_frozen_server_is_left_for_the_one_that_was_promoted(command: Command,
     first.freeze()
     second.promote()
     open_gate(command, HERE)
-    run.says("store is away", 30)
-    run.says("store is back", 30)
+    run.logged("store is away", 30)
+    run.logged("store is back", 30)
     first.stop(signal.SIGKILL)  # whoever promotes sees to it that the old one takes no more writes
     job = command.until(id, "succeeded")
     assert (job["result"], job["errors"]) == (HERE, [])
@@ -218,10 +218,10 @@ def test_a_server_that_comes_back_as_a_standby_is_not_written_to(command: Comman
     first.stop()
     first.become_standby_of(second)
     first.start()
-    run.says("store is away")
+    run.logged("store is away")
     open_gate(command, HERE)
     second.promote()
-    run.says("store is back", 30)
+    run.logged("store is back", 30)
     assert command.until(id, "succeeded")["errors"] == []
     command.until(command.enqueue("marks"), "succeeded")
     assert set(ran(command).values()) == {1}
@@ -235,20 +235,20 @@ def test_behind_a_cut_cable_what_ends_is_kept_and_whoever_asks_or_starts_is_told
     wait_ran(both, later, "far")
     far.cut()
     open_gate(both, "far")
-    run.says("store is away", 30)
+    run.logged("store is away", 30)
     began = time.monotonic()
     starting, told = (both.run(under=far.under, config="far") for _ in range(2))
     ended = both.call("status", under=far.under, config="far", timeout=CALL)
     assert ended.code == 2 and ended.out == "" and ended.err.count("\n") == 1
-    told.says("store is away", 30)
+    told.logged("store is away", 30)
     told.signal(signal.SIGTERM)
     assert told.wait(END) == 0
-    starting.says("store is away")
+    starting.logged("store is away")
     assert both.job(id)["state"] == "in_flight"
     time.sleep(max(0.0, began + OUTAGE - time.monotonic()))
     far.join()
-    run.says("store is back", 30)
-    starting.says("supervisor started", 30)
+    run.logged("store is back", 30)
+    starting.logged("supervisor started", 30)
     for job in (both.until(id, "succeeded"), both.until(later, "succeeded")):
         assert (job["result"], job["errors"]) == ("far", [])
     assert set(ran(both).values()) == {1}
@@ -260,13 +260,13 @@ def test_what_was_taken_over_meanwhile_is_left_to_whoever_has_it(both: Command, 
     wait_ran(both, id, "far")
     wait_for(lambda: both.job(id)["started_at"] is not None)
     far.cut()
-    both.run().says("supervisor started")
+    both.run().logged("supervisor started")
     wait_ran(both, id, HERE)
     open_gate(both, "far")
-    run.says("store is away", 30)
+    run.logged("store is away", 30)
     time.sleep(max(0.0, OUTAGE - 3))
     far.join()
-    run.says("stale", 30)
+    run.logged("stale", 30)
     both.until(both.enqueue("marks"), "succeeded")
     assert both.job(id)["state"] == "in_flight"
     open_gate(both, HERE)
@@ -290,8 +290,8 @@ def test_told_to_end_behind_a_cut_cable_it_ends_in_time_and_says_what_it_leaves(
     assert busy.wait(60) == 1, "its outcome could not be settled: that is not a clean end"
     assert idle.wait(60) == 0, "no outcome of its own is lost"
     assert time.monotonic() - asked < END
-    busy.says("store is away")
-    busy.says("exit code 1; left behind: 1 unsettled")
+    busy.logged("store is away")
+    busy.logged("exit code 1; left behind: 1 unsettled")
     far.join()
     open_gate(both, HERE)
     assert both.run("--drain").wait(30) == 0
@@ -303,7 +303,7 @@ def test_status_shows_the_supervisors_of_all_machines_and_a_dead_ones_jobs_are_t
 ) -> None:
     """Nobody can tell from another machine that it is dead: its leases end, and then it is not on the list any more."""
     runs = [run_far(both, far), both.run()]
-    runs[1].says("supervisor started")
+    runs[1].logged("supervisor started")
     ids = [both.enqueue("waits") for _ in range(4)]
     wait_for(lambda: len(ran(both)) == 4)
     shown = both.status()["supervisors"]

@@ -16,7 +16,7 @@ import pytest
 from supervisor.workers.parent.backend import ForkserverBackend
 from supervisor.workers.parent.worker_process import ForkedWorker
 from supervisor.workers.system import process_tree as proctree
-from tests.system.real_children import World, fds_of, gone, lease, open_fds, world
+from tests.system.real_workers import World, fds_of, gone, lease, open_fds, world
 
 
 def play(folder: Path, scene: Callable[[World], Awaitable[None]], handlers: str = "", **options: Any) -> None:
@@ -692,7 +692,7 @@ def test_a_nursery_that_was_stopped_goes_on_when_it_is_needed(tmp_path: Path) ->
         assert (await here.death(process)).signal == "SIGKILL"
         os.kill(here.nurseries[0], signal.SIGSTOP)
         assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
-        assert here.nursery_deaths == []
+        assert here.forkserver_exits == []
 
     play(tmp_path, scene)
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.system.real_children import World, lease, world
+from tests.system.real_workers import World, lease, world
 
 
 def play(folder: Path, scene: Callable[[World], Awaitable[None]], handlers: str = "", **options: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.workers.parent.stack_text import OWN_CODE
 from supervisor.workers.system import process_tree as proctree
-from tests.system.real_children import World, gone, lease, world
+from tests.system.real_workers import World, gone, lease, world
 
 DEAF = '''
 def be_deaf():
@@ -228,7 +228,7 @@ def test_a_call_that_the_request_for_its_stack_interrupts_is_no_success(tmp_path
 DRIVER = """
 import asyncio, sys
 from pathlib import Path
-from tests.system.real_children import world
+from tests.system.real_workers import world
 
 async def main(folder, *jobs):
     async with world(folder, Path(folder, "handlers").read_text()) as here:
@@ -313,7 +313,7 @@ def test_running_jobs_outlive_the_nursery_and_the_next_one_forks(tmp_path: Path)
         await here.begin(process, "wait", gate=str(gate))
         os.kill(here.nurseries[0], signal.SIGKILL)
         await here.until(lambda: len(here.nurseries) == 2)
-        assert [how for _pid, how in here.nursery_deaths] == ["killed by SIGKILL"]
+        assert [how for _pid, how in here.forkserver_exits] == ["killed by SIGKILL"]
         gate.touch()
         await here.until(lambda: here.replies)
         assert [(reply.job_id, reply.kind) for reply in here.replies] == [(1, "ok")]

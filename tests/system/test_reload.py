@@ -32,7 +32,7 @@ def plugin(number: int) -> dict[str, str]:
 def serve(command: Command, config: str) -> Running:
     command.write(config=config, plugins=plugin(1))
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     return run
 
 
@@ -106,7 +106,7 @@ def test_retry_count_and_log_level_are_taken_over(command: Command) -> None:
     id = command.enqueue("version")
     assert command.until(id, "succeeded")["max_retries"] == 7
     wait_workers(command, 3)
-    run.says(f"job={id} handler=version attempt 1 succeeded")
+    run.logged(f"job={id} handler=version attempt 1 succeeded")
 
 
 def test_keys_that_need_a_restart_are_named(command: Command) -> None:
@@ -123,7 +123,7 @@ def test_a_bad_config_is_refused_with_all_its_errors_and_the_old_one_serves(comm
     run = serve(command, "workers: {count: 1}\n")
     command.write(config="workers: {cuont: 2}\nretry: {max_retries: -1}\n")
     run.signal(signal.SIGHUP)
-    run.says("config refused, the old one stays: ")
+    run.logged("config refused, the old one stays: ")
     assert "workers.cuont" in run.log
     assert "retry.max_retries" in run.log
     command.write(config="workers: {count: 1}\n")
@@ -137,7 +137,7 @@ def test_a_file_that_no_longer_imports_is_refused_and_the_old_code_serves(comman
     run = serve(command, "workers: {count: 2}\n")
     command.write(plugins={"jobs.py": "import nonsense_that_is_nowhere\n"})
     run.signal(signal.SIGHUP)
-    assert "jobs.py:1" in run.says("config refused")
+    assert "jobs.py:1" in run.logged("config refused")
     assert result(command) == 1
     assert reloads(run) == 0
     command.write(plugins=plugin(3))
@@ -149,7 +149,7 @@ def test_a_new_file_that_does_not_import_keeps_nothing_from_serving(command: Com
     run = serve(command, "workers: {count: 2}\n")
     command.write(plugins={**plugin(2), "new.py": "import nonsense_that_is_nowhere\n"})
     reload(run)
-    assert "new.py" in run.says("did not load")
+    assert "new.py" in run.logged("did not load")
     assert result(command) == 2
 
 
@@ -180,7 +180,7 @@ def test_a_hup_during_a_reload_asks_for_another(command: Command) -> None:
     command.write(plugins=plugin(3))
     run.signal(signal.SIGHUP)
     run.signal(signal.SIGUSR1)
-    run.says("status: ")  # so it has heard
+    run.logged("status: ")  # so it has heard
     (command.folder / "go").touch()
 
     def newest() -> None:
@@ -195,8 +195,8 @@ def test_a_hup_at_the_start_is_not_lost(command: Command) -> None:
     run = command.run()
     wait_for((command.folder / "importing").exists)
     run.signal(signal.SIGHUP)
-    run.says("supervisor started")
-    run.says("config read again")
+    run.logged("supervisor started")
+    run.logged("config read again")
     assert result(command) == 1
 
 
@@ -220,7 +220,7 @@ def test_a_hup_during_the_drain_changes_nothing(command: Command) -> None:
     running = command.enqueue("gated")
     wait_for((command.folder / "begun").exists)
     run.signal(signal.SIGTERM)
-    run.says("supervisor stopping")
+    run.logged("supervisor stopping")
     run.signal(signal.SIGHUP)
     run.signal(signal.SIGTTIN)
     (command.folder / "gate").touch()
@@ -262,7 +262,7 @@ def test_one_worker_more_asked_for_at_the_start_comes_with_the_others(command: C
     wait_for((command.folder / "importing").exists)
     run.signal(signal.SIGTTIN)
     (command.folder / "go").touch()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     wait_workers(command, 2)
 
 
@@ -283,7 +283,7 @@ def test_the_status_is_written_to_the_log_when_asked(command: Command) -> None:
     id = command.enqueue("gated")
     wait_for((command.folder / "begun").exists)
     run.signal(signal.SIGUSR1)
-    status = json.loads(run.says("status: ").partition("status: ")[2])
+    status = json.loads(run.logged("status: ").partition("status: ")[2])
     (worker,) = status["workers"]
     assert (worker["state"], worker["current_job"]["job_id"], worker["current_job"]["handler"]) == ("busy", id, "gated")
     assert (status["state"], status["leases"], status["store_away"]) == ("running", 1, False)

@@ -44,10 +44,10 @@ def test_root_runs_nothing_that_others_may_change(command: Command) -> None:
 def test_a_reload_is_refused_if_others_may_change_what_root_would_read(command: Command) -> None:
     command.write(plugins={"mail.py": "from supervisor import handler\n@handler\ndef mail(job): ..."})
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     (command.folder / "plugins").chmod(0o777)
     run.signal(signal.SIGHUP)
-    run.says("config refused, the old one stays" if os.geteuid() == 0 else "config read again")
+    run.logged("config refused, the old one stays" if os.geteuid() == 0 else "config read again")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
 
@@ -268,14 +268,14 @@ def test_nothing_gets_out_of_a_run(command: Command, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CANARY", CANARY)
     command.write(config=CONFIG % (start, form), plugins={"jobs.py": JOBS, "sink.py": SINK})
     run = command.run(under=["sh", "-c", 'umask 0; exec "$@"', "sh"])
-    run.says("supervisor started")
+    run.logged("supervisor started")
     command.until(command.enqueue("starts_programs"), "succeeded")
     forger = command.enqueue("forges", {"say": FORGED})
     gated = command.enqueue("gated", {"of": PAYLOAD}, "--max-retries", "0")
     wait_for(lambda: (command.folder / "begun").exists() and (command.folder / "sink.fds").exists())
     run.signal(signal.SIGUSR1)
-    run.says("status: ")
-    run.says("dead letter not accepted by sink spiteful")
+    run.logged("status: ")
+    run.logged("dead letter not accepted by sink spiteful")
     nothing_of_the_parent_is_open_below(command, run.pid)
     titles = list(command.processes().values())
     environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in command.processes()]

@@ -87,7 +87,7 @@ def test_what_runs_is_finished_and_what_waits_is_untouched(command: Command, num
     run = command.run()
     wait_begun(command, 3)
     run.signal(number)
-    run.says("supervisor stopping")
+    run.logged("supervisor stopping")
     assert len(command.processes()) >= 4, "the workers live until their jobs end"
     (command.folder / "gate").touch()
     assert run.wait() == 0
@@ -130,7 +130,7 @@ def test_a_job_that_every_deploy_interrupts_has_all_its_retries_when_it_is_let_r
 def test_a_second_signal_forces(command: Command, first: signal.Signals, second: signal.Signals) -> None:
     run = serve(command, "workers: {count: 2}\nretry: {max_retries: 0}\nshutdown: {grace: 1h}\n", "deaf", "hang")
     run.signal(first)
-    run.says("supervisor stopping")
+    run.logged("supervisor stopping")
     run.signal(second)
     asked = time.monotonic()
     assert run.wait() == 3
@@ -142,7 +142,7 @@ def test_a_second_signal_forces(command: Command, first: signal.Signals, second:
 def test_a_job_that_ends_while_others_are_waited_for_is_settled_once(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\nshutdown: {grace: 3s}\n", "gated", "hang")
     run.signal(signal.SIGTERM)
-    run.says("supervisor stopping")
+    run.logged("supervisor stopping")
     (command.folder / "gate").touch()
     assert run.wait() == 0
     assert sorted(job["state"] for job in command.jobs()) == ["ready", "succeeded"]
@@ -152,11 +152,11 @@ def test_no_worker_is_started_once_it_stops(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\nshutdown: {grace: 1h}\n", "gated", "gated")
     started = run.log.count(") started")
     run.signal(signal.SIGTERM)
-    run.says("supervisor stopping")
+    run.logged("supervisor stopping")
     # A worker that dies while the drain goes on: its job goes through the retry path, its place stays empty.
     killed = run.log.split("worker 1 (pid ")[1].split(")")[0]
     os.kill(int(killed), signal.SIGKILL)
-    run.says("worker 1 (pid " + killed + ") crashed")
+    run.logged("worker 1 (pid " + killed + ") crashed")
     (command.folder / "gate").touch()
     assert run.wait() == 0
     assert run.log.count(") started") == started
@@ -168,7 +168,7 @@ def test_the_whole_group_told_to_end_still_drains(command: Command) -> None:
     for pid in command.processes():
         os.kill(pid, signal.SIGTERM)
     os.killpg(run.pid, signal.SIGHUP)  # and a hang-up, which means something else to the supervisor alone
-    run.says("supervisor stopping")
+    run.logged("supervisor stopping")
     (command.folder / "gate").touch()
     assert run.wait() == 0
     assert {(job["state"], job["retries"]) for job in command.jobs()} == {("succeeded", 0)}
@@ -178,7 +178,7 @@ def test_signals_that_cross_the_end_do_not_spoil_the_exit_code(command: Command)
     command.write(config="workers: {count: 2}\n", plugins=JOBS)
     for _ in range(5):
         run = command.run()
-        run.says("supervisor started")
+        run.logged("supervisor started")
         codes = {0, 3}
         while run.code is None:
             for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU):
@@ -277,7 +277,7 @@ def test_programs_that_a_handler_starts_ignore_and_block_no_signal(command: Comm
 def test_locks_and_bells_are_gone_after_a_good_end(command: Command, tmp_path: Path) -> None:
     command.write(plugins=JOBS)
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     assert list(tmp_path.glob("jobs.db.bells/*")) != []
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
@@ -305,7 +305,7 @@ def test_workers_that_no_nursery_has_been_asked_for_are_not_waited_for(command: 
     (command.folder / "slow").touch()
     os.kill(run.forkserver(), signal.SIGKILL)
     os.kill(worker, signal.SIGKILL)
-    run.says("crashed: no job")
+    run.logged("crashed: no job")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
     assert command.left_behind() == {}

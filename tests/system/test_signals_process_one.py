@@ -68,7 +68,7 @@ def test_as_process_one_it_reaps_what_it_is_handed_and_heeds_term(command: Comma
     ids = [command.enqueue("orphans") for _ in range(4)]
     for id in ids:
         assert command.until(id, "succeeded")["result"] == 7, "a handler's own children are its own to wait for"
-    assert "pid=1 " in run.says("supervisor started")
+    assert "pid=1 " in run.logged("supervisor started")
 
     first, forkserver = of_the_supervisor(run)
     # What somebody starts in the container and leaves there is handed to process 1.
@@ -105,7 +105,7 @@ def test_in_a_container_a_new_run_recovers_what_the_killed_one_left(command: Com
     first.wait()
     second = command.run(under=FIRST)
     command.until(id, "succeeded")
-    second.says("recovered")
+    second.logged("recovered")
     os.kill(of_the_supervisor(second)[0], signal.SIGTERM)
     assert second.wait() == 0
 
@@ -126,7 +126,7 @@ def test_systemd_is_told_ready_watchdog_and_stopping(command: Command, tmp_path:
     with notified("\0" + name if abstract else name) as hearing:
         run = command.run()
         assert hearing.recv(100) == b"READY=1"
-        run.says("supervisor started")
+        run.logged("supervisor started")
         assert [hearing.recv(100), hearing.recv(100)] == [b"WATCHDOG=1"] * 2
         run.signal(signal.SIGTERM)
         heard = hearing.recv(100)

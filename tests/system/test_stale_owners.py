@@ -84,7 +84,7 @@ def test_whatever_comes_too_late_is_refused_told_once_and_publishes_nothing(comm
     ids = [command.enqueue(handler) for handler in ("returns", "raises", "hangs", "exhausts")]
     wait_for(lambda: started(command, ids))
     other = command.run()
-    other.says("supervisor started")
+    other.logged("supervisor started")
     late.signal(signal.SIGSTOP)
     jobs = [command.until(id, "succeeded") for id in ids[:3]] + [command.until(ids[3], "failed")]
     assert [job["result"] for job in jobs] == ["second"] * 3 + [None]

@@ -138,7 +138,7 @@ def test_a_worker_that_dies_at_its_start_does_not_keep_it(command: Command) -> N
     )
     id = command.enqueue("noop")
     run = command.run()
-    run.says("crashed")
+    run.logged("crashed")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
     job = command.job(id)

@@ -263,8 +263,8 @@ def test_signals_that_an_import_takes_over_are_taken_back(command: Command) -> N
     """
     command.write(plugins={"takes.py": takes})
     run = command.run()
-    run.says("supervisor started")
+    run.logged("supervisor started")
     run.signal(signal.SIGHUP)
-    run.says("config read again")
+    run.logged("config read again")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0

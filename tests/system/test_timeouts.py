@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.system import hanging
+from tests.system import hanging_jobs as hanging
 from tests.system.command import Command, Running, wait_for
 
 CONFIG = """

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.system import hanging
+from tests.system import hanging_jobs as hanging
 from tests.system.command import Command, wait_for
 
 CONFIG = """
@@ -54,10 +54,10 @@ def test_a_stopped_worker_is_killed_for_its_silence_and_replaced(command: Comman
 def test_an_idle_stopped_worker_is_replaced_and_blames_nobody(command: Command) -> None:
     command.write(config=CONFIG.format(timeout="1h"), plugins={"hanging.py": hanging.PLUGIN})
     run = command.run()
-    run.says(") started")
+    run.logged(") started")
     (worker,) = set(command.processes()) - {run.pid, run.forkserver()}
     os.kill(worker, signal.SIGSTOP)
-    run.says("killed: no job cause=heartbeat_lost")
+    run.logged("killed: no job cause=heartbeat_lost")
     mark = command.folder / "started"
     id = command.enqueue("sleep", str(mark))
     wait_for(mark.exists)

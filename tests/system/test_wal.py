@@ -31,7 +31,7 @@ def test_a_log_grown_behind_a_reader_is_told_and_shrinks_once_it_has_read(comman
             writer.execute("create table ballast as select zeroblob(?) as weight", (WAL_LIMIT + 5_000_000,))
         assert wal.stat().st_size > WAL_LIMIT
         command.enqueue("noop")
-        run.says("keeps reading an old state")
+        run.logged("keeps reading an old state")
         command.until(command.enqueue("noop"), "succeeded")
         reader.execute("commit")
         wait_for(lambda: wal.stat().st_size <= WAL_LIMIT)

@@ -61,7 +61,7 @@ class FakeHandle:
         return self.cancelled_
 
 
-class FakeChild:
+class FakeWorker:
     """Keeps the permit channel as the kernel would: whoever takes first has the job."""
 
     def __init__(self, number: int, listener: WorkerListener) -> None:
@@ -136,16 +136,16 @@ class FakeChild:
         self.listener.died(self, ExitReport(self.pid or 0, **how))
 
 
-class FakeChildren:
+class FakeBackend:
     def __init__(self, listener: WorkerListener) -> None:
         self.listener = listener
-        self.forked: list[FakeChild] = []
+        self.forked: list[FakeWorker] = []
 
     async def start(self) -> Sequence[SourceReport]:
         return ()
 
-    def fork(self, number: int) -> FakeChild:
-        self.forked.append(FakeChild(number, self.listener))
+    def fork(self, number: int) -> FakeWorker:
+        self.forked.append(FakeWorker(number, self.listener))
         return self.forked[-1]
 
     async def stop(self) -> None:

@@ -15,7 +15,7 @@ from supervisor.plugins.manager import SourceReport
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.protocol import EnqueueRow, Presence, Store
 from supervisor.workers.pool import Pool
-from tests.unit.fakes import FakeChild, FakeChildren, FakeTimer
+from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker
 
 
 class Answer:
@@ -161,7 +161,7 @@ class Virtual:
         self.events: list[Any] = []
         self.bus.subscribe(self.events.append)
         self.pool = Pool(workers, self.bus, self.loop)
-        self.backend = FakeChildren(self.pool)
+        self.backend = FakeBackend(self.pool)
         self.settings = Settings.model_validate({"workers": {"count": workers}, **settings})
         infos = tuple(HandlerInfo(name, {}, "work.py", 1) for name in handlers)
         self.writer = SteppedWriter(self.store)
@@ -196,7 +196,7 @@ class Virtual:
         other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))
 
     @property
-    def process(self) -> FakeChild:
+    def process(self) -> FakeWorker:
         return next(iter(self.pool.workers.values())).process  # type: ignore[return-value]
 
     def state(self, id: int) -> str:

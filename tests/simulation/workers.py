@@ -1,0 +1,160 @@
+"""Scripted children: they run jobs in virtual time, and do there whatever a handler may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from supervisor.jobs import Lease
+from supervisor.plugins.manager import SourceReport
+from supervisor.workers.interface import ExitReport
+from tests.simulation.checks import Run
+from tests.unit.fakes import FakeWorker
+
+if TYPE_CHECKING:
+    from tests.simulation.owner import Owner
+
+ERROR = {"type": "Oops", "message": "no", "traceback": "Traceback"}
+HANG = float("inf")
+
+
+class SimulatedWorker(FakeWorker):
+    """Keeps the permit channel as the kernel does. Runs one job after the other until killed, retired or its owner is gone."""
+
+    def __init__(self, number: int, owner: Owner) -> None:
+        super().__init__(number, owner.pool)
+        self.owner = owner
+        self.world = owner.world
+        self.pid = owner.world.next_pid()
+        self.alive = True
+        self.up = False
+        self.silent = False
+        self.run: Run | None = None
+        self._busy_since: float | None = None
+        lot = self.world.random.random()
+        if lot < self.world.odds.stillborn:
+            self.owner.after(0.02, self.perish, "exit_code", 1)
+        else:
+            self.owner.after(self.world.random.uniform(0.002, 0.05), self.rise)
+
+    def rise(self) -> None:
+        if self.alive:
+            self.up = True
+            self.owner.soon(self.tell_ready)
+            self.look()
+
+    def tell_ready(self) -> None:
+        if self.alive:
+            self.come_up()
+
+    # what the parent does to it
+
+    def send(self, frame: int, leases: Sequence[Lease]) -> None:
+        super().send(frame, leases)
+        self.world.checks.turns.dispatched(self.owner, leases)
+        if self.world.stormy and self.world.random.random() < self.world.odds.idle_death:
+            self.owner.among_children(0.0001, self.perish, "signal", "SIGKILL")
+        self.owner.among_children(self.world.hesitation(), self.look)
+
+    def reclaim(self) -> Mapping[int, int]:
+        taken = super().reclaim()
+        if self.retired:
+            self.owner.among_children(0.0, self.look)
+        return taken
+
+    def kill(self, *, with_stack: bool = False) -> None:
+        super().kill(with_stack=with_stack)
+        if self.run is not None:
+            self.world.checks.killed(self.owner, self.run, self.listener._by_child[id(self)].kill_reason, self.silent)  # type: ignore[attr-defined]
+        self.stop_running("cut")
+        late = self.world.random.random() < 0.02
+        self.owner.after(self.world.random.uniform(0.5, 3.0) if late else 0.003, self.perish, "signal", "SIGKILL")
+
+    def retire(self) -> None:
+        super().retire()
+        self.owner.among_children(0.0, self.look)
+
+    def cpu_seconds(self) -> float | None:
+        if self._busy_since is not None:
+            self.cpu = (self.cpu or 0.0) + self.world.clock.now - self._busy_since
+            self._busy_since = self.world.clock.now
+        return self.cpu
+
+    # what it does by itself
+
+    def look(self) -> None:
+        """Start the next job, if it is free and may."""
+        if not self.alive or not self.up or self.killed or self.run is not None:
+            return
+        if self.permits:
+            lease = self.start_next()
+            self.run = self.world.checks.started(self.owner, self.number, lease)
+            kind, seconds = self.world.script(lease)
+            self.silent = kind in ("hang", "spin")
+            self._busy_since = self.world.clock.now if kind == "spin" else None
+            if seconds != HANG:
+                self.owner.among_children(seconds, self.end_run, self.run, kind, seconds)
+        elif self.retired:
+            self.perish("exit_code", 0)
+
+    def end_run(self, run: Run, kind: str, seconds: float) -> None:
+        if not self.alive or self.run is not run or self.killed:
+            return
+        if kind in ("crash", "exit"):
+            self.perish("signal" if kind == "crash" else "exit_code", "SIGSEGV" if kind == "crash" else 0)
+            return
+        self.run, run.end = None, kind
+        extra = {"after": 5.0} if kind == "retry" else {}
+        self.finish(kind, seconds, None if kind == "ok" else {**ERROR, **extra})
+        if self.world.random.random() < 0.9:
+            self.owner.soon(self.hear)
+        else:
+            self.owner.after(self.world.random.uniform(0.0, 0.2), self.hear)
+        self.owner.among_children(self.world.hesitation(), self.look)
+
+    def hear(self) -> None:
+        if self.owner.alive and self in self.owner.listened:
+            self.drain()
+
+    def perish(self, how: str, value: Any) -> None:
+        """It is gone; its parent learns of it a moment later."""
+        if self.alive:
+            self.alive = False
+            self.stop_running("cut")
+            self.owner.after(0.001, self.tell_exit, how, value)
+
+    def tell_exit(self, how: str, value: Any) -> None:
+        self.drain()
+        self.listener.exited(self)
+        self.owner.after(self.world.random.choice((0.0, 0.001, 0.5)), self.tell_death, how, value)
+
+    def tell_death(self, how: str, value: Any) -> None:
+        self.owner.listened.discard(self)
+        self.listener.died(self, ExitReport(self.pid or 0, **{how: value}))
+
+    def vanish(self) -> None:
+        """With its owner: nobody is told."""
+        self.alive = False
+        self.stop_running("vanished")
+
+    def stop_running(self, how: str) -> None:
+        self.silent, self._busy_since = False, None
+        if self.run is not None:
+            self.run.end, self.run = how, None
+
+
+class SimulatedBackend:
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+
+    async def start(self) -> Sequence[SourceReport]:
+        return ()
+
+    def fork(self, number: int) -> SimulatedWorker:
+        process = SimulatedWorker(number, self.owner)
+        self.owner.listened.add(process)
+        self.owner.backend.append(process)
+        return process
+
+    async def stop(self) -> None:
+        pass

@@ -1,0 +1,419 @@
+"""One place where jobs are, opened as often as a test likes, and the few verbs that most tests need."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import shutil
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+
+from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import ClaimRequest, DeadLetter, EnqueueRow, Store
+from supervisor.stores.sqlite.store import SqliteStore
+from tests.stores.postgres_server import server
+
+POLICY = Policy(max_retries=3, timeout=5.0)
+TTL = 30.0
+
+
+class Clock:
+    """Seconds since the epoch; steps only when told to, in both directions."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def step(self, seconds: float) -> None:
+        self.now += seconds
+
+    @property
+    def microseconds(self) -> int:
+        return round(self.now * 1e6)
+
+
+def is_readable(fd: int | None, seconds: float) -> bool:
+    assert fd is not None
+    waiting = select.poll()
+    waiting.register(fd, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
+
+
+class StoreFactory:
+    bell_holds = 1000
+    """More rings than that a bell doesn't take."""
+    notify_takes = 0.0
+    """Seconds that a ring may be on its way."""
+    durable = True
+    """Whether its jobs outlive the processes that use them: see `kill` and `crash`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self._opened: list[Store] = []
+
+    def open(self) -> Store:
+        self._opened.append(store := self._open())
+        return store
+
+    def joined(self, owner: str) -> Store:
+        store = self.open()
+        store.join(owner, "host", 4711)
+        return store
+
+    def notified(self, store: Store) -> bool:
+        """Whether somebody has rung: waits as long as one may take."""
+        return is_readable(store.notification_fd(), self.notify_takes)
+
+    def quiet(self, store: Store) -> bool:
+        """Whether nobody has rung, nor has a ring on its way."""
+        return not is_readable(store.notification_fd(), min(0.1, self.notify_takes))
+
+    def clear_notifications(self, store: Store) -> None:
+        """Off the bell with what rang, and with what is on its way."""
+        store.clear_notifications()
+        while not self.quiet(store):
+            store.clear_notifications()
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.leave()
+            store.close()
+        self._opened = []
+
+    def kill(self, store: Store) -> None:
+        """The process of this store dies as by kill -9; the others live on."""
+        raise NotImplementedError
+
+    def crash(self) -> None:
+        """All processes die at this moment. What is open goes on, and counts for nothing, until `restart`."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """From here on everything that is opened finds what the crash left."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Fails if what is kept beside the jobs for speed doesn't agree with them."""
+
+    def _open(self) -> Store:
+        raise NotImplementedError
+
+
+class MemoryFactory(StoreFactory):
+    bell_holds = 65_536
+    durable = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._first = MemoryStore(self.clock)
+
+    def _open(self) -> Store:
+        return self._first.sibling()
+
+
+class Moment(NamedTuple):
+    """How long the log is, and whose locks there are."""
+
+    log_length: int
+    locks: list[str]
+
+
+class SqliteFactory(StoreFactory):
+    """A crash copies the files as they are, without what SQLite tidies up when it is closed, and goes on with the copy."""
+
+    _crashes = 0
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "jobs.db"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "jobs.db-wal"
+
+    def kill(self, store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        self._opened.remove(store)
+        drop_as_killed(store)
+
+    def moment(self) -> Moment:
+        return Moment(self.log.stat().st_size, [lock.name for lock in self.folder.glob("jobs.db.bells/*.lock")])
+
+    def crash(self) -> None:
+        self._copy(self.moment())
+
+    def crash_in_the_commit_after(self, before: Moment, share: float) -> bool:
+        """Of what the log has grown by since, only this share has reached the file, and what follows a commit has not been
+        done. Gives whether the commit is whole all the same."""
+        after = self.moment().log_length
+        reached = before.log_length + int(share * max(0, after - before.log_length))
+        self._copy(Moment(reached if after > before.log_length else after, before.locks))
+        return after <= before.log_length or reached == after
+
+    def _copy(self, moment: Moment) -> None:
+        self._crashes += 1
+        after = self._after_crash
+        after.mkdir()
+        shutil.copyfile(self.path, after / self.path.name)
+        (after / self.log.name).write_bytes(self.log.read_bytes()[: moment.log_length])
+        (after / "jobs.db.bells").mkdir(mode=0o700)
+        for lock in moment.locks:
+            (after / "jobs.db.bells" / lock).touch()
+
+    def restart(self) -> None:
+        self.close()
+        self.folder = self._after_crash
+
+    def check(self) -> None:
+        database = sqlite3.connect(self.path)
+        with closing(database):
+            assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
+            kept, counted = (database.execute(f"{query} order by 1, 2, 3").fetchall() for query in COUNTS)
+            assert kept == counted
+
+    @property
+    def _after_crash(self) -> Path:
+        return self.folder.with_name(f"after-crash-{self._crashes}")
+
+    def _open(self) -> SqliteStore:
+        return SqliteStore(self.path, create=True, synchronous="normal", clock=self.clock)
+
+
+class PostgresClock(Clock):
+    """Of a store whose `clock()` reads a table that this one writes to."""
+
+    def __init__(self) -> None:
+        self._table: Callable[[int], None] | None = None
+        super().__init__()
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self._now = now
+        self.tell()
+
+    def __deepcopy__(self, memo: object) -> PostgresClock:
+        return self
+
+    def tell(self) -> None:
+        if self._table is not None:
+            self._table(self.microseconds)
+
+    def write_to(self, table: Callable[[int], None]) -> None:
+        self._table = table
+        self.tell()
+
+
+class PostgresFactory(StoreFactory):
+    """A schema of its own. A crash cuts every connection at once, as the deaths of all processes do."""
+
+    bell_holds = 200
+    notify_takes = 5.0
+    options: Mapping[str, Any] = {}
+    _numbers = itertools.count()
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.clock: PostgresClock = PostgresClock()
+        self.schema = f"shelf {os.getpid()} {next(self._numbers)}"
+        self.server = server()
+        self.admin = self.server.connect()
+        self._doomed: list[PostgresStore] = []
+
+    def sql(self, text: str, *parameters: object) -> psycopg.Cursor:
+        return self.admin.execute(text.replace("{s}", f'"{self.schema}"'), parameters)
+
+    def close(self) -> None:
+        super().close()
+        self.sql("drop schema if exists {s} cascade")
+        self.admin.close()
+
+    def kill(self, store: Store) -> None:
+        assert isinstance(store, PostgresStore)
+        self._opened.remove(store)
+        processes = die(store)
+        while self.sql("select 1 from pg_stat_activity where pid = any(%s)", processes).fetchone():
+            time.sleep(0.002)
+
+    def crash(self) -> None:
+        for store in list(self._opened):
+            self.kill(store)
+
+    def restart(self) -> None:
+        assert not self._opened
+
+    def check(self) -> None:
+        kept, counted = (self.sql(f"{query} order by 1, 2, 3").fetchall() for query in POSTGRES_COUNTS)
+        assert kept == counted
+
+    def _open(self) -> PostgresStore:
+        store = PostgresStore(self.server.url, schema=self.schema, create=True, **self.options)
+        if not self.sql("select to_regclass(%s)", f'"{self.schema}".test_clock').fetchone()[0]:
+            self.sql("create table {s}.test_clock as select 0::bigint as now")
+            self.clock.write_to(self._write_clock)
+            self.sql(STEPPED_CLOCK)
+        return store
+
+    def _write_clock(self, now: int) -> None:
+        """What was done before the step is done at the time before it, even if it has not been sent yet."""
+        for store in self._opened:
+            if store._later:
+                store.run("select 1")
+        self.sql("update {s}.test_clock set now = %s", now)
+
+
+STEPPED_CLOCK = """create or replace function {s}.clock() returns bigint language sql stable
+  as 'select now from {s}.test_clock'"""
+POSTGRES_COUNTS = (
+    "select state, queue, tier, sum(n)::bigint from {s}.counts group by state, queue, tier having sum(n) != 0",
+    "select state, queue, tier, count(*) from {s}.jobs group by state, queue, tier",
+)
+
+
+def die(store: PostgresStore) -> list[int]:
+    """What the kernel does when a process dies: it closes the connections and the name. Gives the server's processes."""
+    listener = store._listener
+    links = [link for link in (store._connection, listener and listener._connection) if link is not None]
+    processes = [link.pgconn.backend_pid for link in links]
+    lines = [socket.socket(fileno=os.dup(link.fileno())) for link in links]
+    if listener is not None:
+        listener._stopped = True
+    for line in lines:
+        with line:
+            line.shutdown(socket.SHUT_RDWR)
+    store.close()
+    return processes
+
+
+COUNTS = (
+    "select state, queue, tier, n from counts where n != 0",
+    "select state, queue, tier, count(*) from jobs group by state, queue, tier",
+)
+
+
+def drop_as_killed(store: SqliteStore) -> None:
+    """What the kernel does when a process dies: it closes the database, the lock and the bell, and removes nothing."""
+    store._connection.close()
+    store._fair_write_lock._entry_lock.close()
+    store._fair_write_lock._write_lock.close()
+    store.notifier._socket.close()
+    os.close(store.notifier._lock)
+
+
+UNREADABLE_OPTIONS = (
+    "[1]", "null", "7", '{"a": 1, "b": 2, "c": 3}', "[null,null,7]", '["x",null,null]', "[true,null,null]", "[-1,null,null]",
+    "[1.5,null,null]", "[1001,null,null]", "[[1],null,null]", '[null,"x",null]', "[null,[],null]", "[null,[5],null]",
+    "[null,-1,null]", "[null,1e300,null]", "[null,null,[1,2,3]]", "[null,null,[1,2,3,4,5,6]]", '[null,null,["a","b","c","d"]]',
+    '[null,null,[1,2,3,"often"]]', "[null,null,[1,2,3,null]]", '[null,null,[-1,2,3,"full"]]', '[null,null,[1,0,3,"full"]]',
+    '[null,null,[1,2,1e99,"full"]]', "[null,null,[1,2,3,-1]]", '[null,null,[1,[2],3,"full"]]',
+)  # fmt: skip
+PAST_ALL_BOUNDS = {
+    "token": 2**63 - 1,
+    "retries": 2**31 - 1,
+    "expired_count": 2**31 - 1,
+    "due_at": -(2**63),
+    "created_at": 2**63 - 1,
+}
+"""What somebody may write into a job with plain SQL, if nothing keeps him from it."""
+
+FACTORIES: dict[str, type[StoreFactory]] = {
+    "memory": MemoryFactory,
+    "sqlite": SqliteFactory,
+    "postgresql": PostgresFactory,
+}
+"""Every test of the suite, and the model, runs over each."""
+ON_POSTGRESQL = pytest.mark.parametrize("factory", ["postgresql"], indirect=True)
+NEAR_AND_FAR = pytest.mark.parametrize("factory", ["near", "far"], indirect=True)
+"""As if its server were on this machine, or on another: there, what can wait goes along with the next question."""
+
+
+def resolve(handler: str, queue: str) -> Policy:
+    return POLICY
+
+
+def put(store: Store, *handlers: str, **options: object) -> list[int]:
+    """Enqueue a job for each handler ("mail" if none is named)."""
+    return store.enqueue([EnqueueRow(handler, "{}", **options) for handler in handlers or ("mail",)])  # type: ignore[arg-type]
+
+
+def take(store: Store, limit: int = 10, queue: str = "default", **rule: int) -> list[Lease]:
+    """Claim with everything allowed, unless `rule` says otherwise."""
+    rules = {"retries_first": limit, "max_retries_claimed": limit, "urgent": 100} | rule
+    return store.claim([ClaimRequest(queue, limit, **rules)], TTL, resolve)
+
+
+def take_one(store: Store) -> Lease:
+    (lease,) = take(store, 1)
+    return lease
+
+
+def success(lease: Lease, result: str | None = None, took: float | None = None) -> Outcome:
+    return Outcome(lease, Kind.SUCCEEDED, result=result, took=took, state=JobState.SUCCEEDED)
+
+
+def failure(lease: Lease, cause: Cause = Cause.EXCEPTION, **known: object) -> Failure:
+    return Failure(cause, type="ValueError", message="no", traceback="Traceback", **known)  # type: ignore[arg-type]
+
+
+def again(lease: Lease, delay: float = 10.0, **known: object) -> Outcome:
+    """A failed attempt that is to be retried."""
+    return Outcome(
+        lease, Kind.FAILED, failure=failure(lease, **known), state=JobState.SCHEDULED, delay=delay, counted=True
+    )  # fmt: skip
+
+
+def dead(lease: Lease, dead_letter: bool = True, **known: object) -> Outcome:
+    return Outcome(lease, Kind.FAILED, failure=failure(lease, **known), state=JobState.FAILED, dead_letter=dead_letter)
+
+
+def release(lease: Lease, delay: float = 0.0) -> Outcome:
+    state = JobState.SCHEDULED if delay else JobState.READY
+    return Outcome(lease, Kind.RELEASED, state=state, delay=delay)
+
+
+def make_retries(factory: StoreFactory, store: Store, *handlers: str, **options: object) -> list[int]:
+    """Jobs that have failed once, each due a second after the one before, all due now. Nothing else may be waiting."""
+    ids = put(store, *handlers, **options)
+    leases = take(store, len(ids))
+    assert store.settle([again(lease, delay=ids.index(lease.id) + 1.0) for lease in leases]) == []
+    factory.clock.step(len(ids) + 1.0)
+    assert store.promote(1000) == len(ids)
+    return ids
+
+
+def make_dead(store: Store, *handlers: str, dead_letter: bool = True) -> list[int]:
+    ids = put(store, *handlers)
+    leases = [lease for lease in take(store, 1000) if lease.id in ids]
+    assert store.settle([dead(lease, dead_letter) for lease in leases]) == []
+    return ids
+
+
+def state_of(store: Store, id: int) -> str:
+    job = store.get(id)
+    assert job is not None
+    return str(job["state"])
+
+
+def states(store: Store, ids: Sequence[int]) -> list[str]:
+    return [state_of(store, id) for id in ids]
+
+
+def dead_letters(store: Store, limit: int = 10) -> list[DeadLetter]:
+    return store.claim_dead_letters(limit, TTL)

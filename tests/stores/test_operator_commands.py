@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import pytest
+
+from supervisor.stores.protocol import Retention
+from tests.stores.factories import again, dead, dead_letters, make_dead, put, state_of, states, success, take, take_one
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def one_of_each(factory, store):
+    """A job in every state."""
+    (scheduled,) = put(store, delay=1000.0)
+    jobs = dict(zip(("succeeded", "failed", "in_flight"), put(store, *"abc"), strict=True))
+    succeeded, failed, _ = take(store)
+    store.settle([success(succeeded), dead(failed, dead_letter=False)])
+    (ready,), (cancelled,) = put(store), put(store)
+    store.cancel([cancelled])
+    return jobs | {"scheduled": scheduled, "ready": ready, "cancelled": cancelled}
+
+
+def test_each_is_where_it_should_be(store, one_of_each):
+    assert {state: state_of(store, id) for state, id in one_of_each.items()} == {state: state for state in one_of_each}
+
+
+def test_cancel(store, one_of_each):
+    done, refused = store.cancel([*one_of_each.values(), 999])
+    assert set(done) == {one_of_each[state] for state in ("scheduled", "ready", "in_flight")}
+    assert set(states(store, done)) == {"cancelled"}
+    assert refused[one_of_each["succeeded"]] == "already succeeded"
+    assert refused[999] == "no such job"
+    assert store.waiting(None) == {}
+    assert store.held() == []
+
+
+def test_cancelling_what_runs_makes_its_outcome_stale(store):
+    (id,) = put(store)
+    lease = take_one(store)
+    store.cancel([id])
+    assert store.settle([success(lease)]) == [id]
+    assert store.extend([lease], 30.0, []) == [id]
+    assert store.get(id)["finished_at"] is not None
+    store.redrive([id])
+    assert take_one(store).token == lease.token + 2
+
+
+def test_delete(store, one_of_each):
+    done, refused = store.delete(list(one_of_each.values()))
+    assert refused == {one_of_each["in_flight"]: "in flight: cancel it first"}
+    assert len(done) == 5
+    assert [job["state"] for job in store.list_jobs()] == ["in_flight"]
+    (queue,) = store.stats()["queues"]
+    assert (queue["queue_size"], queue["scheduled"], queue["failed"], queue["in_flight"]) == (0, 0, 0, 1)
+
+
+def test_retry(factory, store, one_of_each):
+    done, refused = store.retry(list(one_of_each.values()))
+    assert set(done) == {one_of_each[state] for state in ("scheduled", "succeeded", "failed", "cancelled")}
+    assert set(states(store, done)) == {"ready"}
+    assert set(refused) == {one_of_each["ready"], one_of_each["in_flight"]}
+    assert store.get(one_of_each["scheduled"])["due_at"] == "2023-11-14T22:13:20.000000Z"
+
+
+def test_a_retry_made_due_now_stays_a_retry(store):
+    put(store)
+    store.settle([again(take_one(store), delay=1000.0)])
+    store.retry([1])
+    lease = take_one(store)
+    assert (lease.tier, lease.retries) == (1, 1)
+
+
+def test_redrive(factory, store, one_of_each):
+    done, refused = store.redrive(list(one_of_each.values()))
+    assert set(done) == {one_of_each[state] for state in ("succeeded", "failed", "cancelled")}
+    assert set(refused) == {one_of_each[state] for state in ("scheduled", "ready", "in_flight")}
+
+
+def test_a_redriven_job_starts_over_and_keeps_its_history(factory, store):
+    (id,) = put(store)
+    store.settle([again(take_one(store), delay=0.0)])
+    store.promote(1)
+    store.settle([dead(take_one(store), dead_letter=False)])
+    factory.clock.step(5)
+    assert store.redrive([id]) == ([id], {})
+    job = store.get(id)
+    assert (job["state"], job["retries"], job["attempt"], len(job["errors"])) == ("ready", 0, 1, 2)
+    assert (job["finished_at"], job["started_at"], job["result"]) == (None, None, None)
+    lease = take_one(store)
+    assert (lease.tier, lease.retries, lease.token) == (0, 0, 3)
+    assert store.settle([success(lease)]) == []
+
+
+@pytest.mark.parametrize("verb", ["redrive", "delete"])
+def test_a_pending_letter_is_not_given_up_without_force(store, verb):
+    (id,) = make_dead(store)
+    done, refused = getattr(store, verb)([id])
+    assert done == [] and "pending" in refused[id]
+    done, refused = store.retry([id])
+    assert done == [] and "(supervisor dlq redrive --force to do it" in refused[id]
+    assert getattr(store, verb)([id], force=True) == ([id], {})
+    assert dead_letters(store) == []
+
+
+def test_redrive_and_purge_of_all_mean_the_dead_letters(store):
+    delivered, pending = make_dead(store, "a", "b")
+    (plain,) = make_dead(store, "c", dead_letter=False)
+    store.mark_accepted(
+        [dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered], "file", frozenset({"file"})
+    )
+    done, refused = store.redrive(None)
+    assert (done, list(refused)) == ([delivered], [pending])
+    done, refused = store.purge()
+    assert (done, list(refused)) == ([], [pending])
+    assert store.purge(force=True) == ([pending], {})
+    assert states(store, [delivered, plain]) == ["ready", "failed"]
+    assert store.purge() == ([], {})
+
+
+def test_ids_given_twice_are_done_once(store):
+    (id,) = put(store)
+    assert store.cancel([id, id]) == ([id], {})
+
+
+def test_pruning_takes_what_is_past_its_time_and_no_more(factory, store, one_of_each):
+    (kept,) = make_dead(store)
+    factory.clock.step(DAY)
+    assert store.prune(Retention(succeeded=DAY + 1, cancelled=None, failed=None), 100) == 0
+    assert store.prune(Retention(succeeded=DAY, cancelled=None, failed=None), 100) == 1
+    assert store.get(one_of_each["succeeded"]) is None
+    assert store.prune(Retention(succeeded=1.0, cancelled=1.0, failed=1.0), 100) == 2
+    assert state_of(store, kept) == "failed"
+    (queue,) = store.stats()["queues"]
+    assert queue["failed"] == 1
+
+
+def test_what_is_kept_for_no_time_goes_at_the_moment_it_ended(factory, store, one_of_each):
+    (pending,) = make_dead(store)
+    at_once = Retention(0.0, 0.0, 0.0)
+    assert store.prune(Retention(succeeded=0.0, cancelled=None, failed=None), 100) == 1
+    assert store.get(one_of_each["succeeded"]) is None
+    assert store.prune(at_once, 100) == 2
+    assert {job["id"] for job in store.list_jobs()} == {
+        pending, *(one_of_each[state] for state in ("scheduled", "ready", "in_flight"))
+    }  # fmt: skip
+    (dead_letter,) = dead_letters(store)
+    assert store.prune(at_once, 100) == 0, "it is being delivered"
+    store.mark_accepted([dead_letter], "file", frozenset({"file"}))
+    assert store.prune(at_once, 100) == 1
+    assert store.stats()["queues"][0]["failed"] == 0
+    factory.check()
+
+
+def test_an_outcome_repeated_after_its_job_was_dropped_changes_nothing(factory, store):
+    (id,) = put(store)
+    lease = take_one(store)
+    assert store.settle([success(lease)]) == []
+    assert factory.joined("two").prune(Retention(succeeded=0.0), 100) == 1
+    assert store.settle([success(lease)]) == [id]
+    assert store.recover([]) == [] and store.list_jobs() == [] and store.remaining(None, None) == {}
+    factory.check()
+
+
+def test_pruning_is_bounded_and_starts_with_the_oldest(factory, store):
+    ids = put(store, *"abc")
+    for lease in take(store):
+        store.settle([success(lease)])
+        factory.clock.step(1)
+    factory.clock.step(DAY)
+    assert store.prune(Retention(), 2) == 2
+    assert [store.get(id) is None for id in ids] == [True, True, False]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "redrive", "delete"])
+def test_verbs_ring(factory, store, verb):
+    other = factory.joined("two")
+    put(store)
+    getattr(other, verb)([1])
+    assert factory.notified(store)
+
+
+def test_pausing_rings(factory, store):
+    factory.joined("two").pause("default", True)
+    assert factory.notified(store)

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from supervisor.jobs import JobState
+from supervisor.stores.protocol import Presence
+from tests.stores.factories import again, dead, dead_letters, make_dead, make_retries, put, success, take, take_one
+
+
+def ids(jobs):
+    return [job["id"] for job in jobs]
+
+
+def test_jobs_are_listed_newest_first(store):
+    a, b, c = put(store, *"abc")
+    assert ids(store.list_jobs()) == [c, b, a]
+    assert ids(store.list_jobs(limit=2)) == [c, b]
+    assert store.list_jobs(limit=1) == [store.get(c)]
+
+
+def test_listing_by_queue_handler_and_state(store):
+    (mail,) = put(store, "mail", queue="post")
+    (scan,) = put(store, "scan")
+    take_one(store)
+    assert ids(store.list_jobs(queue="post")) == [mail]
+    assert ids(store.list_jobs(handler="scan")) == [scan]
+    assert ids(store.list_jobs(state=JobState.IN_FLIGHT)) == [scan]
+    assert ids(store.list_jobs(state=JobState.READY, handler="scan")) == []
+
+
+def test_finished_jobs_are_listed_by_when_they_finished(factory, store):
+    first, second = put(store, "a", "b")
+    leases = {lease.id: lease for lease in take(store)}
+    store.settle([success(leases[second])])
+    factory.clock.step(1)
+    store.settle([success(leases[first])])
+    assert ids(store.list_jobs(state=JobState.SUCCEEDED)) == [first, second]
+
+
+def test_listing_dead_letters(store):
+    delivered, pending = make_dead(store, "a", "b")
+    make_dead(store, "c", dead_letter=False)
+    claimed = [dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered]
+    store.mark_accepted(claimed, "file", frozenset({"file"}))
+    assert ids(store.list_jobs(dead_letter="pending")) == [pending]
+    assert ids(store.list_jobs(dead_letter="delivered")) == [delivered]
+    assert ids(store.list_jobs(dead_letter="any")) == [pending, delivered]
+
+
+def test_what_keeps_a_drain_from_ending(factory, store):
+    put(store, delay=5.0)
+    put(store, delay=50.0)
+    put(store, queue="other")
+    put(store)
+    take_one(store)
+    put(store, "a", "b")
+    assert store.remaining(None, None) == {"scheduled": 2, "ready": 3, "in_flight": 1}
+    assert store.remaining(None, store.clock() + 5.0) == {"scheduled": 1, "ready": 3, "in_flight": 1}
+    assert store.remaining(frozenset({"other"}), None) == {"ready": 1}
+    latest = store.clock() + 5.0
+    factory.clock.step(46.0)
+    assert store.remaining(None, latest) == {"scheduled": 1, "ready": 3, "in_flight": 1}, "it does not move along"
+    store.pause("default", True)
+    assert store.remaining(None, None) == {"ready": 1}
+
+
+def test_no_more_rows_are_counted_than_asked_for(factory, store):
+    make_dead(store, "a", "b", "c")
+    put(store, *["paused"] * 5, delay=1.0, queue="paused")
+    put(store, *["mail"] * 3, delay=2.0)
+    put(store, delay=50.0)
+    store.pause("paused", True)
+    assert store.remaining(None, None) == {"scheduled": 4, "dead_letters": 3}
+    latest = store.clock() + 5.0
+    for most in (1, 2, 3):
+        assert store.remaining(None, latest, most) == {"scheduled": most, "dead_letters": most}
+    assert store.remaining(None, latest, 4) == {"scheduled": 3, "dead_letters": 3}
+    assert store.remaining(frozenset({"other"}), latest, 4) == {"dead_letters": 3}
+    assert store.remaining(None, latest - 3.5, 4) == {"dead_letters": 3}
+
+
+def test_next_due_of_nothing(store):
+    put(store)
+    assert store.next_due() is None
+
+
+def test_status_of_the_queues(factory, store):
+    make_retries(factory, store, "a")
+    put(store, "b", "c")
+    put(store, delay=5.0)
+    make_queue = put(store, queue="other")
+    lease = [lease for lease in take(store, queue="other") if lease.id in make_queue]
+    store.settle([dead(lease[0], dead_letter=False)])
+    store.pause("empty", True)
+    store.settle([again(take_one(store))])
+    running = take_one(store)
+    take_one(store)
+    worker = {"pid": 1, "state": "busy", "current_job": {"job_id": running.id, "handler": "c"}}
+    store.announce(Presence("running", [worker, {"pid": 2, "state": "idle", "current_job": None}]))
+    assert store.stats()["queues"] == [
+        {"queue": "default", "queue_size": 0, "retry_queue_size": 0, "scheduled": 2, "in_flight": 2, "failed": 0,
+         "paused": False, "processing": 1},
+        {"queue": "empty", "queue_size": 0, "retry_queue_size": 0, "scheduled": 0, "in_flight": 0, "failed": 0,
+         "paused": True, "processing": 0},
+        {"queue": "other", "queue_size": 0, "retry_queue_size": 0, "scheduled": 0, "in_flight": 0, "failed": 1,
+         "paused": False, "processing": 0},
+    ]  # fmt: skip
+
+
+def test_queue_sizes_by_tier(factory, store):
+    make_retries(factory, store, "a", "b")
+    put(store)
+    (queue,) = store.stats()["queues"]
+    assert (queue["queue_size"], queue["retry_queue_size"]) == (1, 2)
+
+
+def test_status_of_the_supervisors(factory, store):
+    worker = {"pid": 5, "state": "idle", "current_job": None}
+    store.announce(Presence("running", [worker], idle=1))
+    assert store.stats()["supervisors"] == [
+        {"owner": "one", "host": "host", "pid": 4711, "state": "running", "seen_at": "2023-11-14T22:13:20.000000Z",
+         "workers": [worker]}
+    ]  # fmt: skip
+    other = factory.joined("two")
+    assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
+    store.leave()
+    assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
+
+
+def test_a_reader_sees_what_is_committed_and_no_more(store):
+    put(store)
+    reader = store.reader()
+    assert len(reader.list_jobs()) == 1
+    assert reader.stats() == store.stats()
+    assert reader.remaining(None, None) == {"ready": 1}
+    reader.close()

@@ -1,0 +1,499 @@
+"""All that still matters of a store goes into another, of either kind: as it was, and never in both or in neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from supervisor.jobs import Backoff, JobState
+from supervisor.stores import transfer as moving
+from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.protocol import EnqueueRow, StoreError, StoreUnavailable
+from supervisor.stores.transfer import TransferRecord, transfer_jobs, undo_transfer
+from tests.stores.factories import FACTORIES, StoreFactory, again, dead_letters, make_dead, put, release, success, take
+
+WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
+
+
+@pytest.fixture(params=WAYS, ids="-to-".join)
+def factories(request, tmp_path) -> Iterator[tuple[StoreFactory, StoreFactory]]:
+    both = []
+    for place, kind in enumerate(request.param):
+        (folder := tmp_path / str(place)).mkdir()
+        both.append(FACTORIES[kind](folder))
+    yield tuple(both)
+    for factory in both:
+        factory.close()
+
+
+@pytest.fixture
+def source(factories):
+    return factories[0].joined("one")
+
+
+@pytest.fixture
+def target(factories, source):
+    store = factories[1].open()
+    factories[1].clock.now = factories[0].clock.now
+    return store
+
+
+def left_alone(source):
+    source.leave()
+    return source
+
+
+def impatient(store):
+    """One that doesn't wait long for locks of others."""
+    if isinstance(store, PostgresStore):
+        store.run("set lock_timeout = 100")
+    return store
+
+
+def jobs_of(store):
+    return list(reversed(store.list_jobs(limit=10_000)))
+
+
+def filled(factories, source):
+    """One of everything; gives what is to be moved."""
+    put(source, "ended", "gone")
+    ended, gone = take(source)
+    source.settle([success(ended, '"fine"')])
+    source.cancel([gone.id])
+    make_dead(source, "unlettered", dead_letter=False)
+    _, half, delivered = make_dead(source, "pending", "half", "delivered")
+    for dead_letter in dead_letters(source):
+        if dead_letter.id in (half, delivered):
+            source.mark_accepted(
+                [dead_letter], "file", frozenset({"file"} if dead_letter.id == delivered else {"file", "web"})
+            )
+    put(source, "old", "retry", "due", queue="again")
+    old, *others = take(source, queue="again")
+    source.settle([release(old)])
+    for lease, delay in zip(others, (50.0, 5.0), strict=True):
+        source.settle([again(lease, delay, stderr="tail", host="there", pid=7)])
+    put(source, "twice", queue="twice")
+    for said in ("one", "two"):
+        source.settle([again(lease, 0.0, stderr=said) for lease in take(source, queue="twice")])
+        source.promote(10)
+    put(source, "first", headers='{"a": "\u00e9\\u0000"}')
+    put(source, "options", max_retries=7, timeout=1.5, backoff=Backoff(1.0, 4.0, 60.0, "none"), queue="post")
+    put(source, "urgent", priority=100)
+    put(source, "later", delay=60.0, priority=-5)
+    source.pause("post", True)
+    factories[0].clock.step(10)
+    source.promote(10)
+    return [job for job in jobs_of(source) if job["state"] not in ("succeeded", "cancelled")]
+
+
+def test_every_job_is_as_it_was(factories, source, target):
+    wanted = filled(factories, source)
+    assert {job["state"] for job in wanted} == {"ready", "scheduled", "failed"}
+    moved = transfer_jobs(left_alone(source), target)
+    assert jobs_of(target) == wanted
+    assert target.paused() == {"post"}
+    assert moved == (
+        {
+            state: sum(job["state"] == state.value for job in wanted)
+            for state in (JobState.READY, JobState.SCHEDULED, JobState.FAILED)
+        },
+        1,
+        {JobState.SUCCEEDED: 1, JobState.CANCELLED: 1},
+        False,
+    )
+    factories[1].check()
+    assert jobs_of(source)[2:] == wanted, "the source keeps its rows"
+
+
+def test_what_was_moved_goes_on_where_it_was(factories, source, target):
+    filled(factories, source)
+    transfer_jobs(left_alone(source), target)
+    target.join("two", "host", 1)
+    assert put(target, "new")[0] > max(job["id"] for job in jobs_of(source))
+    target.pause("post", False)
+    (lease,) = take(target, queue="post")
+    assert (lease.policy.max_retries, lease.policy.timeout, lease.policy.backoff.factor) == (7, 1.5, 4.0)
+    assert [lease.handler for lease in take(target)] == ["urgent", "first", "new"]
+    again = take(target, queue="again")
+    assert [(lease.handler, lease.attempt, lease.token) for lease in again] == [("due", 2, 2), ("old", 1, 2)]
+    factories[1].clock.step(31)  # what the source had claimed of the letters is over
+    assert {dead_letter.job["handler"]: dead_letter.accepted for dead_letter in dead_letters(target)} == {
+        "half": {"file"},
+        "pending": set(),
+    }
+    target.leave()
+
+
+def test_ids_are_never_given_again(factories, source, target):
+    ids = put(source, "a", "b", "c")
+    source.delete(ids)
+    transfer_jobs(left_alone(source), target)
+    assert put(target) == [ids[-1] + 1]
+
+
+def test_a_redriven_job_stays_behind_what_waited(factories, source, target):
+    (dead_one,) = make_dead(source)
+    (waiting,) = put(source)
+    source.redrive([dead_one], force=True)
+    transfer_jobs(left_alone(source), target)
+    target.join("two", "host", 1)
+    (new,) = put(target)
+    assert [lease.id for lease in take(target)] == [waiting, dead_one, new]
+    target.leave()
+
+
+def test_in_batches_by_weight(factories, source, target, monkeypatch):
+    monkeypatch.setattr(moving, "PAGE", 7)
+    monkeypatch.setattr(moving, "WEIGHT", 100)
+    packed = []
+    pack = source.export
+    monkeypatch.setattr(source, "export", lambda ids: packed.append(len(ids)) or pack(ids))
+    put(source, *["mail"] * 20)
+    source.enqueue([EnqueueRow("heavy", f'"{mark * n}"') for mark, n in (("x", 200), ("y", 60))])
+    wanted = jobs_of(source)
+    transfer_jobs(left_alone(source), target)
+    assert jobs_of(target) == wanted
+    assert packed == [7, 7, 6, 1, 1]
+
+
+# --- what is refused
+
+
+def test_a_source_in_use_is_refused(factories, source, target):
+    put(source)
+    with pytest.raises(StoreError, match=r"in use by a supervisor \(host pid 4711\); stop it first"):
+        transfer_jobs(source, target)
+    assert jobs_of(target) == [] and put(source)
+
+
+def test_jobs_in_flight_are_refused(factories, source, target):
+    put(source)
+    take(source)
+    factories[0].kill(source)
+    again_open = factories[0].open()
+    with pytest.raises(
+        StoreError, match="1 jobs are in flight, of a supervisor that was lost; `supervisor run --drain`"
+    ):
+        transfer_jobs(again_open, target)
+    assert put(again_open)
+
+
+def test_a_store_with_jobs_is_refused_and_the_source_is_as_before(factories, source, target):
+    put(source)
+    put(target)
+    with pytest.raises(StoreError, match="has jobs already; expected an empty store"):
+        transfer_jobs(left_alone(source), target)
+    assert put(source) and len(jobs_of(target)) == 1
+
+
+def test_a_store_that_is_shut_itself_is_refused_even_for_no_jobs(factories, source, target):
+    """Otherwise both would be shut, and each would send everybody to the other."""
+    transfer_jobs(left_alone(source), target)
+    with pytest.raises(StoreError, match=r"it is shut, for its own jobs were moved to .*; expected an empty store"):
+        transfer_jobs(target, source)
+    assert put(target)
+    with pytest.raises(StoreError, match="were moved to"):
+        put(source)
+
+
+def test_the_same_store_is_refused(factories, source):
+    with pytest.raises(StoreError, match="are the same store"):
+        transfer_jobs(source, factories[0].open())
+
+
+def test_a_shut_store_says_where_to_go(factories, source, target):
+    put(source, "mail")
+    client = factories[0].open()
+    transfer_jobs(left_alone(source), target)
+    for act in (
+        lambda: put(client),
+        lambda: put(client, *["many"] * 300),
+        lambda: client.join("late", "host", 1),
+        lambda: client.cancel([1]),
+        lambda: factories[0].open().join("later", "host", 1),
+    ):
+        with pytest.raises(StoreError, match=r"its jobs were moved to .*: set store to that"):
+            act()
+    assert len(jobs_of(client)) == 1, "it can still be read"
+
+
+# --- a death at any moment
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("whose", "step"), [("source", "close_for_transfer"), ("source", "paused"), ("target", "import_jobs")]
+)
+def test_a_move_cut_short_is_finished_by_the_same_call(factories, source, target, monkeypatch, whose, step, when):
+    make_dead(source, "c")
+    put(source, "a", "b")
+    wanted = jobs_of(source)
+    owner = source if whose == "source" else target
+    act = getattr(owner, step)
+
+    def dies(*arguments):
+        if when == "after":
+            act(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(owner, step, dies)
+        patch.setattr(moving, "_has_received_after_all", lambda *arguments: False)  # the dead look at nothing
+        transfer_jobs(left_alone(source), target)
+    first, second = factories[0].open(), factories[1].open()
+    shut, there = first.transfer_record() is not None, len(jobs_of(second))
+    assert there == (3 if (step, when) == ("import_jobs", "after") else 0)
+    assert shut or not there, "never in both"
+    for before in (there > 0, True):
+        assert transfer_jobs(first, second).before is before
+        assert jobs_of(second) == wanted
+    with pytest.raises(StoreError, match="were moved to"):
+        put(first)
+
+
+def test_a_commit_whose_answer_is_lost_is_asked_for(factories, source, target, monkeypatch):
+    put(source)
+    receive = target.import_jobs
+
+    def lost(*arguments):
+        receive(*arguments)
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(target, "import_jobs", lost)
+    assert transfer_jobs(left_alone(source), target).jobs[JobState.READY] == 1
+    assert source.transfer_record() is not None and len(jobs_of(target)) == 1
+
+
+def test_while_nobody_can_tell_the_source_stays_shut(factories, source, target, monkeypatch):
+    put(source)
+
+    def unavailable(*arguments):
+        raise StoreUnavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "import_jobs", unavailable)
+        patch.setattr(target, "has_received", unavailable)
+        with pytest.raises(StoreUnavailable, match="stays shut: the same command again finishes it"):
+            transfer_jobs(left_alone(source), target)
+    with pytest.raises(StoreError, match="were moved to"):
+        put(source)
+    transfer_jobs(source, target)
+    assert len(jobs_of(target)) == 1
+
+
+def test_a_move_that_fails_half_way_leaves_nothing_there(factories, source, target, monkeypatch):
+    put(source, "a", "b")
+    monkeypatch.setattr(moving, "PAGE", 1)
+    pack = source.export
+
+    def fails(ids):
+        if ids != [1]:
+            raise StoreError("disk on fire")
+        return pack(ids)
+
+    monkeypatch.setattr(source, "export", fails)
+    with pytest.raises(StoreError, match="disk on fire"):
+        transfer_jobs(left_alone(source), target)
+    assert jobs_of(target) == [] and source.transfer_record() is None
+    monkeypatch.undo()
+    assert put(source) == [3]
+    transfer_jobs(source, target)
+    assert len(jobs_of(target)) == 3
+
+
+def test_a_source_on_its_way_elsewhere_is_refused(factories, source, target):
+    put(source)
+    left_alone(source).close_for_transfer(TransferRecord("x", "postgresql://elsewhere", "elsewhere"))
+    with pytest.raises(StoreError, match="were moved, or are being moved, to postgresql://elsewhere"):
+        transfer_jobs(source, target)
+
+
+def test_one_that_was_opened_again_meanwhile_is_not_moved(factories, source, target, monkeypatch):
+    put(source)
+    pack = source.export
+
+    def reopened(ids):
+        other = factories[0].open()
+        other.reopen(other.transfer_record())
+        return pack(ids)
+
+    monkeypatch.setattr(source, "export", reopened)
+    monkeypatch.setattr(moving, "_has_received_after_all", lambda *arguments: False)
+    with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
+        transfer_jobs(left_alone(source), target)
+    assert jobs_of(target) == []
+
+
+# --- undone
+
+
+@pytest.fixture
+def cut_short(factories, source, target):
+    """Shut by a copy that has died since; gives its ticket."""
+    make_dead(source, "dead")
+    put(source, "a", "b")
+    transfer_record = TransferRecord("x", target.url, target.place())
+    left_alone(source).close_for_transfer(transfer_record)
+    return transfer_record
+
+
+def test_a_move_cut_short_is_undone(factories, source, target, cut_short):
+    before = jobs_of(source)
+    undo_transfer(source, target, cut_short)
+    assert source.transfer_record() is None
+    assert jobs_of(source) == before and jobs_of(target) == []
+    source.join("one", "host", 1)
+    assert [lease.handler for lease in take(source)] == ["a", "b"] and put(source) == [4]
+    source.settle([success(lease) for lease in take(source)])
+    source.reopen(cut_short)  # whose answer was lost
+    source.settle([release(lease) for lease in source.leases([2, 3])])
+    source.leave()
+    assert transfer_jobs(source, target).jobs[JobState.READY] == 2
+    factories[0].check()
+
+
+def test_what_has_arrived_is_not_undone(factories, source, target, cut_short):
+    target.import_jobs(cut_short, [source.export([1, 2, 3])], 3, frozenset())
+    with pytest.raises(StoreError, match="its jobs are in "):
+        undo_transfer(factories[0].open(), factories[1].open(), cut_short)
+    with pytest.raises(StoreError, match="were moved to"):
+        put(source)
+
+
+def test_only_where_the_jobs_were_to_go_can_tell(source, target, cut_short):
+    source.reopen(cut_short)
+    source.close_for_transfer(transfer_record := TransferRecord("y", target.url, "on a server of the same name"))
+    with pytest.raises(StoreError, match=r"are being moved, to .*, and .* is another store than that was"):
+        undo_transfer(source, target, transfer_record)
+    assert source.transfer_record() == transfer_record
+
+
+@pytest.mark.parametrize(
+    "again", [transfer_jobs, lambda source, target: undo_transfer(source, target, source.transfer_record())]
+)
+def test_what_has_arrived_once_is_neither_moved_again_nor_undone(factories, source, target, again):
+    """Though the target has been made anew since, and knows nothing of it."""
+    put(source)
+    transfer_jobs(left_alone(source), target)
+    target.delete([1])
+    target.run(f"delete from {'{s}.' if isinstance(target, PostgresStore) else ''}received")
+    with pytest.raises(StoreError, match=r"had arrived in .*, which knows nothing of them any more"):
+        again(source, target)
+    assert source.transfer_record() is not None and jobs_of(target) == []
+
+
+def test_another_store_that_is_called_the_same_gets_nothing(factories, source, target):
+    """A schema, a host: not all of where a store is can be seen in what it is called."""
+    put(source)
+    left_alone(source).close_for_transfer(TransferRecord("x", target.url, "elsewhere"))
+    with pytest.raises(StoreError, match=r"are being moved, to .* is another store than that was"):
+        transfer_jobs(source, target)
+    assert jobs_of(target) == []
+
+
+def test_another_move_is_not_undone(source, cut_short):
+    with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
+        source.reopen(cut_short._replace(id="older"))
+    assert source.transfer_record() == cut_short
+
+
+def test_nobody_can_tell_while_they_arrive(factories, source, target, cut_short):
+    """A copy that was thought dead, in the middle of it."""
+
+    def batches():
+        yield source.export([1, 2])
+        with pytest.raises(StoreUnavailable):
+            undo_transfer(factories[0].open(), impatient(factories[1].open()), cut_short)
+        yield source.export([3])
+
+    target.import_jobs(cut_short, batches(), 3, frozenset())
+    assert source.transfer_record() == cut_short and len(jobs_of(target)) == 3
+
+
+def test_none_can_arrive_between_the_look_and_the_opening(factories, source, target, cut_short, monkeypatch):
+    reopen, late = source.reopen, impatient(factories[1].open())
+
+    def meanwhile(transfer_record):
+        with pytest.raises(StoreUnavailable):
+            late.import_jobs(transfer_record, [], 3, frozenset())
+        reopen(transfer_record)
+
+    monkeypatch.setattr(source, "reopen", meanwhile)
+    undo_transfer(source, target, cut_short)
+    assert source.transfer_record() is None and not target.has_received(cut_short)
+
+
+def test_a_copy_that_was_thought_dead_finds_it_undone(factories, source, target, cut_short, monkeypatch):
+    receive = target.import_jobs
+
+    def late(*arguments):
+        undo_transfer(factories[0].open(), factories[1].open(), cut_short)
+        receive(*arguments)
+
+    monkeypatch.setattr(target, "import_jobs", late)
+    with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
+        transfer_jobs(source, target)
+    assert source.transfer_record() is None and jobs_of(target) == []
+
+
+def test_a_copy_that_was_thought_dead_undoes_no_other(factories, source, target, cut_short, monkeypatch):
+    newer = cut_short._replace(id="newer")
+
+    def late(*arguments):
+        other = factories[0].open()
+        other.reopen(cut_short)
+        other.close_for_transfer(newer)
+        raise StoreError("disk full")
+
+    monkeypatch.setattr(target, "import_jobs", late)
+    with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
+        transfer_jobs(source, target)
+    assert source.transfer_record() == newer
+
+
+def test_of_two_copies_at_once_one_is_told_of_the_other(factories, source, target, monkeypatch):
+    put(source)
+    first = TransferRecord("x", target.url, target.place())
+    shut = left_alone(source).close_for_transfer
+
+    def late(transfer_record):
+        factories[0].open().close_for_transfer(first)
+        shut(transfer_record)
+
+    monkeypatch.setattr(source, "close_for_transfer", late)
+    with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
+        transfer_jobs(source, target)
+    assert source.transfer_record() == first and jobs_of(target) == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_undoing_cut_short_is_called_again(factories, source, target, cut_short, monkeypatch, when):
+    reopen = source.reopen
+
+    def dies(transfer_record):
+        if when == "after":
+            reopen(transfer_record)
+        raise Killed
+
+    monkeypatch.setattr(source, "reopen", dies)
+    with pytest.raises(Killed):
+        undo_transfer(source, target, cut_short)
+    first, second = factories[0].open(), factories[1].open()
+    assert (first.transfer_record() is None) == (when == "after")
+    undo_transfer(first, second, cut_short)
+    assert put(first) == [4] and jobs_of(second) == []
+
+
+def test_stretches_without_a_job_to_move_are_passed_over(factories, source, target, monkeypatch):
+    monkeypatch.setattr("supervisor.stores.postgres.transfer.STRETCH", 3)
+    source.delete(put(source, *["gone"] * 10))
+    put(source, "a")
+    source.delete(put(source, *["gone"] * 10))
+    put(source, "b")
+    transfer_jobs(left_alone(source), target)
+    assert [job["handler"] for job in jobs_of(target)] == ["a", "b"]

@@ -1,0 +1,461 @@
+"""What the engine must survive: answers that cross, limits that leave nothing to do, and states that nothing would end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from supervisor.engine.poll_intervals import USUAL
+from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueueDepths
+from supervisor.jobs import Lease, Policy
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.protocol import ClaimRequest, EnqueueRow, Resolve
+from tests.stores.factories import dead
+from tests.unit.fakes import FakeWorker
+from tests.unit.virtual import Virtual
+
+
+def claims(here: Virtual) -> int:
+    return sum(isinstance(event, QueueDepths) for event in here.events)
+
+
+def resolve(handler: str, queue: str) -> Policy:
+    return Policy(max_retries=0)
+
+
+def claim_elsewhere(here: Virtual, count: int = 1, owner: str = "them", max_retries: int = 0) -> Any:
+    """(the other owner's store, its leases)."""
+    other = here.store.sibling()  # type: ignore[attr-defined]
+    other.join(owner, "there", 2)
+    other.enqueue([EnqueueRow("work", "null")] * count)
+    return other, other.claim([ClaimRequest("default", count, count, count, 100)], 30.0, lambda *_: Policy(max_retries))
+
+
+def test_a_letter_that_nobody_publishes_here_keeps_the_fetcher_from_no_rest() -> None:
+    here = Virtual()
+    other, leases = claim_elsewhere(here)
+    other.settle([dead(lease) for lease in leases])
+    here.serve()
+    before = claims(here)
+    timers = 0
+    run, here.loop.call_at = here.loop.call_at, lambda *args: count(*args)  # type: ignore[method-assign]
+
+    def count(when: float, callback: Any, *args: Any) -> Any:
+        nonlocal timers
+        timers += 1
+        assert timers < 100, "a timer is armed again and again for now"
+        return run(when, callback, *args)
+
+    here.loop.advance(USUAL.poll * 2)
+    assert claims(here) - before <= 3
+
+
+def test_what_is_recovered_from_another_supervisor_starts_here_at_once() -> None:
+    here = Virtual()
+    here.serve()
+    other, (lease,) = claim_elsewhere(here)
+    other.leave()
+    here.engine.tick("running")
+    assert here.process.permits
+    assert here.state(lease.id) == "in_flight"
+
+
+class Contended(MemoryStore):
+    """Another supervisor has locked whatever is ready, and may let go of it."""
+
+    locked = True
+
+    def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
+        return [] if self.locked else super().claim(takes, ttl, resolve)
+
+
+def test_what_another_supervisor_was_claiming_and_lets_go_of_starts_here_soon() -> None:
+    here = Virtual(store=(store := Contended()))
+    here.serve()
+    (id,) = here.enqueue("work")
+    here.engine.fetcher.notify()
+    assert here.state(id) == "ready"
+    store.locked = False
+    here.loop.advance(0.2)
+    assert here.state(id) == "in_flight"
+
+
+def test_what_others_keep_locked_is_looked_for_ever_more_seldom() -> None:
+    here = Virtual(store=Contended())
+    here.serve()
+    here.enqueue("work")
+    here.engine.fetcher.notify()
+    before = claims(here)
+    for _ in range(600):
+        here.loop.advance(0.1)
+    assert claims(here) - before < 40
+
+
+def lose_machine(here: Virtual, count: int) -> None:
+    claim_elsewhere(here, count, owner=f"far {count}")
+    here.wall.step(31.0)
+
+
+def recovered(here: Virtual) -> int:
+    return sum(len(event.outcomes) for event in here.events if isinstance(event, LeasesRecovered))
+
+
+@pytest.fixture
+def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.engine.recovery.SEEN_AT_ONCE", 4)
+    monkeypatch.setattr("supervisor.engine.recovery.BATCH", 3)
+
+
+@pytest.mark.usefixtures("in_small_parts")
+def test_all_leases_of_a_machine_that_is_lost_are_recovered_at_the_same_time() -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    lose_machine(here, 21)
+    here.loop.create_task(here.engine.recovery.sweep())
+    here.loop.advance(14.9)
+    here.loop.create_task(here.engine.recovery.sweep())
+    assert recovered(here) == 0
+    here.loop.advance(0.1)
+    here.loop.create_task(here.engine.recovery.sweep())
+    assert recovered(here) == 21
+
+
+@pytest.mark.usefixtures("in_small_parts")
+def test_what_the_provably_dead_left_is_recovered_at_once_however_much_else_has_lapsed() -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    lose_machine(here, 21)
+    other, _ = claim_elsewhere(here, 9)
+    other.leave()
+    here.loop.create_task(here.engine.recovery.sweep())
+    assert recovered(here) == 9
+
+
+@pytest.mark.usefixtures("in_small_parts")
+def test_what_is_forgotten_in_the_middle_of_a_sweep_was_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    lose_machine(here, 6)
+    here.loop.create_task(here.engine.recovery.sweep())
+    here.loop.advance(10.0)
+    here.writer.eager = False
+    here.loop.create_task(here.engine.recovery.sweep())
+    here.engine.recovery.forget()
+    here.writer.eager = True
+    here.writer.step()
+    here.loop.advance(10.0)
+    here.loop.create_task(here.engine.recovery.sweep())
+    assert recovered(here) == 0
+
+
+def test_what_was_locked_when_it_was_to_be_recovered_is_watched_anew() -> None:
+    """Its owner, who waits for the same lock, has time to come first."""
+    here = Virtual(lease={"ttl": 30.0})
+    lose_machine(here, 2)
+    recover = here.store.recover
+    here.store.recover = lambda outcomes: [outcome.lease.id for outcome in outcomes]  # type: ignore[method-assign]
+
+    def sweep_after(seconds: float) -> int:
+        here.loop.advance(seconds)
+        here.loop.create_task(here.engine.recovery.sweep())
+        return recovered(here)
+
+    sweep_after(0.0)
+    assert sweep_after(15.0) == 0
+    here.store.recover = recover  # type: ignore[method-assign]
+    assert sweep_after(1.0) == 0
+    assert sweep_after(14.5) == 0
+    assert sweep_after(0.5) == 2
+
+
+def test_what_comes_due_before_the_first_worker_is_asked_for_starts_then() -> None:
+    here = Virtual()
+    other, (lease,) = claim_elsewhere(here, max_retries=1)
+    other.extend([lease], 30.0, [lease])  # marked as started, so it is put off
+    other.leave()
+    here.loop.create_task(here.engine.recover())
+    here.loop.advance(60.0)  # a start may take long: a locked store, a machine that was suspended
+    assert here.state(lease.id) == "scheduled"
+    here.serve()
+    assert here.process.permits
+
+
+def answer_unknown(process: FakeWorker) -> None:
+    process.run_next(kind="unknown", error={"type": "UnknownHandler"})
+
+
+def test_a_worker_that_does_not_know_what_its_siblings_do_is_replaced_and_its_job_runs_there() -> None:
+    here = Virtual(unknown_handler={"grace": 0.001})
+    (id,) = here.enqueue("work")
+    here.serve()
+    sick = here.process
+    answer_unknown(sick)
+    assert sick.retired
+    assert here.state(id) == "ready"
+    _, sound = here.backend.forked
+    sound.come_up()
+    sound.run_next()
+    assert here.state(id) == "succeeded"
+
+
+def test_where_no_worker_can_import_a_handler_its_jobs_are_put_off_and_the_others_served() -> None:
+    here = Virtual(handlers=("work", "torn"), unknown_handler={"grace": 100.0}, retry={"backoff": {"max": 30.0}})
+    here.engine.watchdog.idle_heartbeat_timeout = None
+    (torn,) = here.enqueue("torn")
+    here.serve()
+    for _ in range(300):
+        here.loop.advance(1.0)
+        while (process := here.backend.forked[-1]).permits:
+            answer_unknown(process)
+            if process.retired:
+                process.die(exit_code=0)
+                here.backend.forked[-1].come_up()
+    assert (here.state(torn), here.store.get(torn)["retries"]) == ("scheduled", 0)  # type: ignore[index]
+    assert len(here.backend.forked) < 20
+    (id,) = here.enqueue("work")
+    here.notify()
+    here.backend.forked[-1].run_next()
+    assert here.state(id) == "succeeded"
+
+
+def test_a_job_of_a_handler_that_has_long_been_missed_here_waits_as_long_as_those_before_it() -> None:
+    """Another supervisor may serve it."""
+    here = Virtual(unknown_handler={"grace": 100.0}, retry={"backoff": {"max": 30.0}})
+    here.engine.watchdog.idle_heartbeat_timeout = None
+    here.serve()
+    (first,) = here.enqueue("new")
+    here.notify()
+    here.loop.advance(130.0)
+    assert here.state(first) == "failed"
+    (second,) = here.enqueue("new")
+    here.store.redrive([first])
+    here.notify()
+    here.loop.advance(90.0)
+    assert [here.state(id) for id in (first, second)] == ["scheduled", "scheduled"]
+    here.loop.advance(40.0)
+    assert [here.state(id) for id in (first, second)] == ["failed", "failed"]
+
+
+def test_what_is_heard_after_a_gap_starts_nothing_before_the_leases_are_checked() -> None:
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 3)
+    here.serve()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
+    here.loop.advance(0.1)
+    assert len(here.engine.fetcher) == 1
+    here.loop.stand_still(90)
+    here.writer.unavailable = True
+    here.process.finish(took=0.001)  # not read before the supervisor wakes
+    here.loop.advance(0.0)
+    assert not here.pool.workers[1].sent
+    here.store.cancel([ids[2]])
+    here.writer.unavailable = False
+    here.writer.step()
+    assert not here.process.permits
+
+
+def test_an_extend_from_before_a_gap_is_no_check_after_it() -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    ids = here.enqueue(*["work"] * 3)
+    here.serve()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
+    here.loop.advance(0.1)
+    here.writer.unavailable = True
+    here.engine._extend()
+    here.loop.stand_still(90)
+    here.process.finish(took=0.001)
+    here.process.drain()
+    assert not here.pool.workers[1].sent
+    here.writer.unavailable = here.writer.eager = False
+    call, answer = here.writer.waiting.pop(0)  # the extend that was asked for before the gap
+    answer.finish(call, here.store)
+    assert not here.pool.workers[1].sent
+    here.store.cancel([ids[2]])
+    here.writer.step()
+    assert not here.process.permits
+
+
+def test_a_job_claimed_anew_while_it_runs_under_a_lost_lease_does_not_run_twice_at_once() -> None:
+    here = Virtual(workers=2)
+    (id,) = here.enqueue("work")
+    here.serve()
+    first = next(worker for worker in here.pool.workers.values() if worker.sent)
+    first.process.start_next()  # type: ignore[attr-defined]
+    here.store.cancel([id])
+    here.store.redrive([id])
+    here.notify()
+    assert first.process.killed == [False]  # type: ignore[attr-defined]
+    assert [event.what for event in here.events if isinstance(event, JobsStale)] == ["claim"]
+    assert here.state(id) == "in_flight"
+
+
+def test_a_cancelled_job_behind_replies_not_yet_read_is_killed() -> None:
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 4)
+    here.serve()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
+    here.process.finish()
+    assert here.process.start_next().id == ids[2]
+    here.store.cancel([ids[2]])
+    here.engine.tick("running")
+    assert here.backend.forked[0].killed == [False]
+
+
+def test_leases_that_nobody_here_knows_of_are_given_back_although_none_is_held() -> None:
+    here = Virtual(workers=1)
+    here.engine.serve(here.backend)  # no worker is ready yet
+    (id,) = here.enqueue("work")
+    here.store.claim([ClaimRequest("default", 1, 1, 1, 100)], 30.0, resolve)  # an answer that was lost
+    for _ in range(20):
+        here.engine.tick("running")
+    assert here.state(id) == "ready"
+
+
+def test_pruning_a_mountain_is_done_once_at_a_time() -> None:
+    here = Virtual()
+    here.serve()
+    here.store.prune = lambda retention, limit: limit  # type: ignore[method-assign]
+    here.writer.eager = False
+    for _ in range(60):
+        here.loop.advance(1.0)
+        here.engine.tick("running")
+        for _ in range(20):
+            if here.writer.waiting:
+                call, answer = here.writer.waiting.pop(0)
+                answer.finish(call, here.store)
+    assert len(here.writer.waiting) <= 2
+
+
+def test_a_step_of_the_clock_is_followed_by_an_extend_at_once() -> None:
+    here = Virtual(lease={"ttl": 300.0})
+    here.enqueue("work")
+    here.serve()
+    here.process.start_next()
+    here.engine.tick("running")
+    here.wall.step(3600.0)
+    other = here.store.sibling()  # type: ignore[attr-defined]
+    other.join("them", "there", 2)
+    assert other.expired_leases(10) != []
+    here.loop.advance(1.0)
+    here.engine.tick("running")
+    assert other.expired_leases(10) == []
+    assert [event.seconds for event in here.events if isinstance(event, ClockStepped)] == [3600.0]
+
+
+def test_a_suspended_machine_has_not_set_its_clock() -> None:
+    here = Virtual()
+    here.serve()
+    here.wall.step(3600.0)
+    here.suspended += 3600.0
+    here.loop.advance(1.0)
+    here.engine.tick("running")
+    assert not any(isinstance(event, ClockStepped) for event in here.events)
+
+
+def test_what_was_seen_expired_before_a_step_of_the_clock_proves_nothing() -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    here.serve()
+    claim_elsewhere(here)
+    here.wall.step(3600.0)
+    for _ in range(14):
+        here.loop.advance(1.0)
+        here.engine.tick("running")
+    here.wall.step(-3600.0)
+    here.wall.step(3605.0)
+    for _ in range(10):
+        here.loop.advance(1.0)
+        here.engine.tick("running")
+    assert not any(isinstance(event, LeasesRecovered) for event in here.events)
+
+
+def test_retries_that_come_due_behind_a_long_job_are_not_hoarded() -> None:
+    here = Virtual(handlers=("flaky", "work"), retry={"backoff": {"base": 5.0, "factor": 1.0, "jitter": "none"}})
+    ids = here.enqueue(*["flaky"] * 40)
+    here.serve()
+    for _ in ids:
+        here.process.run_next(kind="failed", took=1.0, error={"type": "Oops"})
+        here.loop.advance(0.1)
+    here.enqueue("work", priority=100)
+    here.notify()
+    assert here.process.start_next().handler == "work"
+    for _ in range(100):
+        here.loop.advance(0.1)
+        here.pool.heartbeat(here.process)
+    assert len(here.engine.fetcher) <= 1
+
+
+def test_a_crowd_of_strangers_does_not_make_a_hoard_of_those_behind_it() -> None:
+    here = Virtual()
+    here.enqueue(*["nope"] * 300)
+    ids = here.enqueue(*["work"] * 600)
+    here.serve()
+    assert here.process.permits
+    assert sum(here.state(id) == "in_flight" for id in ids) <= 2
+
+
+def test_the_flush_waits_for_what_a_claim_under_way_may_still_bring() -> None:
+    here = Virtual()
+    here.serve()
+    (id,) = here.enqueue("work")
+    here.writer.eager = False
+    here.notify()
+    call, answer = here.writer.waiting.pop()
+    answer.value = call(here.store)  # the store has claimed it, the loop has not heard yet
+    here.engine.fetcher.close()
+    finished: list[bool] = []
+
+    async def finish() -> None:
+        finished.append(here.engine.committer.idle)
+
+    here.engine.committer.finish = finish  # type: ignore[method-assign]
+    here.loop.create_task(here.engine.settle_all())
+    assert finished == []
+    answer.finish(lambda store: answer.value, here.store)
+    here.writer.step()
+    assert finished == [False]
+    assert here.state(id) == "ready"
+
+
+def test_what_was_given_back_because_it_could_not_be_held_is_claimed_when_a_worker_is_free() -> None:
+    here = Virtual()
+    here.enqueue(*["nope"] * 300)
+    ids = here.enqueue(*["work"] * 20)
+    here.serve()
+    for _ in ids:
+        here.process.run_next(took=10.0)
+    assert {here.state(id) for id in ids} == {"succeeded"}
+
+
+def test_what_went_back_for_others_who_did_not_take_it_is_claimed_when_a_worker_is_free() -> None:
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 10)
+    here.serve()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
+    here.neighbour_idles()
+    for _ in range(4):
+        here.loop.advance(0.6)
+        here.pool.heartbeat(here.process)
+    here.engine.tick("running")
+    assert [here.state(id) for id in ids[2:]] == ["ready"] * 8
+    here.process.finish(took=2.4)
+    here.process.drain()
+    assert here.pool.idle_count() == 0
+
+
+def test_while_the_store_is_slow_to_answer_questions_do_not_heap_up() -> None:
+    here = Virtual()
+    here.serve()
+    claim_elsewhere(here)
+    here.enqueue("work", "work", "work")
+    here.notify()
+    assert len(here.engine.fetcher) or here.process.permits
+    here.writer.eager = False
+    for _ in range(100):
+        here.engine.tick("running")
+        here.engine._notified()
+        here.loop.advance(1.0)
+    assert len(here.writer.waiting) < 10
+    assert len(here.engine._tasks) < 10

@@ -1,0 +1,121 @@
+"""A claim or a commit that takes long puts nothing off: neither what the watchdog owes to a job, nor what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from supervisor.engine.watchdog import BLOCKED_AFTER
+from supervisor.events import JobsSettled, JobStarted
+from supervisor.stores.memory.store import MemoryStore
+from tests.unit.fakes import FakeWorker
+from tests.unit.virtual import Virtual
+
+
+def test_a_short_timeout_of_a_job_claimed_late_fires_in_time() -> None:
+    here, process = running(timeout=0.1)
+    here.loop.advance(0.099)
+    assert process.killed == []
+    here.loop.advance(0.002)
+    assert process.killed == [True]
+
+
+def test_a_job_claimed_late_is_said_to_have_started_soon() -> None:
+    here, process = running()
+    here.loop.advance(0.021)
+    assert [event.pid for event in here.events if isinstance(event, JobStarted)] == [process.pid]
+
+
+def running(timeout: float | None = None) -> tuple[Virtual, FakeWorker]:
+    """A supervisor that has idled, and its child with a job that only a slow claim has brought."""
+    here = Virtual()
+    here.serve()
+    here.loop.advance(0.9)
+    here.writer.eager = False
+    here.enqueue("work", timeout=timeout)
+    here.notify()
+    here.loop.advance(0.3)
+    here.pool.heartbeat(here.process)
+    here.writer.step()
+    here.process.start_next()
+    return here, here.process
+
+
+COMMIT = 0.1
+
+
+class SlowDisk(MemoryStore):
+    here: Virtual
+
+    @contextmanager
+    def transaction(self, *, single: bool = False) -> Iterator[None]:
+        outermost = self._memory.before is None
+        with super().transaction(single=single):
+            yield
+        if outermost:
+            self.here.loop.stand_still(COMMIT)
+
+
+@pytest.fixture
+def slow() -> Virtual:
+    here = Virtual(workers=2)
+    here.writer.store = store = SlowDisk.__new__(SlowDisk)
+    store.__dict__.update(here.store.__dict__)
+    store.here = here
+    here.serve()
+    return here
+
+
+def test_a_retry_is_due_by_when_its_outcome_was_written_not_by_when_that_was_durable(slow: Virtual) -> None:
+    (id,) = slow.enqueue("work")
+    slow.notify()
+    slow.process.start_next()
+    slow.process.finish("failed", error={"type": "Oops"})
+    slow.process.drain()
+    written = slow.loop.now - COMMIT
+    (settled,) = [event for event in slow.events if isinstance(event, JobsSettled)]
+    assert settled.age == pytest.approx(COMMIT)
+    assert slow.engine.fetcher._due is not None
+    assert slow.engine.fetcher._due.when() == pytest.approx(written + settled.outcomes[0].delay)
+    assert slow.state(id) == "scheduled"
+
+
+def test_what_a_look_finds_scheduled_is_due_by_when_it_looked(slow: Virtual) -> None:
+    slow.enqueue("work", delay=10.0)
+    looked = slow.loop.now
+    slow.notify()
+    assert slow.loop.now == looked + COMMIT
+    assert slow.engine.fetcher._due is not None
+    assert slow.engine.fetcher._due.when() == pytest.approx(looked + 10.0)
+
+
+def test_a_retry_that_came_due_during_its_commit_is_looked_for_though_another_is_due_later(slow: Virtual) -> None:
+    soon, _later = slow.enqueue("work", "work")
+    slow.notify()
+    slow.writer.eager = False
+    for worker, after in zip(list(slow.pool.workers.values()), (COMMIT / 2, 20.0), strict=True):
+        assert isinstance(worker.process, FakeWorker)
+        worker.process.start_next()
+        worker.process.finish("retry", error={"type": "Retry", "after": after})
+        worker.process.drain()
+    slow.writer.step()
+    slow.writer.eager = True
+    slow.loop.advance(0.0)
+    assert slow.state(soon) == "in_flight"
+
+
+def test_jobs_freed_from_behind_a_long_one_go_to_a_worker_that_idles() -> None:
+    here = Virtual(workers=2)
+    here.pool.times.learn("work", [0.0001])
+    here.serve()
+    here.enqueue(*["work"] * 8)
+    here.notify()
+    busy, idle = here.pool.workers.values()
+    busy.process.start_next()  # type: ignore[attr-defined]
+    while idle.sent:
+        idle.process.run_next()  # type: ignore[attr-defined]
+    freed = [lease.id for lease in busy.sent][1:]
+    here.loop.advance(BLOCKED_AFTER + 0.001)
+    assert [lease.id for lease in idle.sent] == freed[:1]

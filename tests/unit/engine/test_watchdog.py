@@ -1,0 +1,268 @@
+"""Deadlines and heartbeats, on a clock that moves only when told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supervisor.engine.watchdog import BLOCKED_AFTER, RETIRE_SECONDS, Watchdog
+from supervisor.events import JobStarted, LoopGap
+from supervisor.jobs import Cause
+from supervisor.workers.slot import State
+from tests.unit.fakes import make_lease
+from tests.unit.workers.test_pool import Setup
+
+
+class Watched(Setup):
+    def __init__(self, count: int = 1, heartbeat_timeout: float | None = 30.0, **options: Any) -> None:
+        super().__init__(count, **options)
+        self.gaps: list[bool] = []
+        self.watchdog = Watchdog(
+            self.pool,
+            self.bus,
+            self.timer,  # type: ignore[arg-type]
+            heartbeat_timeout,
+            woke_from_gap=lambda: self.gaps.append(True),
+        )
+        self.watchdog.start()
+
+    def start(self, id: int = 1, **policy: Any) -> None:
+        self.send(id, **policy)
+        self.process.start_next()
+        self.watchdog.work_sent(self.worker)
+
+    def pass_time(self, seconds: float, beating: bool = True, cpu: float = 0.0) -> None:
+        """In steps, with a heartbeat and some CPU use in each."""
+        step = 0.25
+        for _ in range(round(seconds / step)):
+            self.timer.advance(step)
+            if self.process.cpu is not None:
+                self.process.cpu += cpu * step
+            if beating:
+                self.pool.heartbeat(self.process)
+
+
+def test_a_job_is_killed_at_its_deadline_and_not_before() -> None:
+    here = Watched()
+    here.start(timeout=2.0)
+    here.timer.advance(1.999)
+    assert here.process.killed == []
+    here.timer.advance(0.002)
+    assert here.backend.forked[0].killed == [True]
+    here.backend.forked[0].die(signal="SIGKILL")
+    assert here.failed() == [(1, Cause.TIMEOUT)]
+
+
+def test_the_timeout_of_the_next_job_counts_from_its_own_start() -> None:
+    here = Watched()
+    here.send(1, 2, timeout=2.0)
+    here.process.run_next()
+    here.timer.advance(0.001)
+    here.process.start_next()
+    here.timer.advance(1.9)
+    assert here.process.killed == []
+
+
+def test_a_shorter_timeout_behind_a_long_one_is_not_missed() -> None:
+    here = Watched()
+    here.pool.send(here.worker, [make_lease(1, timeout=60.0), make_lease(2, timeout=0.5)])
+    here.watchdog.work_sent(here.worker)
+    here.process.run_next()
+    here.watchdog.work_ended()
+    here.process.start_next()
+    here.timer.advance(0.501)
+    assert here.backend.forked[0].killed == [True]
+
+
+def test_no_timeout_is_no_limit() -> None:
+    here = Watched()
+    here.start(timeout=None)
+    here.pass_time(24 * 3600 / 100)
+    assert here.process.killed == []
+
+
+def test_jobs_behind_a_long_one_are_freed() -> None:
+    here = Watched()
+    here.pool.times.learn("work", [0.0001])
+    here.send(1, 2, 3)
+    here.process.start_next()
+    here.watchdog.work_sent(here.worker)
+    here.timer.advance(BLOCKED_AFTER - 0.001)
+    assert here.heard.returned == []
+    here.timer.advance(0.002)
+    assert [lease.id for lease in here.heard.returned] == [2, 3]
+
+
+def test_a_running_job_is_said_to_have_started_once() -> None:
+    here = Watched()
+    here.start()
+    here.pass_time(3)
+    assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [1]
+
+
+def test_a_job_that_its_worker_takes_late_is_said_to_have_started_soon_after() -> None:
+    here = Watched()
+    here.send(1)
+    here.watchdog.work_sent(here.worker)
+    here.timer.advance(BLOCKED_AFTER + 0.001)
+    here.process.start_next()
+    assert not [event for event in here.events if isinstance(event, JobStarted)]
+    here.timer.advance(BLOCKED_AFTER + 0.001)
+    assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [1]
+
+
+def test_one_that_is_retired_while_it_imports_has_no_heart_to_lose() -> None:
+    here = Watched(heartbeat_timeout=2.0)
+    here.worker.state, here.worker.came_up = State.STARTING, False
+    here.pool.stop()
+    here.pass_time(RETIRE_SECONDS - 1.0, beating=False)
+    assert here.process.killed == []
+    here.pass_time(2.0, beating=False)
+    assert len(here.process.killed) == 1
+
+
+def test_no_heartbeat_and_no_cpu_time_is_hung() -> None:
+    here = Watched()
+    here.start(timeout=None, heartbeat_timeout=2.0)
+    here.pass_time(1.75, beating=False)
+    assert here.process.killed == []
+    here.pass_time(1.0, beating=False)
+    assert here.backend.forked[0].killed == [True]
+    here.backend.forked[0].die(signal="SIGKILL")
+    assert here.failed() == [(1, Cause.HEARTBEAT_LOST)]
+
+
+def test_no_heartbeat_while_cpu_time_grows_is_busy() -> None:
+    here = Watched()
+    here.start(timeout=None, heartbeat_timeout=2.0)
+    here.pass_time(60, beating=False, cpu=1.0)
+    assert here.process.killed == []
+
+
+def test_a_thread_that_spins_without_a_job_is_no_excuse() -> None:
+    here = Watched(heartbeat_timeout=2.0)
+    here.send(1, timeout=None, heartbeat_timeout=2.0)
+    here.watchdog.work_sent(here.worker)
+    here.pass_time(3.0, beating=False, cpu=1.0)
+    assert len(here.backend.forked[0].killed) == 1
+    assert [lease.id for lease in here.heard.returned] == [1]
+    here.backend.forked[0].die(signal="SIGKILL")
+    assert here.failed() == []
+
+
+def test_a_heartbeat_keeps_it_alive_without_any_cpu_time() -> None:
+    here = Watched()
+    here.start(timeout=None, heartbeat_timeout=2.0)
+    here.pass_time(60)
+    assert here.process.killed == []
+
+
+def test_an_idle_worker_without_heartbeat_is_replaced() -> None:
+    here = Watched(heartbeat_timeout=2.0)
+    here.pass_time(3, beating=False)
+    assert len(here.backend.forked[0].killed) == 1
+
+
+def test_heartbeats_may_be_off() -> None:
+    here = Watched(heartbeat_timeout=None)
+    here.pass_time(600, beating=False)
+    assert here.process.killed == []
+
+
+def test_a_gap_of_the_supervisor_counts_neither_for_timeouts_nor_for_heartbeats() -> None:
+    here = Watched()
+    here.start(timeout=2.0, heartbeat_timeout=2.0)
+    here.pass_time(1.0)
+    here.timer.stand_still(90)
+    here.timer.advance(0)
+    assert here.gaps == [True]
+    assert any(isinstance(event, LoopGap) and event.seconds > 88 for event in here.events)
+    here.pass_time(0.75)
+    assert here.process.killed == []
+    here.pass_time(1.25)
+    assert here.backend.forked[0].killed == [True]
+
+
+def test_what_a_child_said_during_a_gap_is_heard_before_it_is_judged() -> None:
+    here = Watched()
+    here.start(timeout=2.0)
+    here.process.finish()
+    here.timer.stand_still(90)
+    here.timer.advance(0)
+    assert here.process.killed == []
+    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
+
+
+def test_timeouts_in_every_place_at_once() -> None:
+    here = Watched(count=4)
+    for number, worker in enumerate(here.pool.workers.values(), 1):
+        here.pool.send(worker, [make_lease(number, timeout=1.0)])
+        here.watchdog.work_sent(worker)
+    for process in list(here.backend.forked):
+        process.start_next()
+    here.timer.advance(1.001)
+    for process in here.backend.forked[:4]:
+        assert process.killed == [True]
+        process.die(signal="SIGKILL")
+    assert sorted(here.failed()) == [(n, Cause.TIMEOUT) for n in (1, 2, 3, 4)]
+    assert len(here.pool.workers) == 4
+
+
+def test_a_silent_worker_that_has_answered_meanwhile_is_not_killed() -> None:
+    here = Watched()
+    here.start(1)
+    here.process.finish(took=30.0)  # in its channel, not read yet
+    here.pass_time(31.0, beating=False)
+    assert here.process.killed == []
+    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
+
+
+def test_a_silent_worker_that_has_not_even_begun_its_job_is_killed_and_the_job_goes_elsewhere() -> None:
+    here = Watched()
+    here.send(1)
+    here.pass_time(31.0, beating=False)
+    assert here.backend.forked[0].killed == [True]
+    assert [lease.id for lease in here.heard.returned] == [1]
+
+
+def test_a_worker_that_never_ends_after_its_last_job_is_killed() -> None:
+    here = Watched()
+    here.start(1, timeout=None)
+    here.pool.retire(here.worker)
+    here.pass_time(RETIRE_SECONDS * 3)
+    assert here.process.killed == []
+    here.process.finish()
+    here.process.drain()
+    retiring = here.process
+    here.pass_time(RETIRE_SECONDS - 1)
+    assert retiring.killed == []
+    here.pass_time(2)
+    assert retiring.killed
+    assert here.failed() == []
+
+
+def test_of_workers_that_died_in_silence_nothing_is_kept() -> None:
+    here = Watched()
+    here.start(timeout=None)
+    here.pass_time(10.0, beating=False)
+    assert list(here.watchdog._cpu) == [1]
+    here.process.die(signal="SIGKILL")
+    here.timer.advance(2.0)
+    assert here.watchdog._cpu == {}
+
+
+def test_a_job_answers_for_no_silence_from_before_it_was_sent() -> None:
+    here = Watched()
+    here.timer.advance(0.9)  # beats come at the general interval
+    here.start(heartbeat_timeout=0.6)
+    here.timer.advance(0.5)
+    assert here.backend.forked[0].killed == []
+    here.timer.advance(0.3)
+    assert here.backend.forked[0].killed == [True]
+
+
+def test_nor_does_a_worker_that_has_not_begun_it() -> None:
+    here = Watched()
+    here.timer.advance(0.9)
+    here.send(1, heartbeat_timeout=0.6)
+    here.watchdog.sweep()
+    assert here.backend.forked[0].killed == []
