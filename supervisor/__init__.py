@@ -5,13 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from supervisor.errors import StoreError, StoreUnavailable, StoreUnsure
 from supervisor.handlers import Handler, Reject, Retry, handler
 from supervisor.hooks import Sink, hookimpl
 from supervisor.jobs import Job, NewJob
 
 if TYPE_CHECKING:
-    from supervisor.client.client import Client
-    from supervisor.stores.protocol import StoreError, StoreUnavailable, StoreUnsure
+    from supervisor.client import Client
 
 __all__ = [
     "Client",
@@ -28,16 +28,9 @@ __all__ = [
     "hookimpl",
 ]
 
-# These bring a store along; a handler that never enqueues must not pay for it.
-_ON_FIRST_USE = {
-    "Client": "supervisor.client",
-    "StoreUnavailable": "supervisor.stores.protocol",
-    "StoreError": "supervisor.stores.protocol",
-    "StoreUnsure": "supervisor.stores.protocol",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(import_module(_ON_FIRST_USE[name]), name)
+    """Import the Client when it is first asked for: it brings a store along, which a handler may never need."""
+    if name == "Client":
+        return import_module("supervisor.client").Client
     raise AttributeError(f"module 'supervisor' has no attribute {name!r}")

@@ -41,6 +41,23 @@ def jittered(backoff: Backoff, delay: float, random: Random) -> float:
     return delay + float(backoff.jitter) * random()
 
 
+class GrowingDelay:
+    """Delays of one thing that fails again and again: the first, then twice as long each time, at most `maximum` seconds."""
+
+    def __init__(self, first: float, maximum: float) -> None:
+        self._curve = Backoff(first, 2.0, maximum, "none")
+        self._failures = 0
+
+    def next(self) -> float:
+        """Seconds to wait after one more failure."""
+        self._failures += 1
+        return ceiling(self._curve, self._failures)
+
+    def reset(self) -> None:
+        """It succeeded: the next failure is the first."""
+        self._failures = 0
+
+
 class RetryBudget:
     """At most `limit` retries in any `per` seconds go at their own delay; see `retry.budget`."""
 

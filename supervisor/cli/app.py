@@ -13,10 +13,9 @@ import click
 
 from supervisor.cli.context import MISTAKE, CommandContext, add_plugin_commands, config_option
 from supervisor.cli.standard_streams import OutputLost, output_error
-from supervisor.config.settings import ConfigError
-from supervisor.plugins.validation import NoForkserver, did_you_mean
-from supervisor.stores.protocol import StoreError
+from supervisor.errors import ConfigError, NoForkserver, StoreError
 from supervisor.text.strict_json import NotJSON
+from supervisor.text.suggestions import did_you_mean
 
 COMMANDS = {
     "run": "supervisor.cli.run",

@@ -24,11 +24,13 @@ from supervisor.cli.context import (
 from supervisor.cli.plugin_scan import load_hooks, place, scan
 from supervisor.cli.render import block
 from supervisor.config.file_permissions import open_to_others
-from supervisor.config.settings import ConfigError, Settings
-from supervisor.plugins.manager import PluginManager, SourceReport
-from supervisor.plugins.validation import NoForkserver, did_you_mean
-from supervisor.stores.protocol import Store, StoreError, StoreMissing
+from supervisor.config.settings import Settings
+from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing
+from supervisor.plugins.manager import PluginManager
+from supervisor.plugins.reports import SourceReport
+from supervisor.stores.protocol import Store
 from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
+from supervisor.text.suggestions import did_you_mean
 
 
 @click.command()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from supervisor.cli.render import safe
-from supervisor.config import settings as configuration
-from supervisor.config.settings import ConfigError, Settings
+from supervisor.config.loading import load as load_config
+from supervisor.config.settings import Settings
+from supervisor.errors import ConfigError, StoreError
 from supervisor.hooks import COMMAND_HOOKS
-from supervisor.stores.protocol import StoreError
 from supervisor.text.redaction import NO_SECRETS, Mask
 from supervisor.text.strict_json import MAX_INTEGER
 
@@ -99,7 +99,7 @@ def name_of(text: str) -> str:
     return text
 
 
-def load_settings(config: Path | None, load: Callable[[Path | None], Settings] = configuration.load) -> Settings:
+def load_settings(config: Path | None, load: Callable[[Path | None], Settings] = load_config) -> Settings:
     """Of the `-c` after the command's name, else of the one before it, else where a config is looked for."""
     context = _context()
     try:

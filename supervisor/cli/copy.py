@@ -10,9 +10,9 @@ import click
 
 from supervisor.cli.context import TIMEOUT, config_option, echo, load_settings
 from supervisor.config.settings import Settings, absolute
+from supervisor.errors import StoreError
 from supervisor.jobs import JobState
 from supervisor.stores.opening import open_store, retry_while_unavailable, settings_of
-from supervisor.stores.protocol import StoreError
 from supervisor.stores.transfer import Transferable, TransferReport, transfer_jobs, transferable_counts, undo_transfer
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from supervisor.cli.context import UserMistake, config_option, load_settings, use_store
-from supervisor.client.validation import Checks, InvalidJob, enqueue_row
+from supervisor.client.validation import Checks, enqueue_row
 from supervisor.config.settings import Settings
+from supervisor.errors import InvalidJob
 from supervisor.stores.enqueue_batch import EnqueueBatch
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 from supervisor.text.strict_json import decode
 
 MAX_PROBLEMS = 20

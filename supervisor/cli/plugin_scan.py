@@ -11,7 +11,9 @@ from supervisor.cli.context import echo
 from supervisor.config.file_permissions import require_trust
 from supervisor.config.settings import Settings
 from supervisor.events import HookFailed
-from supervisor.plugins.manager import PluginManager, SourceReport, discover, load_parent_side
+from supervisor.plugins.discovery import discover
+from supervisor.plugins.manager import PluginManager, load_parent_side
+from supervisor.plugins.reports import SourceReport
 
 
 def scan(settings: Settings) -> list[SourceReport]:

@@ -11,7 +11,7 @@ from supervisor.cli.context import config_option, json_option, load_settings, ma
 from supervisor.cli.plugin_scan import place, scan, with_sinks
 from supervisor.cli.render import block, heading, print_fields, print_json
 from supervisor.handlers import HandlerInfo
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from supervisor.text.strict_json import json_line
+from supervisor.text.printable import json_line
 from supervisor.text.units import format_duration
 
 if TYPE_CHECKING:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from supervisor.client.client import Client
-from supervisor.client.validation import InvalidJob
+from supervisor.errors import InvalidJob
 
 __all__ = ["Client", "InvalidJob"]

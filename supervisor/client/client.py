@@ -12,11 +12,14 @@ from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from supervisor.client.validation import InvalidJob, batch_of, checked
+from supervisor.client.validation import batch_of, checked
 from supervisor.config.file_permissions import require_trust
-from supervisor.config.settings import ConfigError, Settings, load
+from supervisor.config.loading import load
+from supervisor.config.settings import Settings
+from supervisor.errors import ConfigError, InvalidJob, StoreError, StoreUnavailable
 from supervisor.jobs import Backoff, NewJob
-from supervisor.plugins.manager import PluginManager, discover
+from supervisor.plugins.discovery import discover
+from supervisor.plugins.manager import PluginManager
 from supervisor.stores.enqueue_batch import EnqueueBatch
 from supervisor.stores.opening import (
     BUILT_IN,
@@ -25,7 +28,7 @@ from supervisor.stores.opening import (
     settings_of,
     transactional_enqueue_of,
 )
-from supervisor.stores.protocol import Store, StoreError, StoreUnavailable, TransactionalEnqueue
+from supervisor.stores.protocol import Store, TransactionalEnqueue
 
 __all__ = ["Client", "InvalidJob"]
 

@@ -13,19 +13,16 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from supervisor.config.settings import BackoffSettings
+from supervisor.errors import InvalidJob
 from supervisor.jobs import MAX_NAME, MAX_RETRIES, Backoff, NewJob
 from supervisor.stores.enqueue_batch import EnqueueBatch
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 from supervisor.text.strict_json import MAX_INTEGER, NotJSON, encode
 from supervisor.text.units import parse_duration
 
 _KEYS = tuple(field.name for field in fields(NewJob))
 _all_fields = attrgetter(*_KEYS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class InvalidJob(ValueError):
-    """A job that can't be enqueued; the message names the key and what was expected."""
 
 
 def batch_of(

@@ -17,7 +17,7 @@ from supervisor.config.yaml_reader import Document, Problem
 from supervisor.config.yaml_reader import Path as Keys
 
 if TYPE_CHECKING:
-    from supervisor.config.settings import Schema, Settings, StoreSettings
+    from supervisor.config.settings import Schema, StoreSettings
 
 OPEN_BOOKS = ("sqlite", "memory")
 """Stores whose URL holds nothing secret."""
@@ -31,18 +31,6 @@ STORE_OPTIONS: Mapping[str, Mapping[str, tuple[Any, ...] | type[str]]] = {
 """The other keys of `store:` by scheme, each with what may be written there."""
 
 Tree = dict[str, Any]
-
-
-class ConfigError(Exception):
-    """`errors` has one line for each mistake, with the file, the line and the key.
-
-    `settings` has defaults in place of what is wrong, if the file could be read: to look for more mistakes, not to run.
-    """
-
-    def __init__(self, errors: list[str], settings: Settings | None = None) -> None:
-        super().__init__("\n".join(errors))
-        self.errors = errors
-        self.settings = settings
 
 
 def write_keys(keys: Keys) -> str:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from supervisor.config.settings import ConfigError, Settings, absolute, find, load, path_of
+from supervisor.config.loading import find, load
+from supervisor.config.settings import Settings, absolute, path_of
+from supervisor.errors import ConfigError
 
 VARIABLE = "SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS"
 KEY = "plugins.allow_writable_by_others"

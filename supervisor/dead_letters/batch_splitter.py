@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from supervisor.stores.protocol import DeadLetter
+from supervisor.stores.records import DeadLetter
 
 FRUITLESS_AT_FIRST = 3
 MAX_FRUITLESS = 12

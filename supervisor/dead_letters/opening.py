@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from supervisor.config.settings import ConfigError, Settings
+from supervisor.config.settings import Settings
 from supervisor.dead_letters.sink_runner import SinkRunner
+from supervisor.errors import ConfigError
 from supervisor.hooks import Sink
 from supervisor.plugins.manager import PluginManager
 

@@ -11,8 +11,10 @@ from supervisor.dead_letters.batch_splitter import BatchSplitter
 from supervisor.dead_letters.sink_runner import Busy, ClaimEnded, SinkRunner, delay_after
 from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.store_writer import Abandoned, Writer
+from supervisor.errors import RowsLocked
 from supervisor.events import Bus, DeadLettersFailed, DeadLettersPublished, DeadLettersStale
-from supervisor.stores.protocol import DeadLetter, RowsLocked, Store
+from supervisor.stores.protocol import Store
+from supervisor.stores.records import DeadLetter
 
 BATCH = 100
 CLAIM_SECONDS = 60.0

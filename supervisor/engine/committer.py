@@ -12,10 +12,11 @@ from typing import NamedTuple
 from supervisor.config.settings import Settings
 from supervisor.engine.leases import Leases
 from supervisor.engine.store_writer import Abandoned, Writer
+from supervisor.errors import RowsLocked
 from supervisor.events import Bus, JobsLocked, JobsSettled, JobsStale
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
 from supervisor.retry import Random, RetryBudget, decide
-from supervisor.stores.protocol import RowsLocked, Store
+from supervisor.stores.protocol import Store
 
 BATCH = 2000
 AT_ONCE = 2  # batches: while one is written, the writer's next is there already

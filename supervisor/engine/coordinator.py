@@ -12,7 +12,7 @@ from supervisor.engine.committer import Committer, release
 from supervisor.engine.fetcher import HEAD_START, Fetcher
 from supervisor.engine.leases import Leases
 from supervisor.engine.maintenance import Housekeeping
-from supervisor.engine.plugin_changes import emit_plugin_events, news, same_plugins
+from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.presence import presence
 from supervisor.engine.recovery import Recovery
@@ -35,7 +35,7 @@ from supervisor.events import (
 )
 from supervisor.handlers import HandlerInfo
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport, news, same_plugins
 from supervisor.retry import Random, put_off, unknown_handler
 from supervisor.stores.protocol import Store
 from supervisor.workers.interface import WorkerBackend
@@ -124,7 +124,7 @@ class Engine:
 
     # what the pool tells (PoolListener)
 
-    def ended(self, outcomes: list[Outcome]) -> None:
+    def jobs_ended(self, outcomes: list[Outcome]) -> None:
         held = self.leases.outcomes_of_ours(outcomes)
         unknown = [outcome for outcome in held if outcome[4] is not None and _not_known(outcome)]
         if unknown:
@@ -133,7 +133,7 @@ class Engine:
             self._unknown([outcome.lease for outcome in unknown if not self._known(outcome.lease.handler)])
         self.committer.add(held)
 
-    def unstarted(self, leases: list[Lease]) -> None:
+    def jobs_reclaimed(self, leases: list[Lease]) -> None:
         if self.fetcher.closed:
             self.release(leases, "shutdown")
         else:
@@ -150,12 +150,12 @@ class Engine:
         self._pump_asked = False
         self.fetcher.pump()
 
-    def changed(self) -> None:
+    def workers_changed(self) -> None:
         self.changes.set()
         self.fetcher.worker_changed()
         self.watchdog.work_ended()
 
-    def reported(self, reports: Sequence[SourceReport]) -> None:
+    def plugins_reported(self, reports: Sequence[SourceReport]) -> None:
         """By a new nursery, after the last one died: a file may have been changed, mended or torn meanwhile."""
         before = self._reports
         self._learn(reports)
@@ -278,7 +278,7 @@ class Engine:
         self.leases.drop(lost)
         killed: dict[int, int] = {}
         for lease in lost:
-            worker = self.pool.holder(lease.id)
+            worker = self.pool.slot_of(lease.id)
             if worker is None:
                 continue
             self.pool.reclaim_blocked(worker)  # the jobs behind it, and it too if it has not started
@@ -390,7 +390,7 @@ class Engine:
     async def drain(self, grace: float, forced: asyncio.Event) -> None:
         """Claim no more, give back what has not started, wait for what runs; then kill and release it."""
         self.release(self.fetcher.close(), "shutdown")
-        self.pool.release_unstarted()
+        self.pool.reclaim_unstarted()
         self.pool.stop()
         deadline = self._loop.time() + grace
         while self.pool.workers and not forced.is_set() and self._loop.time() < deadline:

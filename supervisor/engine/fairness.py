@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from supervisor.jobs import Lease, Tier
-from supervisor.stores.protocol import ClaimRequest, Waiting
+from supervisor.stores.records import ClaimRequest, Waiting
 
 
 class TokenBucket:

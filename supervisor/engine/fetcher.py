@@ -16,7 +16,8 @@ from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.store_writer import Abandoned, Writer
 from supervisor.events import Bus, JobsClaimed, QueueDepths
 from supervisor.jobs import Lease, Tier
-from supervisor.stores.protocol import ClaimRequest, Resolve, Store, Waiting, by_queue_and_tier
+from supervisor.stores.protocol import Store
+from supervisor.stores.records import ClaimRequest, Resolve, Waiting, by_queue_and_tier
 from supervisor.workers.pool import FRAME_JOBS, FRAME_SECONDS, Pool
 from supervisor.workers.slot import WorkerSlot
 
@@ -228,7 +229,7 @@ class Fetcher:
     # dispatch
 
     def _dispatch(self) -> None:
-        workers = self._pool.open_workers()
+        workers = self._pool.slots_with_room()
         if not workers:
             return
         most = max(1, min(FRAME_JOBS, -(-self._count // len(workers))))
@@ -435,7 +436,7 @@ class Fetcher:
         retries = sum(1 for lease in leases if lease[8] == Tier.RETRY)
         sent = [worker for worker in self._pool.workers.values() if len(worker.sent) > 1]
         if any(worker.retries if len(leases) > retries else worker.retries < len(worker.sent) for worker in sent):
-            self._pool.release_unstarted()
+            self._pool.reclaim_unstarted()
 
     def _accept(self, leases: list[Lease], max_known: int | None) -> None:
         missing = {handler for handler in {lease[2] for lease in leases} if not self._known(handler)}

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.engine.presence import presence
 from supervisor.engine.store_writer import ignore_abandoned
+from supervisor.errors import StoreError
 from supervisor.events import Bus, ClockStepped, PruneRefused
-from supervisor.stores.protocol import Retention, Store, StoreError
+from supervisor.stores.protocol import Store
+from supervisor.stores.records import Retention
 
 if TYPE_CHECKING:
     from supervisor.engine.coordinator import Engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.stores.protocol import Presence
+from supervisor.stores.records import Presence
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import State, WorkerSlot
 

@@ -9,7 +9,8 @@ from supervisor.engine.store_writer import Writer
 from supervisor.events import Bus, LeasesRecovered
 from supervisor.jobs import Outcome
 from supervisor.retry import expired_lease_outcome
-from supervisor.stores.protocol import ExpiredLease, Store
+from supervisor.stores.protocol import Store
+from supervisor.stores.records import ExpiredLease
 
 SEEN_AT_ONCE = 5_000
 BATCH = 500

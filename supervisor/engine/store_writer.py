@@ -10,8 +10,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
+from supervisor.errors import StoreContended, StoreUnavailable
 from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
-from supervisor.stores.protocol import Store, StoreContended, StoreUnavailable
+from supervisor.stores.protocol import Store
 
 Result = TypeVar("Result")
 RETRY_DELAYS = (0.02, 1.0)

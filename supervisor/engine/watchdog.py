@@ -108,7 +108,7 @@ class Watchdog:
             if now >= worker.started + BLOCKED_AFTER:
                 if len(worker.sent) > 1:
                     self._pool.reclaim_blocked(worker)
-                self._pool.note_started(worker)
+                self._pool.report_started(worker)
             self._check_deadline(worker, now)
         if not worker.kill_reason and worker.came_up:  # one retired at its start may be importing still
             self._check_heartbeat(worker, now)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from difflib import get_close_matches
 from types import BuiltinFunctionType, CodeType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
+from supervisor.errors import PluginMistake
 from supervisor.handlers import MARK, Handler
 from supervisor.hooks import PROJECT, Specs
 from supervisor.jobs import Job
+from supervisor.text.suggestions import did_you_mean
 from supervisor.text.units import parse_duration, parse_limit
 
 _PREFIX = f"{PROJECT}_"
@@ -19,18 +21,6 @@ MAX_RETRIES = 1000
 
 _WRAPPED = "supervisor_run"
 _MARK_OF_HOOK = f"{PROJECT}_impl"
-
-
-class PluginMistake(Exception):
-    """Something in a plugin file that can't be served. `line` is in that file."""
-
-    def __init__(self, message: str, line: int | None = None) -> None:
-        super().__init__(message)
-        self.line = line
-
-
-class NoForkserver(Exception):
-    """No process could be started that imports the plugins, or none answered in time."""
 
 
 def location(function: Any) -> tuple[str | None, int | None]:
@@ -201,12 +191,6 @@ def suspicious_names(plugin: object) -> list[str]:
         for near in [_nearest_hook(name)]
         if near
     ]
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`, did you mean 'x'?` for the nearest of the known words, or nothing."""
-    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f", did you mean {near[0]!r}?" if near else ""
 
 
 def _nearest_hook(name: str) -> str:

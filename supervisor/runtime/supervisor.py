@@ -13,13 +13,14 @@ from enum import IntEnum
 from random import random
 from typing import Any
 
-from supervisor.config.settings import ConfigError, Settings
+from supervisor.config.settings import Settings
 from supervisor.dead_letters.built_in import BuiltInSinks
 from supervisor.dead_letters.opening import open_sinks
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Engine
 from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.engine.store_writer import Writer
+from supervisor.errors import ConfigError, NoForkserver, StoreBroken, StoreUnavailable
 from supervisor.events import (
     Bus,
     ConfigRefused,
@@ -32,8 +33,9 @@ from supervisor.events import (
     SupervisorStopped,
     SupervisorStopping,
 )
-from supervisor.plugins.manager import PluginManager, SourceReport, discover, load_parent_side
-from supervisor.plugins.validation import NoForkserver
+from supervisor.plugins.discovery import discover
+from supervisor.plugins.manager import PluginManager, load_parent_side
+from supervisor.plugins.reports import SourceReport
 from supervisor.runtime.drain import until_drained
 from supervisor.runtime.hook_runner import HookThread
 from supervisor.runtime.periodic_timer import run_every
@@ -41,7 +43,7 @@ from supervisor.runtime.reload import changed_keys, only_reloadable
 from supervisor.runtime.signals import SignalInbox, StopRequest
 from supervisor.runtime.systemd import Notifier
 from supervisor.stores.opening import BUILT_IN, open_store, retry_while_unavailable
-from supervisor.stores.protocol import Store, StoreBroken, StoreUnavailable
+from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
 from supervisor.workers.interface import WorkerOptions

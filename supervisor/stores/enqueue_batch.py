@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 
 
 class EnqueueBatch(Sequence[EnqueueRow]):

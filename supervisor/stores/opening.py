@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from supervisor.config.diagnostics import url_problem
 from supervisor.config.settings import StoreSettings
-from supervisor.stores.protocol import Store, StoreBroken, StoreError, StoreUnavailable, TransactionalEnqueue
+from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
+from supervisor.stores.protocol import Store, TransactionalEnqueue
 
 if TYPE_CHECKING:
     from supervisor.stores.postgres.scratch_schema import ScratchSchema

@@ -7,188 +7,28 @@ own unless one is open (`transaction()`), in which case it joins that: so settle
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol
 
 from supervisor.events import MAX_COUNTED
-from supervisor.jobs import Backoff, JobState, Lease, Outcome, Policy
-
-Candidate = TypeVar("Candidate")
-
-
-class StoreError(Exception):
-    """The store refused: the request can't succeed as it stands. The message is for the user."""
-
-
-class StoreUnavailable(StoreError):
-    """The store can't be reached or is locked: the same call may succeed later, and nothing of it was done."""
-
-
-class StoreContended(StoreUnavailable):
-    """A lock of somebody else's was in the way for too long, or two waited for each other. The same calls made again at once
-    pass by rows that are locked, and wait for none; what waits all the same waits for a lock on more than rows."""
-
-
-class StoreBroken(StoreUnavailable):
-    """The store answers and takes nothing, until somebody mends it: a right is missing, say. A supervisor goes on as if it
-    were away; a program is told at once."""
-
-
-class StoreMissing(StoreError):
-    """There is no store yet where it should be; whoever may create it makes one."""
-
-
-class StoreUnsure(StoreError):
-    """The answer was lost on the way: it was done, all of it, or it was not. It is not tried again."""
-
-
-class RowRefused(StoreError):
-    """A row of the batch can't be stored, whatever is tried; nothing of the batch was done."""
-
-
-class RowsLocked(StoreError):
-    """Others hold the rows of these ids: nothing of this call was done, and its transaction goes on. Without them it may be
-    made at once."""
-
-    def __init__(self, message: str, ids: frozenset[int]) -> None:
-        super().__init__(message)
-        self.ids = ids
-
-
-class EnqueueRow(NamedTuple):
-    """A job as it goes into the store: validated, `payload` and `headers` already JSON text.
-
-    At most one of `delay` (seconds from the store's now) and `at` (microseconds since the epoch).
-    """
-
-    handler: str
-    payload: str
-    queue: str = "default"
-    priority: int = 0
-    delay: float | None = None
-    at: int | None = None
-    max_retries: int | None = None
-    timeout: float | None = None
-    backoff: Backoff | None = None
-    headers: str | None = None
-
-
-class Waiting(NamedTuple):
-    """Jobs of one served, unpaused queue that are ready now."""
-
-    fresh: int
-    retries: int
-
-
-class Look(NamedTuple):
-    """What a supervisor sees before it claims: `waiting` by queue, and the seconds until the next job is due."""
-
-    waiting: dict[str, Waiting]
-    next_due: float | None
-
-
-def by_queue_and_tier(leases: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int], int]:
-    """How many there are of each (queue, tier). Rows of a lease do as well; most batches are of one kind."""
-    queues, tiers = {lease[3] for lease in leases}, {lease[8] for lease in leases}
-    if len(queues) == len(tiers) == 1:
-        return {(queues.pop(), tiers.pop()): len(leases)}
-    return Counter([(lease[3], lease[8]) for lease in leases])
-
-
-class ClaimRequest(NamedTuple):
-    """What to claim from one queue: up to `limit` jobs; first the urgent ones (fresh, of priority `urgent` or more),
-    then up to `retries_first` retries, then fresh, then retries to fill up; never more than `retries_most` retries."""
-
-    queue: str
-    limit: int
-    retries_first: int
-    max_retries_claimed: int
-    urgent: int
-
-    def retries_wanted(self, fresh: int) -> int:
-        """How many retries there may be at most among the picked, with so many fresh candidates."""
-        return min(self.max_retries_claimed, self.limit, max(self.retries_first, self.limit - fresh))
-
-    def pick(self, fresh: Sequence[Candidate], urgent: int, retries: Sequence[Candidate]) -> list[Candidate]:
-        """What to claim, in order, of the first `limit` candidates of each tier; the first `urgent` of the fresh are."""
-        retries = retries[: self.retries_wanted(len(fresh))]
-        urgent = min(urgent, self.limit)
-        first = min(self.retries_first, self.limit - urgent)
-        order = [*fresh[:urgent], *retries[:first], *fresh[urgent:]]
-        return [*order[: self.limit], *retries[first:]][: self.limit]
-
-
-class ExpiredLease(NamedTuple):
-    """A lease whose owner is gone or whose deadline has passed. `owner_gone` means provably dead: recover at once.
-
-    `deadline` is as seen: recovery names it, so a lease extended meanwhile is left alone. `lapses` counts the leases in a
-    row that ended without a start mark. The lease is without payload and headers, which may be heavy.
-    """
-
-    lease: Lease
-    deadline: int
-    started: bool
-    expired_count: int
-    owner: str
-    owner_gone: bool
-
-    @property
-    def place(self) -> tuple[bool, int, int]:
-        """In the order of recovery: whose owner is gone, then the longest expired."""
-        return not self.owner_gone, self.deadline, self.lease.id
-
-
-class DeadLetter(NamedTuple):
-    """A dead letter claimed for publishing under `token`. `job` is what `supervisor jobs show --json` prints."""
-
-    id: int
-    token: int
-    tries: int
-    accepted: frozenset[str]
-    job: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """What a supervisor tells of itself; written with a commit that happens anyway, or by itself at least every ttl/3.
-
-    `workers` is a list of the objects that `status --json` prints; `idle` counts workers with nothing to do; `ttl` is how many
-    seconds its leases last, if it says so.
-    """
-
-    state: str
-    workers: Sequence[Mapping[str, Any]] = ()
-    idle: int = 0
-    ttl: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Seconds that a terminal job is kept after it ended, 0 for not at all; None keeps it."""
-
-    succeeded: float | None = 86_400.0
-    cancelled: float | None = 7 * 86_400.0
-    failed: float | None = 30 * 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    lists: bool = True
-    cancels: bool = True
-    prioritises: bool = True
-
-
-Resolve = Callable[[str, str], Policy]
-"""The policy of a handler's jobs in a queue."""
+from supervisor.jobs import JobState, Lease, Outcome
+from supervisor.stores.records import (
+    ClaimRequest,
+    DeadLetter,
+    EnqueueRow,
+    ExpiredLease,
+    Look,
+    Presence,
+    Resolve,
+    Retention,
+    Waiting,
+)
 
 
 class Store(Protocol):
     """See the module. Stale ids are those whose token or state no longer matched: nothing of theirs was changed."""
 
-    capabilities: Capabilities
     url: str
     on_owner_gone: Callable[[str], None]
     """Called on the writer's thread with each owner of this machine that `lapsed` has found dead and forgotten."""

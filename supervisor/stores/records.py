@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from supervisor.errors import StoreError
 from supervisor.jobs import Backoff, Failure, JobState, Lease, Outcome, Policy
-from supervisor.stores.protocol import EnqueueRow, StoreError
-from supervisor.text.strict_json import NotJSON, decode, printable
+from supervisor.text.printable import printable
+from supervisor.text.strict_json import NotJSON, decode
 
 OperatorResult = tuple[list[int], dict[int, str]]
 
@@ -176,3 +178,126 @@ def refuse_delete(state: JobState, dead_letter: str | None, force: bool) -> str 
 
 def _refuse_pending(dead_letter: str | None, force: bool, way: str = "--force") -> str | None:
     return _PENDING_DEAD_LETTER.format(way) if dead_letter == "pending" and not force else None
+
+
+Candidate = TypeVar("Candidate")
+
+
+class EnqueueRow(NamedTuple):
+    """A job as it goes into the store: validated, `payload` and `headers` already JSON text.
+
+    At most one of `delay` (seconds from the store's now) and `at` (microseconds since the epoch).
+    """
+
+    handler: str
+    payload: str
+    queue: str = "default"
+    priority: int = 0
+    delay: float | None = None
+    at: int | None = None
+    max_retries: int | None = None
+    timeout: float | None = None
+    backoff: Backoff | None = None
+    headers: str | None = None
+
+
+class Waiting(NamedTuple):
+    """Jobs of one served, unpaused queue that are ready now."""
+
+    fresh: int
+    retries: int
+
+
+class Look(NamedTuple):
+    """What a supervisor sees before it claims: `waiting` by queue, and the seconds until the next job is due."""
+
+    waiting: dict[str, Waiting]
+    next_due: float | None
+
+
+def by_queue_and_tier(leases: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int], int]:
+    """How many there are of each (queue, tier). Rows of a lease do as well; most batches are of one kind."""
+    queues, tiers = {lease[3] for lease in leases}, {lease[8] for lease in leases}
+    if len(queues) == len(tiers) == 1:
+        return {(queues.pop(), tiers.pop()): len(leases)}
+    return Counter([(lease[3], lease[8]) for lease in leases])
+
+
+class ClaimRequest(NamedTuple):
+    """What to claim from one queue: up to `limit` jobs; first the urgent ones (fresh, of priority `urgent` or more),
+    then up to `retries_first` retries, then fresh, then retries to fill up; never more than `retries_most` retries."""
+
+    queue: str
+    limit: int
+    retries_first: int
+    max_retries_claimed: int
+    urgent: int
+
+    def retries_wanted(self, fresh: int) -> int:
+        """How many retries there may be at most among the picked, with so many fresh candidates."""
+        return min(self.max_retries_claimed, self.limit, max(self.retries_first, self.limit - fresh))
+
+    def pick(self, fresh: Sequence[Candidate], urgent: int, retries: Sequence[Candidate]) -> list[Candidate]:
+        """What to claim, in order, of the first `limit` candidates of each tier; the first `urgent` of the fresh are."""
+        retries = retries[: self.retries_wanted(len(fresh))]
+        urgent = min(urgent, self.limit)
+        first = min(self.retries_first, self.limit - urgent)
+        order = [*fresh[:urgent], *retries[:first], *fresh[urgent:]]
+        return [*order[: self.limit], *retries[first:]][: self.limit]
+
+
+class ExpiredLease(NamedTuple):
+    """A lease whose owner is gone or whose deadline has passed. `owner_gone` means provably dead: recover at once.
+
+    `deadline` is as seen: recovery names it, so a lease extended meanwhile is left alone. `lapses` counts the leases in a
+    row that ended without a start mark. The lease is without payload and headers, which may be heavy.
+    """
+
+    lease: Lease
+    deadline: int
+    started: bool
+    expired_count: int
+    owner: str
+    owner_gone: bool
+
+    @property
+    def place(self) -> tuple[bool, int, int]:
+        """In the order of recovery: whose owner is gone, then the longest expired."""
+        return not self.owner_gone, self.deadline, self.lease.id
+
+
+class DeadLetter(NamedTuple):
+    """A dead letter claimed for publishing under `token`. `job` is what `supervisor jobs show --json` prints."""
+
+    id: int
+    token: int
+    tries: int
+    accepted: frozenset[str]
+    job: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a supervisor tells of itself; written with a commit that happens anyway, or by itself at least every ttl/3.
+
+    `workers` is a list of the objects that `status --json` prints; `idle` counts workers with nothing to do; `ttl` is how many
+    seconds its leases last, if it says so.
+    """
+
+    state: str
+    workers: Sequence[Mapping[str, Any]] = ()
+    idle: int = 0
+    ttl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Seconds that a terminal job is kept after it ended, 0 for not at all; None keeps it."""
+
+    succeeded: float | None = 86_400.0
+    cancelled: float | None = 7 * 86_400.0
+    failed: float | None = 30 * 86_400.0
+
+
+Resolve = Callable[[str, str], Policy]
+"""The policy of a handler's jobs in a queue."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from supervisor.errors import StoreError
 from supervisor.jobs import Cause, Kind, Outcome
 from supervisor.stores.codes import CODES, FAILED, IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.protocol import StoreError, Waiting
+from supervisor.stores.records import Waiting
 
 RESET, KEEP, ADD = range(3)
 """What becomes of a job's lapses."""

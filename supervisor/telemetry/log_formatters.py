@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
+from supervisor.text.printable import STEERING, json_line, printable
 from supervisor.text.redaction import NO_SECRETS, Mask
-from supervisor.text.strict_json import STEERING, json_line, printable
 
 # A job's name or message must not forge a line, nor steer the terminal it is read on.
 _ESCAPES = {

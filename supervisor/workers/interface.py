@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from supervisor.jobs import Lease
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 
 
 class Reply(NamedTuple):
@@ -92,13 +92,13 @@ class WorkerListener(Protocol):
     def output(self, process: WorkerProcess | None, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
         """What was written to "stdout" or "stderr", as lines; by the nursery's imports if `child` is None."""
 
-    def broke(self, process: WorkerProcess, why: str) -> None:
+    def channel_broken(self, process: WorkerProcess, why: str) -> None:
         """It wrote rubbish into its channel, or closed it; it is being killed."""
 
     def exited(self, process: WorkerProcess) -> None:
         """It is dead, and is being reaped: what is known of its death follows."""
 
-    def died(self, process: WorkerProcess, death: ExitReport) -> None: ...
+    def ended(self, process: WorkerProcess, death: ExitReport) -> None: ...
     def forkserver_exited(self, pid: int, how: str) -> None:
         """Its workers live on; a new nursery is being started by the children's side."""
 

@@ -21,7 +21,7 @@ from supervisor.events import (
     WorkerStarted,
 )
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 from supervisor.workers.interface import ExitReport, Reply, WorkerBackend, WorkerProcess
 from supervisor.workers.kill_reasons import KillReason, broken_channel
 from supervisor.workers.run_times import RunTimes
@@ -41,14 +41,14 @@ HOST = socket.gethostname()
 class PoolListener(Protocol):
     """What the engine hears from the pool."""
 
-    def ended(self, outcomes: list[Outcome]) -> None: ...
-    def unstarted(self, leases: list[Lease]) -> None:
+    def jobs_ended(self, outcomes: list[Outcome]) -> None: ...
+    def jobs_reclaimed(self, leases: list[Lease]) -> None:
         """Dispatched and never started: to be dispatched again."""
 
-    def changed(self) -> None:
+    def workers_changed(self) -> None:
         """A worker may have room, or has gone."""
 
-    def reported(self, reports: Sequence[SourceReport]) -> None: ...
+    def plugins_reported(self, reports: Sequence[SourceReport]) -> None: ...
 
 
 class Timer(Protocol):
@@ -173,7 +173,7 @@ class Pool:
 
     # work
 
-    def open_workers(self) -> list[WorkerSlot]:
+    def slots_with_room(self) -> list[WorkerSlot]:
         """Ready workers that can take another frame now, idle ones first."""
         ready = [w for w in self.workers.values() if w.state is State.READY and not w.gone and self._has_room(w)]
         ready.sort(key=_load)
@@ -220,7 +220,7 @@ class Pool:
     def send(self, worker: WorkerSlot, leases: Sequence[Lease]) -> None:
         worker.send(leases, self._timer.time())
 
-    def release_unstarted(self) -> None:
+    def reclaim_unstarted(self) -> None:
         """Take every unstarted job back from every worker."""
         for worker in self.workers.values():
             self._reclaim(worker)
@@ -228,7 +228,7 @@ class Pool:
     def _reclaim(self, worker: WorkerSlot) -> None:
         back = worker.reclaim() if worker.sent else []
         if back:
-            self.listener.unstarted(back)
+            self.listener.jobs_reclaimed(back)
 
     def has_begun(self, worker: WorkerSlot) -> bool:
         """Whether it runs a job; what it has not started goes elsewhere, since only then this can be told."""
@@ -256,7 +256,7 @@ class Pool:
         # A child of many gigabytes takes the kernel long to tear down; its place must not wait for that.
         self._timer.call_later(FILL_AFTER, self.fill)
 
-    def holder(self, job_id: int) -> WorkerSlot | None:
+    def slot_of(self, job_id: int) -> WorkerSlot | None:
         for worker in self.workers.values():
             if any(lease.id == job_id for lease in worker.sent):
                 return worker
@@ -298,7 +298,7 @@ class Pool:
         if worker.state is State.STARTING:
             worker.state = State.READY
         self._bus.emit(WorkerStarted(worker.number, process.pid))
-        self.listener.changed()
+        self.listener.workers_changed()
 
     def _was_useful(self, worker: WorkerSlot) -> None:
         if worker.number in self.workers:
@@ -318,15 +318,15 @@ class Pool:
             good += 1
         leases = [sent.popleft() for _ in range(good)]
         if good < len(replies):
-            self.broke(process, f"a reply for job {replies[good].job_id}, which it does not run")
+            self.channel_broken(process, f"a reply for job {replies[good].job_id}, which it does not run")
         worker.settled(leases)
         worker.started = worker.heartbeat_at = worker.retired_at = now
         if leases:
             replies = replies[:good]
             self._learn(leases, replies)
-            self.listener.ended(_outcomes(leases, replies, process.pid))
+            self.listener.jobs_ended(_outcomes(leases, replies, process.pid))
         self._recycle(worker)
-        self.listener.changed()
+        self.listener.workers_changed()
 
     def _learn(self, leases: Sequence[Lease], replies: Sequence[Reply]) -> None:
         start = 0
@@ -367,7 +367,7 @@ class Pool:
             handler = current.handler if current is not None and current.id == job_id else None
             self._bus.emit(WorkerOutput(worker.number, process.pid, stream, job_id, lines, handler))
 
-    def broke(self, process: WorkerProcess, why: str) -> None:
+    def channel_broken(self, process: WorkerProcess, why: str) -> None:
         worker = self._by_child.get(id(process))
         if worker is not None:
             worker.kill(broken_channel(why))
@@ -386,7 +386,7 @@ class Pool:
             worker.state = State.DYING
             self.fill()
 
-    def died(self, process: WorkerProcess, death: ExitReport) -> None:
+    def ended(self, process: WorkerProcess, death: ExitReport) -> None:
         """Exactly the job that was running is blamed; those sent and not started are dispatched again, unharmed."""
         worker = self._by_child.pop(id(process), None)
         if worker is None:
@@ -400,13 +400,15 @@ class Pool:
         else:
             self.fill()
         if worker.sent:
-            self.listener.unstarted(list(worker.sent))
+            self.listener.jobs_reclaimed(list(worker.sent))
         if culprit is not None:
-            self.listener.ended([self._blamed(culprit, reason, death, self._timer.time() - worker.started, worker)])
+            self.listener.jobs_ended(
+                [self._blamed(culprit, reason, death, self._timer.time() - worker.started, worker)]
+            )
         in_order = worker.state is State.RETIRING and (death.exit_code == 0 or death.start_error is not None)
         name = reason.name if reason else ("stopped" if in_order else "crash")
         self._emit_exit(worker, death, name, culprit)
-        self.listener.changed()
+        self.listener.workers_changed()
 
     def _was_useless(self, worker: WorkerSlot) -> bool:
         """It never got ready, whatever it was killed for; or it died right after that with nothing done, and was not the first."""
@@ -452,9 +454,9 @@ class Pool:
         """Only what the serving one found counts; another may be tried by a reload, or end with its last workers."""
         self._bus.emit(ForkserverStarted(pid))
         if self._opened and backend is self.backend:
-            self.listener.reported(reports)
+            self.listener.plugins_reported(reports)
 
-    def note_started(self, worker: WorkerSlot) -> None:
+    def report_started(self, worker: WorkerSlot) -> None:
         """Say once of a running job that it has started."""
         lease = worker.current
         if lease is None or lease is worker.reported or worker.process.pid is None:

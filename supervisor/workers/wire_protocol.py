@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from supervisor.jobs import Lease
-from supervisor.text.strict_json import MAX_INTEGER, printable
+from supervisor.text.printable import printable
+from supervisor.text.strict_json import MAX_INTEGER
 from supervisor.text.units import MAX_SECONDS
 from supervisor.workers.interface import Reply
 

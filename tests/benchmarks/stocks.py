@@ -8,7 +8,7 @@ from pathlib import Path
 
 from supervisor import retry
 from supervisor.jobs import Backoff, Cause, Failure, Kind, Lease, Outcome, Policy
-from supervisor.stores.protocol import ClaimRequest, EnqueueRow
+from supervisor.stores.records import ClaimRequest, EnqueueRow
 from supervisor.stores.sqlite.store import SqliteStore
 
 BATCH = 100_000

@@ -14,7 +14,7 @@ from supervisor.engine.store_writer import Work, Writer
 from supervisor.events import Bus
 from supervisor.handlers import HandlerInfo
 from supervisor.jobs import Lease
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 from supervisor.workers.pool import Pool
 from tests.simulation.clock import TurnedLoop
 from tests.simulation.promises import holds
@@ -127,13 +127,13 @@ class Owner:
             self.store, self.pool, self.settings, self._reports(), self.bus, self.loop, self.writer,  # type: ignore[arg-type]
             random=world.random.random, wall=world.clock.wall, suspended=lambda: 0.0, intervals=world.intervals,
         )  # fmt: skip
-        reclaimed = self.engine.unstarted
+        reclaimed = self.engine.jobs_reclaimed
 
-        def unstarted(leases: list[Lease]) -> None:
+        def jobs_reclaimed(leases: list[Lease]) -> None:
             world.checks.turns.reclaimed(self, leases)
             reclaimed(leases)
 
-        self.engine.unstarted = unstarted  # type: ignore[method-assign]
+        self.engine.jobs_reclaimed = jobs_reclaimed  # type: ignore[method-assign]
         runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
         self.dead_letters = DeadLetterPublisher(self.writer, runners, self.bus, self.loop, world.intervals)
         self.engine.on_dead_letter = self.dead_letters.look
@@ -209,7 +209,7 @@ class Owner:
         engine = self.engine
         if engine._checking_after_gap or engine.committer.overfull or engine.watchdog.late():
             return
-        idle = [worker.number for worker in self.pool.open_workers() if not worker.sent]
+        idle = [worker.number for worker in self.pool.slots_with_room() if not worker.sent]
         fresh = any(buffer.fresh for buffer in engine.fetcher._buffers.values())
         holds(not idle or not fresh, "jobs are held beside idle workers:", self, idle)
 

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from supervisor.errors import RowRefused, StoreUnavailable
 from supervisor.jobs import Cause, Outcome
-from supervisor.stores.protocol import RowRefused, StoreUnavailable
 
 if TYPE_CHECKING:
     from tests.simulation.owner import Owner

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Lease
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 from supervisor.workers.interface import ExitReport
 from tests.simulation.checks import Run
 from tests.unit.fakes import FakeWorker
@@ -130,7 +130,7 @@ class SimulatedWorker(FakeWorker):
 
     def tell_death(self, how: str, value: Any) -> None:
         self.owner.listened.discard(self)
-        self.listener.died(self, ExitReport(self.pid or 0, **{how: value}))
+        self.listener.ended(self, ExitReport(self.pid or 0, **{how: value}))
 
     def vanish(self) -> None:
         """With its owner: nobody is told."""

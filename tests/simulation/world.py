@@ -17,7 +17,7 @@ from typing import Any
 from supervisor.config.settings import Settings
 from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.jobs import Lease
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 from tests.simulation.checks import TERMINAL, Checks, Record
 from tests.simulation.clock import Clock
 from tests.simulation.owner import Owner

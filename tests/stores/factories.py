@@ -20,7 +20,8 @@ import pytest
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import ClaimRequest, DeadLetter, EnqueueRow, Store
+from supervisor.stores.protocol import Store
+from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.postgres_server import server
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy, Tier
-from supervisor.stores.protocol import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Retention, Waiting
+from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Retention, Waiting
 
 SCHEDULED, READY, IN_FLIGHT = JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT
 OperatorResult = tuple[list[int], list[int]]

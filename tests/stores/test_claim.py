@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from supervisor.jobs import Policy
-from supervisor.stores.protocol import ClaimRequest, Waiting
+from supervisor.stores.records import ClaimRequest, Waiting
 from tests.stores.factories import (
     POLICY,
     TTL,

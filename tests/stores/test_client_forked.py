@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import Client
-from supervisor.stores.protocol import StoreError
+from supervisor.errors import StoreError
 
 
 @pytest.fixture

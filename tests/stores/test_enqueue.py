@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.jobs import Backoff
-from supervisor.stores.protocol import EnqueueRow, Waiting
+from supervisor.stores.records import EnqueueRow, Waiting
 from tests.stores.factories import POLICY, put, state_of, take, take_one
 
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.errors import StoreError
 from supervisor.jobs import Policy
-from supervisor.stores.protocol import ClaimRequest, Presence, StoreError
+from supervisor.stores.records import ClaimRequest, Presence
 from tests.stores.factories import TTL, again, put, resolve, state_of, success, take, take_one
 
 

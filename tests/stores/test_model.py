@@ -26,9 +26,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from supervisor.errors import StoreError
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome, Policy
 from supervisor.retry import decide, expired_lease_outcome
-from supervisor.stores.protocol import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Retention, Store, StoreError
+from supervisor.stores.protocol import Store
+from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Retention
 from tests.stores.factories import FACTORIES, SqliteFactory, StoreFactory, put
 from tests.stores.model import Model
 

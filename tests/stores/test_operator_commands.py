@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.stores.protocol import Retention
+from supervisor.stores.records import Retention
 from tests.stores.factories import again, dead, dead_letters, make_dead, put, state_of, states, success, take, take_one
 
 DAY = 86_400.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.stores.postgres.claim import FEW, LIGHT_OF_FEW
-from supervisor.stores.protocol import EnqueueRow, Waiting
+from supervisor.stores.records import EnqueueRow, Waiting
 from tests.stores.factories import ON_POSTGRESQL, put, success, take, take_one
 
 pytestmark = ON_POSTGRESQL

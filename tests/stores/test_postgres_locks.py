@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from supervisor.engine.store_writer import Writer
+from supervisor.errors import RowsLocked, StoreContended, StoreUnavailable
 from supervisor.events import Bus
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import Look, Presence, Retention, RowsLocked, StoreContended, StoreUnavailable, Waiting
+from supervisor.stores.records import Look, Presence, Retention, Waiting
 from tests.stores.factories import (
     TTL,
     PostgresFactory,

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 from tests.stores.factories import ON_POSTGRESQL, again, put, success, take, take_one
 
 pytestmark = ON_POSTGRESQL

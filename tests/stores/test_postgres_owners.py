@@ -9,7 +9,7 @@ import time
 import pytest
 
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import EnqueueRow, Presence, Retention, Waiting
+from supervisor.stores.records import EnqueueRow, Presence, Retention, Waiting
 from tests.stores.factories import (
     NEAR_AND_FAR,
     TTL,

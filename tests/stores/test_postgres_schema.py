@@ -7,10 +7,10 @@ import threading
 import psycopg
 import pytest
 
+from supervisor.errors import StoreError, StoreMissing
 from supervisor.jobs import MAX_RETRIES, Backoff
 from supervisor.stores.postgres.schema import VERSION
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import StoreError, StoreMissing
 from supervisor.stores.transfer import TransferRecord
 from supervisor.text.units import MAX_SECONDS
 from tests.stores.factories import ON_POSTGRESQL, PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, put, states, take

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.stores.postgres.driver import DriverConnection
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 from tests.stores.factories import ON_POSTGRESQL, dead, dead_letters, put, take
 
 pytestmark = ON_POSTGRESQL

@@ -20,9 +20,9 @@ from sqlalchemy.pool import NullPool
 from supervisor import Client
 from supervisor.client.client import InvalidJob
 from supervisor.config.settings import Settings, StoreSettings
+from supervisor.errors import RowRefused, StoreError
 from supervisor.stores.postgres import transactional_enqueue as postgres_guest
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import RowRefused, StoreError
 from tests.stores.factories import ON_POSTGRESQL, take
 
 pytestmark = ON_POSTGRESQL

@@ -12,18 +12,11 @@ import pytest
 
 from supervisor.client.client import Client
 from supervisor.config.settings import Settings, StoreSettings
+from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreUnavailable, StoreUnsure
 from supervisor.stores.postgres.claim import ENQUEUE_ONE
 from supervisor.stores.postgres.driver import FAR_END, IDLE_LIMIT, SESSION, Address, DriverConnection
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import (
-    EnqueueRow,
-    Presence,
-    RowRefused,
-    StoreBroken,
-    StoreError,
-    StoreUnavailable,
-    StoreUnsure,
-)
+from supervisor.stores.records import EnqueueRow, Presence
 from tests.stores.factories import (
     PostgresFactory,
     again,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from supervisor.jobs import JobState
-from supervisor.stores.protocol import Presence
+from supervisor.stores.records import Presence
 from tests.stores.factories import again, dead, dead_letters, make_dead, make_retries, put, success, take, take_one
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.errors import StoreError
 from supervisor.jobs import Cause, JobState, Kind, Outcome
-from supervisor.stores.protocol import StoreError
 from tests.stores.factories import POLICY, TTL, again, failure, put, release, state_of, success, take, take_one
 
 

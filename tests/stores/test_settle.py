@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.errors import StoreError
 from supervisor.jobs import Cause, Kind, Outcome
-from supervisor.stores.protocol import StoreError
-from supervisor.text.strict_json import printable
+from supervisor.text.printable import printable
 from tests.stores.factories import (
     POLICY,
     again,

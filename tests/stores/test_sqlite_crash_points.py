@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.stores.protocol import Retention
+from supervisor.stores.records import Retention
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import SqliteFactory, again, dead, dead_letters, make_dead, put, success, take, take_one
 

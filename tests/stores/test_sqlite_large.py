@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.stores.protocol import EnqueueRow, Waiting
+from supervisor.stores.records import EnqueueRow, Waiting
 from supervisor.stores.sqlite import claim as sqlite_claims
 from tests.stores.factories import SqliteFactory, dead, dead_letters, take
 

@@ -9,7 +9,8 @@ import threading
 
 import pytest
 
-from supervisor.stores.protocol import EnqueueRow, StoreBroken, StoreError, StoreUnavailable
+from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
+from supervisor.stores.records import EnqueueRow
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.store import SqliteStore
 from supervisor.stores.sqlite.write_lock import FairWriteLock

@@ -8,7 +8,8 @@ import signal
 
 import pytest
 
-from supervisor.stores.protocol import StoreUnavailable, Waiting
+from supervisor.errors import StoreUnavailable
+from supervisor.stores.records import Waiting
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import SqliteFactory, put, release, take, take_one

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.jobs import JobState
 from supervisor.stores.codes import IN_FLIGHT
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 from supervisor.stores.sqlite import claim as sqlite_claims
 from supervisor.stores.sqlite import dead_letters as sqlite_letters
 from supervisor.stores.sqlite import operator as sqlite_verbs

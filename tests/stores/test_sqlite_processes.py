@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.stores.protocol import ClaimRequest, EnqueueRow, StoreError, StoreUnavailable
+from supervisor.errors import StoreError, StoreUnavailable
+from supervisor.stores.records import ClaimRequest, EnqueueRow
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import TTL, put, resolve, success, take_one
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 from tests.stores.factories import make_retries, put, take
 
 MANY = 20_000

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from supervisor.stores.protocol import Retention
+from supervisor.stores.records import Retention
 from tests.stores.factories import again, put, success, take
 
 HOUR = 3600.0

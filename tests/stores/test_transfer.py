@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import Backoff, JobState
 from supervisor.stores import transfer as moving
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import EnqueueRow, StoreError, StoreUnavailable
+from supervisor.stores.records import EnqueueRow
 from supervisor.stores.transfer import TransferRecord, transfer_jobs, undo_transfer
 from tests.stores.factories import FACTORIES, StoreFactory, again, dead_letters, make_dead, put, release, success, take
 

@@ -143,7 +143,7 @@ CLIENT = r"""
 import os, random, signal, sqlite3, sys, time
 import psycopg
 from supervisor import Client
-from supervisor.stores.protocol import StoreUnavailable, StoreUnsure
+from supervisor.errors import StoreUnavailable, StoreUnsure
 
 MANY = 150  # jobs waiting, beyond which only a few come in: what is left when the hand rests takes time
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from supervisor.jobs import Lease, Policy
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 from supervisor.workers.interface import ExitReport, Reply, WorkerOptions
 from supervisor.workers.parent.backend import ForkserverBackend
 from supervisor.workers.parent.worker_process import ForkedWorker
@@ -89,14 +89,14 @@ class World:
         self.lines += [(stream, job_id, line) for line in lines]
         self._change.set()
 
-    def broke(self, process: Any, why: str) -> None:
+    def channel_broken(self, process: Any, why: str) -> None:
         self.broken.append(why)
         self._change.set()
 
     def exited(self, process: Any) -> None:
         assert process not in self.deaths
 
-    def died(self, process: Any, death: ExitReport) -> None:
+    def ended(self, process: Any, death: ExitReport) -> None:
         assert process not in self.deaths
         self.deaths[process] = death
         self._change.set()

@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.jobs import JobState, Kind, Outcome, Policy
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.protocol import ClaimRequest, EnqueueRow, Retention
+from supervisor.stores.records import ClaimRequest, EnqueueRow, Retention
 from tests.stores.postgres_server import Server
 
 JOBS = int(os.environ.get("SUPERVISOR_HEALTH_JOBS", "20000"))

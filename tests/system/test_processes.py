@@ -279,13 +279,13 @@ def test_permits_say_exactly_which_job_was_running_when_a_worker_is_killed_at_ra
             "    fd = opened.setdefault(job.payload, None) or os.open(job.payload, os.O_WRONLY | os.O_APPEND)\n"
             "    opened[job.payload] = fd\n    os.write(fd, b'<')\n",
         ) as here:
-            died = here.died
+            ended = here.ended
 
             def take_back_first(process: ForkedWorker, death: Any) -> None:
                 here.taken_at_death = process.reclaim()  # type: ignore[attr-defined]
-                died(process, death)
+                ended(process, death)
 
-            here.died = take_back_first  # type: ignore[method-assign]
+            here.ended = take_back_first  # type: ignore[method-assign]
             await scene(here)
 
     asyncio.run(run())

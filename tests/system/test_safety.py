@@ -80,7 +80,7 @@ def test_a_payload_never_becomes_a_command(tmp_path: Path) -> None:
 
 SPITEFUL = """
     from supervisor import hookimpl
-    from supervisor.stores.protocol import StoreError
+    from supervisor.errors import StoreError
 
     class Spiteful:
         def __init__(self, token, fails=False):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from supervisor.jobs import Lease, Policy
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 from supervisor.workers.interface import ExitReport, Reply, WorkerListener
 
 
@@ -133,7 +133,7 @@ class FakeWorker:
 
     def die(self, **how: Any) -> None:
         self.exit()
-        self.listener.died(self, ExitReport(self.pid or 0, **how))
+        self.listener.ended(self, ExitReport(self.pid or 0, **how))
 
 
 class FakeBackend:

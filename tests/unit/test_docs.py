@@ -13,11 +13,13 @@ import pytest
 from supervisor.cli.app import root
 from supervisor.cli.enqueue import read_file
 from supervisor.config.diagnostics import STORE_OPTIONS
-from supervisor.config.settings import Schema, Settings, known_keys, load
+from supervisor.config.loading import known_keys, load
+from supervisor.config.settings import Schema, Settings
 from supervisor.config.yaml_reader import read_yaml
 from supervisor.hooks import COMMAND_HOOKS, PARENT_HOOKS, WORKER_HOOKS
 from supervisor.jobs import Backoff
-from supervisor.plugins.manager import PluginManager, discover
+from supervisor.plugins.discovery import discover
+from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.validation import HOOKS
 from supervisor.retry import ceiling
 from supervisor.runtime.supervisor import ExitCode

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.config.file_permissions import open_to_others
 from supervisor.dead_letters.file_sink import FileSink
-from supervisor.stores.protocol import StoreError
+from supervisor.errors import StoreError
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.write_lock import FairWriteLock
 

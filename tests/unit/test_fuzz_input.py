@@ -14,9 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.cli.app import run_command_line
-from supervisor.client.validation import InvalidJob, enqueue_row
-from supervisor.config.settings import ConfigError, Settings, known_keys, load
-from supervisor.plugins.manager import PluginManager, Source
+from supervisor.client.validation import enqueue_row
+from supervisor.config.loading import known_keys, load
+from supervisor.config.settings import Settings
+from supervisor.errors import ConfigError, InvalidJob
+from supervisor.plugins.discovery import Source
+from supervisor.plugins.manager import PluginManager
 from supervisor.text.strict_json import NotJSON, decode, encode
 from supervisor.text.units import MAX_SECONDS, format_duration, parse_duration, parse_limit, parse_size
 

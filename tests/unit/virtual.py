@@ -11,9 +11,10 @@ from supervisor.engine.store_writer import Abandoned
 from supervisor.events import Bus, JobsSettled
 from supervisor.handlers import HandlerInfo
 from supervisor.jobs import JobState
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import EnqueueRow, Presence, Store
+from supervisor.stores.protocol import Store
+from supervisor.stores.records import EnqueueRow, Presence
 from supervisor.workers.pool import Pool
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from supervisor.cli.context import store_file
 from supervisor.config.settings import Settings
+from supervisor.errors import StoreError
 from supervisor.stores.opening import scratch_schema_of
-from supervisor.stores.protocol import StoreError
 
 PREFIX = "supervisor-bench-"
 LEFT_BEHIND = re.compile(f"{PREFIX}[0-9a-f]{{16}}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Tier
 from supervisor.stores.memory.owners import Owners
 from supervisor.stores.memory.state import JobRecord
-from supervisor.stores.protocol import ClaimRequest, EnqueueRow, Look, Resolve, StoreError, Waiting
-from supervisor.stores.records import microseconds
+from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, Waiting, microseconds
 from supervisor.stores.transitions import waiting_of
 
 

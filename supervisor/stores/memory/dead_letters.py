@@ -7,8 +7,7 @@ from copy import copy
 
 from supervisor.stores.memory.owners import Owners
 from supervisor.stores.memory.state import DeadLetterRecord, JobRecord
-from supervisor.stores.protocol import DeadLetter
-from supervisor.stores.records import microseconds
+from supervisor.stores.records import DeadLetter, microseconds
 
 
 class DeadLetterQueue(Owners):

@@ -9,8 +9,7 @@ from supervisor.jobs import JobState, Tier
 from supervisor.stores.codes import CODES, DEAD_LETTERS
 from supervisor.stores.memory.claim import Claims
 from supervisor.stores.operator_commands import OperatorCommands, Target
-from supervisor.stores.protocol import Retention
-from supervisor.stores.records import microseconds
+from supervisor.stores.records import Retention, microseconds
 
 
 class OperatorChanges(Claims, OperatorCommands):

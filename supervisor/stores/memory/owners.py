@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from supervisor.errors import StoreError
 from supervisor.stores.codes import LEFT
 from supervisor.stores.memory.state import JobRecord, MemoryState, OwnerRecord
-from supervisor.stores.protocol import Presence, StoreError
-from supervisor.stores.records import microseconds
+from supervisor.stores.records import Presence, microseconds
 
 
 class Owners:

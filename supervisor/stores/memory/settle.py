@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Outcome, Tier
 from supervisor.stores.codes import LEFT
 from supervisor.stores.memory.claim import Claims
 from supervisor.stores.memory.state import DeadLetterRecord, JobRecord
-from supervisor.stores.protocol import ExpiredLease, StoreError
-from supervisor.stores.records import MAX_ATTEMPTS_KEPT, failure_record, microseconds, require_seen
+from supervisor.stores.records import MAX_ATTEMPTS_KEPT, ExpiredLease, failure_record, microseconds, require_seen
 from supervisor.stores.transitions import ADD, KEEP, RESET, expired_count_after
 
 

@@ -13,8 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Policy, Tier
-from supervisor.stores.protocol import EnqueueRow, Presence
-from supervisor.stores.records import Shown, job_dict, options_text, overlaid, own_max_retries
+from supervisor.stores.records import EnqueueRow, Presence, Shown, job_dict, options_text, overlaid, own_max_retries
 
 
 @dataclass(slots=True)

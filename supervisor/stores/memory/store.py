@@ -5,13 +5,11 @@ from __future__ import annotations
 from supervisor.stores.memory.operator import OperatorChanges
 from supervisor.stores.memory.queries import Queries
 from supervisor.stores.memory.settle import Settles
-from supervisor.stores.protocol import Capabilities
 
 
 class MemoryStore(Settles, Queries, OperatorChanges):
     """Implements `supervisor.stores.protocol.Store`. `sibling` gives another owner's or client's view of the same jobs."""
 
-    capabilities = Capabilities()
     url = "memory://"
 
     def sibling(self) -> MemoryStore:

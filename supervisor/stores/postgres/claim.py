@@ -11,23 +11,26 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
+from supervisor.errors import StoreError, StoreUnsure
 from supervisor.jobs import Lease, Policy
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.enqueue_batch import EnqueueBatch
 from supervisor.stores.postgres.claim_cursor import ClaimCursors
 from supervisor.stores.postgres.connection import CommitUnknown, array, packed
 from supervisor.stores.postgres.row_locks import Locks
-from supervisor.stores.protocol import (
+from supervisor.stores.records import (
     ClaimRequest,
     EnqueueRow,
     Look,
     Resolve,
-    StoreError,
-    StoreUnsure,
     Waiting,
     by_queue_and_tier,
+    microseconds,
+    options_text,
+    overlaid,
+    policy_of,
+    policy_text,
 )
-from supervisor.stores.records import microseconds, options_text, overlaid, policy_of, policy_text
 from supervisor.stores.transitions import waiting_of
 
 COPIED_FROM = 200  # rows; below, one statement is faster

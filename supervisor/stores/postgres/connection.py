@@ -15,8 +15,8 @@ import psycopg
 from psycopg import sql as quoting
 from psycopg.pq import ConnStatus
 
+from supervisor.errors import RowRefused, StoreContended, StoreError, StoreUnavailable
 from supervisor.stores.postgres.driver import SESSION, TOO_LONG, Address, DriverConnection, is_lost
-from supervisor.stores.protocol import RowRefused, StoreContended, StoreError, StoreUnavailable
 
 Row = tuple[Any, ...]
 Statement = tuple[str, Sequence[Any]]

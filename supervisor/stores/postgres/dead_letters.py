@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import orjson
 
+from supervisor.errors import RowsLocked
 from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
 from supervisor.stores.postgres.claim import LENGTH, LENGTHS, NOW
 from supervisor.stores.postgres.connection import Row, array, packed
 from supervisor.stores.postgres.queries import Queries
-from supervisor.stores.protocol import DeadLetter, RowsLocked
-from supervisor.stores.records import microseconds
+from supervisor.stores.records import DeadLetter, microseconds
 
 DUE_DEAD_LETTERS = f"""select job_id from {{s}}.dead_letters where state = {PENDING} and due_at <= {NOW}
   order by due_at, job_id limit $1 for no key update skip locked"""

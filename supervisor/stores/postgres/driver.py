@@ -11,7 +11,7 @@ from psycopg import Connection, Error, OperationalError, RawCursor
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import DataError, IntegrityError
 
-from supervisor.stores.protocol import RowRefused, StoreBroken, StoreContended, StoreError, StoreUnavailable
+from supervisor.errors import RowRefused, StoreBroken, StoreContended, StoreError, StoreUnavailable
 from supervisor.text.redaction import Mask, secrets_of, without_secrets
 
 Answer = TypeVar("Answer")

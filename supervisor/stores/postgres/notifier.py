@@ -12,8 +12,8 @@ from contextlib import suppress
 from psycopg import Error, Notify
 from psycopg import sql as quoting
 
+from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.stores.postgres.driver import Address, DriverConnection
-from supervisor.stores.protocol import StoreError, StoreUnavailable
 
 RECONNECT_DELAYS = (0.05, 5.0)
 REST = 0.003

@@ -10,8 +10,7 @@ from supervisor.stores.postgres.claim import NOW
 from supervisor.stores.postgres.connection import array
 from supervisor.stores.postgres.dead_letters import DeadLetterQueue
 from supervisor.stores.postgres.settle import LOCK
-from supervisor.stores.protocol import Retention
-from supervisor.stores.records import microseconds
+from supervisor.stores.records import Retention, microseconds
 
 # First the locks (LOCK), then, in a statement of its own, what is behind them: a settle that was waited for may have left a letter.
 TARGETS = """select jobs.id, jobs.state, queue, tier, dead_letters.state

@@ -9,12 +9,12 @@ import hashlib
 
 from psycopg import sql as quoting
 
+from supervisor.errors import StoreError, StoreMissing
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
 from supervisor.stores.limits import CENTURY, FURTHEST, MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_TOKEN
 from supervisor.stores.postgres.connection import Database
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_NAME_BYTES
-from supervisor.stores.protocol import StoreError, StoreMissing
 
 # A statement sees one time, and the next statement of its transaction a later one: a transaction that somebody holds open
 # for an hour must not write leases and due times of an hour ago. Its names are in full, and not by a search path of its own, with

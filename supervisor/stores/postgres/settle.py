@@ -7,13 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
+from supervisor.errors import RowsLocked
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.codes import FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.postgres.claim import ALL, LEASE, NOW, TEXTS_OF_LEASE, Claims, leases_from
 from supervisor.stores.postgres.connection import array, packed
 from supervisor.stores.postgres.owner_lock import is_gone
-from supervisor.stores.protocol import ExpiredLease, RowsLocked, by_queue_and_tier
-from supervisor.stores.records import MAX_ATTEMPTS_KEPT, failure_record, microseconds, require_seen
+from supervisor.stores.records import (
+    MAX_ATTEMPTS_KEPT,
+    ExpiredLease,
+    by_queue_and_tier,
+    failure_record,
+    microseconds,
+    require_seen,
+)
 from supervisor.stores.transitions import KEEP, RESET, destination, expired_count_after
 
 _SUCCEEDED = JobState.SUCCEEDED

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import orjson
 
+from supervisor.errors import StoreError
 from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.postgres.claim import NOW
 from supervisor.stores.postgres.notifier import Listener
 from supervisor.stores.postgres.owner_lock import OwnerLock
 from supervisor.stores.postgres.schema import bring_up
 from supervisor.stores.postgres.transfer import Transfer
-from supervisor.stores.protocol import Capabilities, Presence, StoreError
-from supervisor.stores.records import microseconds
+from supervisor.stores.records import Presence, microseconds
 
 ANNOUNCE = f"""insert into {{s}}.supervisors as it(id, owner, host, pid, place, state, seen_at, unseen_after, idle, workers)
     overriding system value
@@ -32,8 +32,6 @@ times the ttl of its leases)."""
 class PostgresStore(Transfer):
     """Implements `supervisor.stores.protocol.Store`. Without `listen` nothing is left in the session from one transaction to the
     next, so that it works behind a transaction-mode pooler; nobody wakes this store then."""
-
-    capabilities = Capabilities()
 
     def __init__(self, url: str, *, schema: str = "supervisor", listen: bool = True, create: bool = False) -> None:
         super().__init__(url, schema=schema, listen=listen)

@@ -19,10 +19,11 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from supervisor.errors import StoreError
 from supervisor.stores.postgres.claim import enqueued, split_batch
 from supervisor.stores.postgres.connection import packed
 from supervisor.stores.postgres.transfer import DATABASE
-from supervisor.stores.protocol import EnqueueRow, StoreError
+from supervisor.stores.records import EnqueueRow
 from supervisor.text.redaction import without_secrets
 
 AT_ONCE = 16_000_000

@@ -8,20 +8,20 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
+from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import Lease
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.enqueue_batch import EnqueueBatch
-from supervisor.stores.protocol import (
+from supervisor.stores.records import (
     ClaimRequest,
     EnqueueRow,
     Look,
     Resolve,
-    StoreError,
-    StoreUnavailable,
     Waiting,
     by_queue_and_tier,
+    microseconds,
+    options_text,
 )
-from supervisor.stores.records import microseconds, options_text
 from supervisor.stores.sqlite.connection import packed
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.policies import BY_ID, TEXTS, Policies

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from supervisor.stores.protocol import RowRefused, StoreBroken, StoreError, StoreUnavailable
+from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS, VERSION
 from supervisor.stores.sqlite.write_lock import FairWriteLock, beside
 

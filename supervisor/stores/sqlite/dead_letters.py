@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 
 from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
-from supervisor.stores.protocol import DeadLetter
-from supervisor.stores.records import microseconds
+from supervisor.stores.records import DeadLetter, microseconds
 from supervisor.stores.sqlite.claim import LENGTH
 from supervisor.stores.sqlite.connection import packed
 from supervisor.stores.sqlite.queries import Queries

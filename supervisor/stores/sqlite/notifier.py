@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
-from supervisor.stores.protocol import StoreBroken, StoreError, StoreUnavailable
+from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 
 _MAX_ADDRESS_BYTES = 107
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW

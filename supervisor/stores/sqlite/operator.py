@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import OperatorCommands, Target
-from supervisor.stores.protocol import Retention
-from supervisor.stores.records import microseconds
+from supervisor.stores.records import Retention, microseconds
 from supervisor.stores.sqlite.connection import packed
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
 from supervisor.stores.sqlite.policies import BY_ID

@@ -8,8 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from supervisor.jobs import Lease, Policy
-from supervisor.stores.protocol import Resolve
-from supervisor.stores.records import overlaid, policy_of, policy_text
+from supervisor.stores.records import Resolve, overlaid, policy_of, policy_text
 from supervisor.stores.sqlite.connection import Database, packed
 
 TEXTS = "coalesce(cast(payload as text), ''), cast(headers as text)"

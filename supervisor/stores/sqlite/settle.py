@@ -9,8 +9,14 @@ from typing import Any
 
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.codes import CANCELLED, FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
-from supervisor.stores.protocol import ExpiredLease, by_queue_and_tier
-from supervisor.stores.records import MAX_ATTEMPTS_KEPT, failure_record, microseconds, require_seen
+from supervisor.stores.records import (
+    MAX_ATTEMPTS_KEPT,
+    ExpiredLease,
+    by_queue_and_tier,
+    failure_record,
+    microseconds,
+    require_seen,
+)
 from supervisor.stores.sqlite.claim import Claims
 from supervisor.stores.sqlite.connection import packed
 from supervisor.stores.sqlite.notifier import Notifier

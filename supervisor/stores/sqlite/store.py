@@ -8,8 +8,9 @@ from pathlib import Path
 
 import orjson
 
+from supervisor.errors import StoreError
 from supervisor.stores.codes import IN_FLIGHT, LEFT
-from supervisor.stores.protocol import Capabilities, Presence, StoreError
+from supervisor.stores.records import Presence
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.transfer import Transfer
 from supervisor.stores.sqlite.write_lock import beside
@@ -21,8 +22,6 @@ ANNOUNCE = """insert into supervisors(id, owner, host, pid, state, seen_at, idle
 
 class SqliteStore(Transfer):
     """Implements `supervisor.stores.protocol.Store`. `clock` gives seconds since the epoch."""
-
-    capabilities = Capabilities()
 
     def __init__(
         self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time

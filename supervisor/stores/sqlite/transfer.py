@@ -8,9 +8,9 @@ from operator import itemgetter
 
 import orjson
 
+from supervisor.errors import RowRefused
 from supervisor.jobs import JobState
 from supervisor.stores.codes import IN_FLIGHT, STATES, WITHDRAWN
-from supervisor.stores.protocol import RowRefused
 from supervisor.stores.sqlite.connection import packed
 from supervisor.stores.sqlite.operator import OperatorChanges
 from supervisor.stores.sqlite.policies import BY_ID

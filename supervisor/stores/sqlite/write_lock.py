@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from supervisor.stores.protocol import StoreUnavailable
+from supervisor.errors import StoreUnavailable
 
 _NAPS = (*[0.00005] * 8, 0.0002, 0.0005, 0.001, 0.002)  # a small commit takes less than the short ones together
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from supervisor.handlers import Handler, Reject, Retry
 from supervisor.plugins.importer import readable
-from supervisor.text.strict_json import NotJSON, printable, shortened
+from supervisor.text.printable import printable, shortened
+from supervisor.text.strict_json import NotJSON
 from supervisor.text.units import parse_duration
 
 MAX_MESSAGE = 64 * 1024

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import orjson
 
-from supervisor.plugins.manager import PluginManager, SourceReport, discover
+from supervisor.plugins.discovery import discover
+from supervisor.plugins.manager import PluginManager
+from supervisor.plugins.reports import SourceReport
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import WorkerEnds
 from supervisor.workers.child import main as worker

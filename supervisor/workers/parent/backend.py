@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
-from supervisor.plugins.manager import SourceReport
-from supervisor.plugins.validation import NoForkserver
+from supervisor.errors import NoForkserver
+from supervisor.plugins.reports import SourceReport
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import WorkerEnds, close_ends, open_channels
 from supervisor.workers.interface import WorkerListener, WorkerOptions

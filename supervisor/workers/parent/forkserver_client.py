@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import Opened, WorkerEnds, close_ends
 from supervisor.workers.interface import WorkerOptions

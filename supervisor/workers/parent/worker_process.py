@@ -303,7 +303,7 @@ class ForkedWorker:
 
     def _break(self, why: str) -> None:
         if not self.dying:
-            self._listener.broke(self, why)
+            self._listener.channel_broken(self, why)
             self.kill()
 
     def retire(self) -> None:
@@ -384,7 +384,7 @@ class ForkedWorker:
             stderr=stderr,
             start_error=self.start_error,
         )
-        self._listener.died(self, death)
+        self._listener.ended(self, death)
         self._close()
 
     def release_in_copy(self) -> None:

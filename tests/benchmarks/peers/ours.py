@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from supervisor import Client
-from supervisor.config.settings import load
+from supervisor.config.loading import load
 from supervisor.stores.codes import SUCCEEDED
 from tests.benchmarks.peers.base import Payload, Place, Task, here
 

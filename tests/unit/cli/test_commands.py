@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from supervisor.cli import context, render
 from supervisor.cli import plugin_scan as scan
 from supervisor.cli.app import root, run_command_line
-from supervisor.plugins.manager import PluginManager, discover
-from supervisor.stores.protocol import StoreUnavailable
+from supervisor.errors import StoreUnavailable
+from supervisor.plugins.discovery import discover
+from supervisor.plugins.manager import PluginManager
 
 
 class Answer(NamedTuple):

@@ -8,7 +8,8 @@ import pytest
 
 from supervisor import events
 from supervisor.cli.app import run_command_line
-from supervisor.config.settings import ConfigError, Settings
+from supervisor.config.settings import Settings
+from supervisor.errors import ConfigError
 
 
 class FakeSupervisor:

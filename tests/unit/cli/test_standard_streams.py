@@ -17,7 +17,8 @@ from supervisor.cli import plugin_scan as scan
 from supervisor.cli import standard_streams as streams
 from supervisor.cli.app import run_command_line
 from supervisor.cli.standard_streams import OutputLost, Stream
-from supervisor.plugins.manager import PluginManager, discover
+from supervisor.plugins.discovery import discover
+from supervisor.plugins.manager import PluginManager
 from tests.unit.cli.test_run import FakeSupervisor
 
 FULL = "Error: standard output: No space left on device\n"

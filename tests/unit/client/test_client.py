@@ -11,10 +11,10 @@ import pytest
 import supervisor
 from supervisor import Client, NewJob
 from supervisor.client.client import InvalidJob
-from supervisor.config.settings import ConfigError
+from supervisor.errors import ConfigError, StoreBroken, StoreError, StoreUnavailable, StoreUnsure
 from supervisor.jobs import Backoff, Policy
 from supervisor.stores.opening import retry_while_unavailable
-from supervisor.stores.protocol import ClaimRequest, StoreBroken, StoreError, StoreUnavailable, StoreUnsure
+from supervisor.stores.records import ClaimRequest
 from supervisor.stores.sqlite.store import SqliteStore
 
 

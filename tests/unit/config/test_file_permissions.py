@@ -10,7 +10,8 @@ import pytest
 
 from supervisor import Client
 from supervisor.config import file_permissions as trust
-from supervisor.config.settings import ConfigError, PluginSettings, Settings, StoreSettings
+from supervisor.config.settings import PluginSettings, Settings, StoreSettings
+from supervisor.errors import ConfigError
 
 ALICE = 65_432  # nobody's number
 

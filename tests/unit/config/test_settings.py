@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from supervisor.config.settings import ConfigError, RetentionSettings, RetrySettings, Settings, find, known_keys, load
+from supervisor.config.loading import find, known_keys, load
+from supervisor.config.settings import RetentionSettings, RetrySettings, Settings
+from supervisor.errors import ConfigError
 from supervisor.handlers import HandlerInfo
 from supervisor.jobs import Backoff, Policy
-from supervisor.stores.protocol import Retention
+from supervisor.stores.records import Retention
 
 
 @pytest.fixture

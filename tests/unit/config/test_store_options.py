@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from supervisor.config.settings import ConfigError, StoreSettings, load
+from supervisor.config.loading import load
+from supervisor.config.settings import StoreSettings
+from supervisor.errors import ConfigError, StoreError
 from supervisor.stores.opening import open_store
-from supervisor.stores.protocol import StoreError
 
 URL = "postgresql://u:sesame-0815@127.0.0.1:1/jobs"
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from supervisor.dead_letters.batch_splitter import FRUITLESS_AT_FIRST, MAX_FRUITLESS, BatchSplitter
-from supervisor.stores.protocol import DeadLetter
+from supervisor.stores.records import DeadLetter
 
 COUNT = 100
 

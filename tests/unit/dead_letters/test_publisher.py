@@ -12,10 +12,12 @@ import pytest
 
 from supervisor.dead_letters.publisher import CLAIM_SECONDS, DeadLetterPublisher
 from supervisor.dead_letters.sink_runner import SinkRunner
+from supervisor.errors import RowsLocked
 from supervisor.events import Bus, DeadLettersFailed, DeadLettersStale
 from supervisor.jobs import Policy
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import ClaimRequest, DeadLetter, Retention, RowsLocked, Store
+from supervisor.stores.protocol import Store
+from supervisor.stores.records import ClaimRequest, DeadLetter, Retention
 from tests.stores.factories import dead, put
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from supervisor.engine.coordinator import FORCED_SECONDS, KILL_SECONDS
+from supervisor.errors import RowRefused
 from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecovered
 from supervisor.jobs import Cause, JobState, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import ClaimRequest, RowRefused
+from supervisor.stores.records import ClaimRequest
 from tests.unit.dead_letters.test_publisher import JumpingLoop
 from tests.unit.virtual import Virtual
 
@@ -335,7 +336,7 @@ def lose_owner(store: MemoryStore, count: int) -> list[int]:
     other = store.sibling()
     other.join("them", "there", 2)
     from supervisor.jobs import Policy
-    from supervisor.stores.protocol import ClaimRequest, EnqueueRow
+    from supervisor.stores.records import ClaimRequest, EnqueueRow
 
     ids = other.enqueue([EnqueueRow("work", "null")] * count)
     other.claim([ClaimRequest("default", count, count, count, 100)], 30.0, lambda handler, queue: Policy())

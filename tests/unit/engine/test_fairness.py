@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from supervisor.engine.fairness import QueueBuffer, TokenBucket, plan_takes, share_out
 from supervisor.jobs import Lease, Policy, Tier
-from supervisor.stores.protocol import ClaimRequest, Waiting
+from supervisor.stores.records import ClaimRequest, Waiting
 
 RATIOS = st.fractions(Fraction(1, 50), 1, max_denominator=50)
 

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.engine import committer, fetcher
 from supervisor.events import JobsReleased, JobsSettled
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 from tests.unit.virtual import Virtual
 
 

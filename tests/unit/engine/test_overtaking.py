@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.engine import fetcher
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 from tests.unit.virtual import Virtual
 
 SECOND = {"backoff": {"base": 1.0, "jitter": "none"}}

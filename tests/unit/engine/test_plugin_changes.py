@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisor.events import PluginFailed, PluginLoaded
 from supervisor.handlers import HandlerInfo
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 from tests.unit.virtual import Virtual
 
 SAME = SourceReport("work.py", (HandlerInfo("work", {}, "work.py", 1),))

@@ -11,7 +11,7 @@ from supervisor.engine.poll_intervals import USUAL
 from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueueDepths
 from supervisor.jobs import Lease, Policy
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import ClaimRequest, EnqueueRow, Resolve
+from supervisor.stores.records import ClaimRequest, EnqueueRow, Resolve
 from tests.stores.factories import dead
 from tests.unit.fakes import FakeWorker
 from tests.unit.virtual import Virtual

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from supervisor.engine import committer
+from supervisor.errors import RowRefused, RowsLocked
 from supervisor.events import JobsLocked, JobsStale, PruneRefused
 from supervisor.jobs import Outcome
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import Retention, RowRefused, RowsLocked
+from supervisor.stores.records import Retention
 from tests.unit.virtual import Virtual
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from supervisor.engine.store_writer import REST, Abandoned, Writer
+from supervisor.errors import RowRefused, StoreContended, StoreUnavailable
 from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
-from supervisor.stores.protocol import RowRefused, StoreContended, StoreUnavailable
 
 
 class Notebook:

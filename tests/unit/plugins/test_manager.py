@@ -12,7 +12,9 @@ import pytest
 
 from supervisor import Job, hookimpl
 from supervisor.events import HookFailed
-from supervisor.plugins.manager import PluginManager, SourceReport, discover, load_parent_side
+from supervisor.plugins.discovery import discover
+from supervisor.plugins.manager import PluginManager, load_parent_side
+from supervisor.plugins.reports import SourceReport
 from supervisor.workers.child.middleware import Middleware
 
 Put = Callable[..., Path]

@@ -12,7 +12,7 @@ from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.events import Bus
 from supervisor.runtime.drain import ASKED_AT_ONCE, until_drained
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import EnqueueRow
+from supervisor.stores.records import EnqueueRow
 from tests.unit.dead_letters.test_publisher import DirectWriter, JumpingLoop, ScriptedSink
 
 GRACE = 30.0

@@ -10,14 +10,14 @@ import pytest
 
 from supervisor.config.settings import Settings
 from supervisor.engine.plugin_changes import emit_plugin_events
+from supervisor.errors import StoreUnavailable
 from supervisor.events import Bus, ConfigRefused, Event, PluginWarning
 from supervisor.handlers import HandlerInfo
-from supervisor.plugins.manager import SourceReport
+from supervisor.plugins.reports import SourceReport
 from supervisor.runtime import supervisor as supervisor_module
 from supervisor.runtime.signals import StopRequest
 from supervisor.runtime.supervisor import ExitCode, Supervisor
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.protocol import StoreUnavailable
 
 
 class Pruning:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.client.validation import Checks, InvalidJob, batch_of, enqueue_row
+from supervisor.client.validation import Checks, batch_of, enqueue_row
+from supervisor.errors import InvalidJob
 from supervisor.jobs import NewJob
 from supervisor.stores.enqueue_batch import EnqueueBatch
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from supervisor.config.settings import load
+from supervisor.config.loading import load
 from supervisor.telemetry.log_formatters import FORMATS
 from supervisor.text.redaction import Mask, secrets_of, without_secrets
 

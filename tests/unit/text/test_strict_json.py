@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.text.strict_json import MAX_DEPTH, NotJSON, decode, encode, printable
+from supervisor.text.printable import printable
+from supervisor.text.strict_json import MAX_DEPTH, NotJSON, decode, encode
 
 LIMIT = 1_000_000
 

@@ -23,16 +23,16 @@ class Recorder:
         self.outcomes: list[Outcome] = []
         self.returned: list[Lease] = []
 
-    def ended(self, outcomes: list[Outcome]) -> None:
+    def jobs_ended(self, outcomes: list[Outcome]) -> None:
         self.outcomes += outcomes
 
-    def unstarted(self, leases: list[Lease]) -> None:
+    def jobs_reclaimed(self, leases: list[Lease]) -> None:
         self.returned += leases
 
-    def changed(self) -> None:
+    def workers_changed(self) -> None:
         pass
 
-    def reported(self, reports: Sequence[Any]) -> None:
+    def plugins_reported(self, reports: Sequence[Any]) -> None:
         pass
 
 
@@ -71,10 +71,10 @@ def test_a_reply_ends_the_first_job_sent() -> None:
 def test_a_job_runs_once_its_worker_has_taken_it() -> None:
     here = Setup()
     here.send(1, 2)
-    here.pool.note_started(here.worker)
+    here.pool.report_started(here.worker)
     assert not [*here.pool.running()]
     here.process.start_next()
-    here.pool.note_started(here.worker)
+    here.pool.report_started(here.worker)
     assert [lease.id for _, lease in here.pool.running()] == [1]
     here.process.finish()
     here.process.drain()
@@ -132,7 +132,7 @@ def test_whatever_happens_no_job_is_lost_and_only_a_started_one_is_blamed(steps:
         elif step == "read":
             process.drain()
         elif step == "take_back":
-            here.pool.release_unstarted()
+            here.pool.reclaim_unstarted()
     process.die(signal="SIGKILL")
     succeeded = [o.lease.id for o in here.heard.outcomes if o.kind is Kind.SUCCEEDED]
     blamed = [id for id, _ in here.failed()]
@@ -217,8 +217,8 @@ def test_one_that_is_dead_and_not_yet_reaped_gets_no_job() -> None:
     dead = here.worker
     dead.process.exit()  # type: ignore[attr-defined]
     assert here.pool.idle_count() == 1
-    assert dead not in here.pool.open_workers()
-    assert len(here.pool.open_workers()) == 1
+    assert dead not in here.pool.slots_with_room()
+    assert len(here.pool.slots_with_room()) == 1
 
 
 def test_a_job_killed_by_a_shutdown_or_a_cancel_is_not_blamed() -> None:
@@ -243,7 +243,7 @@ def test_a_job_that_its_worker_died_of_is_blamed_even_if_all_are_killed_before_t
         here.pool.stop()
     process.exit()
     here.pool.kill_all(SHUTDOWN)
-    here.pool.died(process, ExitReport(1, signal="SIGSEGV"))
+    here.pool.ended(process, ExitReport(1, signal="SIGSEGV"))
     assert here.failed() == [(1, Cause.CRASH)]
     assert [(event.cause, event.job_id) for event in here.events if isinstance(event, WorkerExited)] == [("crash", 1)]
 
@@ -264,7 +264,7 @@ def test_a_reply_for_a_job_that_it_never_started_is_rubbish() -> None:
     here = Setup()
     here.send(1, 2)
     here.process.start_next()
-    here.pool.release_unstarted()
+    here.pool.reclaim_unstarted()
     here.process.finish()
     here.process.unread.append(Reply(2, "ok", 0.001, None, None))
     here.process.drain()
@@ -296,7 +296,7 @@ def test_workers_that_break_their_channel_before_they_are_ready_are_replaced_wit
     here.process.die(exit_code=1)
     for expected in (0.1, 0.2, 0.4):
         forked = len(here.backend.forked)
-        here.pool.broke(here.process, "rubbish")
+        here.pool.channel_broken(here.process, "rubbish")
         here.process.die(signal="SIGKILL")
         here.timer.advance(expected * 0.9)
         assert len(here.backend.forked) == forked
@@ -365,7 +365,7 @@ def test_one_retired_before_it_was_born_has_not_crashed() -> None:
     (start_error,) = here.backend.forked
     here.pool.stop()
     start_error.pid = None
-    here.pool.died(start_error, ExitReport(0, start_error="no nursery was ready"))
+    here.pool.ended(start_error, ExitReport(0, start_error="no nursery was ready"))
     assert [event.cause for event in here.events if isinstance(event, WorkerExited)] == ["stopped"]
 
 
@@ -444,10 +444,10 @@ def test_a_worker_takes_another_frame_only_while_it_has_little_left() -> None:
     here = Setup()
     here.pool.times.learn("work", [0.001])
     here.send(*range(1, 11))
-    assert here.pool.open_workers() == []
+    assert here.pool.slots_with_room() == []
     for _ in range(6):
         here.process.run_next()
-    assert here.pool.open_workers() == [here.worker]
+    assert here.pool.slots_with_room() == [here.worker]
 
 
 def test_fewer_workers_are_wanted_idle_ones_go_first() -> None:

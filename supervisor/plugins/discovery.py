@@ -1,0 +1,77 @@
+"""Find plugins: directories, files, modules, entry points."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.config.settings import path_of
+
+ENTRY_POINTS = "supervisor"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One plugin to load: a `path`, or a dotted `module`, or an `entry`; else `problem` says why there is none."""
+
+    name: str
+    path: Path | None = None
+    module: str | None = None
+    entry: importlib.metadata.EntryPoint | None = None
+    problem: str | None = None
+
+
+def discover(paths: Sequence[str], base: Path) -> list[Source]:
+    """The sources behind `plugins.paths`, as written there, relative to `base`; then those of installed packages.
+
+    Of a directory: its files `*.py` and its packages, sorted, without names that begin with `_` or `.`. Each file once.
+    What can't be found is a source too, so that loading it reports the problem.
+    """
+    found: dict[str, Source] = {}
+    for text in paths:
+        for source in _find(text, base):
+            found.setdefault(os.path.realpath(source.path) if source.path else source.name, source)
+    entries = sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: (entry.name, entry.value))
+    installed = [Source(f"entry point {entry.name} ({entry.value})", entry=entry) for entry in entries]
+    return [*found.values(), *installed]
+
+
+def _find(text: str, base: Path) -> Iterable[Source]:
+    path = path_of(text, base)
+    try:
+        if path.is_dir():
+            return _in_directory(path)
+    except OSError as error:
+        return [_unseen(path, error)]
+    if os.path.lexists(path):
+        return [Source(str(path), path=path)]
+    if all(part.isidentifier() for part in text.split(".")) and not text.endswith(".py"):
+        return [Source(text, module=text, problem=f"no file or directory {path}, and no module {text!r} installed")]
+    return [Source(str(path), problem=f"no such file or directory: {path}")]
+
+
+def _in_directory(folder: Path) -> list[Source]:
+    if (folder / "__init__.py").is_file():
+        return [Source(str(folder), path=folder / "__init__.py")]
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        return [Source(str(folder), problem=f"directory can't be read: {error.strerror}")]
+    return [source for entry in entries if not entry.name.startswith(("_", ".")) for source in _of_entry(entry)]
+
+
+def _of_entry(entry: Path) -> list[Source]:
+    package = entry / "__init__.py"
+    try:
+        if (entry.suffix == ".py" and not entry.is_dir()) or package.is_file():
+            return [Source(str(entry), path=entry if entry.suffix == ".py" else package)]
+    except OSError as error:
+        return [_unseen(entry, error)]
+    return []
+
+
+def _unseen(path: Path, error: OSError) -> Source:
+    return Source(str(path), problem=f"can't be looked at: {error.strerror}")
