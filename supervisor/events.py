@@ -254,3 +254,13 @@ class Bus:
     def emit(self, event: Event) -> None:
         for subscriber in self._subscribers:
             subscriber(event)
+
+
+def only(kind: type[Event], subscriber: Subscriber) -> Subscriber:
+    """Return a subscriber that passes on the events of one type."""
+
+    def filtered(event: Event) -> None:
+        if type(event) is kind:
+            subscriber(event)
+
+    return filtered

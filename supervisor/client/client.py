@@ -13,13 +13,10 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from supervisor.client.validation import batch_of, checked
-from supervisor.config.file_permissions import require_trust
 from supervisor.config.loading import load
 from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError, InvalidJob, StoreError, StoreUnavailable
 from supervisor.jobs import Backoff, NewJob
-from supervisor.plugins.discovery import discover
-from supervisor.plugins.manager import PluginManager
 from supervisor.stores.enqueue_batch import EnqueueBatch
 from supervisor.stores.opening import (
     BUILT_IN,
@@ -245,6 +242,10 @@ class Client:
 
 
 def _plugin_openers(settings: Settings) -> Mapping[str, Any]:
+    from supervisor.config.file_permissions import require_trust
+    from supervisor.plugins.discovery import discover
+    from supervisor.plugins.manager import PluginManager
+
     require_trust(settings)
     manager = PluginManager()
     manager.load_all(discover(settings.plugins.paths, settings.base))

@@ -7,12 +7,11 @@ and counted, and the next line that gets through is preceded by one that says ho
 from __future__ import annotations
 
 import logging
-import os
-import select
 import threading
 from queue import SimpleQueue
 
 from supervisor.telemetry.log_formatters import FORMATS
+from supervisor.text.output import write_some
 from supervisor.text.redaction import NO_SECRETS, Mask
 
 MAX_BYTES = 4_000_000
@@ -102,17 +101,6 @@ class LogOutput(logging.Handler):
         except OSError:
             return False
         return True
-
-
-def write_some(fd: int, data: bytes | memoryview) -> int:
-    """As os.write, but waits for room: somebody we share the terminal or pipe with may have made it non-blocking."""
-    while True:
-        try:
-            return os.write(fd, data)
-        except BlockingIOError:
-            poll = select.poll()
-            poll.register(fd, select.POLLOUT)
-            poll.poll()
 
 
 def configure(level: str, format: str, fd: int = STDERR, mask: Mask = NO_SECRETS) -> LogOutput:
