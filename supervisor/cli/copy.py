@@ -95,7 +95,7 @@ def _report(report: TransferReport, source: str, target: str) -> None:
     echo(f"moved {jobs} jobs{queues} from {source} to {target}")
     if report.left:
         echo(f"left {_counts(report.left)} jobs in {source}")
-    echo(f"{source} is closed: set store to {target} in every config that names it")
+    echo(f"{source} is closed: set store to the new one in every config that names it")
 
 
 def _counts(jobs: Mapping[JobState, int]) -> str:
