@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import cast
 
 from tests.benchmarks import servers
+from tests.benchmarks.contender import installed
 from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
-from tests.benchmarks.places import installed
-from tests.benchmarks.runs import Row, Run
+from tests.benchmarks.run import Row, Run
 
 ROWS = (
     "drain",

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from tests.benchmarks import stocks
+from tests.benchmarks import prepared_store
+from tests.benchmarks.contender import site
 from tests.benchmarks.peers import ours
 from tests.benchmarks.peers.catalogue import SUPERVISOR
-from tests.benchmarks.places import site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
-from tests.benchmarks.waiting import until
+from tests.benchmarks.wait import until
 
 NAME = "backlog"
 TITLE = "ready no-op jobs drained beside a full and an empty schedule; wanted: within 10 %"
@@ -35,10 +35,10 @@ def run(run: Run) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         full, empty = Path(folder, "full.db"), Path(folder, "empty.db")
         run.say(f"{NAME}: filling the schedule")
-        with stocks.joined(full) as store:
-            stocks.fill_with_backoffs(store, backoffs)
-            stocks.fill(store, delayed, delay=stocks.LATER)
-        with stocks.joined(empty):
+        with prepared_store.joined(full) as store:
+            prepared_store.fill_with_backoffs(store, backoffs)
+            prepared_store.fill(store, delayed, delay=prepared_store.LATER)
+        with prepared_store.joined(empty):
             pass
         contenders = {table.ours: partial(drained, full, ready), "empty schedule": partial(drained, empty, ready)}
         run.compare(table, contenders, 1 if run.quick else ROUNDS * run.rounds)
@@ -48,8 +48,8 @@ def drained(file: Path, ready: int) -> Mapping[str, float]:
     """Jobs a second, over a copy of this file."""
     with site(SUPERVISOR) as place:
         shutil.copyfile(file, ours.database(place.place))
-        with stocks.joined(ours.database(place.place)) as store:
-            stocks.fill(store, ready)
+        with prepared_store.joined(ours.database(place.place)) as store:
+            prepared_store.fill(store, ready)
         with ours.asking(place.place) as asked, place.workers():
             until(lambda: asked.succeeded() >= ready, f"{ready} jobs settled", every=0.02)
             first, last = asked.span()

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.benchmarks import stocks
+from tests.benchmarks import prepared_store
+from tests.benchmarks.contender import site
 from tests.benchmarks.footprint import pss
 from tests.benchmarks.peers import ours
 from tests.benchmarks.peers.catalogue import SUPERVISOR
-from tests.benchmarks.places import site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
-from tests.benchmarks.waiting import until
+from tests.benchmarks.wait import until
 
 NAME = "claims"
 TITLE = "a claim, durable, beside jobs that wait; wanted: flat within 1.5 x"
@@ -51,8 +51,8 @@ def grown(folder: Path, levels: Sequence[int]) -> Mapping[int, Path]:
         file = files[level] = folder / f"{level}.db"
         if last is not None:
             shutil.copyfile(last, file)
-        with stocks.joined(file) as store:
-            stocks.fill(store, level - waiting)
+        with prepared_store.joined(file) as store:
+            prepared_store.fill(store, level - waiting)
         waiting, last = level, file
     return files
 
@@ -62,25 +62,25 @@ def compare_claims(run: Run, files: Mapping[int, Path]) -> None:
     table.ours = _waiting(min(files))
     table.note(f"a look and a claim in one transaction; the last column is against {table.ours}")
     with contextlib.ExitStack() as stack:
-        stores = {level: stack.enter_context(stocks.joined(file)) for level, file in files.items()}
+        stores = {level: stack.enter_context(prepared_store.joined(file)) for level, file in files.items()}
         contenders = {_waiting(level): partial(claims, store) for level, store in stores.items()}
         run.compare(table, contenders, ROUNDS * run.rounds)
 
 
 def claims(store: SqliteStore) -> Mapping[str, float]:
     """Medians. As many jobs wait behind the claimed ones as before; what was claimed is settled, not counted in the time."""
-    stocks.fill(store, MANY)
+    prepared_store.fill(store, MANY)
     times = {count: [claimed(store, count) for _ in range(CLAIMS[count])] for count in (ONE, MANY)}
-    stocks.succeed(store, stocks.claim(store, MANY))
+    prepared_store.succeed(store, prepared_store.claim(store, MANY))
     return {MEASURES[count].name: statistics.median(took) * 1e3 for count, took in times.items()}
 
 
 def claimed(store: SqliteStore, count: int) -> float:
     began = time.perf_counter()
-    leases = stocks.claim(store, count)
+    leases = prepared_store.claim(store, count)
     took = time.perf_counter() - began
-    stocks.succeed(store, leases)
-    stocks.fill(store, count)
+    prepared_store.succeed(store, leases)
+    prepared_store.fill(store, count)
     return took
 
 
@@ -98,8 +98,8 @@ def parent(file: Path | None, drained: int) -> Mapping[str, float]:
     with site(SUPERVISOR) as place:
         database = ours.database(place.place)
         if file is None:
-            with stocks.joined(database) as store:
-                stocks.fill(store, 2 * drained)
+            with prepared_store.joined(database) as store:
+                prepared_store.fill(store, 2 * drained)
         else:
             shutil.copyfile(file, database)
         with ours.asking(place.place) as store, place.workers() as (process,):

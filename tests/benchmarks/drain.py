@@ -9,13 +9,13 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from tests.benchmarks.contender import Site, site
 from tests.benchmarks.peers import ours
 from tests.benchmarks.peers.base import Peer
 from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
-from tests.benchmarks.places import Site, site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
-from tests.benchmarks.waiting import until
+from tests.benchmarks.wait import until
 
 NAME = "drain"
 TITLE = "no-op jobs that wait, drained by 2 worker processes; wanted: 50,000 jobs/s, 0.6 of the bare hot path, 12 x the fastest peer"
@@ -24,7 +24,7 @@ SECONDS = 4.0
 LAST = 20
 SELDOM = 0.02  # seconds: the time is in the stamps, and the machine is the jobs'
 RATE = Measure("drain", "jobs/s", "more")
-YARDSTICK = "bare hot path (yardstick.py)"
+YARDSTICK = "bare hot path (bare_hot_path.py)"
 
 
 def run(run: Run) -> None:
@@ -57,7 +57,7 @@ def drained(peer: Peer, jobs: int) -> Mapping[str, float]:
 
 
 def yardstick(jobs: int) -> Mapping[str, float]:
-    command = [sys.executable, "-m", "tests.benchmarks.yardstick", str(jobs)]
+    command = [sys.executable, "-m", "tests.benchmarks.bare_hot_path", str(jobs)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.match(r"([\d,]+) jobs/s", done.stdout)
     if found is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from tests.benchmarks.contender import site
 from tests.benchmarks.peers.base import Peer
 from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
-from tests.benchmarks.places import site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
 
 NAME = "enqueue"

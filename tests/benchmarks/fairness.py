@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from tests.benchmarks.contender import Stamps, percentile, site
 from tests.benchmarks.peers.base import Peer, Settings
 from tests.benchmarks.peers.catalogue import CELERY, DRAMATIQ, SUPERVISOR
-from tests.benchmarks.places import Stamps, percentile, site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
 
 NAME = "fairness"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 
+from tests.benchmarks.contender import site, tree
 from tests.benchmarks.peers.base import Peer
 from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
-from tests.benchmarks.places import site, tree
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
 
 NAME = "footprint"

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
-from tests.benchmarks.places import ROOT, installed
-from tests.benchmarks.runs import Absent, Run
+from tests.benchmarks.contender import ROOT, installed
+from tests.benchmarks.run import Absent, Run
 from tests.benchmarks.table import OURS, Measure
 
 NAME = "in_memory"

@@ -13,12 +13,12 @@ from functools import partial
 
 import psutil
 
+from tests.benchmarks.contender import Stamps, kill, site, tree
 from tests.benchmarks.peers.base import Peer, Settings
 from tests.benchmarks.peers.catalogue import CELERY, PEBBLE, PROCRASTINATE, SUPERVISOR
-from tests.benchmarks.places import Stamps, kill, site, tree
-from tests.benchmarks.runs import Absent, Run
+from tests.benchmarks.run import Absent, Run
 from tests.benchmarks.table import Measure
-from tests.benchmarks.waiting import until
+from tests.benchmarks.wait import until
 
 NAME = "kills"
 TITLE = "SIGKILL of a worker at a job, and of the whole tree"

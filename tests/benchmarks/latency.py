@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from tests.benchmarks.contender import Client, Stamps, percentile, site
 from tests.benchmarks.peers.base import Peer, Settings
 from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
-from tests.benchmarks.places import Client, Stamps, percentile, site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
 
 NAME = "latency"

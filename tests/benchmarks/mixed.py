@@ -11,10 +11,10 @@ from functools import partial
 from multiprocessing import get_context
 
 from tests.benchmarks import tasks
+from tests.benchmarks.contender import Stamps, site
 from tests.benchmarks.peers.base import Peer, Settings
 from tests.benchmarks.peers.catalogue import CELERY, SUPERVISOR
-from tests.benchmarks.places import Stamps, site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
 
 NAME = "mixed"

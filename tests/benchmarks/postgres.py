@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from tests.benchmarks.contender import site
 from tests.benchmarks.drain import RATE, drained, share
 from tests.benchmarks.latency import IDLE, idle
 from tests.benchmarks.peers.base import Peer
 from tests.benchmarks.peers.catalogue import PGQUEUER, PROCRASTINATE, SUPERVISOR_POSTGRES, SUPERVISORS_POSTGRES
-from tests.benchmarks.places import site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
 
 NAME = "postgres"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.benchmarks.runs import Absent
-from tests.benchmarks.waiting import until
+from tests.benchmarks.run import Absent
+from tests.benchmarks.wait import until
 
 # PostgreSQL refuses to run as root; then this user runs it.
 NOT_ROOT = "nobody"

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from tests.benchmarks.contender import Site, site
 from tests.benchmarks.peers.base import Peer, Settings
 from tests.benchmarks.peers.catalogue import CELERY, DRAMATIQ, PEBBLE, RQ, SUPERVISOR
-from tests.benchmarks.places import Site, site
-from tests.benchmarks.runs import Absent, Run
+from tests.benchmarks.run import Absent, Run
 from tests.benchmarks.table import Measure
 
 NAME = "timeouts"

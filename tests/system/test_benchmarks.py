@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.places import ROOT
+from tests.benchmarks.contender import ROOT
 
 
 @pytest.mark.timeout(60)
@@ -26,7 +26,7 @@ def test_the_command_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     (table,) = json.loads(data.read_text())["tables"]
-    assert {figure["contender"] for figure in table["figures"]} == {"supervisor", "bare hot path (yardstick.py)"}
+    assert {figure["contender"] for figure in table["figures"]} == {"supervisor", "bare hot path (bare_hot_path.py)"}
     assert all(figure["median"] > 0 for figure in table["figures"])
     assert "| supervisor | drain |" in markdown.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.json", "all.md"]

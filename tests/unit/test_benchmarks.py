@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from tests.benchmarks.__main__ import main
+from tests.benchmarks.contender import percentile, site
 from tests.benchmarks.peers.base import Peer
-from tests.benchmarks.places import percentile, site
-from tests.benchmarks.runs import Absent, Run
+from tests.benchmarks.run import Absent, Run
 from tests.benchmarks.table import Measure, Table
 
 RATE = Measure("drain", "jobs/s", "more")

@@ -1,4 +1,4 @@
-"""The program that enqueues for a contender: `python -m tests.benchmarks.client MODULE`, asked line by line in JSON."""
+"""The program that enqueues for a contender: `python -m tests.benchmarks.client_program MODULE`, asked line by line in JSON."""
 
 from __future__ import annotations
 

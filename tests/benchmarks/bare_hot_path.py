@@ -1,6 +1,6 @@
 """Yardstick: the bare hot path of the design, nothing else; what is left of it is what the features cost.
 
-    python -m tests.benchmarks.yardstick [jobs] [workers] [claim] [frame] [FULL|NORMAL]
+    python -m tests.benchmarks.bare_hot_path [jobs] [workers] [claim] [frame] [FULL|NORMAL]
 
 An asyncio parent, one store thread on SQLite (WAL), forked workers on socket pairs, orjson frames of many jobs,
 one permit byte per job, claims by UPDATE ... RETURNING over a partial index, settles by one UPDATE ... FROM

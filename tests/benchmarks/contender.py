@@ -19,8 +19,8 @@ import psutil
 
 from tests.benchmarks import servers
 from tests.benchmarks.peers.base import Payload, Peer, Place, Settings, Task
-from tests.benchmarks.runs import Absent
-from tests.benchmarks.waiting import TIMEOUT, until
+from tests.benchmarks.run import Absent
+from tests.benchmarks.wait import TIMEOUT, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,7 +131,7 @@ class Site:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
-        command = [sys.executable, "-m", "tests.benchmarks.client", self.peer.module]
+        command = [sys.executable, "-m", "tests.benchmarks.client_program", self.peer.module]
         with (self.folder / "client.log").open("ab") as log:
             process = subprocess.Popen(
                 command, env=self.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
