@@ -1,4 +1,4 @@
-"""A SQLite store of ours full of jobs that wait, put there through its own calls."""
+"""A SQLite store that is filled with waiting jobs through its own methods."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _TRACEBACK = "".join(f'  File "handlers.py", line {line}, in handler\n' for line
 
 
 @contextlib.contextmanager
-def joined(path: Path) -> Iterator[SqliteStore]:
-    """The store in this file, made if need be, as a supervisor has it: durable, and allowed to claim."""
+def joined_store(path: Path) -> Iterator[SqliteStore]:
+    """Open or create the store in this file as a supervisor does, with the right to claim."""
     store = SqliteStore(path, create=True)
     try:
         store.join(f"benchmark {path.name}", "here", 0)
@@ -33,14 +33,14 @@ def joined(path: Path) -> Iterator[SqliteStore]:
 
 
 def fill(store: SqliteStore, count: int, delay: float | None = None) -> None:
-    """So many no-op jobs."""
+    """Enqueue no-op jobs."""
     row = EnqueueRow("noop", '{"n": 1}', QUEUE, delay=delay)
     for done in range(0, count, BATCH):
         store.enqueue([row] * min(BATCH, count - done))
 
 
 def fill_with_backoffs(store: SqliteStore, count: int) -> None:
-    """So many jobs that have failed once and wait for their retry: claimed, and settled as failed, like any other."""
+    """Enqueue jobs, claim them and settle them as failed, so that they wait for a retry."""
     fill(store, count)
     left = count
     while left:
@@ -50,7 +50,7 @@ def fill_with_backoffs(store: SqliteStore, count: int) -> None:
 
 
 def claim(store: SqliteStore, count: int) -> list[Lease]:
-    """What the fetcher does in one transaction: see `supervisor/engine/fetcher.py`."""
+    """Claim in one transaction, as the fetcher does."""
     with store.transaction():
         store.look(None, 1000)
         leases = store.claim([ClaimRequest(QUEUE, count, count, count, 100)], TTL, lambda handler, queue: _POLICY)

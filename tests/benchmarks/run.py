@@ -1,4 +1,4 @@
-"""One run of the command: how often, against whom, and the tables that came of it."""
+"""One run of the command: the rounds, the peers that take part, and the tables that are filled."""
 
 from __future__ import annotations
 
@@ -10,26 +10,23 @@ from typing import Protocol
 from tests.benchmarks.peers.base import Peer
 from tests.benchmarks.table import Measure, Table
 
-Contender = Callable[[], Mapping[str, float]]
+Measurement = Callable[[], Mapping[str, float]]
+"""Measures one contender once; returns values by the names of measures."""
 
 
-class Absent(Exception):
-    """A contender cannot take part; the message says why, in one line."""
+class NotMeasured(Exception):
+    """A contender can't be measured; the message gives the reason in one line."""
 
 
 @dataclass
 class Run:
-    """`peers`: the names of those that may take part, None for all. `quick`: the figures don't count, only that they come.
-
-    `rates`: what each contender has drained in this run, in jobs a second, by its name; rows that load them look here.
-    `failed`: this project itself could not be measured.
-    """
+    """`peers` has the names of the peers that take part, None for all. With `quick` only little work is done, and the figures mean
+    nothing. `failed`: this project itself could not be measured."""
 
     rounds: int = 3
     peers: Collection[str] | None = None
     quick: bool = False
     tables: list[Table] = field(default_factory=list)
-    rates: dict[str, float] = field(default_factory=dict)
     failed: bool = False
 
     def wanted(self, peers: Iterable[Peer]) -> list[Peer]:
@@ -39,31 +36,31 @@ class Run:
         return self.peers is None or name in self.peers
 
     def table(self, row: str, title: str, measures: Sequence[Measure]) -> Table:
-        """A new table of this run. It is printed when all is measured."""
+        """Add an empty table to this run."""
         table = Table(row, title, measures)
         self.tables.append(table)
         return table
 
-    def compare(self, table: Table, contenders: Mapping[str, Contender], rounds: int | None = None) -> None:
-        """Measure all in turn, A B C A B C, so that what slows the machine for a while slows all.
+    def compare(self, table: Table, contenders: Mapping[str, Measurement], rounds: int | None = None) -> None:
+        """Measure the contenders in turn, A B C A B C, so that a slow moment of the machine slows all; then print the table.
 
-        One that fails is out, with the reason in the table, and the others go on.
+        A contender that fails is measured no more, and the table has the reason.
         """
         left = dict(contenders)
         for number in range(1, (rounds or self.rounds) + 1):
             for name, measure in list(left.items()):
-                self.say(f"{table.row}: {name}, round {number}")
+                self.show_progress(f"{table.row}: {name}, round {number}")
                 try:
                     table.add(name, measure())
-                except Exception as problem:  # whatever a peer has, the others are still measured
+                except Exception as problem:  # a peer may raise anything
                     del left[name]
-                    table.absent(name, _reason(problem))
+                    table.leave_out(name, _reason(problem))
                     self.failed = self.failed or name == table.ours
-        self.say("")
+        self.show_progress("")
         print(table.text(), end="\n\n", flush=True)
 
-    def say(self, text: str) -> None:
-        """Progress, on one line of a terminal."""
+    def show_progress(self, text: str) -> None:
+        """Replace the last line of the terminal."""
         if sys.stderr.isatty():
             print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
@@ -79,4 +76,4 @@ class Row(Protocol):
 
 def _reason(problem: Exception) -> str:
     text = str(problem).strip()
-    return text if isinstance(problem, Absent) else f"{type(problem).__name__}: {text}"
+    return text if isinstance(problem, NotMeasured) else f"{type(problem).__name__}: {text}"
