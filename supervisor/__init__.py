@@ -30,17 +30,24 @@ __all__ = [
 ]
 
 _MODULES = {
-    "client": ("Client",),
-    "errors": ("StoreError", "StoreUnavailable", "StoreUnsure"),
-    "handlers": ("Handler", "Reject", "Retry", "handler"),
-    "hooks": ("Sink", "hookimpl"),
-    "jobs": ("Job", "NewJob"),
+    "Client": "client",
+    "StoreError": "errors",
+    "StoreUnavailable": "errors",
+    "StoreUnsure": "errors",
+    "Handler": "handlers",
+    "Reject": "handlers",
+    "Retry": "handlers",
+    "handler": "handlers",
+    "Sink": "hooks",
+    "hookimpl": "hooks",
+    "Job": "jobs",
+    "NewJob": "jobs",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name when it is first used: every command imports this package, and few use a name."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return globals().setdefault(name, getattr(import_module(f"supervisor.{module}"), name))
-    raise AttributeError(f"module 'supervisor' has no attribute {name!r}")
+    """Import a public name when it is first used: a handler needs no store, and a command no plugins."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'supervisor' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"supervisor.{_MODULES[name]}"), name)
+    return value

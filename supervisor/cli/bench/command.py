@@ -22,7 +22,8 @@ def bench(config: Path | None, as_json: bool, jobs: int) -> int | None:
     """Measure this config on this machine: enqueue, drain, latency.
 
     The jobs do nothing. They are in a temporary store beside the configured one: in a folder on the same disk, or in a schema
-    of the same database. The configured store is not touched. Plugins and sinks are not loaded; all else is as configured.
+    of the same database. The configured store is not touched. Plugins and sinks of the config are not loaded; all else is as
+    configured.
     """
     from supervisor.cli.bench.interrupts import Interrupts
     from supervisor.cli.bench.measurements import Bench, isolated
