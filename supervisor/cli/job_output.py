@@ -77,4 +77,4 @@ def _detail(name: str, value: Any) -> str:
         return f"last heartbeat {format_duration(value)} before"
     if name == "peak_memory":
         return f"peak memory {value / 10**6:.0f}MB"
-    return "probably killed for its memory" if name == "oom_suspected" else f"{name.replace('_', ' ')} {value}"
+    return "killed for memory, it seems" if name == "oom_suspected" else f"{name.replace('_', ' ')} {value}"
