@@ -5,13 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from supervisor.errors import StoreError, StoreUnavailable, StoreUnsure
-from supervisor.handlers import Handler, Reject, Retry, handler
-from supervisor.hooks import Sink, hookimpl
-from supervisor.jobs import Job, NewJob
-
 if TYPE_CHECKING:
     from supervisor.client import Client
+    from supervisor.errors import StoreError, StoreUnavailable, StoreUnsure
+    from supervisor.handlers import Handler, Reject, Retry, handler
+    from supervisor.hooks import Sink, hookimpl
+    from supervisor.jobs import Job, NewJob
 
 __all__ = [
     "Client",
@@ -28,9 +27,25 @@ __all__ = [
     "hookimpl",
 ]
 
+_MODULES = {
+    "Client": "client",
+    "StoreError": "errors",
+    "StoreUnavailable": "errors",
+    "StoreUnsure": "errors",
+    "Handler": "handlers",
+    "Reject": "handlers",
+    "Retry": "handlers",
+    "handler": "handlers",
+    "Sink": "hooks",
+    "hookimpl": "hooks",
+    "Job": "jobs",
+    "NewJob": "jobs",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Import the Client when it is first asked for: it brings a store along, which a handler may never need."""
-    if name == "Client":
-        return import_module("supervisor.client").Client
-    raise AttributeError(f"module 'supervisor' has no attribute {name!r}")
+    """Import a public name when it is first used: a handler needs no store, and a command no plugins."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'supervisor' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"supervisor.{_MODULES[name]}"), name)
+    return value

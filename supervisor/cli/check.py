@@ -23,6 +23,7 @@ from supervisor.cli.context import (
 )
 from supervisor.cli.plugin_scan import load_hooks, place, scan
 from supervisor.cli.render import block
+from supervisor.config.contradictions import heartbeat_problems
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing
@@ -100,7 +101,7 @@ def _check_plugins(reports: list[SourceReport], checks: _Findings) -> None:
 def _check_handlers(settings: Settings, reports: list[SourceReport], checks: _Findings) -> None:
     found = [info for report in reports for info in report.handlers]
     for info in found:
-        checks.wrong(*(f"{info.file}:{info.line}: {problem}" for problem in settings.heartbeat_problems(info)))
+        checks.wrong(*(f"{info.file}:{info.line}: {problem}" for problem in heartbeat_problems(settings, info)))
     known = {info.name for info in found}
     for name in settings.handlers:
         if name not in known:

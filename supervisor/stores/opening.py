@@ -8,9 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pydantic import ValidationError
-
-from supervisor.config.diagnostics import url_problem
+from supervisor.config.contradictions import url_problem
 from supervisor.config.settings import StoreSettings
 from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.protocol import Store, TransactionalEnqueue
@@ -55,7 +53,7 @@ def settings_of(url: str) -> StoreSettings:
     """Of a store that no config describes. Raises StoreError if it can't be a URL."""
     try:
         return StoreSettings(url=url)
-    except ValidationError:
+    except ValueError:
         raise StoreError("store: expected a URL such as sqlite:///jobs.db, in printable characters") from None
 
 

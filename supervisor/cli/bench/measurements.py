@@ -32,14 +32,12 @@ QUIET = ("warning", "error")
 def harmless(settings: Settings) -> Settings:
     """Nobody outside hears of the benchmark's jobs: no plugin of the user's, no sink. None of them is too large, either."""
     level = settings.log.level if settings.log.level in QUIET else QUIET[0]
-    return settings.model_copy(
-        update={
-            "plugins": settings.plugins.model_copy(update={"paths": (bench_handlers.__name__,)}),
-            "handlers": {},
-            "dlq": DlqSettings(),
-            "limits": settings.limits.model_copy(update={"payload": max(settings.limits.payload, LARGEST)}),
-            "log": settings.log.model_copy(update={"level": level}),
-        }
+    return settings.replace(
+        plugins=settings.plugins.replace(paths=(bench_handlers.__name__,)),
+        handlers={},
+        dlq=DlqSettings(),
+        limits=settings.limits.replace(payload=max(settings.limits.payload, LARGEST)),
+        log=settings.log.replace(level=level),
     )
 
 

@@ -53,7 +53,7 @@ def own_store(settings: Settings) -> Iterator[OwnStore]:
 
 
 def _with_store(settings: Settings, **changed: Any) -> Settings:
-    return settings.model_copy(update={"store": settings.store.model_copy(update=changed)})
+    return settings.replace(store=settings.store.replace(**changed))
 
 
 @contextmanager
