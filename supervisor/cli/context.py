@@ -114,17 +114,25 @@ def load_settings(config: Path | None, load: Callable[[Path | None], Settings] =
 def use_store(settings: Settings, use: Callable[[Store], Answer], *, create: bool = False) -> Answer:
     """What `use` makes of the store; tried again for a while if the store is busy. One that doesn't exist yet is refused
     unless `create`."""
-    from supervisor.stores.opening import BUILT_IN, open_store, retry_while_unavailable
+    from supervisor.stores.opening import BUILT_IN, open_store
 
     _check_visible(settings, create)
     openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
-    store = retry_while_unavailable(
-        lambda: open_store(settings.store, create=create, base=settings.base, openers=openers), TIMEOUT
-    )
+    store = answer_of(lambda: open_store(settings.store, create=create, base=settings.base, openers=openers))
     try:
-        return retry_while_unavailable(lambda: use(store), TIMEOUT)
+        return answer_of(lambda: use(store))
     finally:
         store.close()
+
+
+def answer_of(call: Callable[[], Answer]) -> Answer:
+    """Return what `call` returns; it is made again while the store is unavailable, for TIMEOUT seconds."""
+    from supervisor.stores.opening import attempts_while_unavailable
+
+    for attempt in attempts_while_unavailable(TIMEOUT):
+        with attempt:
+            answer = call()
+    return answer
 
 
 def store_file(settings: Settings) -> Path | None:

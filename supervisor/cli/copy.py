@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.context import TIMEOUT, config_option, echo, load_settings
+from supervisor.cli.context import answer_of, config_option, echo, load_settings
 from supervisor.config.settings import Settings, absolute
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState
-from supervisor.stores.opening import open_store, retry_while_unavailable, settings_of
+from supervisor.stores.opening import open_store, settings_of
 from supervisor.stores.transfer import Transferable, TransferReport, transfer_jobs, transferable_counts, undo_transfer
 
 
@@ -39,25 +39,25 @@ def copy(config: Path | None, source: str, target: str | None, reopen: bool, for
             _reopen(settings, first, target, force)
             return
         with closing(_opened(settings, target, create=True)) as second:
-            _report(retry_while_unavailable(lambda: transfer_jobs(first, second), TIMEOUT), first.url, second.url)
+            _report(answer_of(lambda: transfer_jobs(first, second)), first.url, second.url)
 
 
 def _reopen(settings: Settings, first: Transferable, target: str | None, force: bool) -> None:
-    transfer_record = retry_while_unavailable(first.transfer_record, TIMEOUT)
+    transfer_record = answer_of(first.transfer_record)
     if transfer_record is None:
         raise StoreError(f"{first.url}: it is not shut")
     doubt = ""
     try:
         with closing(_opened(settings, target, create=False)) as second:
-            retry_while_unavailable(lambda: undo_transfer(first, second, transfer_record), TIMEOUT)
+            answer_of(lambda: undo_transfer(first, second, transfer_record))
     except StoreError as error:
         doubt = str(error)
         if not force:
             raise StoreError(
                 f"{doubt}; so {first.url} stays shut. Once nobody will run jobs in {transfer_record.target} any more, --force opens it all the same"
             ) from None
-        retry_while_unavailable(lambda: first.reopen(transfer_record), TIMEOUT)
-    jobs = _counted(retry_while_unavailable(lambda: transferable_counts(first), TIMEOUT)) or "no"
+        answer_of(lambda: first.reopen(transfer_record))
+    jobs = _counted(answer_of(lambda: transferable_counts(first))) or "no"
     echo(f"{first.url} is open again, with the {jobs} jobs that it had when it was shut")
     if doubt:
         echo(f"opened by force, although: {doubt}")
@@ -71,7 +71,7 @@ def _opened(settings: Settings, url: str | None, *, create: bool) -> Transferabl
     of_config = url is None or url == settings.store.url
     store_settings = settings.store if of_config or url is None else settings_of(url)
     base = settings.base if of_config else absolute(Path())
-    store = retry_while_unavailable(lambda: open_store(store_settings, create=create, base=base), TIMEOUT)
+    store = answer_of(lambda: open_store(store_settings, create=create, base=base))
     if isinstance(store, Transferable):
         return store
     store.close()

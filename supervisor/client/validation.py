@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 from supervisor.config.settings import BackoffSettings
 from supervisor.errors import InvalidJob
 from supervisor.jobs import MAX_NAME, MAX_RETRIES, Backoff, NewJob
-from supervisor.stores.enqueue_batch import EnqueueBatch
-from supervisor.stores.records import EnqueueRow
+from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.strict_json import MAX_INTEGER, NotJSON, encode
 from supervisor.text.units import parse_duration
 
