@@ -6,38 +6,38 @@ from typing import Any
 
 
 class StoreError(Exception):
-    """The store refused: the request can't succeed as it stands. The message is for the user."""
+    """The store refused the request, which can't succeed as it stands."""
 
 
 class StoreUnavailable(StoreError):
-    """The store can't be reached or is locked: the same call may succeed later, and nothing of it was done."""
+    """The store can't be reached or is locked: nothing was done, and the same call may succeed later."""
 
 
 class StoreContended(StoreUnavailable):
-    """A lock of somebody else's was in the way for too long, or two waited for each other. The same calls made again at once
-    pass by rows that are locked, and wait for none; what waits all the same waits for a lock on more than rows."""
+    """Another session held a lock for too long, or two sessions waited for each other. The same calls, made again at once, skip
+    locked rows and wait for none; a call that waits all the same waits for a lock on more than rows."""
 
 
 class StoreBroken(StoreUnavailable):
-    """The store answers and takes nothing, until somebody mends it: a right is missing, say. A supervisor goes on as if it
-    were away; a program is told at once."""
+    """The store answers but accepts nothing until it is repaired: for example, a right is missing. A supervisor goes on as if the
+    store were unavailable; a program gets the error at once."""
 
 
 class StoreMissing(StoreError):
-    """There is no store yet where it should be; whoever may create it makes one."""
+    """There is no store yet where it should be; a caller that may create it does so."""
 
 
 class StoreUnsure(StoreError):
-    """The answer was lost on the way: it was done, all of it, or it was not. It is not tried again."""
+    """The answer to a commit was lost: everything was done, or nothing. The call is not tried again."""
 
 
 class RowRefused(StoreError):
-    """A row of the batch can't be stored, whatever is tried; nothing of the batch was done."""
+    """A row of the batch can never be stored; nothing of the batch was done."""
 
 
 class RowsLocked(StoreError):
-    """Others hold the rows of these ids: nothing of this call was done, and its transaction goes on. Without them it may be
-    made at once."""
+    """Other sessions hold the rows of these `ids`: nothing of this call was done, and its transaction goes on. The same call without
+    these ids may be made at once."""
 
     def __init__(self, message: str, ids: frozenset[int]) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class InvalidJob(ValueError):
 
 
 class PluginMistake(Exception):
-    """Something in a plugin file that can't be served. `line` is in that file."""
+    """A mistake in a plugin file, at `line` if that is known."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -57,13 +57,13 @@ class PluginMistake(Exception):
 
 
 class NoForkserver(Exception):
-    """No process could be started that imports the plugins, or none answered in time."""
+    """The process that imports the plugins could not be started, or did not answer in time."""
 
 
 class ConfigError(Exception):
     """`errors` has one line for each mistake, with the file, the line and the key.
 
-    `settings` has defaults in place of what is wrong, if the file could be read: to look for more mistakes, not to run.
+    If the file could be read, `settings` has defaults in place of the mistakes: to look for more of them, not to run.
     """
 
     def __init__(self, errors: list[str], settings: Any = None) -> None:

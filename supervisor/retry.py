@@ -13,6 +13,9 @@ FREE_EXPIRIES = 2
 UNKNOWN_FOR = 1.0
 """Seconds, at least, until a job is looked at again whose handler is not served here."""
 
+RESET, KEEP, ADD = range(3)
+"""The change of a job's expired_count: to 0, none, or one more."""
+
 FINAL_CAUSES = frozenset({Cause.REJECTED, Cause.REFUSED, Cause.UNKNOWN_HANDLER})
 
 Random = Callable[[], float]
@@ -119,6 +122,15 @@ def expired_lease_outcome(lease: Lease, *, started: bool, expired_count: int, de
         failure = Failure(Cause.LEASE_EXPIRED, type="LeaseExpired", message=message, attempt=lease.attempt)
         return Outcome(lease, Kind.FAILED, failure=failure, seen=deadline)
     return Outcome(lease, Kind.RELEASED, seen=deadline)
+
+
+def expired_count_change(outcome: Outcome) -> int:
+    """RESET once an outcome shows that the job can be run. A release of a job that was not started shows nothing: KEEP; if its
+    lease expired (`seen`), that is one more in the row: ADD."""
+    if outcome.kind is Kind.RELEASED and outcome.took is None:
+        return KEEP if outcome.seen is None else ADD
+    expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
+    return KEEP if expired else RESET
 
 
 def unknown_handler(lease: Lease, *, unknown_for: float, grace: float) -> Outcome:

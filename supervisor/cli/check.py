@@ -16,6 +16,7 @@ from supervisor.cli.options import config_option
 from supervisor.cli.plugin_scan import load_hooks, location, scan
 from supervisor.cli.render import print_block
 from supervisor.cli.store_access import is_absent, private_files, store_file, use_store
+from supervisor.config.contradictions import heartbeat_problems
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.settings import Settings
 from supervisor.dead_letters.built_in import BuiltInSinks
@@ -97,7 +98,7 @@ def _check_plugins(reports: list[SourceReport], findings: _Findings) -> None:
 def _check_handlers(settings: Settings, reports: list[SourceReport], findings: _Findings) -> None:
     handlers = [info for report in reports for info in report.handlers]
     for info in handlers:
-        findings.mistake(*(f"{info.file}:{info.line}: {problem}" for problem in settings.heartbeat_problems(info)))
+        findings.mistake(*(f"{info.file}:{info.line}: {problem}" for problem in heartbeat_problems(settings, info)))
     known = {info.name for info in handlers}
     for name in settings.handlers:
         if name not in known:

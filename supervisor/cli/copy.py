@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
 
 import click
 
-from supervisor.cli.context import current_context, echo, load_settings
+from supervisor.cli.context import echo, load_settings
 from supervisor.cli.options import config_option
+from supervisor.cli.store_access import once_available
 from supervisor.config.settings import Settings, absolute
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState
-from supervisor.stores.opening import open_store, retry_while_unavailable, settings_of
+from supervisor.stores.opening import open_store, settings_of
 from supervisor.stores.transfer import Transferable, TransferReport, transfer_jobs, transferable_counts, undo_transfer
-
-Result = TypeVar("Result")
 
 
 @click.command()
@@ -41,17 +39,17 @@ def copy(config: Path | None, source: str, target: str | None, reopen: bool, for
             _reopen(settings, first, target, force)
             return
         with closing(_open(settings, target, create=True)) as second:
-            _report(_retry(lambda: transfer_jobs(first, second)), first.url, second.url)
+            _report(once_available(lambda: transfer_jobs(first, second)), first.url, second.url)
 
 
 def _reopen(settings: Settings, source: Transferable, target: str | None, force: bool) -> None:
-    record = _retry(source.transfer_record)
+    record = once_available(source.transfer_record)
     if record is None:
         raise StoreError(f"{source.url}: it is not closed")
     doubt = ""
     try:
         with closing(_open(settings, target, create=False)) as other:
-            _retry(lambda: undo_transfer(source, other, record))
+            once_available(lambda: undo_transfer(source, other, record))
     except StoreError as error:
         doubt = str(error)
         if not force:
@@ -59,8 +57,8 @@ def _reopen(settings: Settings, source: Transferable, target: str | None, force:
                 f"{doubt}; so {source.url} stays closed. If nobody will run the jobs in {record.target}, add --force to open "
                 "it in any case"
             ) from None
-        _retry(lambda: source.reopen(record))
-    jobs = _counts(_retry(lambda: transferable_counts(source))) or "no"
+        once_available(lambda: source.reopen(record))
+    jobs = _counts(once_available(lambda: transferable_counts(source))) or "no"
     echo(f"{source.url} is open again, with the {jobs} jobs that it had when it was closed")
     if doubt:
         echo(f"opened by force, although: {doubt}")
@@ -75,15 +73,11 @@ def _open(settings: Settings, url: str | None, *, create: bool) -> Transferable:
         store_settings, base = settings.store, settings.base
     else:
         store_settings, base = settings_of(url), absolute(Path())
-    store = _retry(lambda: open_store(store_settings, create=create, base=base))
+    store = once_available(lambda: open_store(store_settings, create=create, base=base))
     if isinstance(store, Transferable):
         return store
     store.close()
     raise StoreError(f"{store_settings.shown}: jobs of such a store can't be moved")
-
-
-def _retry(call: Callable[[], Result]) -> Result:
-    return retry_while_unavailable(call, current_context().store_timeout)
 
 
 def _report(report: TransferReport, source: str, target: str) -> None:

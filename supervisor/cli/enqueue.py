@@ -15,8 +15,7 @@ from supervisor.cli.store_access import use_store
 from supervisor.client.validation import Checks, enqueue_row
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
-from supervisor.stores.enqueue_batch import EnqueueBatch
-from supervisor.stores.records import EnqueueRow
+from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.strict_json import decode
 
 MAX_PROBLEMS = 20  # bad lines named in the message

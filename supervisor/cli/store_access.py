@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from supervisor.cli.context import current_context
 from supervisor.config.settings import Settings
 from supervisor.errors import StoreError
-from supervisor.stores.opening import BUILT_IN, open_store, retry_while_unavailable
+from supervisor.stores.opening import BUILT_IN, attempts_while_unavailable, open_store
 
 if TYPE_CHECKING:
     from supervisor.stores.protocol import Store
@@ -20,19 +20,23 @@ Result = TypeVar("Result")
 def use_store(settings: Settings, use: Callable[[Store], Result], *, create: bool = False) -> Result:
     """Open the store, return what `use` returns for it, and close it.
 
-    While the store is unavailable, both are tried again for a limited time. Raises StoreError, also for a SQLite file that
-    doesn't exist unless `create`.
+    Raises StoreError, also for a SQLite file that doesn't exist unless `create`.
     """
     _check_visible(settings, create)
     openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
-    timeout = current_context().store_timeout
-    store = retry_while_unavailable(
-        lambda: open_store(settings.store, create=create, base=settings.base, openers=openers), timeout
-    )
+    store = once_available(lambda: open_store(settings.store, create=create, base=settings.base, openers=openers))
     try:
-        return retry_while_unavailable(lambda: use(store), timeout)
+        return once_available(lambda: use(store))
     finally:
         store.close()
+
+
+def once_available(call: Callable[[], Result]) -> Result:
+    """Return the result of the call. While the store is unavailable, it is tried again for the timeout of the context."""
+    for attempt in attempts_while_unavailable(current_context().store_timeout):
+        with attempt:
+            result = call()
+    return result
 
 
 def store_file(settings: Settings) -> Path | None:

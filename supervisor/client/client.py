@@ -13,19 +13,22 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from supervisor.client.validation import batch_of, checked
+from supervisor.config.file_permissions import require_trust
 from supervisor.config.loading import load
 from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError, InvalidJob, StoreError, StoreUnavailable
 from supervisor.jobs import Backoff, NewJob
-from supervisor.stores.enqueue_batch import EnqueueBatch
+from supervisor.plugins.discovery import discover
+from supervisor.plugins.manager import PluginManager
 from supervisor.stores.opening import (
     BUILT_IN,
+    attempts_while_unavailable,
     open_store,
-    retry_while_unavailable,
     settings_of,
     transactional_enqueue_of,
 )
 from supervisor.stores.protocol import Store, TransactionalEnqueue
+from supervisor.stores.records import EnqueueBatch
 
 __all__ = ["Client", "InvalidJob"]
 
@@ -185,7 +188,10 @@ class Client:
 
     def _ask(self, question: Callable[[Store], Answer]) -> Answer:
         deadline = time.monotonic() + max(self._timeout, _TURN)
-        return retry_while_unavailable(lambda: self._try(question, deadline), self._timeout)
+        for attempt in attempts_while_unavailable(self._timeout):
+            with attempt:
+                answer = self._try(question, deadline)
+        return answer
 
     def _try(self, use: Callable[[Store], Answer], deadline: float) -> Answer:
         using = self._using  # in a child that is forked meanwhile there is another
@@ -242,10 +248,6 @@ class Client:
 
 
 def _plugin_openers(settings: Settings) -> Mapping[str, Any]:
-    from supervisor.config.file_permissions import require_trust
-    from supervisor.plugins.discovery import discover
-    from supervisor.plugins.manager import PluginManager
-
     require_trust(settings)
     manager = PluginManager()
     manager.load_all(discover(settings.plugins.paths, settings.base))

@@ -10,13 +10,10 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NoReturn
 
-from pydantic import ValidationError
-
 from supervisor.config.settings import BackoffSettings
 from supervisor.errors import InvalidJob
 from supervisor.jobs import MAX_NAME, MAX_RETRIES, Backoff, NewJob
-from supervisor.stores.enqueue_batch import EnqueueBatch
-from supervisor.stores.records import EnqueueRow
+from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.strict_json import MAX_INTEGER, NotJSON, encode
 from supervisor.text.units import parse_duration
 
@@ -175,8 +172,6 @@ def _backoff(value: Any) -> Backoff:
     if not isinstance(value, Mapping):
         _wrong("backoff", "a mapping with base, factor, max, jitter", value)
     try:
-        return BackoffSettings.model_validate(dict(value)).over(Backoff())
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, ("backoff", *first["loc"])))
-        raise InvalidJob(f"{key}: {first['msg'].removeprefix('Value error, ')}") from None
+        return BackoffSettings(**{str(key): part for key, part in value.items()}).curve
+    except ValueError as error:
+        raise InvalidJob(f"backoff.{error}") from None

@@ -12,7 +12,7 @@ def only_reloadable(old: Settings, new: Settings) -> tuple[Settings, tuple[str, 
     """The new settings with the fixed sections as they were, and the names of those that differ."""
     differing = tuple(name for name in FIXED if getattr(old, name) != getattr(new, name))
     kept = {name: getattr(old, name) for name in differing}
-    return new.model_copy(update={**kept, "secrets": old.secrets | new.secrets}), differing
+    return new.replace(**kept, secrets=old.secrets | new.secrets), differing
 
 
 def changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:

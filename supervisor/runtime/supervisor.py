@@ -42,7 +42,7 @@ from supervisor.runtime.periodic_timer import run_every
 from supervisor.runtime.reload import changed_keys, only_reloadable
 from supervisor.runtime.signals import SignalInbox, StopRequest
 from supervisor.runtime.systemd import Notifier
-from supervisor.stores.opening import BUILT_IN, open_store, retry_while_unavailable
+from supervisor.stores.opening import BUILT_IN, attempts_while_unavailable, open_store
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
@@ -194,7 +194,7 @@ class Supervisor:
         if self._store is None:
             openers = {} if settings.scheme in BUILT_IN else self.plugins.merged("supervisor_stores")
             self._store = open_store(settings, create=True, base=base, openers=openers)
-            self._store.on_owner_gone = end_programs_of
+            self._store.watch_owners(end_programs_of)
         if self._horizon is not None and self._latest is None:
             self._latest = self._store.clock() + self._horizon
         return self._store.join(self.owner, HOST, os.getpid())
@@ -474,7 +474,9 @@ def _note_error(work: asyncio.Future[Any]) -> None:
 
 def _leave(store: Store) -> None:
     try:
-        retry_while_unavailable(store.leave, FLUSH_SECONDS)
+        for attempt in attempts_while_unavailable(FLUSH_SECONDS):
+            with attempt:
+                store.leave()
     except StoreUnavailable:
         pass  # nothing was claimed: whoever comes next forgets this owner
     finally:

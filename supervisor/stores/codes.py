@@ -1,4 +1,4 @@
-"""Codes of `state`, `tier` and letters as stores write them into rows: they never change their meaning."""
+"""Codes of job states and of dead letters in the rows of stores: their meaning never changes."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ DEAD_LETTERS = (None, "pending", "delivered")
 DEAD_LETTER_CODES = {"pending": (PENDING,), "delivered": (DELIVERED,), "any": (PENDING, DELIVERED)}
 
 LEFT = "left"
-"""The state of an owner that has left while leases of it were still to be recovered."""
+"""The state of an owner that has left while it held leases that are still to be recovered."""

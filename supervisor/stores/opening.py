@@ -1,18 +1,18 @@
-"""Stores by URL: `open_store`. Built-in ones are registered as any plugin's are, by scheme."""
+"""Opening a store by its URL. Built-in stores are registered by scheme, as those of plugins are."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic import ValidationError
-
-from supervisor.config.diagnostics import url_problem
+from supervisor.config.contradictions import url_problem
 from supervisor.config.settings import StoreSettings
 from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
+from supervisor.retry import GrowingDelay
 from supervisor.stores.protocol import Store, TransactionalEnqueue
 
 if TYPE_CHECKING:
@@ -21,18 +21,16 @@ if TYPE_CHECKING:
 __all__ = [
     "BUILT_IN",
     "Opener",
+    "attempts_while_unavailable",
     "open_store",
-    "retry_while_unavailable",
     "scratch_schema_of",
     "settings_of",
     "transactional_enqueue_of",
 ]
 
-Answer = TypeVar("Answer")
-
 
 class Opener(Protocol):
-    """Opens the store that `settings` describe; relative paths start at `base`. Without `create`, one that isn't there is
+    """Opens the store that `settings` describe; relative paths start at `base`. Without `create`, a store that doesn't exist is
     refused. Raises StoreError, whose message is for the user."""
 
     def __call__(self, settings: StoreSettings, *, create: bool, base: Path) -> Store: ...
@@ -41,7 +39,7 @@ class Opener(Protocol):
 def open_store(
     settings: StoreSettings, *, create: bool, base: Path, openers: Mapping[str, Opener] | None = None
 ) -> Store:
-    """Open the store of `settings.scheme`; `openers` are those that plugins brought."""
+    """Open the store of `settings.scheme`; `openers` are added by plugins."""
     known = {**BUILT_IN, **(openers or {})}
     opener = known.get(settings.scheme)
     if opener is None:
@@ -52,27 +50,48 @@ def open_store(
 
 
 def settings_of(url: str) -> StoreSettings:
-    """Of a store that no config describes. Raises StoreError if it can't be a URL."""
+    """The settings of a store that no config describes. Raises StoreError if `url` can't be a URL."""
     try:
         return StoreSettings(url=url)
-    except ValidationError:
+    except ValueError:
         raise StoreError("store: expected a URL such as sqlite:///jobs.db, in printable characters") from None
 
 
-def retry_while_unavailable(call: Callable[[], Answer], timeout: float) -> Answer:
-    """Call again while the store is away or busy, for up to `patience` seconds."""
-    deadline = time.monotonic() + timeout
-    nap = 0.01
-    while True:
-        try:
-            return call()
-        except StoreBroken:
-            raise
-        except StoreUnavailable:
-            if time.monotonic() + nap > deadline:
-                raise
-        time.sleep(nap)
-        nap = min(nap * 2, 0.5)
+class Attempt:
+    """A context manager around one attempt. It suppresses StoreUnavailable after a delay, unless it is the last attempt."""
+
+    def __init__(self, delay: float, deadline: float) -> None:
+        self.succeeded = False
+        self._delay, self._deadline = delay, deadline
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self.succeeded = error is None
+        if not isinstance(error, StoreUnavailable) or isinstance(error, StoreBroken):
+            return False
+        if time.monotonic() + self._delay > self._deadline:
+            return False
+        time.sleep(self._delay)
+        return True
+
+
+def attempts_while_unavailable(timeout: float) -> Iterator[Attempt]:
+    """Attempts until one succeeds; the error of the last that begins within `timeout` seconds is raised.
+
+    for attempt in attempts_while_unavailable(timeout):
+        with attempt:
+            answer = use(store)
+    """
+    delays, deadline = GrowingDelay(0.01, 0.5), time.monotonic() + timeout
+    succeeded = False
+    while not succeeded:
+        attempt = Attempt(delays.next(), deadline)
+        yield attempt
+        succeeded = attempt.succeeded
 
 
 def _open_sqlite(settings: StoreSettings, *, create: bool, base: Path) -> Store:
@@ -91,7 +110,8 @@ def _open_memory(settings: StoreSettings, *, create: bool, base: Path) -> Store:
 def transactional_enqueue_of(
     settings: StoreSettings, ask: Callable[[Callable[[Store], Any]], Any]
 ) -> TransactionalEnqueue:
-    """`ask` puts a question to the store itself, if there is no other way to tell that a connection leads to it."""
+    """Open the way to enqueue inside callers' transactions. `ask` calls its argument with the store itself: for the case that a
+    connection does not show by itself whether it leads to that store."""
     if BUILT_IN.get(settings.scheme) is not _open_postgres:
         raise StoreError(
             f"connection: only a PostgreSQL store takes jobs inside other transactions; this is {settings.shown}"
@@ -105,7 +125,7 @@ def transactional_enqueue_of(
 
 
 def scratch_schema_of(settings: StoreSettings, prefix: str) -> AbstractContextManager[ScratchSchema]:
-    """Beside the schema of a PostgreSQL store."""
+    """A schema for a while, beside that of a PostgreSQL store."""
     try:
         from supervisor.stores.postgres.scratch_schema import scratch_schema
     except ImportError as error:

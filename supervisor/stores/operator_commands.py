@@ -1,27 +1,26 @@
-"""The operator's verbs: each changes what it may in batches, and says what it refused."""
+"""The operator's commands, the same over every store: each changes the jobs that it may, in batches, and names those that it refused."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from supervisor.jobs import JobState
-from supervisor.stores.codes import CANCELLED, DEAD_LETTERS, READY, SCHEDULED, STATES
-from supervisor.stores.records import (
-    NO_SUCH_JOB,
-    OperatorResult,
-    refuse_cancel,
-    refuse_delete,
-    refuse_redrive,
-    refuse_retry,
-)
+from supervisor.stores.codes import CANCELLED, DEAD_LETTERS, FAILED, READY, SCHEDULED, STATES, SUCCEEDED
+from supervisor.stores.records import OperatorResult, Retention, microseconds
 
 BATCH = 1000
+NO_SUCH_JOB = "no such job"
+
+Refusal = Callable[[JobState, str | None], str | None]
+"""Why a command is refused for a job in this state with this dead letter ("pending", "delivered" or None); None if it is not."""
 
 
 class Target(NamedTuple):
+    """A job that a command is about, coded as in rows: see `codes`."""
+
     id: int
     state: int
     queue: str
@@ -29,108 +28,152 @@ class Target(NamedTuple):
     dead_letter: int | None
 
 
-class OperatorCommands:
-    """What is left to the store: to find the targets, and to change them as they are told."""
-
-    def transaction(self) -> AbstractContextManager[None]:
-        raise NotImplementedError
-
-    def count(self, state: int, queue: str, tier: int, n: int = 1) -> None:
-        raise NotImplementedError
-
-    def notify(self) -> None:
-        raise NotImplementedError
+class OperatorChanges(Protocol):
+    """The part of the commands that each store does in its own way, always inside a transaction."""
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
-        """Ids of jobs that are dead letters, ascending."""
-        raise NotImplementedError
+        """The first ids above `after` of jobs that are dead letters, ascending. Is also called outside of a transaction."""
+
+    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
+        """Ids of jobs that ended in `state` at least `age` microseconds ago; none of a job whose dead letter is pending."""
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
-        """Those of these jobs that there are; nobody else changes them before this transaction ends."""
-        raise NotImplementedError
+        """The jobs that exist among these; nobody else changes them before this transaction ends."""
 
-    def make_cancelled(self, ids: Sequence[int]) -> None:
-        raise NotImplementedError
+    def count(self, state: int, queue: str, tier: int, n: int = 1) -> None:
+        """Add `n` to the count of these jobs."""
 
-    def make_due(self, ids: Sequence[int]) -> None:
-        raise NotImplementedError
+    def make_cancelled(self, ids: Sequence[int]) -> None: ...
+
+    def make_due(self, ids: Sequence[int]) -> None: ...
 
     def make_fresh(self, ids: Sequence[int]) -> None:
-        """Ready as if just enqueued, behind everything that waits; a letter of theirs is withdrawn."""
-        raise NotImplementedError
+        """Make them ready as if just enqueued, behind everything that waits, and withdraw their dead letters."""
 
-    def remove(self, ids: Sequence[int]) -> None:
-        raise NotImplementedError
+    def remove(self, ids: Sequence[int]) -> None: ...
+
+    def set_paused(self, queue: str, paused: bool) -> None: ...
+
+
+class BatchedCommands:
+    """Implements `supervisor.stores.protocol.OperatorCommands` by the changes of one store: one commit for each batch."""
+
+    def __init__(
+        self,
+        changes: OperatorChanges,
+        transaction: Callable[[], AbstractContextManager[None]],
+        notify: Callable[[], None],
+    ) -> None:
+        self._changes, self._transaction, self._notify = changes, transaction, notify
 
     def cancel(self, ids: Sequence[int]) -> OperatorResult:
-        return self._do(ids, refuse_cancel, self._cancel)
+        return self._change(ids, refuse_cancel, self._cancel)
 
     def retry(self, ids: Sequence[int]) -> OperatorResult:
-        return self._do(ids, refuse_retry, self._retry)
+        return self._change(ids, refuse_retry, self._retry)
 
     def redrive(self, ids: Sequence[int] | None, force: bool = False) -> OperatorResult:
-        return self._do(ids, lambda state, dead_letter: refuse_redrive(state, dead_letter, force), self._redrive)
+        return self._change(ids, lambda state, dead_letter: refuse_redrive(state, dead_letter, force), self._redrive)
 
     def delete(self, ids: Sequence[int], force: bool = False) -> OperatorResult:
-        return self._do(ids, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self.delete_targets)
+        return self._change(ids, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self._delete)
 
     def purge(self, force: bool = False) -> OperatorResult:
-        return self._do(None, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self.delete_targets)
+        return self._change(None, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self._delete)
 
-    def _do(
-        self,
-        ids: Sequence[int] | None,
-        refuse: Callable[[JobState, str | None], str | None],
-        change: Callable[[list[Target]], None],
+    def pause(self, queue: str, paused: bool) -> None:
+        with self._transaction():
+            self._changes.set_paused(queue, paused)
+        self._notify()
+
+    def prune(self, retention: Retention, limit: int) -> int:
+        kept = ((SUCCEEDED, retention.succeeded), (CANCELLED, retention.cancelled), (FAILED, retention.failed))
+        pruned = 0
+        with self._transaction():
+            for state, seconds in kept:
+                if seconds is not None and pruned < limit:
+                    ids = self._changes.find_past(state, microseconds(seconds), limit - pruned)
+                    if ids:
+                        self._delete(self._changes.find_targets(ids))
+                    pruned += len(ids)
+        return pruned
+
+    def _change(
+        self, ids: Sequence[int] | None, refusal: Refusal, change: Callable[[list[Target]], None]
     ) -> OperatorResult:
-        """Change the jobs that `refuse` has nothing to say against; without ids, all that are dead letters."""
-        done: list[int] = []
-        refused: dict[int, str] = {}
+        """Change the jobs that are not refused; without ids, of all jobs that are dead letters."""
+        result = OperatorResult([], {})
         for batch in self._dead() if ids is None else _batches(ids):
-            with self.transaction():
-                targets = {target.id: target for target in self.find_targets(batch)}
-                why = dict.fromkeys(batch, NO_SUCH_JOB) | {
-                    id: refuse(STATES[target.state], DEAD_LETTERS[target.dead_letter or 0])
+            with self._transaction():
+                targets = {target.id: target for target in self._changes.find_targets(batch)}
+                reasons = dict.fromkeys(batch, NO_SUCH_JOB) | {
+                    id: refusal(STATES[target.state], DEAD_LETTERS[target.dead_letter or 0])
                     for id, target in targets.items()
                 }
-                changed = [id for id, reason in why.items() if reason is None]
+                changed = [id for id, reason in reasons.items() if reason is None]
                 if changed:
                     change([targets[id] for id in changed])
-            done += changed
-            refused |= {id: reason for id, reason in why.items() if reason is not None}
-        self.notify()
-        return done, refused
+            result.changed.extend(changed)
+            result.refused.update({id: reason for id, reason in reasons.items() if reason is not None})
+        self._notify()
+        return result
 
     def _dead(self) -> Iterator[Sequence[int]]:
         last = 0
-        while batch := self.find_dead(last, BATCH):
+        while batch := self._changes.find_dead(last, BATCH):
             yield batch
             last = batch[-1]
 
     def _cancel(self, targets: list[Target]) -> None:
         self._recount(targets, CANCELLED)
-        self.make_cancelled(_ids(targets))
+        self._changes.make_cancelled(_ids(targets))
 
     def _retry(self, targets: list[Target]) -> None:
         waiting = [target for target in targets if target.state == SCHEDULED]
         self._recount(waiting, READY)
-        self.make_due(_ids(waiting))
+        self._changes.make_due(_ids(waiting))
         self._redrive([target for target in targets if target.state != SCHEDULED])
 
     def _redrive(self, targets: list[Target]) -> None:
         if targets:
             self._recount(targets, READY, tier=0)
-            self.make_fresh(_ids(targets))
+            self._changes.make_fresh(_ids(targets))
 
-    def delete_targets(self, targets: list[Target]) -> None:
+    def _delete(self, targets: list[Target]) -> None:
         self._recount(targets, None)
-        self.remove(_ids(targets))
+        self._changes.remove(_ids(targets))
 
     def _recount(self, targets: Iterable[Target], state: int | None, tier: int | None = None) -> None:
         for (old, queue, old_tier), n in Counter((it.state, it.queue, it.tier) for it in targets).items():
-            self.count(old, queue, old_tier, -n)
+            self._changes.count(old, queue, old_tier, -n)
             if state is not None:
-                self.count(state, queue, old_tier if tier is None else tier, n)
+                self._changes.count(state, queue, old_tier if tier is None else tier, n)
+
+
+def refuse_cancel(state: JobState, dead_letter: str | None) -> str | None:
+    return f"already {state.value}" if state.terminal else None
+
+
+def refuse_retry(state: JobState, dead_letter: str | None) -> str | None:
+    if state is JobState.SCHEDULED:
+        return None
+    return refuse_redrive(state, dead_letter, force=False, way="supervisor dlq redrive --force")
+
+
+def refuse_redrive(state: JobState, dead_letter: str | None, force: bool, way: str = "--force") -> str | None:
+    if not state.terminal:
+        return f"{state.value.replace('_', ' ')}: it is going to run anyway"
+    return _refuse_pending(dead_letter, force, way)
+
+
+def refuse_delete(state: JobState, dead_letter: str | None, force: bool) -> str | None:
+    return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(dead_letter, force)
+
+
+def _refuse_pending(dead_letter: str | None, force: bool, way: str = "--force") -> str | None:
+    if dead_letter == "pending" and not force:
+        return f"its dead letter is pending: not every sink has it yet ({way} to do it all the same)"
+    return None
 
 
 def _ids(targets: Iterable[Target]) -> list[int]:

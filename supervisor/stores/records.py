@@ -1,33 +1,250 @@
-"""What people see of a job, and what is kept of a failure: the same in every store."""
+"""The values that cross the store protocol, and the forms in which every store keeps and shows a job."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 import orjson
 
 from supervisor.errors import StoreError
-from supervisor.jobs import Backoff, Failure, JobState, Lease, Outcome, Policy
+from supervisor.jobs import Backoff, Failure, Lease, Outcome, Policy
+from supervisor.stores.codes import CODES
 from supervisor.text.printable import printable
 from supervisor.text.strict_json import NotJSON, decode
-
-OperatorResult = tuple[list[int], dict[int, str]]
 
 MAX_TEXT_BYTES = 16 * 1024
 MAX_ATTEMPTS_KEPT = 50
 _HEAD = MAX_TEXT_BYTES // 4
-NO_SUCH_JOB = "no such job"
-_PENDING_DEAD_LETTER = "its dead letter is pending: not every sink has it yet ({} to do it all the same)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Candidate = TypeVar("Candidate")
+
+Resolve = Callable[[str, str], Policy]
+"""The policy of a handler's jobs in a queue."""
+
+
+# --- jobs to enqueue
+
+
+class EnqueueRow(NamedTuple):
+    """A job as it goes into the store: validated, `payload` and `headers` already JSON text.
+
+    At most one of `delay` (seconds from the store's now) and `at` (microseconds since the epoch).
+    """
+
+    handler: str
+    payload: str
+    queue: str = "default"
+    priority: int = 0
+    delay: float | None = None
+    at: int | None = None
+    max_retries: int | None = None
+    timeout: float | None = None
+    backoff: Backoff | None = None
+    headers: str | None = None
+
+
+class EnqueueBatch(Sequence[EnqueueRow]):
+    """Rows to enqueue, of which most differ in their payload alone.
+
+    Row n is `kinds[places[n]]` with `payloads[n]`. A tuple for each row would cost more than half of the time that it takes to
+    make the batch, mostly in the garbage collector.
+
+    `unsure` is set by a store that may have kept the rows although it raised StoreUnavailable: (id, created_at) of the first.
+    By it the store recognises them at the next try.
+    """
+
+    __slots__ = ("kinds", "payloads", "places", "unsure")
+
+    def __init__(self, rows: Iterable[EnqueueRow] = ()) -> None:
+        self.kinds: list[EnqueueRow] = []
+        self.places: list[int] = []
+        self.payloads: list[str] = []
+        self.unsure: tuple[int, int] | None = None
+        for row in rows:
+            self.append(row)
+
+    @classmethod
+    def of(cls, rows: Iterable[EnqueueRow]) -> EnqueueBatch:
+        return rows if isinstance(rows, cls) else cls(rows)
+
+    def append(self, row: EnqueueRow) -> int:
+        """Return the place of the row's kind."""
+        place = self.places[-1] if self.places else 0
+        if not self.kinds or not _are_alike(row, self.kinds[place]):
+            place = len(self.kinds)
+            self.kinds.append(row)
+        self.places.append(place)
+        self.payloads.append(row.payload)
+        return place
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[EnqueueRow]:
+        return map(self._row, self.places, self.payloads)
+
+    @overload
+    def __getitem__(self, at: int) -> EnqueueRow: ...
+    @overload
+    def __getitem__(self, at: slice) -> EnqueueBatch: ...
+    def __getitem__(self, at: int | slice) -> EnqueueRow | EnqueueBatch:
+        if isinstance(at, slice):
+            part = EnqueueBatch()
+            part.kinds, part.places, part.payloads = self.kinds, self.places[at], self.payloads[at]
+            return part
+        return self._row(self.places[at], self.payloads[at])
+
+    def _row(self, place: int, payload: str) -> EnqueueRow:
+        kind = self.kinds[place]
+        return kind if payload is kind.payload else kind._replace(payload=payload)
+
+
+_BEFORE_PAYLOAD = slice(EnqueueRow._fields.index("payload"))
+_BEHIND_PAYLOAD = slice(EnqueueRow._fields.index("payload") + 1, None)
+
+
+def _are_alike(one: EnqueueRow, other: EnqueueRow) -> bool:
+    return one[_BEFORE_PAYLOAD] == other[_BEFORE_PAYLOAD] and one[_BEHIND_PAYLOAD] == other[_BEHIND_PAYLOAD]
+
+
+# --- leases
+
+# Positions in a Lease, and in the rows that stores make leases of: for the hot paths, which read them by index.
+ID, TOKEN, HANDLER, QUEUE, PAYLOAD, HEADERS, _, PRIORITY, TIER, _, _, POLICY = range(len(Lease._fields))
+
+
+class Waiting(NamedTuple):
+    """The number of jobs of one served, unpaused queue that are ready now."""
+
+    fresh: int
+    retries: int
+
+
+class Look(NamedTuple):
+    """The view of a store before a claim: `waiting` by queue, and the seconds until the next job is due."""
+
+    waiting: dict[str, Waiting]
+    next_due: float | None
+
+
+class ClaimRequest(NamedTuple):
+    """A request for up to `limit` jobs of one queue: first the urgent ones (fresh, of priority `urgent` or more),
+    then up to `retries_first` retries, then fresh ones, then retries to fill up; never more than `max_retries_claimed` retries."""
+
+    queue: str
+    limit: int
+    retries_first: int
+    max_retries_claimed: int
+    urgent: int
+
+    def retries_wanted(self, fresh: int) -> int:
+        """The most retries that may be among the picked, if there are `fresh` fresh candidates."""
+        return min(self.max_retries_claimed, self.limit, max(self.retries_first, self.limit - fresh))
+
+    def pick(self, fresh: Sequence[Candidate], urgent: int, retries: Sequence[Candidate]) -> list[Candidate]:
+        """The candidates to claim, in order, from the first `limit` of each tier; the first `urgent` of `fresh` are urgent."""
+        retries = retries[: self.retries_wanted(len(fresh))]
+        urgent = min(urgent, self.limit)
+        first = min(self.retries_first, self.limit - urgent)
+        order = [*fresh[:urgent], *retries[:first], *fresh[urgent:]]
+        return [*order[: self.limit], *retries[first:]][: self.limit]
+
+
+class ExpiredLease(NamedTuple):
+    """A lease whose deadline has passed, or whose owner is provably dead (`owner_gone`): that one is recovered at once.
+
+    `deadline` is as seen: recovery names it, so that a lease that was extended meanwhile is left alone. `expired_count` is the
+    number of leases in a row that ended without a start mark. The lease has no payload and no headers, which may be large.
+    """
+
+    lease: Lease
+    deadline: int
+    started: bool
+    expired_count: int
+    owner: str
+    owner_gone: bool
+
+    @property
+    def place(self) -> tuple[bool, int, int]:
+        """The place in the order of recovery: leases of owners that are gone first, then the longest expired."""
+        return not self.owner_gone, self.deadline, self.lease.id
+
+
+def by_queue_and_tier(leases: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int], int]:
+    """The number of leases, or rows of leases, for each (queue, tier). Most batches are of one kind."""
+    queues, tiers = {lease[QUEUE] for lease in leases}, {lease[TIER] for lease in leases}
+    if len(queues) == len(tiers) == 1:
+        return {(queues.pop(), tiers.pop()): len(leases)}
+    return Counter([(lease[QUEUE], lease[TIER]) for lease in leases])
+
+
+def code_of_state(outcome: Outcome) -> int:
+    """The code of the state that the outcome takes its job to. Raises StoreError if that is not decided."""
+    if outcome.state is None:
+        raise StoreError(f"job {outcome.lease.id}: an outcome must be decided before it is settled")
+    return CODES[outcome.state]
+
+
+def require_seen(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.seen is None:
+            raise StoreError(f"job {outcome.lease.id}: recovery must name the deadline that it saw")
+
+
+# --- dead letters, owners and operators
+
+
+class DeadLetter(NamedTuple):
+    """A dead letter claimed for publishing under `token`. `job` is the object that `supervisor jobs show --json` prints."""
+
+    id: int
+    token: int
+    tries: int
+    accepted: frozenset[str]
+    job: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """The state of a supervisor; written with a commit that happens anyway, or by itself at least every ttl/3.
+
+    `workers` is a list of the objects that `status --json` prints; `idle` is the number of workers with nothing to do; `ttl` is
+    how many seconds its leases last, if that is known.
+    """
+
+    state: str
+    workers: Sequence[Mapping[str, Any]] = ()
+    idle: int = 0
+    ttl: float | None = None
+
+
+class OperatorResult(NamedTuple):
+    """The ids that a command changed, and the reason for each id that it refused."""
+
+    changed: list[int]
+    refused: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Seconds that a terminal job is kept after it ended, 0 for not at all; None keeps it."""
+
+    succeeded: float | None = 86_400.0
+    cancelled: float | None = 7 * 86_400.0
+    failed: float | None = 30 * 86_400.0
+
+
+# --- jobs as people see them
 
 
 class Shown(NamedTuple):
-    """A job as any store knows it. Times are microseconds since the epoch; the texts are JSON as stored, or rubbish."""
+    """A job as any store keeps it. Times are microseconds since the epoch; the texts are as stored, so they may not be JSON."""
 
     id: int
     handler: str
@@ -82,11 +299,14 @@ def iso(microseconds: int | None) -> str | None:
 
 
 def readable(text: str) -> Any:
-    """The value of JSON `text`; the text itself if it isn't strict JSON (someone else put it there)."""
+    """The value of JSON `text`; the text itself if it isn't strict JSON (another program put it there)."""
     try:
         return decode(text)
     except NotJSON:
         return text
+
+
+# --- the forms in which failures, policies and times are kept
 
 
 def failure_record(failure: Failure, lease: Lease, now: int) -> dict[str, Any]:
@@ -96,7 +316,7 @@ def failure_record(failure: Failure, lease: Lease, now: int) -> dict[str, Any]:
 
 
 def cut(text: str) -> str:
-    """At most 16 KB of UTF-8, its beginning and, more of it, its end."""
+    """At most 16 KB of UTF-8: the beginning of the text and, with three times as much room, its end."""
     data = text.encode()
     if len(data) <= MAX_TEXT_BYTES:
         return text
@@ -145,159 +365,3 @@ def own_max_retries(options: str | None, policy: Policy | None) -> int | None:
 
 def microseconds(seconds: float) -> int:
     return round(seconds * 1_000_000)
-
-
-def require_seen(outcomes: Sequence[Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.seen is None:
-            raise StoreError(f"job {outcome.lease.id}: recovery must name the deadline that it saw")
-
-
-# Why an operator's verb can't be done to a job in this state, with this letter ("pending", "delivered" or None); None: it can.
-
-
-def refuse_cancel(state: JobState, dead_letter: str | None) -> str | None:
-    return f"already {state.value}" if state.terminal else None
-
-
-def refuse_retry(state: JobState, dead_letter: str | None) -> str | None:
-    if state is JobState.SCHEDULED:
-        return None
-    return refuse_redrive(state, dead_letter, force=False, way="supervisor dlq redrive --force")
-
-
-def refuse_redrive(state: JobState, dead_letter: str | None, force: bool, way: str = "--force") -> str | None:
-    if not state.terminal:
-        return f"{state.value.replace('_', ' ')}: it is going to run anyway"
-    return _refuse_pending(dead_letter, force, way)
-
-
-def refuse_delete(state: JobState, dead_letter: str | None, force: bool) -> str | None:
-    return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(dead_letter, force)
-
-
-def _refuse_pending(dead_letter: str | None, force: bool, way: str = "--force") -> str | None:
-    return _PENDING_DEAD_LETTER.format(way) if dead_letter == "pending" and not force else None
-
-
-Candidate = TypeVar("Candidate")
-
-
-class EnqueueRow(NamedTuple):
-    """A job as it goes into the store: validated, `payload` and `headers` already JSON text.
-
-    At most one of `delay` (seconds from the store's now) and `at` (microseconds since the epoch).
-    """
-
-    handler: str
-    payload: str
-    queue: str = "default"
-    priority: int = 0
-    delay: float | None = None
-    at: int | None = None
-    max_retries: int | None = None
-    timeout: float | None = None
-    backoff: Backoff | None = None
-    headers: str | None = None
-
-
-class Waiting(NamedTuple):
-    """Jobs of one served, unpaused queue that are ready now."""
-
-    fresh: int
-    retries: int
-
-
-class Look(NamedTuple):
-    """What a supervisor sees before it claims: `waiting` by queue, and the seconds until the next job is due."""
-
-    waiting: dict[str, Waiting]
-    next_due: float | None
-
-
-def by_queue_and_tier(leases: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int], int]:
-    """How many there are of each (queue, tier). Rows of a lease do as well; most batches are of one kind."""
-    queues, tiers = {lease[3] for lease in leases}, {lease[8] for lease in leases}
-    if len(queues) == len(tiers) == 1:
-        return {(queues.pop(), tiers.pop()): len(leases)}
-    return Counter([(lease[3], lease[8]) for lease in leases])
-
-
-class ClaimRequest(NamedTuple):
-    """What to claim from one queue: up to `limit` jobs; first the urgent ones (fresh, of priority `urgent` or more),
-    then up to `retries_first` retries, then fresh, then retries to fill up; never more than `retries_most` retries."""
-
-    queue: str
-    limit: int
-    retries_first: int
-    max_retries_claimed: int
-    urgent: int
-
-    def retries_wanted(self, fresh: int) -> int:
-        """How many retries there may be at most among the picked, with so many fresh candidates."""
-        return min(self.max_retries_claimed, self.limit, max(self.retries_first, self.limit - fresh))
-
-    def pick(self, fresh: Sequence[Candidate], urgent: int, retries: Sequence[Candidate]) -> list[Candidate]:
-        """What to claim, in order, of the first `limit` candidates of each tier; the first `urgent` of the fresh are."""
-        retries = retries[: self.retries_wanted(len(fresh))]
-        urgent = min(urgent, self.limit)
-        first = min(self.retries_first, self.limit - urgent)
-        order = [*fresh[:urgent], *retries[:first], *fresh[urgent:]]
-        return [*order[: self.limit], *retries[first:]][: self.limit]
-
-
-class ExpiredLease(NamedTuple):
-    """A lease whose owner is gone or whose deadline has passed. `owner_gone` means provably dead: recover at once.
-
-    `deadline` is as seen: recovery names it, so a lease extended meanwhile is left alone. `lapses` counts the leases in a
-    row that ended without a start mark. The lease is without payload and headers, which may be heavy.
-    """
-
-    lease: Lease
-    deadline: int
-    started: bool
-    expired_count: int
-    owner: str
-    owner_gone: bool
-
-    @property
-    def place(self) -> tuple[bool, int, int]:
-        """In the order of recovery: whose owner is gone, then the longest expired."""
-        return not self.owner_gone, self.deadline, self.lease.id
-
-
-class DeadLetter(NamedTuple):
-    """A dead letter claimed for publishing under `token`. `job` is what `supervisor jobs show --json` prints."""
-
-    id: int
-    token: int
-    tries: int
-    accepted: frozenset[str]
-    job: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """What a supervisor tells of itself; written with a commit that happens anyway, or by itself at least every ttl/3.
-
-    `workers` is a list of the objects that `status --json` prints; `idle` counts workers with nothing to do; `ttl` is how many
-    seconds its leases last, if it says so.
-    """
-
-    state: str
-    workers: Sequence[Mapping[str, Any]] = ()
-    idle: int = 0
-    ttl: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Seconds that a terminal job is kept after it ended, 0 for not at all; None keeps it."""
-
-    succeeded: float | None = 86_400.0
-    cancelled: float | None = 7 * 86_400.0
-    failed: float | None = 30 * 86_400.0
-
-
-Resolve = Callable[[str, str], Policy]
-"""The policy of a handler's jobs in a queue."""

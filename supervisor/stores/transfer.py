@@ -1,8 +1,11 @@
-"""All that still matters of one store goes into another, and exists in one of them at every moment, whatever dies meanwhile.
+"""The transfer of all jobs that still matter from one store to another. They exist in exactly one of them at every moment, whichever
+process is killed.
 
-Three commits, in this order: the source is shut, so that nobody enqueues there or runs what is there; the target has the jobs,
-and a record that it has them; or else, if it surely has not, the source is opened again. A move that was cut short between
-these is finished by the same call again, or undone by `undo_move`.
+Three commits, in this order: the source is closed, so that nobody enqueues or runs jobs there; the target gets the jobs, and a
+record that it has them; or else, if the target certainly has not got them, the source is opened again. A transfer that was
+interrupted between these is finished by the same call again, or undone by `undo_transfer`.
+
+SQL stores keep the record of a closed source in the table `transfer_out`, and the ids of received transfers in `transfers_in`.
 """
 
 from __future__ import annotations
@@ -17,10 +20,17 @@ from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, READY, SCHEDULED, STATES
 
-PAGE = 500
-WEIGHT = 8_000_000
-"""Jobs, and characters, that are in memory at once (or one job)."""
 TRANSFERRED_STATES = (READY, SCHEDULED, FAILED)
+
+
+class TransferLimits(NamedTuple):
+    """The most jobs, and characters of their texts, that are in memory at once; a longer job is alone."""
+
+    jobs: int = 500
+    characters: int = 8_000_000
+
+
+LIMITS = TransferLimits()
 
 
 class TransferredDeadLetter(NamedTuple):
@@ -33,8 +43,8 @@ class TransferredDeadLetter(NamedTuple):
 
 
 class TransferredJob(NamedTuple):
-    """A job with all that a store keeps of it, coded as in rows: see `codes` and `shapes`. The texts are as stored.
-    `attempts` are (at, record), oldest first."""
+    """A job with all that a store keeps of it, coded as in rows: see `codes`. The texts are as stored. `attempts` are
+    (at, record), oldest first."""
 
     id: int
     age: int
@@ -60,7 +70,7 @@ class TransferredJob(NamedTuple):
 
 
 class TransferRecord(NamedTuple):
-    """Of one move: its own id, where to, as people call it and as `place` does, and whether the jobs are known to have arrived."""
+    """One transfer: its id, its target as a URL and as the target's `place`, and whether the jobs are known to have arrived."""
 
     id: str
     target: str
@@ -70,34 +80,34 @@ class TransferRecord(NamedTuple):
 
 @runtime_checkable
 class Transferable(Protocol):
-    """A store from and to which jobs can be moved."""
+    """A store that can be the source and the target of a transfer."""
 
     url: str
 
     def place(self) -> str:
-        """The same for the same store, however it is reached."""
+        """A text that is the same for the same store, whatever URL leads to it, and another for any other store."""
 
     def transfer_record(self) -> TransferRecord | None:
-        """The move that this store is shut for."""
+        """The transfer that this store is closed for."""
 
     def transaction(self) -> AbstractContextManager[None]: ...
 
     def close_for_transfer(self, transfer_record: TransferRecord) -> None:
-        """From here on nobody enqueues, claims or joins: they are told where to. Raises StoreError while a supervisor lives
-        here or a job is in flight, or if it is shut already."""
+        """Refuse every enqueue, claim and join from now on, with an error that names the target. Raises StoreError while a
+        supervisor uses this store or a job is in flight, or if it is closed already."""
 
     def note_arrival(self, transfer_record: TransferRecord) -> None: ...
 
     def reopen(self, transfer_record: TransferRecord) -> None:
-        """What `shut` did is undone, if it has not been yet. Raises StoreError if it is shut for another move."""
+        """Undo `close_for_transfer`, unless that was done before. Raises StoreError if it is closed for another transfer."""
 
     def sizes(self, after: int, limit: int) -> list[tuple[int, int]]:
-        """(id, length of its texts) of the next jobs to move, by id."""
+        """(id, length of its texts) of the first `limit` jobs to transfer above the id `after`, by id."""
 
     def export(self, ids: Sequence[int]) -> list[TransferredJob]: ...
 
     def last_id(self) -> int:
-        """Of all that were ever given."""
+        """The highest id that was ever given."""
 
     def counted(self) -> Mapping[JobState, int]:
         """Jobs by state."""
@@ -111,10 +121,12 @@ class Transferable(Protocol):
         last_id: int,
         paused: frozenset[str],
     ) -> None:
-        """All in one transaction, under the ids they have. Raises StoreError unless this store is empty and not shut."""
+        """Write all jobs in one transaction, under the ids that they have. Raises StoreError unless this store is empty and not
+        closed."""
 
     def has_received(self, transfer_record: TransferRecord) -> bool:
-        """Never no while it is still being received, nor can that begin before the open transaction has ended."""
+        """Whether the jobs of this transfer are here. Waits while they are being written; nobody can begin to write them before
+        the open transaction has ended."""
 
     def notify(self) -> None: ...
 
@@ -122,7 +134,8 @@ class Transferable(Protocol):
 
 
 class TransferReport(NamedTuple):
-    """`before`: an earlier call had done it. `left` are those that were not to be moved."""
+    """The numbers of jobs, and of paused queues, that were transferred, and of jobs `left` in the source. `before`: an earlier call
+    had done it."""
 
     jobs: Mapping[JobState, int]
     paused: int
@@ -130,7 +143,9 @@ class TransferReport(NamedTuple):
     before: bool = False
 
 
-def transfer_jobs(source: Transferable, target: Transferable) -> TransferReport:
+def transfer_jobs(source: Transferable, target: Transferable, limits: TransferLimits = LIMITS) -> TransferReport:
+    """Transfer the ready, scheduled and failed jobs of `source` to `target`. Raises StoreError if either of them can't take part,
+    and StoreUnavailable."""
     place = target.place()
     if source.place() == place:
         raise StoreError(f"{source.url} and {target.url} are the same store")
@@ -140,57 +155,62 @@ def transfer_jobs(source: Transferable, target: Transferable) -> TransferReport:
         source.close_for_transfer(transfer_record)
     elif target.has_received(transfer_record):
         source.note_arrival(transfer_record)
-        return _moved(source, before=True)
+        return _report(source, before=True)
     else:
-        _expect_on_their_way(source, target, transfer_record)
+        _require_unarrived(source, target, transfer_record)
     try:
-        target.import_jobs(transfer_record, _batches(source, transfer_record), source.last_id(), source.paused())
+        target.import_jobs(
+            transfer_record, _batches(source, transfer_record, limits), source.last_id(), source.paused()
+        )
     except BaseException as error:
         if not _has_received_after_all(source, target, transfer_record, error):
             raise
     for act in (target.notify, lambda: source.note_arrival(transfer_record)):
         with suppress(StoreError):
             act()
-    return _moved(source, before=False)
+    return _report(source, before=False)
 
 
-def _expect_on_their_way(source: Transferable, target: Transferable, transfer_record: TransferRecord) -> None:
-    """To this target, which has not got them: whether another has can't be told by looking here."""
+def _require_unarrived(source: Transferable, target: Transferable, transfer_record: TransferRecord) -> None:
+    """Raise StoreError unless the jobs were on their way to this `target`, which has not got them: only that one can show whether
+    they have arrived."""
     if transfer_record.place != target.place():
         raise StoreError(
-            f"{source.url}: its jobs were moved, or are being moved, to {transfer_record.target}, and {target.url} is another store than that was"
+            f"{source.url}: its jobs were moved, or are being moved, to {transfer_record.target}, and {target.url} is another store than that one was"
         )
     if transfer_record.arrived:
         raise StoreError(
-            f"{source.url}: its jobs had arrived in {transfer_record.target}, which knows nothing of them any more"
+            f"{source.url}: its jobs had arrived in {transfer_record.target}, which has no record of them any more"
         )
 
 
 def _has_received_after_all(
     source: Transferable, target: Transferable, transfer_record: TransferRecord, error: BaseException
 ) -> bool:
-    """The answer to its commit may have been lost. If it has not, the source is as it was before."""
+    """Whether the target has committed the jobs although `import_jobs` raised `error`: the answer may have been lost. If it has
+    not, the source is opened again."""
     try:
         return not _reopened(source, target, transfer_record)
     except StoreUnavailable:
         raise StoreUnavailable(
-            f"{error}; whether the jobs are there can't be told, so {source.url} stays shut: the same command again finishes it, "
-            "with --reopen it undoes it"
+            f"{error}; it is unknown whether the jobs are there, so {source.url} stays closed: the same command again finishes "
+            "the transfer, or with --reopen undoes it"
         ) from error
 
 
 def undo_transfer(source: Transferable, target: Transferable, transfer_record: TransferRecord) -> None:
-    """Undo a move that was cut short. Raises StoreError, and the source stays shut, unless the target surely has not the jobs."""
+    """Open the source of an interrupted transfer again. Raises StoreError, and the source stays closed, unless it is certain that
+    the target has not got the jobs."""
     if not target.has_received(transfer_record):
-        _expect_on_their_way(source, target, transfer_record)
+        _require_unarrived(source, target, transfer_record)
         if _reopened(source, target, transfer_record):
             return
     raise StoreError(f"{source.url}: its jobs are in {target.url}")
 
 
 def _reopened(source: Transferable, target: Transferable, transfer_record: TransferRecord) -> bool:
-    """Whether the target has not received, so that the source is open again. Nobody can begin to receive in between: whoever
-    does so afterwards finds the source open, and fails."""
+    """Open the source again, and return True, if the target has not received the jobs. Nobody can begin to import in between: an
+    import that begins afterwards finds the source open, and fails."""
     done = False
     try:
         with target.transaction():
@@ -204,51 +224,55 @@ def _reopened(source: Transferable, target: Transferable, transfer_record: Trans
     return True
 
 
-def _batches(source: Transferable, transfer_record: TransferRecord) -> Iterator[list[TransferredJob]]:
+def _batches(
+    source: Transferable, transfer_record: TransferRecord, limits: TransferLimits
+) -> Iterator[list[TransferredJob]]:
     after = 0
-    while page := source.sizes(after, PAGE):
-        for ids in _by_weight(page):
+    while page := source.sizes(after, limits.jobs):
+        for ids in _split(page, limits.characters):
             yield source.export(ids)
-        after = page[-1][0]
+        after, _ = page[-1]
     if (closed_for := source.transfer_record()) is None or closed_for.id != transfer_record.id:
-        raise StoreError(f"{source.url}: somebody else has opened it again meanwhile; nothing was moved")
+        raise StoreError(f"{source.url}: another process has opened it again meanwhile; nothing was moved")
 
 
-def _by_weight(page: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+def _split(page: Sequence[tuple[int, int]], most: int) -> Iterator[list[int]]:
     ids: list[int] = []
-    size = 0
-    for id, its in page:
-        if ids and size + its > WEIGHT:
+    total = 0
+    for id, size in page:
+        if ids and total + size > most:
             yield ids
-            ids, size = [], 0
+            ids, total = [], 0
         ids.append(id)
-        size += its
+        total += size
     yield ids
 
 
 def transferable_counts(source: Transferable) -> Mapping[JobState, int]:
-    """How many jobs of each state that is to be moved there are."""
+    """The number of jobs in each of the states that are transferred."""
     counts = source.counted()
     return {STATES[state]: counts.get(STATES[state], 0) for state in TRANSFERRED_STATES}
 
 
-def _moved(source: Transferable, before: bool) -> TransferReport:
-    counts, moved = source.counted(), transferable_counts(source)
-    left = {state: n for state, n in counts.items() if state not in moved and n}
-    return TransferReport(moved, len(source.paused()), left, before)
+def _report(source: Transferable, before: bool) -> TransferReport:
+    counts, transferred = source.counted(), transferable_counts(source)
+    left = {state: n for state, n in counts.items() if state not in transferred and n}
+    return TransferReport(transferred, len(source.paused()), left, before)
 
 
-# What both stores say and ask alike.
+# --- checks and errors that the SQL stores share
 
 
 def closed_message(target: str) -> str:
-    """What whoever comes to a shut store is told."""
+    """The error for every use of a closed store."""
     return f"its jobs were moved to {target}: set store to that"
 
 
-def refuse_in_use(url: str, alive: Sequence[Mapping[str, object]], in_flight: int) -> None:
-    if alive:
-        who = ", ".join(f"{it['host']} pid {it['pid']}" for it in alive)
+def refuse_in_use(url: str, supervisors: Sequence[Mapping[str, object]], in_flight: int) -> None:
+    """Raise StoreError if one of these supervisors (as in `status --json`) is not gone, or jobs are in flight."""
+    running = [it for it in supervisors if it["state"] != "gone"]
+    if running:
+        who = ", ".join(f"{it['host']} pid {it['pid']}" for it in running)
         raise StoreError(f"{url}: in use by a supervisor ({who}); stop it first")
     if in_flight:
         raise StoreError(
@@ -258,21 +282,22 @@ def refuse_in_use(url: str, alive: Sequence[Mapping[str, object]], in_flight: in
 
 
 def closed_for_another(url: str, transfer_record: TransferRecord) -> StoreError:
-    return StoreError(f"{url}: somebody else is moving its jobs to {transfer_record.target} meanwhile")
+    return StoreError(f"{url}: another process is moving its jobs to {transfer_record.target} meanwhile")
 
 
 def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool) -> None:
-    """Jobs that came to a shut store would be shut in there, even none: both would send everybody to the other."""
+    """Raise StoreError if this store is closed or has jobs. Two closed stores would each name the other one as the target, even
+    without jobs."""
     if closed_for is not None:
         raise StoreError(
-            f"{url}: it is shut, for its own jobs were moved to {closed_for.target}; expected an empty store"
+            f"{url}: it is closed, since its own jobs were moved to {closed_for.target}; expected an empty store"
         )
     if has_jobs:
         raise StoreError(f"{url}: has jobs already; expected an empty store, since jobs keep their ids")
 
 
 def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]]) -> TransferredJob:
-    """From the columns of TransferredJob and then of TransferredDeadLetter."""
+    """Make a job of the columns of TransferredJob, and behind them those of TransferredDeadLetter."""
     *job, state, due_at, tries, accepted = row
     dead_letter = None if state is None else TransferredDeadLetter(state, due_at, tries, accepted)
     return TransferredJob._make([*job, attempts, dead_letter])

@@ -79,22 +79,22 @@ class World:
     def _settings(self) -> Settings:
         pick = self.random.choice
         sinks = [{"type": "simulated", "name": name, "key": f"dlq.sinks.{name}", "options": {}} for name in self.taken]
-        return Settings.model_validate({
-            "workers": {
+        return Settings(
+            workers={
                 "count": self.random.randint(1, 3), "max_jobs": pick([None, None, 3]), "timeout": "5m",
                 "heartbeat": "1s" if self.dense else "30s", "heartbeat_timeout": "30s" if self.dense else "3m",
             },
-            "lease": {"ttl": "30s" if self.dense else pick(["2m", "5m"])},
-            "retry": {
+            lease={"ttl": "30s" if self.dense else pick(["2m", "5m"])},
+            retry={
                 "max_retries": self.random.randint(0, 4), "burst": pick([1, 4, 16]), "fetch_ratio": pick([0.2, 0.5, 1.0]),
                 "max_in_flight": pick(["half", "none", 1]),
                 "backoff": {"base": pick(["500ms", "10s"]), "max": pick(["30s", "10m"]), "jitter": pick(["full", "none"])},
             },
-            "handlers": {"hang": {"timeout": "90s"}, "spin": {"timeout": "45s"}},
-            "dlq": {"sinks": sinks},
-            "retention": {"succeeded": "2h", "cancelled": "2h", "failed": "2h"},
-            "unknown_handler": {"grace": "15m"},
-        })  # fmt: skip
+            handlers={"hang": {"timeout": "90s"}, "spin": {"timeout": "45s"}},
+            dlq={"sinks": sinks},
+            retention={"succeeded": "2h", "cancelled": "2h", "failed": "2h"},
+            unknown_handler={"grace": "15m"},
+        )  # fmt: skip
 
     # what the parts ask
 

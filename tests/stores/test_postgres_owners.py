@@ -206,7 +206,7 @@ def die_as(factory, owner, claim=0, orphan=False):
 
 def test_an_owner_of_this_machine_that_is_dead_is_known_to_be_at_once(factory, store):
     told = []
-    store.on_owner_gone = told.append
+    store.watch_owners(told.append)
     put(store, "a", "b")
     die_as(factory, "dead", claim=1)
     (expired_leases,) = store.expired_leases(10)

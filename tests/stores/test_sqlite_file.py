@@ -14,9 +14,8 @@ import pytest
 
 from supervisor.config.settings import StoreSettings
 from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreUnavailable
-from supervisor.stores.enqueue_batch import EnqueueBatch
 from supervisor.stores.opening import open_store
-from supervisor.stores.records import EnqueueRow, Presence, Waiting
+from supervisor.stores.records import EnqueueBatch, EnqueueRow, Presence, Waiting
 from supervisor.stores.sqlite import connection as sqlite_db
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import (

@@ -75,7 +75,7 @@ def test_a_dead_owner_is_forgotten_although_the_first_try_was_rolled_back(store,
 
 def test_who_is_dead_and_forgotten_is_told_once_and_not_if_that_was_rolled_back(store, fail_next_commit):
     told = []
-    store.on_owner_gone = told.append
+    store.watch_owners(told.append)
     die_as(store.path, "dead")
     fail_next_commit(store)
     with pytest.raises(StoreUnavailable), store.transaction():

@@ -11,7 +11,7 @@ from supervisor.jobs import Backoff, JobState
 from supervisor.stores import transfer as moving
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow
-from supervisor.stores.transfer import TransferRecord, transfer_jobs, undo_transfer
+from supervisor.stores.transfer import TransferLimits, TransferRecord, transfer_jobs, undo_transfer
 from tests.stores.factories import FACTORIES, StoreFactory, again, dead_letters, make_dead, put, release, success, take
 
 WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
@@ -145,15 +145,13 @@ def test_a_redriven_job_stays_behind_what_waited(factories, source, target):
 
 
 def test_in_batches_by_weight(factories, source, target, monkeypatch):
-    monkeypatch.setattr(moving, "PAGE", 7)
-    monkeypatch.setattr(moving, "WEIGHT", 100)
     packed = []
     pack = source.export
     monkeypatch.setattr(source, "export", lambda ids: packed.append(len(ids)) or pack(ids))
     put(source, *["mail"] * 20)
     source.enqueue([EnqueueRow("heavy", f'"{mark * n}"') for mark, n in (("x", 200), ("y", 60))])
     wanted = jobs_of(source)
-    transfer_jobs(left_alone(source), target)
+    transfer_jobs(left_alone(source), target, TransferLimits(jobs=7, characters=100))
     assert jobs_of(target) == wanted
     assert packed == [7, 7, 6, 1, 1]
 
@@ -191,7 +189,7 @@ def test_a_store_with_jobs_is_refused_and_the_source_is_as_before(factories, sou
 def test_a_store_that_is_shut_itself_is_refused_even_for_no_jobs(factories, source, target):
     """Otherwise both would be shut, and each would send everybody to the other."""
     transfer_jobs(left_alone(source), target)
-    with pytest.raises(StoreError, match=r"it is shut, for its own jobs were moved to .*; expected an empty store"):
+    with pytest.raises(StoreError, match=r"it is closed, since its own jobs were moved to .*; expected an empty store"):
         transfer_jobs(target, source)
     assert put(target)
     with pytest.raises(StoreError, match="were moved to"):
@@ -279,7 +277,7 @@ def test_while_nobody_can_tell_the_source_stays_shut(factories, source, target, 
     with monkeypatch.context() as patch:
         patch.setattr(target, "import_jobs", unavailable)
         patch.setattr(target, "has_received", unavailable)
-        with pytest.raises(StoreUnavailable, match="stays shut: the same command again finishes it"):
+        with pytest.raises(StoreUnavailable, match="stays closed: the same command again finishes the transfer"):
             transfer_jobs(left_alone(source), target)
     with pytest.raises(StoreError, match="were moved to"):
         put(source)
@@ -289,7 +287,6 @@ def test_while_nobody_can_tell_the_source_stays_shut(factories, source, target, 
 
 def test_a_move_that_fails_half_way_leaves_nothing_there(factories, source, target, monkeypatch):
     put(source, "a", "b")
-    monkeypatch.setattr(moving, "PAGE", 1)
     pack = source.export
 
     def fails(ids):
@@ -299,7 +296,7 @@ def test_a_move_that_fails_half_way_leaves_nothing_there(factories, source, targ
 
     monkeypatch.setattr(source, "export", fails)
     with pytest.raises(StoreError, match="disk on fire"):
-        transfer_jobs(left_alone(source), target)
+        transfer_jobs(left_alone(source), target, TransferLimits(jobs=1))
     assert jobs_of(target) == [] and source.transfer_record() is None
     monkeypatch.undo()
     assert put(source) == [3]
@@ -369,7 +366,7 @@ def test_what_has_arrived_is_not_undone(factories, source, target, cut_short):
 def test_only_where_the_jobs_were_to_go_can_tell(source, target, cut_short):
     source.reopen(cut_short)
     source.close_for_transfer(transfer_record := TransferRecord("y", target.url, "on a server of the same name"))
-    with pytest.raises(StoreError, match=r"are being moved, to .*, and .* is another store than that was"):
+    with pytest.raises(StoreError, match=r"are being moved, to .*, and .* is another store than that one was"):
         undo_transfer(source, target, transfer_record)
     assert source.transfer_record() == transfer_record
 
@@ -383,7 +380,7 @@ def test_what_has_arrived_once_is_neither_moved_again_nor_undone(factories, sour
     transfer_jobs(left_alone(source), target)
     target.delete([1])
     target.run(f"delete from {'{s}.' if isinstance(target, PostgresStore) else ''}received")
-    with pytest.raises(StoreError, match=r"had arrived in .*, which knows nothing of them any more"):
+    with pytest.raises(StoreError, match=r"had arrived in .*, which has no record of them any more"):
         again(source, target)
     assert source.transfer_record() is not None and jobs_of(target) == []
 
@@ -392,13 +389,13 @@ def test_another_store_that_is_called_the_same_gets_nothing(factories, source, t
     """A schema, a host: not all of where a store is can be seen in what it is called."""
     put(source)
     left_alone(source).close_for_transfer(TransferRecord("x", target.url, "elsewhere"))
-    with pytest.raises(StoreError, match=r"are being moved, to .* is another store than that was"):
+    with pytest.raises(StoreError, match=r"are being moved, to .* is another store than that one was"):
         transfer_jobs(source, target)
     assert jobs_of(target) == []
 
 
 def test_another_move_is_not_undone(source, cut_short):
-    with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
+    with pytest.raises(StoreError, match="another process is moving its jobs to "):
         source.reopen(cut_short._replace(id="older"))
     assert source.transfer_record() == cut_short
 
@@ -452,7 +449,7 @@ def test_a_copy_that_was_thought_dead_undoes_no_other(factories, source, target,
         raise StoreError("disk full")
 
     monkeypatch.setattr(target, "import_jobs", late)
-    with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
+    with pytest.raises(StoreError, match="another process is moving its jobs to "):
         transfer_jobs(source, target)
     assert source.transfer_record() == newer
 
@@ -467,7 +464,7 @@ def test_of_two_copies_at_once_one_is_told_of_the_other(factories, source, targe
         shut(transfer_record)
 
     monkeypatch.setattr(source, "close_for_transfer", late)
-    with pytest.raises(StoreError, match="somebody else is moving its jobs to "):
+    with pytest.raises(StoreError, match="another process is moving its jobs to "):
         transfer_jobs(source, target)
     assert source.transfer_record() == first and jobs_of(target) == []
 

@@ -12,9 +12,9 @@ import pytest
 
 from supervisor.cli.app import root
 from supervisor.cli.enqueue import read_file
-from supervisor.config.diagnostics import STORE_OPTIONS
+from supervisor.config.contradictions import STORE_OPTIONS
 from supervisor.config.loading import known_keys, load
-from supervisor.config.settings import Schema, Settings
+from supervisor.config.settings import Settings
 from supervisor.config.yaml_reader import read_yaml
 from supervisor.hooks import COMMAND_HOOKS, PARENT_HOOKS, WORKER_HOOKS
 from supervisor.jobs import Backoff
@@ -180,7 +180,7 @@ def flattened(value: Any, prefix: str = "") -> set[str]:
 
 def test_the_explained_config_is_all_defaults() -> None:
     explained, defaults = load(ROOT / "etc/supervisor.yaml", {}), Settings()
-    for name in Schema.model_fields:
+    for name in Settings.known:
         if name not in ("plugins", "store"):
             assert getattr(explained, name) == getattr(defaults, name), name
     assert explained.store.url == defaults.store.url
@@ -241,7 +241,7 @@ def test_the_sql_of_the_readme_is_the_function_that_there_is() -> None:
 )
 def test_presets(name: str, retries: int, backoff: Backoff) -> None:
     settings = load(ROOT / f"etc/{name}.yaml", {})
-    assert (settings.retry.max_retries, settings.retry.backoff) == (retries, backoff)
+    assert (settings.retry.max_retries, settings.retry.backoff.curve) == (retries, backoff)
     assert all(report.error is None for report in _loaded(settings).reports)
 
 
@@ -249,7 +249,7 @@ def test_presets(name: str, retries: int, backoff: Backoff) -> None:
 def test_presets_come_with_their_true_delays(name: str) -> None:
     file = ROOT / f"etc/{name}.yaml"
     retry = load(file, {}).retry
-    *others, last = [format_duration(ceiling(retry.backoff, n)) for n in range(1, retry.max_retries + 1)]
+    *others, last = [format_duration(ceiling(retry.backoff.curve, n)) for n in range(1, retry.max_retries + 1)]
     told = f"{retry.max_retries} retries, after at most {', '.join(others)} and {last}"
     assert f"{told}." in file.read_text()
     assert f"`{name}.yaml` ({told})" in section("Retries and the two tiers")

@@ -32,14 +32,12 @@ QUIET_LEVELS = ("warning", "error")
 def isolated(settings: Settings) -> Settings:
     """Return settings that run the benchmark's jobs only, without any plugin or sink of the user, and accept their payloads."""
     level = settings.log.level if settings.log.level in QUIET_LEVELS else QUIET_LEVELS[0]
-    return settings.model_copy(
-        update={
-            "plugins": settings.plugins.model_copy(update={"paths": (bench_handlers.__name__,)}),
-            "handlers": {},
-            "dlq": DlqSettings(),
-            "limits": settings.limits.model_copy(update={"payload": max(settings.limits.payload, MAX_PAYLOAD)}),
-            "log": settings.log.model_copy(update={"level": level}),
-        }
+    return settings.replace(
+        plugins=settings.plugins.replace(paths=(bench_handlers.__name__,)),
+        handlers={},
+        dlq=DlqSettings(),
+        limits=settings.limits.replace(payload=max(settings.limits.payload, MAX_PAYLOAD)),
+        log=settings.log.replace(level=level),
     )
 
 

@@ -54,7 +54,7 @@ def temporary_store(settings: Settings) -> Iterator[TemporaryStore]:
 
 
 def _with_store(settings: Settings, **changed: Any) -> Settings:
-    return settings.model_copy(update={"store": settings.store.model_copy(update=changed)})
+    return settings.replace(store=settings.store.replace(**changed))
 
 
 @contextmanager

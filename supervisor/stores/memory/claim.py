@@ -7,10 +7,10 @@ from functools import cache
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Tier
+from supervisor.stores.counts import waiting_of
 from supervisor.stores.memory.owners import Owners
 from supervisor.stores.memory.state import JobRecord
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, Waiting, microseconds
-from supervisor.stores.transitions import waiting_of
 
 
 class Claims(Owners):

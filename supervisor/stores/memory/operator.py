@@ -6,36 +6,24 @@ from collections.abc import Sequence
 from copy import copy
 
 from supervisor.jobs import JobState, Tier
-from supervisor.stores.codes import CODES, DEAD_LETTERS
+from supervisor.stores.codes import CODES, DEAD_LETTERS, STATES
 from supervisor.stores.memory.claim import Claims
-from supervisor.stores.operator_commands import OperatorCommands, Target
-from supervisor.stores.records import Retention, microseconds
+from supervisor.stores.operator_commands import Target
 
 
-class OperatorChanges(Claims, OperatorCommands):
-    def pause(self, queue: str, paused: bool) -> None:
-        with self.transaction():
-            (self._memory.paused.add if paused else self._memory.paused.discard)(queue)
-        self.notify()
+class OperatorChanges(Claims):
+    def set_paused(self, queue: str, paused: bool) -> None:
+        (self._memory.paused.add if paused else self._memory.paused.discard)(queue)
 
-    def prune(self, retention: Retention, limit: int) -> int:
-        kept = {
-            JobState.SUCCEEDED: retention.succeeded,
-            JobState.CANCELLED: retention.cancelled,
-            JobState.FAILED: retention.failed,
-        }
-        with self.transaction():
-            now = self._now()
-            past = [
-                job
-                for job in self._memory.jobs.values()
-                if (seconds := kept.get(job.state)) is not None
-                and (job.finished_at or 0) <= now - microseconds(seconds)
-                and job.dead_letter_state != "pending"
-            ]
-            past.sort(key=lambda job: job.finished_at or 0)
-            self.remove([job.id for job in past[:limit]])
-            return len(past[:limit])
+    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
+        latest = self._now() - age
+        past = [
+            job
+            for job in self._memory.jobs.values()
+            if job.state is STATES[state] and (job.finished_at or 0) <= latest and job.dead_letter_state != "pending"
+        ]
+        past.sort(key=lambda job: job.finished_at or 0)
+        return [job.id for job in past[:limit]]
 
     def count(self, state: int, queue: str, tier: int, n: int = 1) -> None:
         """The shelf counts what is filed."""

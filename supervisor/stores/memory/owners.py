@@ -93,6 +93,9 @@ class Owners:
             if notification_pipe is not None:
                 os.read(notification_pipe, 4096)
 
+    def watch_owners(self, on_gone: Callable[[str], None]) -> None:
+        self.on_owner_gone = on_gone
+
     def announce(self, presence: Presence) -> None:
         with self._memory.lock:
             owner = self._memory.owners.get(self._owner or "")

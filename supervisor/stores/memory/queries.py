@@ -8,11 +8,11 @@ from typing import Any
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import CODES, LEFT
+from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.memory.claim import Claims
 from supervisor.stores.memory.dead_letters import DeadLetterQueue
 from supervisor.stores.memory.state import OwnerRecord
 from supervisor.stores.records import iso, microseconds
-from supervisor.stores.transitions import queue_rows, running_jobs
 
 
 class Queries(Claims, DeadLetterQueue):

@@ -8,11 +8,11 @@ from typing import Any
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Outcome, Tier
+from supervisor.retry import ADD, KEEP, RESET, expired_count_change
 from supervisor.stores.codes import LEFT
 from supervisor.stores.memory.claim import Claims
 from supervisor.stores.memory.state import DeadLetterRecord, JobRecord
 from supervisor.stores.records import MAX_ATTEMPTS_KEPT, ExpiredLease, failure_record, microseconds, require_seen
-from supervisor.stores.transitions import ADD, KEEP, RESET, expired_count_after
 
 
 class Settles(Claims):
@@ -38,7 +38,7 @@ class Settles(Claims):
         now = self._now()
         changes: dict[str, Any] = {"state": outcome.state, "owner": None, "result": outcome.result}
         changes["expired_count"] = {RESET: 0, KEEP: job.expired_count, ADD: job.expired_count + 1}[
-            expired_count_after(outcome)
+            expired_count_change(outcome)
         ]
         if outcome.seen is None:
             changes["settled"] = job.token

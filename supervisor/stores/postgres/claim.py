@@ -14,12 +14,13 @@ from typing import Any
 from supervisor.errors import StoreError, StoreUnsure
 from supervisor.jobs import Lease, Policy
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.enqueue_batch import EnqueueBatch
+from supervisor.stores.counts import waiting_of
 from supervisor.stores.postgres.claim_cursor import ClaimCursors
 from supervisor.stores.postgres.connection import CommitUnknown, array, packed
 from supervisor.stores.postgres.row_locks import Locks
 from supervisor.stores.records import (
     ClaimRequest,
+    EnqueueBatch,
     EnqueueRow,
     Look,
     Resolve,
@@ -31,7 +32,6 @@ from supervisor.stores.records import (
     policy_of,
     policy_text,
 )
-from supervisor.stores.transitions import waiting_of
 
 COPIED_FROM = 200  # rows; below, one statement is faster
 SENT_AT_ONCE = 4_000_000  # characters: what a slow line takes within the limit of a call

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, PENDING, READY, SUCCEEDED, WITHDRAWN
-from supervisor.stores.operator_commands import OperatorCommands, Target
+from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
+from supervisor.stores.operator_commands import Target
 from supervisor.stores.postgres.claim import NOW
 from supervisor.stores.postgres.connection import array
 from supervisor.stores.postgres.dead_letters import DeadLetterQueue
 from supervisor.stores.postgres.settle import LOCK
-from supervisor.stores.records import Retention, microseconds
 
 # First the locks (LOCK), then, in a statement of its own, what is behind them: a settle that was waited for may have left a letter.
 TARGETS = """select jobs.id, jobs.state, queue, tier, dead_letters.state
@@ -36,25 +35,14 @@ EXPIRED = f"""select id from {{s}}.jobs where state = $1 and state >= {SUCCEEDED
   order by finished_at limit $3 for update skip locked"""
 
 
-class OperatorChanges(DeadLetterQueue, OperatorCommands):
-    def pause(self, queue: str, paused: bool) -> None:
-        with self.transaction():
-            self.run(PAUSE, queue, paused)
-        self.notify()
+class OperatorChanges(DeadLetterQueue):
+    def set_paused(self, queue: str, paused: bool) -> None:
+        self.run(PAUSE, queue, paused)
 
-    def prune(self, retention: Retention, limit: int) -> int:
+    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
         if self.skips_locked:  # somebody may have locked what hangs on the jobs; there is time
-            return 0
-        kept = ((SUCCEEDED, retention.succeeded), (CANCELLED, retention.cancelled), (FAILED, retention.failed))
-        with self.transaction():
-            pruned = 0
-            for state, seconds in kept:
-                if seconds is not None and pruned < limit:
-                    ids = self.column(EXPIRED, state, microseconds(seconds), limit - pruned)
-                    if ids:
-                        self.delete_targets(self.find_targets(ids))
-                    pruned += len(ids)
-            return pruned
+            return []
+        return self.column(EXPIRED, state, age, limit)
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return self.column(DEAD, after, limit)

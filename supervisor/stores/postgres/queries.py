@@ -21,12 +21,12 @@ from supervisor.stores.codes import (
     STATES,
     SUCCEEDED,
 )
+from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.postgres.claim import NOW, policy_from
 from supervisor.stores.postgres.connection import array
 from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.settle import Settles
 from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries
-from supervisor.stores.transitions import queue_rows, running_jobs
 
 SHOWN = """select jobs.id, handler, coalesce(payload, ''), queue, priority, jobs.state, retries, policy, options, jobs.due_at,
     created_at, started_at, finished_at, result, headers, dead_letters.state

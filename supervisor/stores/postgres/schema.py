@@ -12,7 +12,7 @@ from psycopg import sql as quoting
 from supervisor.errors import StoreError, StoreMissing
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
-from supervisor.stores.limits import CENTURY, FURTHEST, MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_TOKEN
+from supervisor.stores.limits import MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_OPTION_SECONDS, MAX_TIME, MAX_TOKEN
 from supervisor.stores.postgres.connection import Database
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_NAME_BYTES
 
@@ -42,10 +42,10 @@ _INSERTED_BY_SQL = f"""create function {{s}}.put_by_hand() returns trigger langu
 # [max_retries, timeout, [base, factor, max, jitter] of a backoff], each of them a null if the job has none of its own.
 _OPTIONS = f"""strict $.type() == "array" && $.size() == 3
   && ($[0] == null || ($[0] >= 0 && $[0] <= {MAX_RETRIES} && $[0].floor() == $[0]))
-  && ($[1] == null || ($[1] >= 0 && $[1] <= {CENTURY}))
-  && ($[2] == null || ($[2].type() == "array" && $[2].size() == 4 && $[2][0] >= 0 && $[2][0] <= {CENTURY}
-    && $[2][1] >= 1 && $[2][1] <= {MAX_FACTOR} && $[2][2] >= 0 && $[2][2] <= {CENTURY}
-    && ($[2][3] == "full" || $[2][3] == "none" || ($[2][3] >= 0 && $[2][3] <= {CENTURY}))))"""
+  && ($[1] == null || ($[1] >= 0 && $[1] <= {MAX_OPTION_SECONDS}))
+  && ($[2] == null || ($[2].type() == "array" && $[2].size() == 4 && $[2][0] >= 0 && $[2][0] <= {MAX_OPTION_SECONDS}
+    && $[2][1] >= 1 && $[2][1] <= {MAX_FACTOR} && $[2][2] >= 0 && $[2][2] <= {MAX_OPTION_SECONDS}
+    && ($[2][3] == "full" || $[2][3] == "none" || ($[2][3] >= 0 && $[2][3] <= {MAX_OPTION_SECONDS}))))"""
 
 # A row that no claim could read would stand in the way of all others, so it is refused where it is written. `age` orders a
 # tier: for a fresh job it is its id, for a retry its due time, for a redriven job the next value of the id sequence. `settled` is
@@ -75,7 +75,7 @@ _JOBS = f"""create table {{s}}.jobs(
     policy text,
     result text,
     constraint claimable check (state between 0 and 5 and tier in (0, 1) and retries between 0 and {MAX_RETRIES}
-      and due_at between {-FURTHEST} and {FURTHEST} and created_at between {-FURTHEST} and {FURTHEST}
+      and due_at between {-MAX_TIME} and {MAX_TIME} and created_at between {-MAX_TIME} and {MAX_TIME}
       and (options is null or coalesce(options::jsonb @@ '{_OPTIONS}', false))))
   with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05)"""

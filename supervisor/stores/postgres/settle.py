@@ -9,6 +9,7 @@ from typing import Any
 
 from supervisor.errors import RowsLocked
 from supervisor.jobs import JobState, Lease, Outcome
+from supervisor.retry import KEEP, RESET, expired_count_change
 from supervisor.stores.codes import FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.postgres.claim import ALL, LEASE, NOW, TEXTS_OF_LEASE, Claims, leases_from
 from supervisor.stores.postgres.connection import array, packed
@@ -17,11 +18,11 @@ from supervisor.stores.records import (
     MAX_ATTEMPTS_KEPT,
     ExpiredLease,
     by_queue_and_tier,
+    code_of_state,
     failure_record,
     microseconds,
     require_seen,
 )
-from supervisor.stores.transitions import KEEP, RESET, destination, expired_count_after
 
 _SUCCEEDED = JobState.SUCCEEDED
 _ID = itemgetter(0)
@@ -190,7 +191,7 @@ class Settles(Claims):
 
     def _book(self, outcomes: Sequence[Outcome]) -> None:
         """What follows from outcomes that were accepted: counts, attempts, letters."""
-        moves = Counter((o.lease.queue, o.lease.tier, o.counted, destination(o)) for o in outcomes)
+        moves = Counter((o.lease.queue, o.lease.tier, o.counted, code_of_state(o)) for o in outcomes)
         for (queue, tier, counted, state), n in moves.items():
             self.count(IN_FLIGHT, queue, tier, -n)
             self.count(state, queue, 1 if counted else tier, n)
@@ -253,7 +254,7 @@ def _pairs(leases: Iterable[Lease]) -> tuple[str, str]:
 
 
 def _disposed(outcome: Outcome) -> dict[str, Any]:
-    state = destination(outcome)
+    state = code_of_state(outcome)
     waits = state not in (SUCCEEDED, FAILED) and (outcome.counted or state == SCHEDULED)
     return {
         "id": outcome.lease.id,
@@ -264,7 +265,7 @@ def _disposed(outcome: Outcome) -> dict[str, Any]:
         "state": state,
         "delay": microseconds(outcome.delay) if waits else None,
         "counted": int(outcome.counted),
-        "expiry": expired_count_after(outcome),
+        "expiry": expired_count_change(outcome),
     }
 
 

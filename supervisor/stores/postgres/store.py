@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import orjson
 
 from supervisor.errors import StoreError
 from supervisor.stores.codes import IN_FLIGHT, LEFT
+from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.postgres.claim import NOW
 from supervisor.stores.postgres.notifier import Listener
 from supervisor.stores.postgres.owner_lock import OwnerLock
@@ -36,7 +39,15 @@ class PostgresStore(Transfer):
     def __init__(self, url: str, *, schema: str = "supervisor", listen: bool = True, create: bool = False) -> None:
         super().__init__(url, schema=schema, listen=listen)
         self._arguments = {"url": url, "schema": schema, "listen": listen}
-        self.on_owner_gone = lambda owner: None
+        commands = BatchedCommands(self, self.transaction, self.notify)
+        self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
+        self.delete, self.purge, self.prune, self.pause = (
+            commands.delete,
+            commands.purge,
+            commands.prune,
+            commands.pause,
+        )
+        self.on_owner_gone: Callable[[str], None] = lambda owner: None
         self._who: tuple[str, str, int] | None = None
         self._owner_lock: OwnerLock | None = None
         self._listener: Listener | None = None
@@ -90,6 +101,9 @@ class PostgresStore(Transfer):
         owner_lock, self._owner_lock = self._owner_lock, None
         if owner_lock is not None:
             owner_lock.close()
+
+    def watch_owners(self, on_gone: Callable[[str], None]) -> None:
+        self.on_owner_gone = on_gone
 
     def announce(self, presence: Presence) -> None:
         if self.owner_id is None:

@@ -151,7 +151,7 @@ class Transfer(OperatorChanges):
             if last_id > self.last_id():
                 self.run("select setval(pg_get_serial_sequence($1, 'id'), $2)", f"{self.quoted}.jobs", last_id)
             for queue in paused:
-                self.pause(queue, True)
+                self.set_paused(queue, True)
 
     def _receive(self, jobs: Sequence[TransferredJob]) -> None:
         self._copy_in(JOBS, [job[:19] for job in jobs])

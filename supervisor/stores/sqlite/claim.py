@@ -11,9 +11,10 @@ from typing import Any
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import Lease
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.enqueue_batch import EnqueueBatch
+from supervisor.stores.counts import waiting_of
 from supervisor.stores.records import (
     ClaimRequest,
+    EnqueueBatch,
     EnqueueRow,
     Look,
     Resolve,
@@ -25,7 +26,6 @@ from supervisor.stores.records import (
 from supervisor.stores.sqlite.connection import packed
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.policies import BY_ID, TEXTS, Policies
-from supervisor.stores.transitions import waiting_of
 
 ENQUEUED_AT_ONCE = 100  # rows in one statement: each pays for the id sequence once
 CLAIM_LENGTH = 16_000_000  # and in one claim: reading them takes several times as much memory, for a moment

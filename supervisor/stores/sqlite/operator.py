@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, PENDING, READY, SUCCEEDED, WITHDRAWN
-from supervisor.stores.operator_commands import OperatorCommands, Target
-from supervisor.stores.records import Retention, microseconds
+from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
+from supervisor.stores.operator_commands import Target
 from supervisor.stores.sqlite.connection import packed
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
 from supervisor.stores.sqlite.policies import BY_ID
@@ -28,26 +27,12 @@ EXPIRED = f"""(select id from jobs where state = ? and state >= {SUCCEEDED} and 
   order by finished_at limit ?)"""
 
 
-class OperatorChanges(DeadLetterQueue, OperatorCommands):
-    def pause(self, queue: str, paused: bool) -> None:
-        with self.transaction():
-            self.run("insert or replace into queues(queue, paused) values (?, ?)", queue, paused)
-        self.notifier.notify()
+class OperatorChanges(DeadLetterQueue):
+    def set_paused(self, queue: str, paused: bool) -> None:
+        self.run("insert or replace into queues(queue, paused) values (?, ?)", queue, paused)
 
-    def prune(self, retention: Retention, limit: int) -> int:
-        kept = ((SUCCEEDED, retention.succeeded), (CANCELLED, retention.cancelled), (FAILED, retention.failed))
-        with self.transaction():
-            pruned = 0
-            for state, seconds in kept:
-                if seconds is not None and pruned < limit:
-                    past = self.now() - microseconds(seconds)
-                    ids = self.column("id", EXPIRED, state, past, limit - pruned)
-                    if ids:
-                        self.delete_targets(self.find_targets(ids))
-                    pruned += len(ids)
-            self.write_counts()
-            self.run("delete from counts where n = 0")
-            return pruned
+    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
+        return self.column("id", EXPIRED, state, self.now() - age, limit)
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return self.column("job_id", _DEAD, after, limit)

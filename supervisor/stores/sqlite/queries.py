@@ -19,11 +19,11 @@ from supervisor.stores.codes import (
     STATES,
     SUCCEEDED,
 )
+from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries
 from supervisor.stores.sqlite.connection import packed
 from supervisor.stores.sqlite.policies import BY_ID
 from supervisor.stores.sqlite.settle import Settles
-from supervisor.stores.transitions import queue_rows, running_jobs
 
 _SHOWN = """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priority, jobs.state, retries, policy, options,
   jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), dead_letters.state"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
-from supervisor.stores.limits import CENTURY, FURTHEST, MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_TOKEN
+from supervisor.stores.limits import MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_OPTION_SECONDS, MAX_TIME, MAX_TOKEN
 
 APPLICATION_ID = 0x4A535631
 
@@ -23,10 +23,10 @@ def _option(path: str, least: int, most: int, kinds: str = "'integer', 'real'") 
 # [max_retries, timeout, [base, factor, max, jitter] of a backoff], each of them a null if the job has none of its own.
 _OPTIONS = f"""json_array_length(new.options) = 3
         and (json_type(new.options, '$[0]') = 'null' or {_option("$[0]", 0, MAX_RETRIES, "'integer'")})
-        and (json_type(new.options, '$[1]') = 'null' or {_option("$[1]", 0, CENTURY)})
+        and (json_type(new.options, '$[1]') = 'null' or {_option("$[1]", 0, MAX_OPTION_SECONDS)})
         and (json_type(new.options, '$[2]') = 'null' or (json_array_length(new.options, '$[2]') = 4
-          and {_option("$[2][0]", 0, CENTURY)} and {_option("$[2][1]", 1, MAX_FACTOR)} and {_option("$[2][2]", 0, CENTURY)}
-          and (json_extract(new.options, '$[2][3]') in ('full', 'none') or {_option("$[2][3]", 0, CENTURY)})))"""
+          and {_option("$[2][0]", 0, MAX_OPTION_SECONDS)} and {_option("$[2][1]", 1, MAX_FACTOR)} and {_option("$[2][2]", 0, MAX_OPTION_SECONDS)}
+          and (json_extract(new.options, '$[2][3]') in ('full', 'none') or {_option("$[2][3]", 0, MAX_OPTION_SECONDS)})))"""
 
 _TIME = "microseconds since the epoch, up to 36,500 years from it"
 _EXPECTED = {
@@ -38,8 +38,8 @@ _EXPECTED = {
     "token": (f"a whole number from 0 to {MAX_TOKEN}", _whole("token", 0, MAX_TOKEN)),
     "retries": (f"a whole number from 0 to {MAX_RETRIES}", _whole("retries", 0, MAX_RETRIES)),
     "expired_count": (f"a whole number from 0 to {MAX_EXPIRED_COUNT}", _whole("expired_count", 0, MAX_EXPIRED_COUNT)),
-    "due_at": (_TIME, _whole("due_at", -FURTHEST, FURTHEST)),
-    "created_at": (_TIME, _whole("created_at", -FURTHEST, FURTHEST)),
+    "due_at": (_TIME, _whole("due_at", -MAX_TIME, MAX_TIME)),
+    "created_at": (_TIME, _whole("created_at", -MAX_TIME, MAX_TIME)),
     "options": ("[max_retries, timeout, backoff] in JSON", f"new.options is null or iif(json_valid(new.options), {_OPTIONS}, 0)"),
 }  # fmt: skip
 

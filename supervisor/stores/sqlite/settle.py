@@ -8,11 +8,13 @@ from operator import attrgetter
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Outcome
+from supervisor.retry import KEEP, RESET, expired_count_change
 from supervisor.stores.codes import CANCELLED, FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.records import (
     MAX_ATTEMPTS_KEPT,
     ExpiredLease,
     by_queue_and_tier,
+    code_of_state,
     failure_record,
     microseconds,
     require_seen,
@@ -21,7 +23,6 @@ from supervisor.stores.sqlite.claim import Claims
 from supervisor.stores.sqlite.connection import packed
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.policies import BY_ID, LEASE, LIGHT_LEASE, ids_of
-from supervisor.stores.transitions import KEEP, RESET, destination, expired_count_after
 
 _SUCCEEDED = JobState.SUCCEEDED
 
@@ -220,7 +221,7 @@ class Settles(Claims):
 
     def _book(self, outcomes: Sequence[Outcome], now: int) -> None:
         """What follows from outcomes that were accepted: counts, attempts, letters."""
-        moves = Counter((o.lease.queue, o.lease.tier, o.counted, destination(o)) for o in outcomes)
+        moves = Counter((o.lease.queue, o.lease.tier, o.counted, code_of_state(o)) for o in outcomes)
         for (queue, tier, counted, state), n in moves.items():
             self.count(IN_FLIGHT, queue, tier, -n)
             self.count(state, queue, 1 if counted else tier, n)
@@ -252,13 +253,13 @@ def _disposed(outcome: Outcome, now: int) -> tuple[Any, ...]:
 
 
 def _where_to(outcome: Outcome, now: int) -> tuple[Any, ...]:
-    state = destination(outcome)
+    state = code_of_state(outcome)
     due = finished = None
     if state in (SUCCEEDED, FAILED, CANCELLED):
         finished = now
     elif outcome.counted or state == SCHEDULED:
         due = now + microseconds(outcome.delay)
-    return outcome.seen, state, due, outcome.counted, expired_count_after(outcome), finished
+    return outcome.seen, state, due, outcome.counted, expired_count_change(outcome), finished
 
 
 def _record(outcome: Outcome, now: int) -> dict[str, Any]:

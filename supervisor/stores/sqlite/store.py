@@ -10,6 +10,7 @@ import orjson
 
 from supervisor.errors import StoreError
 from supervisor.stores.codes import IN_FLIGHT, LEFT
+from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.records import Presence
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.transfer import Transfer
@@ -29,7 +30,15 @@ class SqliteStore(Transfer):
         super().__init__(path, create=create, synchronous=synchronous, clock=clock)
         self.url = f"sqlite:///{self.path}"
         self.notifier = Notifier(beside(self.path, ".bells"))
-        self.on_owner_gone = lambda owner: None
+        commands = BatchedCommands(self, self.transaction, self.notify)
+        self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
+        self.delete, self.purge, self.prune, self.pause = (
+            commands.delete,
+            commands.purge,
+            commands.prune,
+            commands.pause,
+        )
+        self.on_owner_gone: Callable[[str], None] = lambda owner: None
         self._who: tuple[str, str, int] | None = None
 
     def reader(self) -> SqliteStore:
@@ -67,6 +76,9 @@ class SqliteStore(Transfer):
 
     def clear_notifications(self) -> None:
         self.notifier.clear_notifications()
+
+    def watch_owners(self, on_gone: Callable[[str], None]) -> None:
+        self.on_owner_gone = on_gone
 
     def announce(self, presence: Presence) -> None:
         if self.owner_id is None or self._who is None:

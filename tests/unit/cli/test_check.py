@@ -31,7 +31,7 @@ def test_check_names_all_mistakes_of_all_kinds_at_once(call: Call, scanned: None
     answer = call("check")
     assert answer.code == 2
     for expected in (
-        "supervisor.yaml:1: workers.cuont: unknown key, did you mean count?",
+        "supervisor.yaml:1: workers.cuont: unknown key, did you mean 'count'?",
         "supervisor.yaml:2: retry.burst: expected a whole number",
         "plugins/bad.py:2: ModuleNotFoundError: No module named 'no_such_module'",
         "supervisor.yaml: handlers.mial: no plugin brings this handler, did you mean 'mail'?",

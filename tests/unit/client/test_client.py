@@ -13,7 +13,7 @@ from supervisor import Client, NewJob
 from supervisor.client.client import InvalidJob
 from supervisor.errors import ConfigError, StoreBroken, StoreError, StoreUnavailable, StoreUnsure
 from supervisor.jobs import Backoff, Policy
-from supervisor.stores.opening import retry_while_unavailable
+from supervisor.stores.opening import attempts_while_unavailable
 from supervisor.stores.records import ClaimRequest
 from supervisor.stores.sqlite.store import SqliteStore
 
@@ -206,6 +206,13 @@ def test_threads_share_a_client(client):
     assert sorted(ids) == list(range(1, 81))
 
 
+def answer_of(call, timeout):
+    for attempt in attempts_while_unavailable(timeout):
+        with attempt:
+            answer = call()
+    return answer
+
+
 def test_a_store_that_is_away_is_tried_again_for_a_while(client, monkeypatch):
     answers = iter([StoreUnavailable("locked"), StoreUnavailable("locked"), 7])
     naps: list[float] = []
@@ -219,11 +226,11 @@ def test_a_store_that_is_away_is_tried_again_for_a_while(client, monkeypatch):
             raise answer
         return answer
 
-    assert retry_while_unavailable(call, 30.0) == 7
+    assert answer_of(call, 30.0) == 7
     assert naps == [0.01, 0.02]
     answers = iter([StoreUnavailable("locked")] * 100)
     with pytest.raises(StoreUnavailable):
-        retry_while_unavailable(call, 5.0)
+        answer_of(call, 5.0)
     assert len(naps) == 2 + 4
 
 
@@ -235,7 +242,7 @@ def test_a_store_that_answers_and_takes_nothing_is_told_at_once():
         raise StoreBroken("permission denied for schema supervisor")
 
     with pytest.raises(StoreBroken):
-        retry_while_unavailable(call, 30.0)
+        answer_of(call, 30.0)
     assert len(tries) == 1
 
 

@@ -28,7 +28,7 @@ def test_a_schema_and_whether_to_listen(tmp_path, scheme):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("shema: x", "unknown key, did you mean schema?"),
+        ("shema: x", "unknown key, did you mean 'schema'?"),
         ("listen: maybe", "expected true or false"),
         ("listen: 1", "expected true or false"),
         ("schema: 7", "expected text"),

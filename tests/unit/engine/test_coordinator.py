@@ -15,6 +15,7 @@ from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import ClaimRequest
 from tests.unit.dead_letters.test_publisher import JumpingLoop
 from tests.unit.virtual import Virtual
+from tests.unit.wrapped_store import WrappedStore
 
 
 def pass_time(here: Virtual, seconds: float) -> None:
@@ -298,7 +299,7 @@ def test_after_a_gap_leases_are_checked_before_anything_is_dispatched() -> None:
     assert [here.state(id) for id in ids] == ["succeeded", "succeeded", "cancelled"]
 
 
-class Refusing(MemoryStore):
+class Refusing(WrappedStore):
     """Takes no outcome of these jobs but `refused`, and not even that of the last."""
 
     bad: frozenset[int] = frozenset()
@@ -309,7 +310,7 @@ class Refusing(MemoryStore):
             refused = outcome.failure is not None and outcome.failure.cause is Cause.REFUSED
             if outcome.lease.id in self.worst or (outcome.lease.id in self.bad and not refused):
                 raise RowRefused("bad row")
-        return super().settle(outcomes)
+        return self.inner.settle(outcomes)
 
 
 def test_a_batch_that_the_store_refuses_is_halved_until_the_bad_row_stands_alone() -> None:

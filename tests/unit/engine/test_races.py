@@ -10,11 +10,11 @@ import pytest
 from supervisor.engine.poll_intervals import USUAL
 from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueueDepths
 from supervisor.jobs import Lease, Policy
-from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Resolve
 from tests.stores.factories import dead
 from tests.unit.fakes import FakeWorker
 from tests.unit.virtual import Virtual
+from tests.unit.wrapped_store import WrappedStore
 
 
 def claims(here: Virtual) -> int:
@@ -62,13 +62,13 @@ def test_what_is_recovered_from_another_supervisor_starts_here_at_once() -> None
     assert here.state(lease.id) == "in_flight"
 
 
-class Contended(MemoryStore):
+class Contended(WrappedStore):
     """Another supervisor has locked whatever is ready, and may let go of it."""
 
     locked = True
 
     def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
-        return [] if self.locked else super().claim(takes, ttl, resolve)
+        return [] if self.locked else self.inner.claim(takes, ttl, resolve)
 
 
 def test_what_another_supervisor_was_claiming_and_lets_go_of_starts_here_soon() -> None:

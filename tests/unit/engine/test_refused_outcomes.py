@@ -10,12 +10,12 @@ from supervisor.engine import committer
 from supervisor.errors import RowRefused, RowsLocked
 from supervisor.events import JobsLocked, JobsStale, PruneRefused
 from supervisor.jobs import Outcome
-from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import Retention
 from tests.unit.virtual import Virtual
+from tests.unit.wrapped_store import WrappedStore
 
 
-class WithoutRecords(MemoryStore):
+class WithoutRecords(WrappedStore):
     """Takes no outcome that says why; none at all of the jobs in `worst`."""
 
     worst: frozenset[int] = frozenset()
@@ -23,7 +23,7 @@ class WithoutRecords(MemoryStore):
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         if any(outcome.failure is not None or outcome.lease.id in self.worst for outcome in outcomes):
             raise RowRefused("bad row")
-        return super().settle(outcomes)
+        return self.inner.settle(outcomes)
 
 
 @pytest.mark.parametrize(("worst", "state"), [(False, "failed"), (True, "in_flight")])
@@ -49,7 +49,7 @@ def test_a_job_whose_failure_cannot_be_recorded_does_not_run_for_ever(worst: boo
     assert len(here.engine.leases) == 0
 
 
-class WithLocks(MemoryStore):
+class WithLocks(WrappedStore):
     """Somebody else has the rows of the jobs in `locked`."""
 
     locked: frozenset[int] = frozenset()
@@ -62,7 +62,7 @@ class WithLocks(MemoryStore):
         ids = {outcome.lease.id for outcome in outcomes if outcome.failure is None}
         if ids & self.refuses or self.worst.intersection(outcome.lease.id for outcome in outcomes):
             raise RowRefused("bad row")
-        return super().settle(outcomes)
+        return self.inner.settle(outcomes)
 
 
 def told(here: Virtual, kind: type) -> list[int]:
@@ -163,7 +163,7 @@ def test_a_locked_outcome_is_tried_by_one_call_at_a_time_while_the_store_is_away
     assert len(here.writer.waiting) == waiting
 
 
-class Keeping(MemoryStore):
+class Keeping(WrappedStore):
     """Somebody else's needs what is in it, unless `why` is empty."""
 
     why = "a foreign key"
@@ -171,7 +171,7 @@ class Keeping(MemoryStore):
     def prune(self, retention: Retention, limit: int) -> int:
         if self.why:
             raise RowRefused(self.why)
-        return super().prune(retention, limit)
+        return self.inner.prune(retention, limit)
 
 
 def test_what_cannot_be_pruned_is_told_once_and_nothing_ends_by_it() -> None:

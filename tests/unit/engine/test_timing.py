@@ -9,9 +9,9 @@ import pytest
 
 from supervisor.engine.watchdog import BLOCKED_AFTER
 from supervisor.events import JobsSettled, JobStarted
-from supervisor.stores.memory.store import MemoryStore
 from tests.unit.fakes import FakeWorker
 from tests.unit.virtual import Virtual
+from tests.unit.wrapped_store import WrappedStore
 
 
 def test_a_short_timeout_of_a_job_claimed_late_fires_in_time() -> None:
@@ -46,13 +46,13 @@ def running(timeout: float | None = None) -> tuple[Virtual, FakeWorker]:
 COMMIT = 0.1
 
 
-class SlowDisk(MemoryStore):
+class SlowDisk(WrappedStore):
     here: Virtual
 
     @contextmanager
     def transaction(self, *, single: bool = False) -> Iterator[None]:
-        outermost = self._memory.before is None
-        with super().transaction(single=single):
+        outermost = self.inner._memory.before is None
+        with self.inner.transaction(single=single):
             yield
         if outermost:
             self.here.loop.stand_still(COMMIT)
@@ -61,9 +61,8 @@ class SlowDisk(MemoryStore):
 @pytest.fixture
 def slow() -> Virtual:
     here = Virtual(workers=2)
-    here.writer.store = store = SlowDisk.__new__(SlowDisk)
-    store.__dict__.update(here.store.__dict__)
-    store.here = here
+    here.writer.store = store = SlowDisk()
+    store.inner, store.here = here.store, here
     here.serve()
     return here
 

@@ -17,7 +17,7 @@ from supervisor.plugins.reports import SourceReport
 from supervisor.runtime import supervisor as supervisor_module
 from supervisor.runtime.signals import StopRequest
 from supervisor.runtime.supervisor import ExitCode, Supervisor
-from supervisor.stores.memory.store import MemoryStore
+from tests.unit.wrapped_store import WrappedStore
 
 
 class Pruning:
@@ -30,14 +30,14 @@ class Pruning:
         await asyncio.get_running_loop().create_future()
 
 
-class UnavailableAtFirst(MemoryStore):
+class UnavailableAtFirst(WrappedStore):
     tries = 0
 
     def join(self, owner: str, host: str, pid: int) -> None:
         self.tries += 1
         if self.tries == 1:
             raise StoreUnavailable
-        super().join(owner, host, pid)
+        self.inner.join(owner, host, pid)
 
 
 async def fail() -> None:

@@ -11,7 +11,7 @@ import pytest
 from supervisor.client.validation import Checks, batch_of, enqueue_row
 from supervisor.errors import InvalidJob
 from supervisor.jobs import NewJob
-from supervisor.stores.enqueue_batch import EnqueueBatch
+from supervisor.stores.records import EnqueueBatch
 
 
 def queue_for(handler: str) -> str:
