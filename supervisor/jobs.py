@@ -19,8 +19,6 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
-MAX_NAME = 255
-"""Characters of the name of a handler or queue."""
 MAX_RETRIES = 1000
 
 

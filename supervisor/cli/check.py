@@ -148,7 +148,7 @@ def _build_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | 
 def _check_store(settings: Settings, findings: _Findings) -> None:
     shown = settings.store.shown
     if settings.store.scheme == "memory":
-        findings.good(f"store: {shown}: lives inside one supervisor, so no other process can enqueue")
+        findings.good(f"store: {shown}: exists in one supervisor only, so no other process can enqueue")
         return
     file = store_file(settings)
     if file is not None and is_absent(file):

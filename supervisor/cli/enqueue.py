@@ -12,7 +12,7 @@ import click
 from supervisor.cli.context import UserMistake, load_settings
 from supervisor.cli.options import config_option
 from supervisor.cli.store_access import use_store
-from supervisor.client.validation import Checks, enqueue_row
+from supervisor.client.client import BatchBuilder, enqueue_row
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
@@ -68,19 +68,19 @@ def read_file(file: str, settings: Settings) -> EnqueueBatch:
 
 
 def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> EnqueueBatch:
-    checks = Checks(limit=settings.limits.payload, queue_for=settings.queue_for)
+    builder = BatchBuilder(limit=settings.limits.payload, queue_for=settings.queue_for)
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            checks.add(_read_line(line))
+            builder.add(_read_line(line))
         except ValueError as error:
             problems.append(f"{name}:{number}: {error}")
     if problems:
         more = [f"... and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
         raise UserMistake("\n".join(["nothing was enqueued", *problems[:MAX_PROBLEMS], *more]))
-    return checks.rows
+    return builder.batch
 
 
 def _read_line(line: bytes) -> dict[str, Any]:

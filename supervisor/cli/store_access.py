@@ -63,7 +63,7 @@ def private_files(settings: Settings) -> list[Path]:
 
 def _check_visible(settings: Settings, create: bool) -> None:
     if settings.store.scheme == "memory":
-        raise StoreError("store: memory:// lives inside one process, so no other command can see its jobs")
+        raise StoreError("store: memory:// exists in one process only, so no other command can see its jobs")
     file = store_file(settings)
     if file is not None and not create and is_absent(file):
         raise StoreError(f"no store yet: {file} does not exist; supervisor enqueue and supervisor run create it")

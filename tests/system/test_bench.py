@@ -127,7 +127,7 @@ def test_two_benches_run_beside_each_other(command: Command) -> None:
     ("config", "error"),
     [
         ("wrokers: {}\n", "wrokers"),
-        ("store: memory://\n", "lives inside one process"),
+        ("store: memory://\n", "exists in one process only"),
         ("store: {type: mine}\n", "only for SQLite and PostgreSQL"),
         ("store: sqlite:///gone/jobs.db\n", "gone: No such file or directory"),
     ],

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.cli.app import run_command_line
-from supervisor.client.validation import enqueue_row
+from supervisor.client.client import enqueue_row
 from supervisor.config.loading import known_keys, load
 from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError, InvalidJob

@@ -38,7 +38,7 @@ def temporary_store(settings: Settings) -> Iterator[TemporaryStore]:
     """Raises StoreError if the store can't have a temporary one beside it."""
     store = settings.store
     if store.scheme == "memory":
-        raise StoreError("store: memory:// lives inside one process, so no other process can enqueue there")
+        raise StoreError("store: memory:// exists in one process only, so no other process can enqueue there")
     if (file := store_file(settings)) is not None:
         with _temporary_folder(file.resolve().parent) as folder:  # on the disk of the file, also if the path is a link
             changed = _with_store(settings, url=f"sqlite:///{folder / 'jobs.db'}")

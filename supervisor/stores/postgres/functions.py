@@ -6,8 +6,9 @@ enqueue, and neither read nor change a job. `{s}` is the schema, `{jobs}` and `{
 
 from __future__ import annotations
 
-from supervisor.jobs import MAX_NAME, MAX_RETRIES
+from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import READY, SCHEDULED
+from supervisor.text.names import MAX_NAME
 from supervisor.text.strict_json import MAX_DEPTH, MAX_INTEGER
 from supervisor.text.units import MAX_SECONDS
 

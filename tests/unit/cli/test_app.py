@@ -60,7 +60,7 @@ def test_a_config_named_after_the_command_overrides_one_named_before_it(call: Ca
 def test_commands_refuse_a_store_in_memory(call: Call) -> None:
     write("supervisor.yaml", "store: memory://")
     for arguments in (["enqueue", "mail"], ["status"]):
-        assert "lives inside one process" in call(*arguments).err
+        assert "exists in one process only" in call(*arguments).err
 
 
 def test_a_store_that_stays_unavailable_is_a_mistake_with_a_message(

@@ -84,7 +84,7 @@ def test_every_bad_line_of_a_file_is_named_and_nothing_is_enqueued(call: Call, t
     assert answer.code == 2
     assert "nothing was enqueued" in answer.err
     found = [line for line in answer.err.splitlines() if line.startswith("jobs.jsonl:")]
-    expected = ["2: line: not JSON", "4: hander: unknown key; did you mean 'handler'?", "5: handler: missing"]
+    expected = ["2: line: not JSON", "4: hander: unknown key, did you mean 'handler'?", "5: handler: missing"]
     expected += [
         "6: expected an object such as",
         "7: delay: expected a duration",

@@ -10,7 +10,8 @@ import pytest
 
 import supervisor
 from supervisor import Client, NewJob
-from supervisor.client.client import InvalidJob
+from supervisor.client import InvalidJob
+from supervisor.client.store_access import StoreAccess
 from supervisor.errors import ConfigError, StoreBroken, StoreError, StoreUnavailable, StoreUnsure
 from supervisor.jobs import Backoff, Policy
 from supervisor.stores.opening import attempts_while_unavailable
@@ -117,7 +118,7 @@ def test_delay_and_at_exclude_each_other(client):
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        ({"handler": "b", "paylod": 1}, "jobs[1]: paylod: unknown key; did you mean 'payload'?"),
+        ({"handler": "b", "paylod": 1}, "jobs[1]: paylod: unknown key, did you mean 'payload'?"),
         ({"payload": 1}, "jobs[1]: handler: missing; expected a handler's name"),
         (("b", float("inf")), "jobs[1]: payload: inf is not a finite number"),
         ("b", "jobs[1]: expected a NewJob, a mapping or (handler, payload), got 'b'"),
@@ -138,7 +139,7 @@ def test_a_file_that_is_not_there_is_refused(url):
 
 
 def test_a_store_that_no_supervisor_sees_is_refused():
-    with pytest.raises(StoreError, match="memory:// lives inside one process"):
+    with pytest.raises(StoreError, match="memory:// exists in one process only"):
         Client("memory://").enqueue("mail")
 
 
@@ -196,7 +197,7 @@ def test_it_connects_again_after_close(client):
 
 
 def test_threads_share_a_client(client):
-    client._timeout = 30.0
+    client._access.timeout = 30.0
     ids: list[int] = []
     threads = [threading.Thread(target=lambda: ids.extend(client.enqueue("a") for _ in range(20))) for _ in range(4)]
     for thread in threads:
@@ -248,9 +249,9 @@ def test_a_store_that_answers_and_takes_nothing_is_told_at_once():
 
 def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
     """By which the store knows one whose commit it was not sure of."""
-    client._timeout = 30.0
+    client._access.timeout = 30.0
     monkeypatch.setattr("supervisor.stores.opening.time.sleep", lambda seconds: None)
-    store, seen = client._opened, []
+    store, seen = client._access._opened, []
     enqueue = store.enqueue
 
     def doubtful(rows):
@@ -281,8 +282,8 @@ def test_the_methods_that_its_docstrings_send_one_to_are_there() -> None:
 
 
 def test_a_call_that_is_tried_again_lets_others_pass_meanwhile(client, monkeypatch):
-    client._timeout = 30.0
-    store, tried, passed = client._opened, threading.Event(), threading.Event()
+    client._access.timeout = 30.0
+    store, tried, passed = client._access._opened, threading.Event(), threading.Event()
     enqueue = store.enqueue
 
     def away_until_passed(rows):
@@ -324,8 +325,9 @@ def locked(store):
     raise StoreUnavailable("locked")
 
 
-def test_waiting_for_other_threads_counts_against_the_patience(client, monkeypatch):
-    monkeypatch.setattr("supervisor.client.client._TURN", 0.0)
+def test_waiting_for_other_threads_counts_against_the_timeout(url):
+    client = Client(url)
+    client._access = StoreAccess(client._settings, create=True, timeout=0.0, min_wait=0.0)
     with in_use_by_another_thread(client), pytest.raises(StoreUnavailable, match=r"kept the client busy for too long$"):
         client.enqueue("a")
     with pytest.raises(StoreUnavailable, match="locked"):
@@ -333,16 +335,17 @@ def test_waiting_for_other_threads_counts_against_the_patience(client, monkeypat
     with in_use_by_another_thread(client), pytest.raises(StoreUnavailable, match="too long; the last of them: locked"):
         client.enqueue("a")
     assert client.enqueue("a") == 1
+    client.close()
 
 
-def test_patience_may_be_without_end(client):
-    client._timeout = float("inf")
+def test_a_timeout_may_be_without_end(client):
+    client._access.timeout = float("inf")
     assert client.enqueue("a") == 1
 
 
 @pytest.mark.parametrize("use", [lambda client: client.enqueue("inner"), lambda client: client.close()])
 def test_a_call_that_interrupts_another_is_refused_and_that_goes_on(client, monkeypatch, use):
-    store, refused = client._opened, []
+    store, refused = client._access._opened, []
     enqueue = store.enqueue
 
     def interrupted(rows):
