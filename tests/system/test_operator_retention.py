@@ -86,7 +86,7 @@ def test_a_drain_whose_jobs_somebody_else_keeps_has_drained_all_the_same(command
     assert run.wait(30) == 0
     assert ": 1 succeeded" in run.out and "kept for the audit" in run.log
     assert command.job(done)["state"] == "succeeded"
-    assert not list(command.folder.glob("jobs.db.bells/*")), "it has left"
+    assert not list(command.folder.glob("jobs.db.notify/*")), "it has left"
 
 
 def test_failed_jobs_without_letters_go_too_and_none_keeps(command: Command) -> None:
