@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
 import orjson
 
@@ -115,8 +115,20 @@ def _are_alike(one: EnqueueRow, other: EnqueueRow) -> bool:
 
 # --- leases
 
-# Positions in a Lease, and in the rows that stores make leases of: for the hot paths, which read them by index.
-ID, TOKEN, HANDLER, QUEUE, PAYLOAD, HEADERS, _, PRIORITY, TIER, _, _, POLICY = range(len(Lease._fields))
+# Positions in a Lease, in the rows that stores make leases of, and in an Outcome: only the hot paths read these by index.
+ID: Final = 0
+TOKEN: Final = 1
+HANDLER: Final = 2
+QUEUE: Final = 3
+PAYLOAD: Final = 4
+HEADERS: Final = 5
+PRIORITY: Final = 7
+TIER: Final = 8
+POLICY: Final = 11
+
+OUTCOME_LEASE: Final = 0
+OUTCOME_RESULT: Final = 2
+OUTCOME_TOOK: Final = 3
 
 
 class Waiting(NamedTuple):

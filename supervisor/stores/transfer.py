@@ -282,7 +282,7 @@ def refuse_in_use(url: str, supervisors: Sequence[Mapping[str, object]], in_flig
 
 
 def closed_for_another(url: str, transfer_record: TransferRecord) -> StoreError:
-    return StoreError(f"{url}: another process is moving its jobs to {transfer_record.target} meanwhile")
+    return StoreError(f"{url}: another process is transferring its jobs to {transfer_record.target} meanwhile")
 
 
 def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool) -> None:
@@ -296,7 +296,7 @@ def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool
         raise StoreError(f"{url}: has jobs already; expected an empty store, since jobs keep their ids")
 
 
-def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]]) -> TransferredJob:
+def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]] = ()) -> TransferredJob:
     """Make a job of the columns of TransferredJob, and behind them those of TransferredDeadLetter."""
     *job, state, due_at, tries, accepted = row
     dead_letter = None if state is None else TransferredDeadLetter(state, due_at, tries, accepted)

@@ -85,7 +85,7 @@ class FaultyStore:
             self._owner.loop.faults.insert(0, error)
             raise
 
-    # bells ring through the world
+    # notifications go through the world
 
     def notification_fd(self) -> int:
         return NOTIFICATION_FD

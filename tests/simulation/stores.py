@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,10 +49,6 @@ class InFile:
 
 def _vanish(store: Any) -> None:
     """What the kernel does to a process that is killed: its descriptors are closed, and nothing is said."""
-    notifier = store.notifier
-    if notifier._socket is not None:
-        notifier._socket.close()
-    if notifier._lock is not None:
-        os.close(notifier._lock)
-    notifier._socket = notifier._lock = notifier._owner = None
+    store.notifier.unbind()
+    store.owner_lock.release()
     store.close()

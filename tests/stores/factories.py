@@ -152,7 +152,7 @@ class SqliteFactory(StoreFactory):
         drop_as_killed(store)
 
     def moment(self) -> Moment:
-        return Moment(self.log.stat().st_size, [lock.name for lock in self.folder.glob("jobs.db.bells/*.lock")])
+        return Moment(self.log.stat().st_size, [lock.name for lock in self.folder.glob("jobs.db.notify/*.lock")])
 
     def crash(self) -> None:
         self._copy(self.moment())
@@ -171,9 +171,9 @@ class SqliteFactory(StoreFactory):
         after.mkdir()
         shutil.copyfile(self.path, after / self.path.name)
         (after / self.log.name).write_bytes(self.log.read_bytes()[: moment.log_length])
-        (after / "jobs.db.bells").mkdir(mode=0o700)
+        (after / "jobs.db.notify").mkdir(mode=0o700)
         for lock in moment.locks:
-            (after / "jobs.db.bells" / lock).touch()
+            (after / "jobs.db.notify" / lock).touch()
 
     def restart(self) -> None:
         self.close()
@@ -310,12 +310,12 @@ COUNTS = (
 
 
 def drop_as_killed(store: SqliteStore) -> None:
-    """What the kernel does when a process dies: it closes the database, the lock and the bell, and removes nothing."""
-    store._connection.close()
-    store._fair_write_lock._entry_lock.close()
-    store._fair_write_lock._write_lock.close()
-    store.notifier._socket.close()
-    os.close(store.notifier._lock)
+    """Do as the kernel does when a process dies: close the database, the locks and the socket, and remove nothing."""
+    store.connection._sqlite.close()
+    store.connection._write_lock._queue_lock.close()
+    store.connection._write_lock._write_lock.close()
+    store.notifier.unbind()
+    store.owner_lock.release()
 
 
 UNREADABLE_OPTIONS = (

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor.stores.records import Retention
+from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import SqliteFactory, again, dead, dead_letters, make_dead, put, success, take, take_one
 
@@ -50,7 +51,7 @@ ACTS: dict[str, Act] = {
     "purge": lambda store: store.purge(force=True),
     "prune": lambda store: store.prune(EVERYTHING, 10),
     "pause": lambda store: store.pause("default", True),
-    "leave": SqliteStore.leave,
+    "leave": lambda store: store.leave(),
 }
 COMMITS = {"accept": 2}
 """One each, but of these."""
@@ -69,20 +70,20 @@ def killed_before(statement: int, act: Callable[[Callable[[], None]], None]) -> 
 
 
 def die_before(statement: int) -> None:
-    execute, made = SqliteStore._execute, iter(range(statement))
+    execute, made = Connection.execute, iter(range(statement))
 
     def dying(*arguments: Any) -> Any:
         if next(made, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
         return execute(*arguments)
 
-    SqliteStore._execute = dying  # type: ignore[method-assign]
+    Connection.execute = dying  # type: ignore[method-assign]
 
 
 def contents(factory: SqliteFactory) -> dict[str, Any]:
     factory.check()
     store = factory.open()
-    return {table: store._execute(f"select * from {table}").fetchall() for table in TABLES}
+    return {table: store.connection.execute(f"select * from {table}").fetchall() for table in TABLES}
 
 
 def fill(factory: SqliteFactory) -> None:

@@ -16,7 +16,8 @@ from supervisor.config.settings import StoreSettings
 from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.opening import open_store
 from supervisor.stores.records import EnqueueBatch, EnqueueRow, Presence, Waiting
-from supervisor.stores.sqlite import connection as sqlite_db
+from supervisor.stores.sqlite.connection import Connection
+from supervisor.stores.sqlite.limits import SqliteLimits
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import (
     PAST_ALL_BOUNDS,
@@ -122,7 +123,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path):
 
 
 def test_one_that_somebody_else_makes_at_this_moment_is_no_other_programs(tmp_path, monkeypatch):
-    path, stores, value = tmp_path / "jobs.db", [], SqliteStore.value
+    path, stores, value = tmp_path / "jobs.db", [], Connection.value
     other = threading.Thread(target=lambda: stores.append(SqliteStore(path, create=True)))
 
     def while_another_opens_it(self, sql, *parameters):
@@ -132,7 +133,7 @@ def test_one_that_somebody_else_makes_at_this_moment_is_no_other_programs(tmp_pa
             other.join(0.3)
         return found
 
-    monkeypatch.setattr(SqliteStore, "value", while_another_opens_it)
+    monkeypatch.setattr(Connection, "value", while_another_opens_it)
     stores.append(SqliteStore(path, create=True))
     other.join()
     for store in stores:
@@ -142,7 +143,7 @@ def test_one_that_somebody_else_makes_at_this_moment_is_no_other_programs(tmp_pa
 
 def test_a_newer_version_is_refused_by_name(store, raw):
     raw.execute("pragma user_version = 99")
-    with pytest.raises(StoreError, match="version 99 is of a newer job-supervisor; this one expects at most 1"):
+    with pytest.raises(StoreError, match="version 99 is of a newer job-supervisor; this one expects at most 2"):
         SqliteStore(store.path)
 
 
@@ -155,8 +156,8 @@ def test_files_are_their_owners_alone(tmp_path):
         os.umask(old)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     assert modes == {
-        "jobs.db": 0o600, "jobs.db-wal": 0o600, "jobs.db-shm": 0o600, "jobs.db-gate": 0o600, "jobs.db-turn": 0o600,
-        "jobs.db.bells": 0o700, "one.sock": 0o600, "one.lock": 0o600,
+        "jobs.db": 0o600, "jobs.db-wal": 0o600, "jobs.db-shm": 0o600, "jobs.db-queue.lock": 0o600, "jobs.db-write.lock": 0o600,
+        "jobs.db.notify": 0o700, "one.sock": 0o600, "one.lock": 0o600,
     }  # fmt: skip
     store.leave()
     store.close()
@@ -172,11 +173,11 @@ def test_nothing_but_the_database_is_left_behind(tmp_path):
 
 def test_durable_by_default(tmp_path):
     store = SqliteStore(tmp_path / "jobs.db", create=True)
-    assert store.value("pragma synchronous") == 2
-    assert store.value("pragma journal_mode") == b"wal"
+    assert store.connection.value("pragma synchronous") == 2
+    assert store.connection.value("pragma journal_mode") == b"wal"
     store.close()
     relaxed = SqliteStore(tmp_path / "jobs.db", synchronous="normal")
-    assert relaxed.value("pragma synchronous") == 1
+    assert relaxed.connection.value("pragma synchronous") == 1
     relaxed.close()
 
 
@@ -330,7 +331,7 @@ def test_an_owner_not_seen_for_a_day_is_forgotten_but_keeps_its_bell_and_may_com
     put(other)
     store.announce(Presence("running"))
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
-    assert (store.path.parent / "jobs.db.bells" / "one.lock").exists()
+    assert (store.path.parent / "jobs.db.notify" / "one.lock").exists()
     take_one(store)
     assert len(store.held()) == 1
 
@@ -360,7 +361,7 @@ def test_a_transaction_with_a_refused_row_is_not_committed_even_if_the_caller_go
 def test_more_than_one_json_text_can_hold(store, monkeypatch):
     """A claim of a gigabyte of payloads goes row by row instead."""
     put(store, "a", "b")
-    store._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2800)
+    store.connection._sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2800)
     store.enqueue([EnqueueRow("c", '"' + "x" * 1200 + '"')])
     store.enqueue([EnqueueRow("c", '"' + "x" * 1200 + '"')])
     assert [lease.id for lease in take(store)] == [1, 2, 3, 4]
@@ -381,10 +382,10 @@ def test_a_locked_database_is_away_and_nothing_is_done(store, raw):
 
 def test_a_full_disk_is_away_and_nothing_is_done(store):
     put(store)
-    store._execute(f"pragma max_page_count = {store.value('pragma page_count')}")
+    store.connection.execute(f"pragma max_page_count = {store.connection.value('pragma page_count')}")
     with pytest.raises(StoreUnavailable, match="full"):
         store.enqueue([EnqueueRow("mail", '"' + "x" * 100_000 + '"')])
-    store._execute("pragma max_page_count = 1000000")
+    store.connection.execute("pragma max_page_count = 1000000")
     assert len(store.list_jobs()) == 1
     assert put(store) == [2]
 
@@ -393,11 +394,12 @@ def test_a_lock_that_nobody_gives_back_is_not_waited_for_without_end(factory, st
     import fcntl
 
     put(store)
-    monkeypatch.setattr(store._fair_write_lock, "_timeout", 0.01)
-    with open(f"{store.path}-turn") as turn:
+    impatient = SqliteStore(store.path, limits=SqliteLimits(write_seconds=0.01))
+    with open(f"{store.path}-write.lock") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         with pytest.raises(StoreUnavailable, match="busy"):
-            put(store)
+            put(impatient)
+    impatient.close()
     assert put(store) == [2]
 
 
@@ -424,7 +426,7 @@ class Broken:
 @pytest.mark.parametrize("done", [True, False])
 def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, done):
     put(store)
-    store._connection = Broken(store._connection, done)
+    store.connection._sqlite = Broken(store.connection._sqlite, done)
     rows = EnqueueBatch([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
     with pytest.raises(StoreUnavailable):
         store.enqueue(rows)
@@ -437,7 +439,7 @@ def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, don
 @pytest.mark.parametrize("done", [True, False])
 def test_a_doubtful_enqueue_is_known_again_after_others_and_by_a_new_connection(store, done):
     """As when other threads enqueue between two tries, close the client or fork."""
-    store._connection = Broken(store._connection, done)
+    store.connection._sqlite = Broken(store.connection._sqlite, done)
     rows = EnqueueBatch([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
     with pytest.raises(StoreUnavailable):
         store.enqueue(rows)
@@ -451,7 +453,7 @@ def test_a_doubtful_enqueue_is_known_again_after_others_and_by_a_new_connection(
 def test_a_settle_whose_commit_is_in_doubt_is_repeated_without_harm(store, done):
     (id,) = put(store)
     lease = take_one(store)
-    store._connection = Broken(store._connection, done)
+    store.connection._sqlite = Broken(store.connection._sqlite, done)
     with pytest.raises(StoreUnavailable):
         store.settle([success(lease)])
     assert store.settle([success(lease)]) == []
@@ -463,9 +465,10 @@ def test_a_settle_whose_commit_is_in_doubt_is_repeated_without_harm(store, done)
 # --- the log
 
 
-def test_the_log_is_shortened_once_nobody_reads_an_old_state(store, raw, monkeypatch, caplog):
-    monkeypatch.setattr(sqlite_db, "WAL_LIMIT", 200_000)
-    monkeypatch.setattr(sqlite_db, "_LOOK_AT_WAL", 0.0)
+def test_the_log_is_shortened_once_nobody_reads_an_old_state(tmp_path, caplog):
+    limits = SqliteLimits(wal_bytes=200_000, wal_seconds=0.0)
+    store = SqliteStore(tmp_path / "jobs.db", create=True, synchronous="normal", limits=limits)
+    raw = sqlite3.connect(store.path, isolation_level=None)
     wal = store.path.with_name("jobs.db-wal")
     put(store)
     raw.execute("begin")
@@ -477,6 +480,8 @@ def test_the_log_is_shortened_once_nobody_reads_an_old_state(store, raw, monkeyp
     raw.execute("commit")
     put(store)
     assert wal.stat().st_size < 200_000
+    raw.close()
+    store.close()
 
 
 def test_the_store_holds_no_read_open(store, raw):
@@ -504,7 +509,7 @@ def test_history_of_a_job_goes_with_it(store, raw):
 
 
 def test_a_batch_larger_than_one_value_can_be_is_enqueued_as_a_whole(store):
-    store._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+    store.connection._sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
     ids = store.enqueue([EnqueueRow(f"mail{index}", f'"{index:0>20000}"', delay=index % 2) for index in range(12)])
     assert ids == list(range(1, 13))
     assert [store.get(id)["handler"] for id in ids] == [f"mail{index}" for index in range(12)]
@@ -512,4 +517,4 @@ def test_a_batch_larger_than_one_value_can_be_is_enqueued_as_a_whole(store):
 
 
 def test_what_a_savepoint_may_have_to_undo_is_kept_in_memory(store):
-    assert store.value("pragma temp_store") == 2
+    assert store.connection.value("pragma temp_store") == 2

@@ -1,55 +1,60 @@
-"""Payloads so heavy that a claim of many of them at once would be more than a supervisor can hold."""
+"""Payloads so large that a supervisor could not hold a claim of many of them at once."""
 
 from __future__ import annotations
 
 import pytest
 
 from supervisor.stores.records import EnqueueRow, Waiting
-from supervisor.stores.sqlite import claim as sqlite_claims
-from tests.stores.factories import SqliteFactory, dead, dead_letters, take
+from supervisor.stores.sqlite.limits import SqliteLimits
+from supervisor.stores.sqlite.store import SqliteStore
+from tests.stores.factories import dead, dead_letters, take
 
 
 @pytest.fixture
-def store(tmp_path):
-    factory = SqliteFactory(tmp_path)
-    yield factory.joined("one")
-    factory.close()
+def most():
+    return 100_000
+
+
+@pytest.fixture
+def store(tmp_path, most):
+    limits = SqliteLimits(claim_characters=most)
+    store = SqliteStore(tmp_path / "jobs.db", create=True, synchronous="normal", limits=limits)
+    store.join("one", "host", 4711)
+    yield store
+    store.leave()
+    store.close()
 
 
 def enqueue_sized(store, *sizes, headers=None):
     return store.enqueue([EnqueueRow("mail", f'"{"x" * (size - 2)}"', headers=headers) for size in sizes])
 
 
-def test_a_claim_ends_where_its_payloads_grow_too_heavy(store, monkeypatch):
-    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 100_000)
+def test_a_claim_ends_where_its_payloads_grow_too_large(store):
     ids = enqueue_sized(store, *[10] * 100, *[10_000] * 100)
     assert [lease.id for lease in take(store, 1000)] == ids[:110]
     assert store.waiting(None) == {"default": Waiting(90, 0)}
     assert [lease.id for lease in take(store, 1000)] == ids[110:120]
 
 
-def test_a_job_heavier_than_a_whole_claim_is_claimed_with_light_ones_alone(store, monkeypatch):
-    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 100_000)
+def test_a_job_larger_than_a_whole_claim_is_claimed_with_small_ones_alone(store):
     ids = enqueue_sized(store, 200_000, 200_000, 10)
     assert [[lease.id for lease in take(store)] for _ in range(2)] == [[ids[0]], [ids[1], ids[2]]]
 
 
-def test_headers_weigh_too(store, monkeypatch):
-    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 100_000)
+def test_headers_are_measured_too(store):
     enqueue_sized(store, *[10] * 10, headers='{"a": "' + "x" * 40_000 + '"}')
     assert [len(take(store)) for _ in range(5)] == [2] * 5
 
 
-def test_dead_letters_come_as_many_at_once_as_can_be_held(store, monkeypatch):
-    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 100_000)
+def test_dead_letters_come_as_many_at_once_as_can_be_held(store):
     ids = enqueue_sized(store, *[30_000] * 5)
     while leases := take(store):
         assert store.settle([dead(lease) for lease in leases]) == []
     assert [[dead_letter.id for dead_letter in dead_letters(store)] for _ in range(3)] == [ids[:3], ids[3:], []]
 
 
-def test_the_attempts_of_dead_letters_weigh_too(store, monkeypatch):
-    monkeypatch.setattr(sqlite_claims, "CLAIM_LENGTH", 15_000)
+@pytest.mark.parametrize("most", [15_000])
+def test_the_attempts_of_dead_letters_are_measured_too(store, most):
     ids = enqueue_sized(store, *[10] * 6)
     records = [*["x" * 4_000] * 5, "x" * 16_000]
     outcomes = [dead(lease, stderr=record) for lease, record in zip(take(store), records, strict=True)]

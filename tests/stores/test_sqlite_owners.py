@@ -10,7 +10,8 @@ import pytest
 
 from supervisor.errors import StoreUnavailable
 from supervisor.stores.records import Waiting
-from supervisor.stores.sqlite.notifier import Notifier
+from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.stores.sqlite.recovery import OWNERS
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import SqliteFactory, put, release, take, take_one
 
@@ -36,7 +37,7 @@ def fail_next_commit(monkeypatch):
             monkeypatch.undo()
             raise StoreUnavailable("disk I/O error")
 
-        monkeypatch.setattr(store, "_commit", fail)
+        monkeypatch.setattr(store.connection, "_commit", fail)
 
     return make
 
@@ -55,11 +56,11 @@ def die_as(path, owner, claim=0):
 
 
 def on_the_list(store):
-    return sorted(store.column("owner", "supervisors"))
+    return sorted(store.connection.json(OWNERS))
 
 
 def beside(store):
-    return sorted(entry.name for entry in store.path.with_name("jobs.db.bells").iterdir())
+    return sorted(entry.name for entry in store.path.with_name("jobs.db.notify").iterdir())
 
 
 def test_a_dead_owner_is_forgotten_although_the_first_try_was_rolled_back(store, fail_next_commit):
@@ -100,36 +101,37 @@ def test_an_owner_leaves_although_the_first_try_was_rolled_back(factory, store, 
 
 
 @pytest.fixture
-def other_notifier(store):
-    notifier = Notifier(store.notifier._folder)
-    yield notifier
-    notifier.leave()
+def other_lock(store):
+    lock = OwnerLock(store.owner_lock.folder)
+    yield lock
+    lock.remove("joining")
+    lock.release()
 
 
-def test_what_an_owner_left_that_died_before_its_row_was_there_is_taken_down(store, other_notifier):
+def test_files_of_an_owner_that_died_before_its_row_was_there_are_removed(store, other_lock):
     child = os.fork()
     if child == 0:
-        other_notifier.join("unborn")
+        other_lock.take("dead")
         os._exit(0)
     os.waitpid(child, 0)
-    other_notifier.join("joining")
+    other_lock.take("joining")
     store.expired_leases(10)
-    assert beside(store) == ["joining.lock", "joining.sock", "one.lock", "one.sock"]
+    assert beside(store) == ["joining.lock", "one.lock", "one.sock"]
 
 
-def test_a_lock_taken_down_before_it_was_held_is_made_again(store, other_notifier, monkeypatch):
-    """Who looked for the dead saw the file before its maker had locked it."""
+def test_a_lock_removed_before_it_was_held_is_made_again(store, other_lock, monkeypatch):
+    """A process that looked for dead owners saw the file before its maker had locked it."""
     flock = fcntl.flock
 
     def too_late(fd, how):
         monkeypatch.undo()
-        store.notifier.remove("joining")
+        store.owner_lock.remove("joining")
         flock(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", too_late)
-    other_notifier.join("joining")
-    assert not store.notifier.is_gone("joining")
-    assert beside(store) == ["joining.lock", "joining.sock", "one.lock", "one.sock"]
+    other_lock.take("joining")
+    assert not store.owner_lock.is_gone("joining")
+    assert beside(store) == ["joining.lock", "one.lock", "one.sock"]
 
 
 def recover_and_hang(path, owner, clock, told, batches):
@@ -170,6 +172,6 @@ def test_recovery_killed_in_the_middle_again_and_again_gives_each_job_back_once(
     assert len(store.expired_leases(jobs)) == jobs - 2 * (1 + 2 + 3) * 50
     while give_back(store, 500):
         pass
-    assert store.column("distinct expired_count", "jobs") == [1]
+    assert store.connection.json("select json_group_array(distinct expired_count) from jobs") == [1]
     assert store.waiting(None) == {"default": Waiting(jobs, 0)}
     assert on_the_list(store) == ["one"]

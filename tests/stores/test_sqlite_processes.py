@@ -95,7 +95,7 @@ def test_supervisors_and_clients_share_a_file_and_no_job_is_claimed_twice(path, 
     assert len(claimed) == len(set(claimed))
     left = store.remaining(None, None).get("ready", 0)
     assert len(claimed) + left == len(ids) + len(new)
-    assert store.value("pragma integrity_check") == b"ok"
+    assert store.connection.value("pragma integrity_check") == b"ok"
     store.close()
 
 
@@ -120,7 +120,7 @@ def test_a_writer_killed_half_way_leaves_nothing_half_done_and_no_lock(path, sta
     store.cancel([id])
     assert store.expired_leases(10) == []
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["two"]
-    assert sorted(entry.name for entry in (path.parent / "jobs.db.bells").iterdir()) == ["two.lock", "two.sock"]
+    assert sorted(entry.name for entry in (path.parent / "jobs.db.notify").iterdir()) == ["two.lock", "two.sock"]
     store.leave()
     store.close()
 
@@ -175,7 +175,9 @@ def test_a_copy_that_somebody_forked_of_an_owner_does_not_pass_for_it(path):
 
 
 @pytest.mark.parametrize(
-    "use", [SqliteStore.list_jobs, SqliteStore.close, lambda store: put(store)], ids=["ask", "close", "write"]
+    "use",
+    [lambda store: store.list_jobs(), lambda store: store.close(), lambda store: put(store)],
+    ids=["ask", "close", "write"],
 )
 def test_a_store_carried_over_a_fork_refuses_to_touch_the_connection(path, use):
     store = SqliteStore(path, create=True)

@@ -379,7 +379,10 @@ def test_what_has_arrived_once_is_neither_moved_again_nor_undone(factories, sour
     put(source)
     transfer_jobs(left_alone(source), target)
     target.delete([1])
-    target.run(f"delete from {'{s}.' if isinstance(target, PostgresStore) else ''}received")
+    if isinstance(target, PostgresStore):
+        target.run("delete from {s}.received")
+    else:
+        target.connection.run("delete from transfers_in")
     with pytest.raises(StoreError, match=r"had arrived in .*, which has no record of them any more"):
         again(source, target)
     assert source.transfer_record() is not None and jobs_of(target) == []
@@ -395,7 +398,7 @@ def test_another_store_that_is_called_the_same_gets_nothing(factories, source, t
 
 
 def test_another_move_is_not_undone(source, cut_short):
-    with pytest.raises(StoreError, match="another process is moving its jobs to "):
+    with pytest.raises(StoreError, match="another process is transferring its jobs to "):
         source.reopen(cut_short._replace(id="older"))
     assert source.transfer_record() == cut_short
 
@@ -449,7 +452,7 @@ def test_a_copy_that_was_thought_dead_undoes_no_other(factories, source, target,
         raise StoreError("disk full")
 
     monkeypatch.setattr(target, "import_jobs", late)
-    with pytest.raises(StoreError, match="another process is moving its jobs to "):
+    with pytest.raises(StoreError, match="another process is transferring its jobs to "):
         transfer_jobs(source, target)
     assert source.transfer_record() == newer
 
@@ -464,7 +467,7 @@ def test_of_two_copies_at_once_one_is_told_of_the_other(factories, source, targe
         shut(transfer_record)
 
     monkeypatch.setattr(source, "close_for_transfer", late)
-    with pytest.raises(StoreError, match="another process is moving its jobs to "):
+    with pytest.raises(StoreError, match="another process is transferring its jobs to "):
         transfer_jobs(source, target)
     assert source.transfer_record() == first and jobs_of(target) == []
 

@@ -97,8 +97,8 @@ class Files:
             raise Unseen(str(error)) from error
 
     def left(self, living: int = 0) -> list[str]:
-        """A living one has a bell and a lock."""
-        found = sorted(path.name for path in (self._folder / "disk").glob("*.bells/*" if living else "*.bells"))
+        """A running one has a socket and a lock."""
+        found = sorted(path.name for path in (self._folder / "disk").glob("*.notify/*" if living else "*.notify"))
         return found if len(found) != 2 * living else []
 
     def _lock(self, _: float) -> tuple[None, Undo] | None:

@@ -228,10 +228,10 @@ class Command:
         return found
 
     def left_behind(self) -> dict[str, Any]:
-        """Return what a run that was not killed must not leave: processes, bells and locks of owners, claims."""
-        left: dict[str, Any] = {"processes": self.processes(), "bells": [], "claims": []}
+        """Return what a run that was not killed must not leave: processes, sockets and locks of owners, claims."""
+        left: dict[str, Any] = {"processes": self.processes(), "files": [], "claims": []}
         if self.runs and self.runs[-1].code is not None and self.runs[-1].code >= 0:
-            left["bells"] = sorted(path.name for path in self.folder.glob("*.bells/*"))
+            left["files"] = sorted(path.name for path in self.folder.glob("*.notify/*"))
             if (self.folder / "jobs.db").exists():
                 left["claims"] = self.jobs("--state", "in_flight")
         return {what: found for what, found in left.items() if found}

@@ -19,8 +19,12 @@ from supervisor.engine.committer import Committer
 from supervisor.engine.fetcher import Fetcher
 from supervisor.events import Bus, DeadLettersPublished, LeasesRecovered
 from supervisor.runtime import supervisor  # noqa: F401  the engine, without which there is nothing to wrap
+from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
 from supervisor.stores.sqlite.notifier import Notifier
-from supervisor.stores.sqlite.store import SqliteStore
+from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.stores.sqlite.ownership import Ownership
+from supervisor.stores.sqlite.queue import Queue
+from supervisor.stores.sqlite.settle import Settles
 from supervisor.workers.pool import Pool
 
 MARK = "killed at the crash point"
@@ -47,20 +51,20 @@ BEFORE: dict[str, tuple[Any, str, Test]] = {
     "letters are accepted by one sink": (Bus, "emit", event(DeadLettersPublished)),
     "a recovery is durable and not heard of": (Bus, "emit", event(LeasesRecovered)),
     "letters are about to be claimed": (DeadLetterPublisher, "look", always),
-    "all is done and the owner has not left": (SqliteStore, "leave", always),
-    "the owner has left and its files are there": (Notifier, "leave", always),
+    "all is done and the owner has not left": (Ownership, "leave", always),
+    "the owner has left and its files are there": (Notifier, "unbind", always),
     "a bell is about to ring": (Notifier, "notify", always),
 }
 """Dies when this method is called, the first time that the test of its arguments holds."""
 
 AFTER: dict[str, tuple[Any, str, Test]] = {
-    "a lock is held that no row names": (Notifier, "join", always),
-    "the owner is registered": (SqliteStore, "join", always),
-    "a claim is written and not committed": (SqliteStore, "claim", bool),
-    "a settle is written and not committed": (SqliteStore, "settle", always),
-    "a recovery is written and not committed": (SqliteStore, "recover", always),
+    "a lock is held that no row names": (OwnerLock, "take", always),
+    "the owner is registered": (Ownership, "join", always),
+    "a claim is written and not committed": (Queue, "claim", bool),
+    "a settle is written and not committed": (Settles, "settle", always),
+    "a recovery is written and not committed": (Settles, "recover", always),
     "a sink has taken letters": (file.FileSink, "publish", always),
-    "an acceptance is written and not committed": (SqliteStore, "mark_accepted", always),
+    "an acceptance is written and not committed": (DeadLetterQueue, "mark_accepted", always),
 }
 """Dies when this method has returned, the first time that the test of what it returns holds."""
 

@@ -98,7 +98,10 @@ def kill_in_the_middle(command: Command, source: str, target: str) -> None:
     process = subprocess.Popen(arguments, cwd=command.folder, env=command.env, start_new_session=True)
     with closing(connect(command, source)) as connection:
         table = "sqlite_master where name" if source.startswith("sqlite") else "pg_tables where tablename"
-        wait_for(lambda: bool(connection.execute(f"select 1 from {table} = 'shut'").fetchone()), every=0.001)
+        wait_for(
+            lambda: bool(connection.execute(f"select 1 from {table} in ('shut', 'transfer_out')").fetchone()),
+            every=0.001,
+        )
     process.kill()
     process.wait()
 

@@ -94,7 +94,7 @@ def test_a_store_that_others_keep_open_is_used_without_leave_to_write_to_its_fol
 
 def test_a_supervisor_that_may_not_join_the_others_says_why(command: Command, forbidden: list[Path]) -> None:
     command.enqueue("mail")
-    notifier = command.folder / "jobs.db.bells"
+    notifier = command.folder / "jobs.db.notify"
     notifier.mkdir(mode=0)
     forbidden.append(notifier)
     refused(command, ["run"], f"{notifier}: Permission denied; expected a folder for this user to write to")

@@ -86,7 +86,7 @@ def test_a_drain_succeeds_although_its_jobs_cannot_be_deleted(command: Command) 
     assert run.wait(30) == 0
     assert ": 1 succeeded" in run.out and "kept for the audit" in run.log
     assert command.job(done)["state"] == "succeeded"
-    assert not list(command.folder.glob("jobs.db.bells/*")), "the supervisor has left the store"
+    assert not list(command.folder.glob("jobs.db.notify/*")), "the supervisor has left the store"
 
 
 def test_failed_jobs_without_dead_letters_are_deleted_and_none_keeps_jobs(command: Command) -> None:

@@ -293,8 +293,8 @@ def test_nothing_gets_out_of_a_run(command: Command, monkeypatch: pytest.MonkeyP
     assert len(list(command.folder.glob("*.fds"))) == 5
     assert not any(PAYLOAD.encode() in environment for environment in environments)
     assert not any(secret in title for secret in (CANARY, PAYLOAD, '"token"') for title in titles)
-    assert all(mode == (0o700 if name.endswith(".bells") else 0o600) for name, mode in modes.items()), modes
-    assert set(modes) >= {"jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.bells", "dead.jsonl"}
+    assert all(mode == (0o700 if name.endswith(".notify") else 0o600) for name, mode in modes.items()), modes
+    assert set(modes) >= {"jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.notify", "dead.jsonl"}
     assert "with {'token': '***'}" in run.log
     for path in files_of(command):
         assert path.is_dir() or CANARY.encode() not in path.read_bytes(), path.name

@@ -69,5 +69,5 @@ def test_workers_have_no_database_of_the_supervisor_open_and_may_open_it_themsel
     jobs = command.jobs()
     assert (len(jobs), {job["state"] for job in jobs}) == (80, {"succeeded"})
     opened = {name.partition("/jobs.db")[2] for job in jobs if job["handler"] == "parent" for name in job["result"]}
-    assert all(name.startswith(".bells/") and name.endswith(".lock") for name in opened), opened
+    assert all(name.startswith(".notify/") and name.endswith(".lock") for name in opened), opened
     assert intact(command.folder / "jobs.db")

@@ -274,14 +274,14 @@ def test_programs_that_a_handler_starts_ignore_and_block_no_signal(command: Comm
     assert sets == {"SigBlk": 0, "SigIgn": 0}
 
 
-def test_locks_and_bells_are_gone_after_a_good_end(command: Command, tmp_path: Path) -> None:
+def test_locks_and_sockets_are_gone_after_a_good_end(command: Command, tmp_path: Path) -> None:
     command.write(plugins=JOBS)
     run = command.run()
     run.logged("supervisor started")
-    assert list(tmp_path.glob("jobs.db.bells/*")) != []
+    assert list(tmp_path.glob("jobs.db.notify/*")) != []
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
-    assert list(tmp_path.glob("jobs.db.bells/*")) == []
+    assert list(tmp_path.glob("jobs.db.notify/*")) == []
 
 
 IMPORTS_FOR_EVER = """

@@ -111,7 +111,7 @@ def test_jobs_of_a_killed_supervisor_run_again_although_nobody_knows_of_it_any_m
     run.kill()
     with closing(sqlite3.connect(command.folder / "jobs.db", isolation_level=None)) as db:
         db.execute("delete from supervisors")
-    for file in (command.folder / "jobs.db.bells").iterdir():
+    for file in (command.folder / "jobs.db.notify").iterdir():
         file.unlink()
     command.run()
     for id in ids:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from supervisor.stores.sqlite.connection import WAL_LIMIT
+from supervisor.stores.sqlite.limits import SqliteLimits
 from tests.system.command import Command, wait_for
+
+WAL_LIMIT = SqliteLimits().wal_bytes
 
 PLUGIN = {
     "noop.py": """

@@ -11,7 +11,7 @@ import pytest
 from supervisor.config.file_permissions import open_to_others
 from supervisor.dead_letters.file_sink import FileSink
 from supervisor.errors import StoreError
-from supervisor.stores.sqlite.notifier import Notifier
+from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.write_lock import FairWriteLock
 
 ALICE = 65_432  # nobody's number
@@ -63,8 +63,8 @@ def test_letters_are_the_owners_alone_after_each_rotation(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("what", ["a folder of hers", "a link", "a dangling link", "a file"])
-def test_bells_hang_in_no_folder_of_somebody_else(tmp_path: Path, owned_by_alice: set[Path], what: str) -> None:
-    folder = tmp_path / "jobs.db.bells"
+def test_locks_are_made_in_no_folder_of_another_user(tmp_path: Path, owned_by_alice: set[Path], what: str) -> None:
+    folder = tmp_path / "jobs.db.notify"
     (tmp_path / "hers").mkdir()
     match what:
         case "a folder of hers":
@@ -76,23 +76,23 @@ def test_bells_hang_in_no_folder_of_somebody_else(tmp_path: Path, owned_by_alice
             folder.symlink_to(tmp_path / "nothing")
         case "a file":
             folder.touch()
-    with pytest.raises(StoreError, match=r"jobs\.db\.bells: expected a folder of this user's"):
-        Notifier(folder).join("one")
+    with pytest.raises(StoreError, match=r"jobs\.db\.notify: expected a folder of this user's"):
+        OwnerLock(folder).take("one")
     assert list((tmp_path / "hers").iterdir()) == []
 
 
 def test_locks_follow_no_links(tmp_path: Path) -> None:
-    folder, target = tmp_path / "jobs.db.bells", tmp_path / "target"
+    folder, target = tmp_path / "jobs.db.notify", tmp_path / "target"
     folder.mkdir()
     (folder / "gone.lock").symlink_to(target)
     target.touch()
-    assert not Notifier(folder).is_gone("gone"), "a lock that can be taken says that its owner is dead"
+    assert not OwnerLock(folder).is_gone("gone"), "a lock that can be taken says that its owner is dead"
     target.unlink()
-    (tmp_path / "jobs.db-gate").symlink_to(target)
-    turnstile = FairWriteLock(tmp_path / "jobs.db", 1.0)
-    with turnstile:
+    (tmp_path / "jobs.db-queue.lock").symlink_to(target)
+    write_lock = FairWriteLock(tmp_path / "jobs.db", 1.0)
+    with write_lock:
         pass
-    turnstile.close()
+    write_lock.close()
     assert not target.exists()
 
 

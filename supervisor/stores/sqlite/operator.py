@@ -1,4 +1,4 @@
-"""The operator's verbs on a SQLite store, and pruning."""
+"""The operator's changes of jobs in a SQLite store."""
 
 from __future__ import annotations
 
@@ -6,55 +6,80 @@ from collections.abc import Sequence
 
 from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import Target
-from supervisor.stores.sqlite.connection import packed
-from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
-from supervisor.stores.sqlite.policies import BY_ID
+from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.counts import Counts
+from supervisor.stores.sqlite.queue import next_age
 
-_TARGET = f"{BY_ID} left join dead_letters on dead_letters.job_id = jobs.id"
-_DEAD = f"""(select job_id from dead_letters where state in ({PENDING}, {DELIVERED}) and job_id > ? order by job_id limit ?)"""
+TARGETS = Select(
+    "jobs.id, jobs.state, queue, tier, dead_letters.state",
+    """from json_each(?) as it cross join jobs on jobs.id = it.value
+      left join dead_letters on dead_letters.job_id = jobs.id""",
+)
+DEAD = f"""
+  select json_group_array(job_id) from (
+    select job_id from dead_letters where state in ({PENDING}, {DELIVERED}) and job_id > ? order by job_id limit ?)"""
+PAST = f"""
+  select json_group_array(id) from (
+    select id from jobs where state = ? and state >= {SUCCEEDED} and finished_at <= ?
+      and not exists (select 1 from dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
+    order by finished_at limit ?)"""
 
-CANCEL = f"""update jobs set state = {CANCELLED}, token = token + 1, finished_at = ?1, owner = null, lease_until = null
+CANCEL = f"""
+  update jobs set state = {CANCELLED}, token = token + 1, finished_at = ?1, owner = null, lease_until = null
   where id in (select value from json_each(?2))"""
-DUE_NOW = f"""update jobs set state = {READY}, due_at = ?1, age = iif(tier, ?1, age)
+DUE_NOW = f"""
+  update jobs set state = {READY}, due_at = ?1, age = iif(tier, ?1, age)
   where id in (select value from json_each(?2))"""
-REDRIVE = f"""update jobs set state = {READY}, tier = 0, age = ?1 + it.key, due_at = ?2, retries = 0, expired_count = 0,
+TAKE_AGES = "update sqlite_sequence set seq = ? where name = 'jobs'"
+REDRIVE = f"""
+  update jobs set state = {READY}, tier = 0, age = ?1 + it.key, due_at = ?2, retries = 0, expired_count = 0,
     started_at = null, finished_at = null, result = null
   from json_each(?3) as it where jobs.id = it.value"""
 WITHDRAW = f"update dead_letters set state = {WITHDRAWN} where job_id in (select value from json_each(?))"
+REMOVE = (
+    "delete from jobs where id in (select value from json_each(?))",
+    "delete from attempts where job_id in (select value from json_each(?))",
+    "delete from dead_letters where job_id in (select value from json_each(?))",
+)
+PAUSE = "insert or replace into queues(queue, paused) values (?, ?)"
 
-EXPIRED = f"""(select id from jobs where state = ? and state >= {SUCCEEDED} and finished_at <= ?
-  and not exists (select 1 from dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
-  order by finished_at limit ?)"""
 
+class OperatorChanges:
+    """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
-class OperatorChanges(DeadLetterQueue):
-    def set_paused(self, queue: str, paused: bool) -> None:
-        self.run("insert or replace into queues(queue, paused) values (?, ?)", queue, paused)
-
-    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
-        return self.column("id", EXPIRED, state, self.now() - age, limit)
+    def __init__(self, connection: Connection, counts: Counts) -> None:
+        self._connection, self._counts, self.count = connection, counts, counts.add
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
-        return self.column("job_id", _DEAD, after, limit)
+        with self._connection.snapshot():
+            ids: list[int] = self._connection.json(DEAD, after, limit)
+        return ids
+
+    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
+        ids: list[int] = self._connection.json(PAST, state, self._connection.now() - age, limit)
+        return ids
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
-        return [
-            Target(*row)
-            for row in self.rows("jobs.id, jobs.state, queue, tier, dead_letters.state", _TARGET, packed(ids))
-        ]
+        return [Target(*row) for row in self._connection.rows(TARGETS, packed(ids))]
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
-        self.run(CANCEL, self.now(), packed(ids))
+        self._connection.run(CANCEL, self._connection.now(), packed(ids))
 
     def make_due(self, ids: Sequence[int]) -> None:
-        self.run(DUE_NOW, self.now(), packed(ids))
+        self._connection.run(DUE_NOW, self._connection.now(), packed(ids))
 
     def make_fresh(self, ids: Sequence[int]) -> None:
-        age = self.next_age()
-        self.run("update sqlite_sequence set seq = ? where name = 'jobs'", age + len(ids) - 1)
-        self.run(REDRIVE, age, self.now(), packed(ids))
-        self.run(WITHDRAW, packed(ids))
+        age = next_age(self._connection)
+        self._connection.run(TAKE_AGES, age + len(ids) - 1)
+        self._connection.run(REDRIVE, age, self._connection.now(), packed(ids))
+        self._connection.run(WITHDRAW, packed(ids))
 
     def remove(self, ids: Sequence[int]) -> None:
-        for table, key in (("jobs", "id"), ("attempts", "job_id"), ("dead_letters", "job_id")):
-            self.run(f"delete from {table} where {key} in (select value from json_each(?))", packed(ids))
+        """Remove also the counts that are 0 now, since queues may come and go."""
+        for statement in REMOVE:
+            self._connection.run(statement, packed(ids))
+        self._counts.write()
+        self._connection.run("delete from counts where n = 0")
+
+    def set_paused(self, queue: str, paused: bool) -> None:
+        self._connection.run(PAUSE, queue, paused)

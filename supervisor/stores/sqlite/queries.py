@@ -1,4 +1,4 @@
-"""Questions to a SQLite store: what people, programs and --drain ask. Nothing here writes."""
+"""Queries of people, programs and --drain to a SQLite store. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,54 @@ from supervisor.stores.codes import (
 )
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries
-from supervisor.stores.sqlite.connection import packed
-from supervisor.stores.sqlite.policies import BY_ID
-from supervisor.stores.sqlite.settle import Settles
+from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.counts import Counts
+from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.stores.sqlite.ownership import Ownership
+from supervisor.stores.sqlite.queue import PAUSED, Policies
 
-_SHOWN = """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priority, jobs.state, retries, policy, options,
-  jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), dead_letters.state"""
-_WITH_DEAD_LETTER = f"{BY_ID} left join dead_letters on dead_letters.job_id = jobs.id"
+SHOWN = Select(
+    """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priority, jobs.state, retries, policy, options,
+      jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), dead_letters.state""",
+    """from json_each(?) as it cross join jobs on jobs.id = it.value
+      left join dead_letters on dead_letters.job_id = jobs.id""",
+)
+ATTEMPTS = Select(
+    "job_id, json(record)",
+    "from json_each(?) as it cross join attempts on attempts.job_id = it.value",
+)
 
-DUE_BY = f"""select count(*) from (select 1 from jobs where state = {SCHEDULED} and due_at <= ?1
-  and queue in (select value from json_each(?2)) order by due_at limit ?3)"""
+UNFINISHED = Select("queue, state, n", f"from counts where state < {SUCCEEDED}")
+DUE_BY = f"""
+  select count(*) from (
+    select 1 from jobs where state = {SCHEDULED} and due_at <= ?1 and queue in (select value from json_each(?2))
+    order by due_at limit ?3)"""
 PENDING_DEAD_LETTERS = f"select count(*) from (select 1 from dead_letters where state = {PENDING} limit ?)"
-RUNNING_BY_QUEUE = f"""(select queue, count(*) as n from json_each(?) as it cross join jobs
-  on jobs.id = it.value and jobs.state = {IN_FLIGHT} group by queue)"""
+
+COUNTED = Select("queue, state, tier, n", "from counts where n > 0")
+RUNNING_BY_QUEUE = Select(
+    "queue, n",
+    f"""from (
+      select queue, count(*) as n from json_each(?) as it cross join jobs on jobs.id = it.value and jobs.state = {IN_FLIGHT}
+      group by queue)""",
+)
+SUPERVISORS = Select("id, owner, host, pid, state, seen_at, json(workers)", "from supervisors")
+HOLDS_LEASES = f"select 1 from jobs where state = {IN_FLIGHT} and owner = ?"
 _UNSEEN = 3_600_000_000
 
 
-class Queries(Settles):
+class Queries:
+    def __init__(
+        self, connection: Connection, counts: Counts, policies: Policies, owner: Ownership, lock: OwnerLock
+    ) -> None:
+        self._connection, self._counts, self._policies = connection, counts, policies
+        self._owner, self._lock = owner, lock
+
+    def clock(self) -> float:
+        return self._connection.now() / 1_000_000
+
     def get(self, id: int) -> dict[str, Any] | None:
-        with self.snapshot():
+        with self._connection.snapshot():
             found = self.jobs_shown([id])
         return found[0] if found else None
 
@@ -52,23 +81,24 @@ class Queries(Settles):
         dead_letter: str | None = None,
         limit: int = 100,
     ) -> list[dict[str, Any]]:
-        source, parameters = _filtered(state, queue, handler, dead_letter)
-        with self.snapshot():
-            return self.jobs_shown(self.column("id", f"({source} limit ?)", *parameters, limit))
+        source, parameters = filtered_ids(state, queue, handler, dead_letter)
+        with self._connection.snapshot():
+            ids = self._connection.json(f"select json_group_array(id) from ({source} limit ?)", *parameters, limit)
+            return self.jobs_shown(ids)
 
     def jobs_shown(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """The jobs there are, in the order of `ids`."""
+        """The jobs that exist, in the order of `ids`."""
         batch = packed(ids)
         errors: dict[int, list[Mapping[str, Any]]] = {}
-        for job_id, record in self.rows("job_id, json(record)", ATTEMPTS, batch):
+        for job_id, record in self._connection.rows(ATTEMPTS, batch):
             errors.setdefault(job_id, []).append(record)
-        return [
-            job_dict(self._shown(row, errors.get(row[0], ()))) for row in self.rows(_SHOWN, _WITH_DEAD_LETTER, batch)
-        ]
+        return [job_dict(self._shown(errors, *row)) for row in self._connection.rows(SHOWN, batch)]
 
-    def _shown(self, row: Sequence[Any], errors: Sequence[Mapping[str, Any]]) -> Shown:
-        id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter = row
-        due_at, created_at, started_at, finished_at, result, headers = rest
+    def _shown(
+        self, errors: Mapping[int, Sequence[Mapping[str, Any]]], id: int, handler: str, payload: str, queue: str,
+        priority: int, state: int, retries: int, policy: int | None, options: str | None, due_at: int, created_at: int,
+        started_at: int | None, finished_at: int | None, result: str | None, headers: str | None, dead_letter: int | None,
+    ) -> Shown:  # fmt: skip
         return Shown(
             id=id,
             handler=handler,
@@ -77,53 +107,50 @@ class Queries(Settles):
             priority=priority,
             state=STATES[state].value,
             retries=retries,
-            max_retries=own_max_retries(options, None if policy is None else self.policy(policy)),
+            max_retries=own_max_retries(options, None if policy is None else self._policies.get(policy)),
             due_at=due_at,
             created_at=created_at,
             started_at=started_at,
             finished_at=finished_at,
             result=result,
             headers=headers,
-            errors=errors,
+            errors=errors.get(id, ()),
             dead_letter=None if dead_letter is None else DEAD_LETTERS[dead_letter],
         )
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
-        with self.snapshot():
-            self.write_counts()
-            paused = self.paused()
+        with self._connection.snapshot():
+            self._counts.write()
+            paused = self._connection.json(PAUSED)
             counted = [
                 (queue, state, n)
-                for queue, state, n in self.rows("queue, state, n", f"counts where state < {SUCCEEDED}")
+                for queue, state, n in self._connection.rows(UNFINISHED)
                 if n and queue not in paused and (served is None or queue in served)
             ]
             left = {of: sum(n for _, state, n in counted if state == of) for of in (SCHEDULED, READY, IN_FLIGHT)}
             if latest is not None and left[SCHEDULED]:
                 waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
-                left[SCHEDULED] = self.value(DUE_BY, microseconds(latest), packed(list(waiting)), most)
-            dead_letters = self.value(PENDING_DEAD_LETTERS, most)
+                left[SCHEDULED] = self._connection.value(DUE_BY, microseconds(latest), packed(list(waiting)), most)
+            dead_letters = self._connection.value(PENDING_DEAD_LETTERS, most)
         counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": dead_letters}
-        return {what: n for what, n in counts.items() if n}
+        return {name: n for name, n in counts.items() if n}
 
     def stats(self) -> dict[str, Any]:
-        with self.snapshot():
-            self.write_counts()
+        with self._connection.snapshot():
+            self._counts.write()
             supervisors = self._supervisors()
-            return {"queues": self._queues(running_jobs(supervisors)), "supervisors": supervisors}
-
-    def _queues(self, running: Sequence[int]) -> list[dict[str, Any]]:
-        processing = dict(self.rows("queue, n", RUNNING_BY_QUEUE, packed(running)))
-        return queue_rows(self.rows("queue, state, tier, n", "counts where n > 0"), self.paused(), processing)
+            processing = dict(self._connection.rows(RUNNING_BY_QUEUE, packed(running_jobs(supervisors))))
+            paused = frozenset(self._connection.json(PAUSED))
+            queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
+        return {"queues": queues, "supervisors": supervisors}
 
     def _supervisors(self) -> list[dict[str, Any]]:
         """All but those that hold no lease and have left, are provably gone, or have not been seen for an hour."""
-        unseen = self.now() - _UNSEEN
+        unseen = self._connection.now() - _UNSEEN
         shown = []
-        for id, owner, host, pid, state, seen_at, workers in self.rows(
-            "id, owner, host, pid, state, seen_at, json(workers)", "supervisors order by id"
-        ):
-            gone = state == LEFT or (id != self.owner_id and self.notifier.is_gone(owner))
-            if (gone or seen_at < unseen) and not self.value(_HOLDS, id):
+        for id, owner, host, pid, state, seen_at, workers in self._connection.rows(SUPERVISORS):
+            gone = state == LEFT or (id != self._owner.id and self._lock.is_gone(owner))
+            if (gone or seen_at < unseen) and not self._connection.value(HOLDS_LEASES, id):
                 continue
             state = "gone" if gone else state
             workers = [] if gone else workers
@@ -133,17 +160,13 @@ class Queries(Settles):
         return shown
 
 
-ATTEMPTS = "json_each(?) as it cross join attempts on attempts.job_id = it.value"
-_HOLDS = f"select 1 from jobs where state = {IN_FLIGHT} and owner = ?"
-
-
-def _filtered(
+def filtered_ids(
     state: JobState | None, queue: str | None, handler: str | None, dead_letter: str | None
 ) -> tuple[str, list[Any]]:
     """A query for ids, newest first; finished jobs by when they finished, so that an index leads to them.
 
-    A `+` keeps SQLite from the index of that column: of the few in flight or scheduled all are sorted, of the many that are
-    ready none, since the newest come first in the table itself.
+    A `+` keeps SQLite from the index of that column: the few jobs in flight or scheduled are all sorted; of the many that are
+    ready none is, since the newest come first in the table itself.
     """
     conditions: list[str] = []
     parameters: list[Any] = []

@@ -1,4 +1,4 @@
-"""What a SQLite store looks like on disk, and how an older one becomes a newer one."""
+"""The tables, indexes and triggers of a SQLite store."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEE
 from supervisor.stores.limits import MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_OPTION_SECONDS, MAX_TIME, MAX_TOKEN
 
 APPLICATION_ID = 0x4A535631
+VERSION = 2
 
 _NOW = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
 
@@ -44,8 +45,7 @@ _EXPECTED = {
 }  # fmt: skip
 
 
-def _refuse(*columns: str) -> str:
-    """A row that no claim could read would stand in the way of all others, so it is refused where it is written."""
+def _refusals(*columns: str) -> str:
     return "\n      ".join(
         f"select raise(abort, 'jobs.{column}: expected {expected}') where ({condition}) is not true;"
         for column, (expected, condition) in _EXPECTED.items()
@@ -53,10 +53,9 @@ def _refuse(*columns: str) -> str:
     )
 
 
-# Times are microseconds since the epoch. `age` orders a tier: for a fresh job its id, for a retry its due time, for a
+# Times are microseconds since the epoch. `age` orders a tier: for a fresh job it is its id, for a retry its due time, for a
 # redriven job the next value of the id sequence. `settled` is the token of the last settle that was accepted.
-_VERSION_1 = (
-    f"""create table jobs(
+JOBS = f"""create table jobs(
       id integer primary key autoincrement,
       handler text not null,
       queue text not null default 'default',
@@ -78,38 +77,32 @@ _VERSION_1 = (
       expired_count int not null default 0,
       policy int,
       options text,
-      result text)""",
-    "insert into sqlite_sequence(name, seq) values ('jobs', 0)",
-    f"create index ready on jobs(queue, tier, priority desc, age) where state = {READY}",
-    f"create index scheduled on jobs(due_at) where state = {SCHEDULED}",
-    f"create index in_flight on jobs(owner, lease_until) where state = {IN_FLIGHT}",
-    f"create index terminal on jobs(state, finished_at) where state >= {SUCCEEDED}",
-    "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",
-    # The store gives every row its age. A row without one was put there by hand with plain SQL, and is counted here.
-    f"""create trigger put_by_hand after insert on jobs when new.age is null begin
-      {_refuse(*_EXPECTED)}
+      result text)"""
+
+# A row that no claim could read would block all others, so it is refused when it is written. The store itself gives every row
+# its age: a row without one was inserted with plain SQL by another program, and is counted here.
+INSERTED_BY_SQL = f"""create trigger inserted_by_sql after insert on jobs when new.age is null begin
+      {_refusals(*_EXPECTED)}
       update jobs set age = id where id = new.id;
       insert into counts values (new.state, new.queue, new.tier, 1)
         on conflict(state, queue, tier) do update set n = n + 1;
-    end""",
-    # Of columns that the store itself never updates.
-    f"""create trigger changed_by_hand before update of handler, queue, priority, created_at, options on jobs begin
-      {_refuse("handler", "queue", "priority", "created_at", "options")}
-    end""",
-    "create table policies(id integer primary key, policy text not null unique)",
-    "create table attempts(id integer primary key, job_id int not null, record text not null)",
-    "create index attempts_of on attempts(job_id)",
-    """create table dead_letters(
+    end"""
+# Of columns that the store itself never updates.
+UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, queue, priority, created_at, options on jobs begin
+      {_refusals("handler", "queue", "priority", "created_at", "options")}
+    end"""
+
+DEAD_LETTERS = """create table dead_letters(
       job_id integer primary key,
       state int not null,
       token int not null default 0,
       owner int,
       due_at int not null,
       tries int not null default 0,
-      accepted text not null default '[]')""",
-    f"create index pending_dead_letters on dead_letters(due_at) where state = {PENDING}",
-    "create table queues(queue text primary key, paused int not null) without rowid",
-    """create table supervisors(
+      accepted text not null default '[]')"""
+PENDING_DEAD_LETTERS = f"create index pending_dead_letters on dead_letters(due_at) where state = {PENDING}"
+
+SUPERVISORS = """create table supervisors(
       id integer primary key autoincrement,
       owner text not null unique,
       host text not null,
@@ -117,8 +110,40 @@ _VERSION_1 = (
       state text not null,
       seen_at int not null,
       idle int not null default 0,
-      workers text not null default '[]')""",
+      workers text not null default '[]')"""
+
+SCHEMA = (
+    JOBS,
+    "insert into sqlite_sequence(name, seq) values ('jobs', 0)",
+    f"create index ready on jobs(queue, tier, priority desc, age) where state = {READY}",
+    f"create index scheduled on jobs(due_at) where state = {SCHEDULED}",
+    f"create index in_flight on jobs(owner, lease_until) where state = {IN_FLIGHT}",
+    f"create index terminal on jobs(state, finished_at) where state >= {SUCCEEDED}",
+    "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",
+    INSERTED_BY_SQL,
+    UPDATED_BY_SQL,
+    "create table policies(id integer primary key, policy text not null unique)",
+    "create table attempts(id integer primary key, job_id int not null, record text not null)",
+    "create index attempts_of on attempts(job_id)",
+    DEAD_LETTERS,
+    PENDING_DEAD_LETTERS,
+    "create table queues(queue text primary key, paused int not null) without rowid",
+    SUPERVISORS,
 )
 
-MIGRATIONS = (_VERSION_1,)
-VERSION = len(MIGRATIONS)
+# Only in stores whose jobs were transferred: see `supervisor.stores.transfer`.
+TRANSFER_OUT = (
+    "create table transfer_out(id text not null, target text not null, place text not null, arrived int not null)"
+)
+TRANSFERS_IN = "create table if not exists transfers_in(id text primary key) without rowid"
+CLOSED_TRIGGERS = {
+    "closed_to_enqueues": "insert on jobs",
+    "closed_to_updates": "update on jobs",
+    "closed_to_joins": "insert on supervisors",
+}
+
+
+def closed_trigger(name: str, message: str) -> str:
+    """The statement that makes one of CLOSED_TRIGGERS, which refuses with `message`."""
+    text = message.replace("'", "''")
+    return f"create trigger {name} before {CLOSED_TRIGGERS[name]} begin select raise(abort, '{text}'); end"

@@ -4,212 +4,177 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.retry import KEEP, RESET, expired_count_change
-from supervisor.stores.codes import CANCELLED, FAILED, IN_FLIGHT, LEFT, PENDING, SCHEDULED, SUCCEEDED
+from supervisor.stores.codes import CANCELLED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.records import (
+    ID,
     MAX_ATTEMPTS_KEPT,
-    ExpiredLease,
+    OUTCOME_LEASE,
+    OUTCOME_RESULT,
+    OUTCOME_TOOK,
+    TOKEN,
     by_queue_and_tier,
     code_of_state,
     failure_record,
     microseconds,
     require_seen,
 )
-from supervisor.stores.sqlite.claim import Claims
-from supervisor.stores.sqlite.connection import packed
-from supervisor.stores.sqlite.notifier import Notifier
-from supervisor.stores.sqlite.policies import BY_ID, LEASE, LIGHT_LEASE, ids_of
+from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.counts import Counts
+from supervisor.stores.sqlite.ownership import Ownership
+from supervisor.stores.sqlite.queue import Policies
 
 _SUCCEEDED = JobState.SUCCEEDED
 
-# The rows are {id: µs that it took, or "µs:result"} under one token: to take nested JSON apart costs as much as all the rest.
-SUCCEED = f"""update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, expired_count = 0,
+# The batch is {id: µs that it took, or "µs:result"} under one token: to take nested JSON apart costs as much as all the rest.
+SUCCEED = f"""
+  update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, expired_count = 0,
     finished_at = ?1, result = it.result, started_at = coalesce(?1 - it.took, started_at)
-  from (select cast(key as integer) as id, iif(type = 'text', substr(value, instr(value, ':') + 1), null) as result,
-    iif(type = 'text', nullif(substr(value, 1, instr(value, ':') - 1), ''), value) as took from json_each(?2)) as it
+  from (
+    select cast(key as integer) as id,
+      iif(type = 'text', substr(value, instr(value, ':') + 1), null) as result,
+      iif(type = 'text', nullif(substr(value, 1, instr(value, ':') - 1), ''), value) as took
+    from json_each(?2)) as it
   where jobs.id = it.id and jobs.token = ?3 and jobs.state = {IN_FLIGHT}"""
 
-DISPOSE = f"""update jobs set state = it.state, owner = null, lease_until = null, result = it.result,
+DISPOSE = f"""
+  update jobs set state = it.state, owner = null, lease_until = null, result = it.result,
     settled = iif(it.seen is null, jobs.token, jobs.settled), retries = retries + it.counted,
     due_at = coalesce(it.due, due_at), tier = iif(it.counted, 1, tier), age = iif(it.counted, coalesce(it.due, age), age),
     expired_count = case it.expiry when {RESET} then 0 when {KEEP} then expired_count else expired_count + 1 end,
     finished_at = it.finished, started_at = coalesce(cast(?1 - it.took * 1e6 as integer), started_at)
-  from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token,
-    json_extract(value, '$[2]') as took, json_extract(value, '$[3]') as result, json_extract(value, '$[4]') as seen,
-    json_extract(value, '$[5]') as state, json_extract(value, '$[6]') as due, json_extract(value, '$[7]') as counted,
-    json_extract(value, '$[8]') as expiry, json_extract(value, '$[9]') as finished from json_each(?2)) as it
+  from (
+    select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token, json_extract(value, '$[2]') as took,
+      json_extract(value, '$[3]') as result, json_extract(value, '$[4]') as seen, json_extract(value, '$[5]') as state,
+      json_extract(value, '$[6]') as due, json_extract(value, '$[7]') as counted, json_extract(value, '$[8]') as expiry,
+      json_extract(value, '$[9]') as finished
+    from json_each(?2)) as it
   where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}
     and (it.seen is null or jobs.lease_until = it.seen)"""
 
-LEASED = f"""json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
-  and jobs.token = json_extract(it.value, '$[1]') and jobs.state = {IN_FLIGHT}
-  and (json_extract(it.value, '$[2]') is null or jobs.lease_until = json_extract(it.value, '$[2]'))"""
-SETTLED = """json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
-  and jobs.settled = json_extract(it.value, '$[1]')"""
+# The places, in a batch of [id, token, deadline or null], of jobs that are still leased so, and of jobs settled under that token.
+STILL_LEASED = f"""
+  select json_group_array(it.key) from json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
+    and jobs.token = json_extract(it.value, '$[1]') and jobs.state = {IN_FLIGHT}
+    and (json_extract(it.value, '$[2]') is null or jobs.lease_until = json_extract(it.value, '$[2]'))"""
+SETTLED_BEFORE = """
+  select json_group_array(it.key) from json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
+    and jobs.settled = json_extract(it.value, '$[1]')"""
 
-EXTEND = f"""update jobs set lease_until = ?1 from (select json_extract(value, '$[0]') as id,
-    json_extract(value, '$[1]') as token from json_each(?2)) as it
+EXTEND = f"""
+  update jobs set lease_until = ?1
+  from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token from json_each(?2)) as it
   where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}"""
-MARK = EXTEND.replace("lease_until = ?1", "started_at = coalesce(started_at, ?1)")
+MARK_STARTED = f"""
+  update jobs set started_at = coalesce(started_at, ?1)
+  from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token from json_each(?2)) as it
+  where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}"""
 
-# Steps from owner to owner in the index, so its cost is the number of owners, not of leases.
-OWNERS = f"""(with recursive found(id) as (
-    select min(owner) from jobs where state = {IN_FLIGHT}
-    union all
-    select (select min(owner) from jobs where state = {IN_FLIGHT} and owner > found.id) from found where id is not null)
-  select found.id, supervisors.owner, supervisors.state from found left join supervisors on supervisors.id = found.id
-  where found.id is not null)"""
-EXPIRED = f"""(select * from jobs where state = {IN_FLIGHT} and owner = ? and lease_until <= ? and (lease_until, id) > (?, ?)
-  order by lease_until, id limit ?) as jobs"""
-_EVER = 2**62
-HELD = f"{BY_ID} and jobs.state = {IN_FLIGHT} and jobs.owner = ?"
+HELD = Select("id, token", f"from jobs where state = {IN_FLIGHT} and owner = ?")
+LEASES = Select(
+    """jobs.id, token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), retries, priority, tier,
+      due_at, created_at, policy, options""",
+    f"""from json_each(?) as it
+      cross join jobs on jobs.id = it.value and jobs.state = {IN_FLIGHT} and jobs.owner = ?""",
+)
 
-WITHOUT_LEASES = f"""supervisors where id is not ?
-  and not exists (select 1 from jobs where state = {IN_FLIGHT} and owner = supervisors.id)"""
-_FORGOTTEN = 86_400_000_000
-
-ADD_ATTEMPTS = """insert into attempts(job_id, record)
+ADD_ATTEMPTS = """
+  insert into attempts(job_id, record)
   select json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(?)"""
-CROWDED = f"""json_each(?) as it where {MAX_ATTEMPTS_KEPT} < (select count(*) from attempts where job_id = it.value)"""
-THIN_OUT = f"""delete from attempts where job_id = ?1 and id > (select min(id) from attempts where job_id = ?1)
-  and id not in (select id from attempts where job_id = ?1 order by id desc limit {MAX_ATTEMPTS_KEPT - 1})"""
-ADD_DEAD_LETTERS = f"""insert into dead_letters(job_id, state, due_at) select value, {PENDING}, ?1 from json_each(?2) where true
+WITH_TOO_MANY_ATTEMPTS = f"""
+  select json_group_array(it.value) from json_each(?) as it
+  where {MAX_ATTEMPTS_KEPT} < (select count(*) from attempts where job_id = it.value)"""
+THIN_OUT_ATTEMPTS = f"""
+  delete from attempts where job_id = ?1 and id > (select min(id) from attempts where job_id = ?1)
+    and id not in (select id from attempts where job_id = ?1 order by id desc limit {MAX_ATTEMPTS_KEPT - 1})"""
+ADD_DEAD_LETTERS = f"""
+  insert into dead_letters(job_id, state, due_at) select value, {PENDING}, ?1 from json_each(?2) where true
   on conflict(job_id) do update set state = {PENDING}, token = token + 1, owner = null, due_at = ?1, tries = 0,
     accepted = '[]'"""
 
 
-class Settles(Claims):
-    notifier: Notifier
-    on_owner_gone: Callable[[str], None]
+class Settles:
+    def __init__(self, connection: Connection, counts: Counts, policies: Policies, owner: Ownership) -> None:
+        self._connection, self._counts, self._policies, self._owner = connection, counts, policies, owner
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
-        won = [outcome for outcome in outcomes if outcome.state is _SUCCEEDED and outcome.seen is None]
-        if len(won) == len(outcomes):
+        succeeded = [outcome for outcome in outcomes if outcome.state is _SUCCEEDED and outcome.seen is None]
+        if len(succeeded) == len(outcomes):
             rest = []
         else:
             rest = [outcome for outcome in outcomes if outcome.state is not _SUCCEEDED or outcome.seen is not None]
-        with self.transaction():
-            return [*self._succeed(won), *self._dispose(rest)]
+        with self._connection.transaction():
+            return [*self._succeed(succeeded), *self._dispose(rest)]
 
     def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
         require_seen(outcomes)
-        with self.transaction():
+        with self._connection.transaction():
             return self._dispose(outcomes)
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
-        with self.transaction():
-            now = self.now()
-            late = self._touch(EXTEND, now + microseconds(ttl), leases) | self._touch(MARK, now, started)
-            return sorted(late)
+        with self._connection.transaction():
+            now = self._connection.now()
+            stale = self._touch(EXTEND, now + microseconds(ttl), leases) | self._touch(MARK_STARTED, now, started)
+            return sorted(stale)
 
     def held(self) -> list[tuple[int, int]]:
-        with self.snapshot():
-            rows = self.rows("id, token", f"jobs where state = {IN_FLIGHT} and owner = ?", self.owner_id)
-        return [(id, token) for id, token in rows]
+        with self._connection.snapshot():
+            return [(id, token) for id, token in self._connection.rows(HELD, self._owner.id)]
 
     def leases(self, ids: Sequence[int]) -> list[Lease]:
-        with self.snapshot():
-            return self.leases_from(self.rows(LEASE, HELD, packed(ids), self.owner_id))
-
-    def expired_leases(self, limit: int, after: ExpiredLease | None = None) -> list[ExpiredLease]:
-        """On the way, owners that are gone and have no lease left are forgotten."""
-        found: list[ExpiredLease] = []
-        beside = self.notifier.owners()
-        with self.snapshot():
-            for id, owner, state in self.rows("id, owner, state", OWNERS):
-                if id != self.owner_id:
-                    gone = owner is not None and (state == LEFT or self.notifier.is_gone(owner))
-                    found += self._expired_of(id, owner or f"owner {id}", gone, limit, after)
-            without = self.rows("id, owner, state, seen_at", WITHOUT_LEASES, self.owner_id)
-            long_ago = self.now() - _FORGOTTEN
-            unlisted = beside.difference(self.column("owner", "supervisors"))
-        if unlisted:  # who died before its row was there, or just after it went
-            with self.transaction():
-                self.after_commit(lambda: self.notifier.remove_dead(unlisted))
-        for id, owner, state, seen_at in without:
-            gone = state == LEFT or self.notifier.is_gone(owner)
-            if gone or seen_at < long_ago:
-                self._forget_owner(id, owner if gone else None)
-        return sorted(found, key=attrgetter("place"))[:limit]
-
-    def _forget_owner(self, id: int, gone: str | None) -> None:
-        """What it was publishing is offered to the others at once. By the file of its lock it is known to be `gone`, so
-        that must not go before its row."""
-        with self.transaction():
-            if gone is not None:
-                self.after_commit(lambda: self._bury(gone))
-            self.run("delete from supervisors where id = ?", id)
-            self.run(f"update dead_letters set due_at = ? where state = {PENDING} and owner = ?", self.now(), id)
-
-    def _bury(self, owner: str) -> None:
-        self.on_owner_gone(owner)
-        self.notifier.remove(owner)
-
-    def _expired_of(
-        self, id: int, owner: str, gone: bool, limit: int, after: ExpiredLease | None
-    ) -> list[ExpiredLease]:
-        if after is not None and gone and not after.owner_gone:
-            return []
-        behind = (after.deadline, after.lease.id) if after is not None and after.owner_gone == gone else (-_EVER, 0)
-        columns = f"lease_until, started_at, expired_count, {LIGHT_LEASE}"
-        rows = self.rows(columns, EXPIRED, id, _EVER if gone else self.now(), *behind, limit)
-        leases = self.leases_from(row[3:] for row in rows)
-        return [
-            ExpiredLease(lease, deadline, started is not None, expired_count, owner, gone)
-            for lease, (deadline, started, expired_count, *_) in zip(leases, rows, strict=True)
-        ]
+        with self._connection.snapshot():
+            return self._policies.leases_from(self._connection.rows(LEASES, packed(ids), self._owner.id))
 
     def _succeed(self, outcomes: Sequence[Outcome]) -> list[int]:
-        accepted, stale = self._settle(self._run_succeed, outcomes, self.now())
-        for (queue, tier), n in by_queue_and_tier([it[0] for it in accepted]).items():
-            self.count(IN_FLIGHT, queue, tier, -n)
-            self.count(SUCCEEDED, queue, tier, n)
+        accepted, stale = self._settle(self._run_succeed, outcomes, self._connection.now())
+        for (queue, tier), n in by_queue_and_tier([outcome[OUTCOME_LEASE] for outcome in accepted]).items():
+            self._counts.add(IN_FLIGHT, queue, tier, -n)
+            self._counts.add(SUCCEEDED, queue, tier, n)
         return stale
 
     def _run_succeed(self, outcomes: Sequence[Outcome], now: int) -> int:
         by_token: dict[int, dict[int, str | int | None]] = {}
         last: int | None = None
         for outcome in outcomes:
-            lease, result, took = outcome[0], outcome[2], outcome[3]
-            if lease[1] != last:
-                rows = by_token.setdefault(last := lease[1], {})
+            lease, result, took = outcome[OUTCOME_LEASE], outcome[OUTCOME_RESULT], outcome[OUTCOME_TOOK]
+            if lease[TOKEN] != last:
+                rows = by_token.setdefault(last := lease[TOKEN], {})
             micros = None if took is None else int(took * 1e6)
-            rows[lease[0]] = micros if result is None else f"{'' if micros is None else micros}:{result}"
-        return sum(self.run(SUCCEED, now, packed(rows), token) for token, rows in by_token.items())
+            rows[lease[ID]] = micros if result is None else f"{'' if micros is None else micros}:{result}"
+        return sum(self._connection.run(SUCCEED, now, packed(rows), token) for token, rows in by_token.items())
 
     def _dispose(self, outcomes: Sequence[Outcome]) -> list[int]:
-        now = self.now()
+        now = self._connection.now()
         accepted, stale = self._settle(self._run_dispose, outcomes, now)
-        self._book(accepted, now)
+        self._record(accepted, now)
         return stale
 
     def _run_dispose(self, outcomes: Sequence[Outcome], now: int) -> int:
-        return self.run(DISPOSE, now, packed([_disposed(outcome, now) for outcome in outcomes]))
+        return self._connection.run(DISPOSE, now, packed([_disposed(outcome, now) for outcome in outcomes]))
 
     def _settle(
         self, settle: Callable[[Sequence[Outcome], int], int], outcomes: Sequence[Outcome], now: int
     ) -> tuple[Sequence[Outcome], list[int]]:
-        """The accepted and the ids of the stale. Only if the batch met fewer jobs than it should, find out which, and do
-        it without them."""
+        """The accepted outcomes, and the ids of the stale ones. Only if the batch has changed fewer jobs than it should, find out
+        which, and do it without them."""
         stale: list[int] = []
         if outcomes:
-            self.run("savepoint settle")
+            self._connection.run("savepoint settle")
             if settle(outcomes, now) != len(outcomes):
-                self.run("rollback to settle")
+                self._connection.run("rollback to settle")
                 outcomes, stale = self._sort_out(outcomes)
                 settle(outcomes, now)
-            self.run("release settle")
+            self._connection.run("release settle")
         return outcomes, stale
 
     def _sort_out(self, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[int]]:
-        """Those still leased, and the ids of those that are neither that nor settled before under the same token."""
+        """The outcomes whose jobs are still leased, and the ids of those neither leased nor settled before under the same token."""
         batch = packed([(outcome.lease.id, outcome.lease.token, outcome.seen) for outcome in outcomes])
-        leased = set(self.column("it.key", LEASED, batch))
-        settled = set(self.column("it.key", SETTLED, batch))
+        leased = set(self._connection.json(STILL_LEASED, batch))
+        settled = set(self._connection.json(SETTLED_BEFORE, batch))
         accepted: dict[int, Outcome] = {}
         stale: list[int] = []
         for index, outcome in enumerate(outcomes):
@@ -219,49 +184,43 @@ class Settles(Claims):
                 stale.append(outcome.lease.id)
         return list(accepted.values()), stale
 
-    def _book(self, outcomes: Sequence[Outcome], now: int) -> None:
-        """What follows from outcomes that were accepted: counts, attempts, letters."""
-        moves = Counter((o.lease.queue, o.lease.tier, o.counted, code_of_state(o)) for o in outcomes)
-        for (queue, tier, counted, state), n in moves.items():
-            self.count(IN_FLIGHT, queue, tier, -n)
-            self.count(state, queue, 1 if counted else tier, n)
-        self._keep_failures([outcome for outcome in outcomes if outcome.failure is not None], now)
+    def _record(self, outcomes: Sequence[Outcome], now: int) -> None:
+        """Write the counts, attempts and dead letters that follow from accepted outcomes."""
+        kinds = Counter((o.lease.queue, o.lease.tier, o.counted, code_of_state(o)) for o in outcomes)
+        for (queue, tier, counted, state), n in kinds.items():
+            self._counts.add(IN_FLIGHT, queue, tier, -n)
+            self._counts.add(state, queue, 1 if counted else tier, n)
+        failures = [
+            (o.lease.id, packed(failure_record(o.failure, o.lease, now))) for o in outcomes if o.failure is not None
+        ]
+        if failures:
+            self._connection.run(ADD_ATTEMPTS, packed(failures))
+            for id in self._connection.json(WITH_TOO_MANY_ATTEMPTS, packed([id for id, _ in failures])):
+                self._connection.run(THIN_OUT_ATTEMPTS, id)
         dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
         if dead_letters:
-            self.run(ADD_DEAD_LETTERS, now, packed(dead_letters))
-
-    def _keep_failures(self, outcomes: Sequence[Outcome], now: int) -> None:
-        if not outcomes:
-            return
-        self.run(ADD_ATTEMPTS, packed([(o.lease.id, packed(_record(o, now))) for o in outcomes]))
-        for id in self.column("it.value", CROWDED, packed([outcome.lease.id for outcome in outcomes])):
-            self.run(THIN_OUT, id)
+            self._connection.run(ADD_DEAD_LETTERS, now, packed(dead_letters))
 
     def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
-        """The ids whose lease is no longer theirs."""
+        """Run the statement on these leases; returns the ids of those that are stale."""
         if not leases:
             return set()
-        batch = ids_of(leases)
-        if self.run(statement, time, batch) == len(leases):
+        batch = packed([(lease.id, lease.token) for lease in leases])
+        if self._connection.run(statement, time, batch) == len(leases):
             return set()
-        current = set(self.column("it.key", LEASED, batch))
+        current = set(self._connection.json(STILL_LEASED, batch))
         return {lease.id for index, lease in enumerate(leases) if index not in current}
 
 
 def _disposed(outcome: Outcome, now: int) -> tuple[Any, ...]:
-    return outcome.lease.id, outcome.lease.token, outcome.took, outcome.result, *_where_to(outcome, now)
-
-
-def _where_to(outcome: Outcome, now: int) -> tuple[Any, ...]:
-    state = code_of_state(outcome)
+    """The values that DISPOSE reads, in its order."""
+    lease, state = outcome.lease, code_of_state(outcome)
     due = finished = None
     if state in (SUCCEEDED, FAILED, CANCELLED):
         finished = now
     elif outcome.counted or state == SCHEDULED:
         due = now + microseconds(outcome.delay)
-    return outcome.seen, state, due, outcome.counted, expired_count_change(outcome), finished
-
-
-def _record(outcome: Outcome, now: int) -> dict[str, Any]:
-    assert outcome.failure is not None
-    return failure_record(outcome.failure, outcome.lease, now)
+    change = expired_count_change(outcome)
+    return (
+        lease.id, lease.token, outcome.took, outcome.result, outcome.seen, state, due, outcome.counted, change, finished
+    )  # fmt: skip

@@ -5,88 +5,99 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-import orjson
-
-from supervisor.errors import StoreError
-from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.operator_commands import BatchedCommands
-from supervisor.stores.records import Presence
+from supervisor.stores.sqlite.connection import Connection
+from supervisor.stores.sqlite.counts import Counts
+from supervisor.stores.sqlite.database_file import beside
+from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
+from supervisor.stores.sqlite.limits import SqliteLimits
+from supervisor.stores.sqlite.migrations import bring_up
 from supervisor.stores.sqlite.notifier import Notifier
+from supervisor.stores.sqlite.operator import OperatorChanges
+from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.stores.sqlite.ownership import Ownership
+from supervisor.stores.sqlite.queries import Queries
+from supervisor.stores.sqlite.queue import Policies, Queue
+from supervisor.stores.sqlite.recovery import Recovery
+from supervisor.stores.sqlite.settle import Settles
 from supervisor.stores.sqlite.transfer import Transfer
-from supervisor.stores.sqlite.write_lock import beside
 
-ANNOUNCE = """insert into supervisors(id, owner, host, pid, state, seen_at, idle, workers) values (?, ?, ?, ?, ?, ?, ?, ?)
-  on conflict do update set state = excluded.state, seen_at = excluded.seen_at, idle = excluded.idle,
-    workers = excluded.workers"""
+DEFAULT_LIMITS = SqliteLimits()
 
 
-class SqliteStore(Transfer):
-    """Implements `supervisor.stores.protocol.Store`. `clock` gives seconds since the epoch."""
+class SqliteStore:
+    """Implements `supervisor.stores.protocol.Store`, and `Transferable`: its methods are those of its parts, which share one
+    connection. `clock` gives seconds since the epoch."""
 
     def __init__(
-        self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        synchronous: str = "full",
+        clock: Callable[[], float] = time.time,
+        limits: SqliteLimits = DEFAULT_LIMITS,
     ) -> None:
-        super().__init__(path, create=create, synchronous=synchronous, clock=clock)
+        self._synchronous, self._clock, self._limits = synchronous, clock, limits
+        self.connection = Connection(path, create=create, clock=clock, limits=limits)
+        self.path = self.connection.path
         self.url = f"sqlite:///{self.path}"
-        self.notifier = Notifier(beside(self.path, ".bells"))
-        commands = BatchedCommands(self, self.transaction, self.notify)
+        folder = beside(self.path, ".notify")
+        bring_up(self.connection, synchronous, limits, folder)
+        self.notifier, self.owner_lock = Notifier(folder), OwnerLock(folder)
+        parts = _parts(self.url, self.connection, self.notifier, self.owner_lock, limits)
+        owner, queue, settles, recovery, dead_letters, queries, commands, transfer = parts
+        self.transaction, self.close = self.connection.transaction, self.connection.close
+        self.enqueue, self.notify, self.paused = queue.enqueue, self.notifier.notify, queue.paused
+        self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
+        self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
+        self.notification_fd, self.clear_notifications = self.notifier.fd, self.notifier.clear
+        self.promote, self.waiting, self.next_due = queue.promote, queue.waiting, queue.next_due
+        self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
+        self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
+        self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
+        self.mark_accepted, self.clock = dead_letters.mark_accepted, queries.clock
+        self.stats, self.remaining = queries.stats, queries.remaining
+        self.get, self.list_jobs = queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.delete, self.purge, self.prune, self.pause = (
-            commands.delete,
-            commands.purge,
-            commands.prune,
-            commands.pause,
-        )
-        self.on_owner_gone: Callable[[str], None] = lambda owner: None
-        self._who: tuple[str, str, int] | None = None
+        self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
+        self.pause = commands.pause
+        self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
+        self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
+        self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
+        self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
+        self.has_received = transfer.has_received
 
     def reader(self) -> SqliteStore:
-        sibling = SqliteStore(self.path, synchronous=self._synchronous, clock=self._clock)
-        sibling.run("pragma query_only = on")
+        sibling = SqliteStore(self.path, synchronous=self._synchronous, clock=self._clock, limits=self._limits)
+        sibling.connection.run("pragma query_only = on")
         return sibling
 
-    def notify(self) -> None:
-        self.notifier.notify()
 
-    def join(self, owner: str, host: str, pid: int) -> int | None:
-        lock = self.notifier.join(owner)
-        self._who = (owner, host, pid)
-        with self.transaction():
-            self.run(ANNOUNCE, None, *self._who, "starting", self.now(), 0, "[]")
-            self.owner_id = int(self.value("select id from supervisors where owner = ?", owner))
-        return lock
-
-    def leave(self) -> None:
-        """An owner with leases left stays on the list, as one that has left, until they are recovered."""
-        if self.owner_id is None:
-            self.notifier.leave()
-            return
-        with self.transaction():
-            self.run("update supervisors set state = ?, workers = '[]' where id = ?", LEFT, self.owner_id)
-            self.run(f"{_FORGET} and not exists {_ITS_LEASES}", self.owner_id)
-            self.after_commit(self._left)
-
-    def _left(self) -> None:
-        self.owner_id = None
-        self.notifier.leave()
-
-    def notification_fd(self) -> int | None:
-        return self.notifier.descriptor()
-
-    def clear_notifications(self) -> None:
-        self.notifier.clear_notifications()
-
-    def watch_owners(self, on_gone: Callable[[str], None]) -> None:
-        self.on_owner_gone = on_gone
-
-    def announce(self, presence: Presence) -> None:
-        if self.owner_id is None or self._who is None:
-            raise StoreError("announce: join first")
-        workers = orjson.dumps(list(presence.workers)).decode()
-        with self.transaction():
-            self.run(ANNOUNCE, self.owner_id, *self._who, presence.state, self.now(), presence.idle, workers)
+class _Parts(NamedTuple):
+    owner: Ownership
+    queue: Queue
+    settles: Settles
+    recovery: Recovery
+    dead_letters: DeadLetterQueue
+    queries: Queries
+    commands: BatchedCommands
+    transfer: Transfer
 
 
-_FORGET = "delete from supervisors where id = ?"
-_ITS_LEASES = f"(select 1 from jobs where state = {IN_FLIGHT} and owner = supervisors.id)"
+def _parts(url: str, connection: Connection, notifier: Notifier, lock: OwnerLock, limits: SqliteLimits) -> _Parts:
+    counts, policies = Counts(connection), Policies(connection)
+    owner = Ownership(connection, lock, notifier)
+    queries = Queries(connection, counts, policies, owner, lock)
+    return _Parts(
+        owner,
+        Queue(connection, counts, policies, owner, notifier, limits),
+        Settles(connection, counts, policies, owner),
+        Recovery(connection, policies, owner, lock),
+        DeadLetterQueue(connection, queries, owner, limits),
+        queries,
+        BatchedCommands(OperatorChanges(connection, counts), connection.transaction, notifier.notify),
+        Transfer(url, connection, counts, policies, queries),
+    )

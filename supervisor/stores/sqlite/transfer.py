@@ -1,22 +1,20 @@
-"""Jobs from and to a SQLite store as a whole."""
+"""The transfer of all jobs from and to a SQLite store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 
 import orjson
 
-from supervisor.errors import RowRefused
 from supervisor.jobs import JobState
-from supervisor.stores.codes import IN_FLIGHT, STATES, WITHDRAWN
-from supervisor.stores.sqlite.connection import packed
-from supervisor.stores.sqlite.operator import OperatorChanges
-from supervisor.stores.sqlite.policies import BY_ID
-from supervisor.stores.sqlite.queries import ATTEMPTS
+from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED, STATES, WITHDRAWN
+from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.counts import Counts
+from supervisor.stores.sqlite.operator import PAUSE
+from supervisor.stores.sqlite.queries import ATTEMPTS, Queries
+from supervisor.stores.sqlite.queue import Policies, next_age
+from supervisor.stores.sqlite.schema import CLOSED_TRIGGERS, TRANSFER_OUT, TRANSFERS_IN, closed_trigger
 from supervisor.stores.transfer import (
-    TRANSFERRED_STATES,
     TransferRecord,
     TransferredJob,
     closed_for_another,
@@ -27,89 +25,101 @@ from supervisor.stores.transfer import (
     transferred_job,
 )
 
-_TRANSFERRED = f"state in ({', '.join(map(str, TRANSFERRED_STATES))})"
-SIZES = f"""(select id, coalesce(length(payload), 0) + coalesce(length(headers), 0) + coalesce(length(result), 0)
-    + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0) as weight
-  from jobs where id > ? and {_TRANSFERRED} order by id limit ?)"""
-PACKED = f"""{BY_ID} left join policies on policies.id = jobs.policy
-  left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}"""
-_AS_JOB = """jobs.id, age, jobs.token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), priority,
-  jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
-  cast(result as text)"""
-_AS_DEAD_LETTER = "dead_letters.state, dead_letters.due_at, tries, accepted"
-_COLUMNS = """id, age, token, handler, queue, payload, headers, priority, state, tier, retries, expired_count, due_at, created_at,
-  started_at, finished_at, policy, options, result"""
+RECORD = Select("id, target, place, arrived", "from transfer_out")
+NOTE_ARRIVAL = "update transfer_out set arrived = true where id = ?"
+IN_FLIGHT_COUNT = f"select count(*) from jobs where state = {IN_FLIGHT}"
 
-GUARDS = {"enqueues": "insert on jobs", "updates": "update on jobs", "joins": "insert on supervisors"}
+SIZES = Select(
+    "id, size",
+    f"""from (
+      select id, coalesce(length(payload), 0) + coalesce(length(headers), 0) + coalesce(length(result), 0)
+        + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0) as size
+      from jobs where id > ? and state in ({READY}, {SCHEDULED}, {FAILED}) order by id limit ?)""",
+)
+EXPORTED = Select(
+    """jobs.id, age, jobs.token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), priority,
+      jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
+      cast(result as text), dead_letters.state, dead_letters.due_at, tries, accepted""",
+    f"""from json_each(?) as it cross join jobs on jobs.id = it.value
+      left join policies on policies.id = jobs.policy
+      left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}""",
+)
+COUNTED = Select("state, n", "from (select state, sum(n) as n from counts group by state)")
+
+IMPORT_JOBS = """
+  insert into jobs(id, age, token, handler, queue, payload, headers, priority, state, tier, retries, expired_count,
+    due_at, created_at, started_at, finished_at, policy, options, result)
+  values (:id, :age, :token, :handler, :queue, :payload, :headers, :priority, :state, :tier, :retries, :expired_count,
+    :due_at, :created_at, :started_at, :finished_at, :policy, :options, :result)"""
+IMPORT_ATTEMPTS = "insert into attempts(job_id, record) values (?, ?)"
+IMPORT_DEAD_LETTERS = "insert into dead_letters(job_id, state, due_at, tries, accepted) values (?, ?, ?, ?, ?)"
+RAISE_LAST_ID = "update sqlite_sequence set seq = max(seq, ?) where name = 'jobs'"
 
 
-class Transfer(OperatorChanges):
-    url: str
+class Transfer:
+    """Implements `supervisor.stores.transfer.Transferable`."""
+
+    def __init__(self, url: str, connection: Connection, counts: Counts, policies: Policies, queries: Queries) -> None:
+        self._url, self._connection, self._counts = url, connection, counts
+        self._policies, self._queries = policies, queries
 
     def place(self) -> str:
-        return f"sqlite {self.path.resolve()}"
+        return f"sqlite {self._connection.path.resolve()}"
 
     def transfer_record(self) -> TransferRecord | None:
-        with self.snapshot():
-            return self._transfer_record()
+        with self._connection.snapshot():
+            return self._record()
 
-    def _transfer_record(self) -> TransferRecord | None:
-        if not self._has_table("shut"):
+    def _record(self) -> TransferRecord | None:
+        if not self._has_table("transfer_out"):
             return None
-        return next((TransferRecord(*row) for row in self.rows("id, target, place, arrived", "shut")), None)
+        return next((TransferRecord(*row) for row in self._connection.rows(RECORD)), None)
 
     def close_for_transfer(self, transfer_record: TransferRecord) -> None:
-        with self.transaction():
-            if (closed_for := self._transfer_record()) is not None:
-                raise closed_for_another(self.url, closed_for)
-            alive = [it for it in self.stats()["supervisors"] if it["state"] != "gone"]
-            refuse_in_use(self.url, alive, self.value(f"select count(*) from jobs where state = {IN_FLIGHT}"))
-            self.run(
-                "create table shut(id text not null, target text not null, place text not null, arrived int not null)"
-            )
-            self.run("insert into shut values (?, ?, ?, ?)", *transfer_record)
-            told = closed_message(transfer_record.target).replace("'", "''")
-            for name, act in GUARDS.items():
-                self.run(f"create trigger shut_{name} before {act} begin select raise(abort, '{told}'); end")
+        with self._connection.transaction():
+            if (closed_for := self._record()) is not None:
+                raise closed_for_another(self._url, closed_for)
+            supervisors = self._queries.stats()["supervisors"]
+            refuse_in_use(self._url, supervisors, self._connection.value(IN_FLIGHT_COUNT))
+            self._connection.run(TRANSFER_OUT)
+            self._connection.run("insert into transfer_out values (?, ?, ?, ?)", *transfer_record)
+            for name in CLOSED_TRIGGERS:
+                self._connection.run(closed_trigger(name, closed_message(transfer_record.target)))
 
     def note_arrival(self, transfer_record: TransferRecord) -> None:
-        with self.transaction():
-            self.run("update shut set arrived = true where id = ?", transfer_record.id)
+        with self._connection.transaction():
+            self._connection.run(NOTE_ARRIVAL, transfer_record.id)
 
     def reopen(self, transfer_record: TransferRecord) -> None:
-        with self.transaction():
-            closed_for = self._transfer_record()
+        with self._connection.transaction():
+            closed_for = self._record()
             if closed_for is None:
                 return
             if closed_for.id != transfer_record.id:
-                raise closed_for_another(self.url, closed_for)
-            for name in GUARDS:
-                self.run(f"drop trigger shut_{name}")
-            self.run("drop table shut")
+                raise closed_for_another(self._url, closed_for)
+            for name in CLOSED_TRIGGERS:
+                self._connection.run(f"drop trigger {name}")
+            self._connection.run("drop table transfer_out")
 
     def sizes(self, after: int, limit: int) -> list[tuple[int, int]]:
-        with self.snapshot():
-            return [(id, size) for id, size in self.rows("id, weight", SIZES, after, limit)]
+        with self._connection.snapshot():
+            return [(id, size) for id, size in self._connection.rows(SIZES, after, limit)]
 
     def export(self, ids: Sequence[int]) -> list[TransferredJob]:
         batch = packed(ids)
-        with self.snapshot():
-            attempts = {
-                id: [(record["at"], packed(record)) for _, record in its]
-                for id, its in groupby(
-                    self.rows("job_id, json(record)", f"{ATTEMPTS} order by it.key, attempts.id", batch), itemgetter(0)
-                )
-            }
-            rows = self.rows(f"{_AS_JOB}, {_AS_DEAD_LETTER}", PACKED, batch)
-        return [transferred_job(row, attempts.get(row[0], ())) for row in rows]
+        with self._connection.snapshot():
+            attempts: dict[int, list[tuple[int, str]]] = {}
+            for job_id, record in self._connection.rows(ATTEMPTS, batch):
+                attempts.setdefault(job_id, []).append((record["at"], packed(record)))
+            jobs = [transferred_job(row) for row in self._connection.rows(EXPORTED, batch)]
+        return [job._replace(attempts=attempts.get(job.id, ())) for job in jobs]
 
     def last_id(self) -> int:
-        return self.next_age() - 1
+        return next_age(self._connection) - 1
 
     def counted(self) -> Mapping[JobState, int]:
-        with self.snapshot():
-            rows = self.rows("state, n", "(select state, sum(n) as n from counts group by state)")
-        return {STATES[state]: n for state, n in rows}
+        with self._connection.snapshot():
+            return {STATES[state]: n for state, n in self._connection.rows(COUNTED)}
 
     def import_jobs(
         self,
@@ -118,49 +128,34 @@ class Transfer(OperatorChanges):
         last_id: int,
         paused: frozenset[str],
     ) -> None:
-        with self.transaction():
-            refuse_as_target(self.url, self._transfer_record(), bool(self.value("select 1 from jobs limit 1")))
-            self.run("create table if not exists received(id text primary key) without rowid")
-            self.run("insert into received values (?)", transfer_record.id)
+        with self._connection.transaction():
+            has_jobs = bool(self._connection.value("select 1 from jobs limit 1"))
+            refuse_as_target(self._url, self._record(), has_jobs)
+            self._connection.run(TRANSFERS_IN)
+            self._connection.run("insert into transfers_in values (?)", transfer_record.id)
             for batch in batches:
-                self._receive(batch)
-            self.run("update sqlite_sequence set seq = max(seq, ?) where name = 'jobs'", last_id)
-            self._put_all("insert or replace into queues(queue, paused) values (?, 1)", [(queue,) for queue in paused])
+                self._import(batch)
+            self._connection.run(RAISE_LAST_ID, last_id)
+            self._connection.run_many(PAUSE, [(queue, True) for queue in paused])
 
-    def _receive(self, jobs: Sequence[TransferredJob]) -> None:
-        policies = {text: self._policy_id(text) for text in {job.policy for job in jobs}}
-        self._put_all(
-            f"insert into jobs({_COLUMNS}) values ({', '.join('?' * 19)})",
-            [(*job[:16], policies[job.policy], *job[17:19]) for job in jobs],
-        )
-        self._put_all(
-            "insert into attempts(job_id, record) values (?, ?)",
+    def _import(self, jobs: Sequence[TransferredJob]) -> None:
+        policies = {text: None if text is None else self._policies.id_of(text) for text in {job.policy for job in jobs}}
+        self._connection.run_many(IMPORT_JOBS, [{**job._asdict(), "policy": policies[job.policy]} for job in jobs])
+        self._connection.run_many(
+            IMPORT_ATTEMPTS,
             [(job.id, packed({**orjson.loads(record), "at": at})) for job in jobs for at, record in job.attempts],
         )
-        self._put_all(
-            "insert into dead_letters(job_id, state, due_at, tries, accepted) values (?, ?, ?, ?, ?)",
-            [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None],
+        self._connection.run_many(
+            IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None]
         )
         for (state, queue, tier), n in counts_of(jobs).items():
-            self.count(state, queue, tier, n)
-
-    def _policy_id(self, text: str | None) -> int | None:
-        if text is None:
-            return None
-        self.run("insert into policies(policy) values (?) on conflict do nothing", text)
-        return int(self.value("select id from policies where policy = ?", text))
-
-    def _put_all(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        try:
-            self._connection.executemany(sql, rows)
-        except (UnicodeError, OverflowError) as error:
-            raise RowRefused(f"a row can't be stored: {error}") from None
+            self._counts.add(state, queue, tier, n)
 
     def has_received(self, transfer_record: TransferRecord) -> bool:
-        with self.transaction():
-            return self._has_table("received") and bool(
-                self.value("select 1 from received where id = ?", transfer_record.id)
+        with self._connection.transaction():
+            return self._has_table("transfers_in") and bool(
+                self._connection.value("select 1 from transfers_in where id = ?", transfer_record.id)
             )
 
     def _has_table(self, name: str) -> bool:
-        return bool(self.value("select 1 from sqlite_master where type = 'table' and name = ?", name))
+        return bool(self._connection.value("select 1 from sqlite_master where type = 'table' and name = ?", name))

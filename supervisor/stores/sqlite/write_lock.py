@@ -1,8 +1,8 @@
-"""Writers of one SQLite file take turns, so that a busy one cannot starve the others.
+"""A fair lock for the writers of one SQLite file, so that a busy writer cannot starve the others.
 
-Lock a, lock b, unlock a, transaction, unlock b. While one writes (b), the next stands in the gate (a): the writer, done,
-finds the gate shut and must let it through. SQLite's own locks keep the data right; this only keeps turns fair, so
-whatever goes wrong with these files costs no more than fairness. The kernel drops the locks of a process that dies.
+Take the queue lock, take the write lock, release the queue lock, write, release the write lock. While one process writes, the
+next waits with the queue lock: the first can't take it again, and so lets the next one write. SQLite's own locks keep the data
+right; if these files can't be used, only fairness is lost. The kernel drops the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -15,38 +15,39 @@ from pathlib import Path
 from types import TracebackType
 
 from supervisor.errors import StoreUnavailable
+from supervisor.stores.sqlite.database_file import beside
 
 _NAPS = (*[0.00005] * 8, 0.0002, 0.0005, 0.001, 0.002)  # a small commit takes less than the short ones together
 
 
 class FairWriteLock:
-    """A context manager around one transaction. Raises StoreUnavailable if its turn hasn't come after `patience` seconds."""
+    """A context manager around one transaction. Raises StoreUnavailable if it has waited for more than `timeout` seconds."""
 
     def __init__(self, path: Path, timeout: float) -> None:
-        self._entry_lock = _FileLock(beside(path, "-gate"))
-        self._write_lock = _FileLock(beside(path, "-turn"))
+        self._queue_lock = FileLock(beside(path, "-queue.lock"))
+        self._write_lock = FileLock(beside(path, "-write.lock"))
         self._path, self._timeout = path, timeout
 
     def __enter__(self) -> None:
         deadline = time.monotonic() + self._timeout
-        self._take(self._entry_lock, deadline)
+        self._take(self._queue_lock, deadline)
         try:
             self._take(self._write_lock, deadline)
         finally:
-            self._entry_lock.release()
+            self._queue_lock.release()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._write_lock.release()
 
     def close(self) -> None:
-        """Remove the files unless somebody is using them this moment; whoever still has them open makes new ones."""
-        if self._entry_lock.try_take() and self._write_lock.try_take():
-            self._entry_lock.unlink()
+        """Remove the files unless another process is using them at this moment; a process that has them open makes new ones."""
+        if self._queue_lock.try_take() and self._write_lock.try_take():
+            self._queue_lock.unlink()
             self._write_lock.unlink()
-        self._entry_lock.close()
+        self._queue_lock.close()
         self._write_lock.close()
 
-    def _take(self, lock: _FileLock, deadline: float) -> None:
+    def _take(self, lock: FileLock, deadline: float) -> None:
         naps = iter(_NAPS)
         nap = _NAPS[0]
         while not lock.try_take():
@@ -56,17 +57,15 @@ class FairWriteLock:
             time.sleep(nap)
 
 
-def beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
+class FileLock:
+    """A lock by a file that is made when it is first taken."""
 
-
-class _FileLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd: int | None = None
 
     def try_take(self) -> bool:
-        """False if somebody else has it; a file that can't be had keeps nobody waiting."""
+        """False if another process has it. A file that can't be opened counts as taken, so that nobody waits for it."""
         try:
             fcntl.flock(self._descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,0 +1,87 @@
+"""The files of a SQLite store: making the database, the paths beside it, and errors of SQLite as those of a store."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreUnavailable
+
+OLDEST_SQLITE = (3, 35, 0)
+
+_UNAVAILABLE = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
+_DENIED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})  # if a right is missing, but not only then
+_REFUSED = frozenset({sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE})
+
+
+def beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def prepare_file(path: Path, create: bool) -> None:
+    """Make the file if it doesn't exist. A new one may be used by its owner alone; SQLite gives its log the same mode."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise StoreError(
+            f"SQLite {sqlite3.sqlite_version} is too old; expected {'.'.join(map(str, OLDEST_SQLITE))} or newer"
+        )
+    if _exists(path):
+        return
+    if not create:
+        raise StoreError(f"{path}: no such database")
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreError(f"{path}: can't be created: {error.strerror}") from error
+
+
+def store_error(error: sqlite3.Error, path: Path) -> StoreError:
+    code = code_of(error)
+    if code in _DENIED and (denied := _denied(path)):
+        return StoreBroken(f"{denied}: {os.strerror(errno.EACCES)}; expected one that this user may read and write")
+    if code in _UNAVAILABLE:
+        return StoreUnavailable(f"{path}: {error}")
+    if code in _REFUSED or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
+        return RowRefused(f"{path}: {error}")
+    return StoreBroken(f"{path}: {error}")
+
+
+def code_of(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _exists(path: Path) -> bool:
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            beside(path, "-journal").lstat()  # the longest name that SQLite gives a file
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreBroken(f"{path}: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise StoreBroken(f"{path}: expected a file, not {'a folder' if stat.S_ISDIR(mode) else 'a device or pipe'}")
+    return True
+
+
+def _denied(path: Path) -> Path | None:
+    """The first that this user may not use of the files that SQLite opens, and of the folder that it makes them in. Nothing is
+    opened for that: closing a database file drops every lock that this process has on it."""
+    for file in (path, beside(path, "-wal"), beside(path, "-shm")):
+        if os.path.lexists(file) and not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
+            return file
+    folder = path.parent
+    return None if os.access(folder, os.W_OK | os.X_OK, effective_ids=True) else folder

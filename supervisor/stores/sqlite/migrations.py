@@ -1,0 +1,148 @@
+"""How a SQLite store of any version becomes one of this version. The old words of a version stand in this file only."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from supervisor.errors import StoreError, StoreUnavailable
+from supervisor.stores.sqlite.connection import Connection
+from supervisor.stores.sqlite.database_file import beside, code_of, store_error
+from supervisor.stores.sqlite.limits import SqliteLimits
+from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.stores.sqlite.schema import (
+    APPLICATION_ID,
+    CLOSED_TRIGGERS,
+    INSERTED_BY_SQL,
+    PENDING_DEAD_LETTERS,
+    SCHEMA,
+    UPDATED_BY_SQL,
+    VERSION,
+    closed_trigger,
+)
+from supervisor.stores.sqlite.write_lock import FileLock
+from supervisor.stores.transfer import closed_message
+
+_OPENING_SECONDS = 5.0
+
+FROM_VERSION_1 = (
+    "drop trigger put_by_hand",
+    "drop trigger changed_by_hand",
+    "alter table jobs rename column lapses to expired_count",
+    INSERTED_BY_SQL,
+    UPDATED_BY_SQL,
+    "drop index pending_letters",
+    "alter table letters rename to dead_letters",
+    PENDING_DEAD_LETTERS,
+)
+CLOSED_FROM_VERSION_1 = (
+    "drop trigger shut_enqueues",
+    "drop trigger shut_updates",
+    "drop trigger shut_joins",
+    "alter table shut rename to transfer_out",
+)
+
+
+def bring_up(connection: Connection, synchronous: str, limits: SqliteLimits, folder: Path) -> None:
+    """Make the schema of a new store, or migrate an older one, in one transaction; `folder` is that of the owners' files. Waits
+    some seconds for other processes that do the same, and closes the connection if it fails."""
+    try:
+        _wait_until_up(connection, synchronous, limits)
+    except BaseException:
+        connection.close()
+        raise
+    _rename_files_of_version_1(connection.path, folder)
+
+
+def _wait_until_up(connection: Connection, synchronous: str, limits: SqliteLimits) -> None:
+    deadline = time.monotonic() + _OPENING_SECONDS
+    while True:
+        try:
+            _bring_up(connection, synchronous, limits)
+            return
+        except sqlite3.Error as error:
+            if code_of(error) != sqlite3.SQLITE_BUSY:
+                raise store_error(error, connection.path) from error
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(f"{connection.path}: {error}") from error
+
+
+def _bring_up(connection: Connection, synchronous: str, limits: SqliteLimits) -> None:
+    connection.execute("begin")  # to read one state: another process may be making this store
+    try:
+        version = _known_version(connection)
+    finally:
+        with suppress(sqlite3.Error):
+            connection.execute("rollback")
+    connection.execute("pragma journal_mode = wal")
+    connection.execute(f"pragma synchronous = {synchronous}")
+    connection.execute(f"pragma journal_size_limit = {limits.wal_bytes}")
+    if version < VERSION:
+        _migrate(connection)
+    connection.execute("pragma temp_store = memory")  # otherwise savepoints keep what they may undo in files in /tmp
+
+
+def _known_version(connection: Connection) -> int:
+    path = connection.path
+    version: int = connection.value("pragma user_version")
+    ours = connection.value("pragma application_id") == APPLICATION_ID
+    if not ours and (version or connection.value("select count(*) from sqlite_master")):
+        raise StoreError(f"{path}: a SQLite database of another program; expected a job store or a new file")
+    if version > VERSION:
+        raise StoreError(
+            f"{path}: schema version {version} is of a newer job-supervisor; this one expects at most {VERSION}"
+        )
+    return version
+
+
+def _migrate(connection: Connection) -> None:
+    connection.execute("begin immediate")
+    try:
+        version = _known_version(connection)
+        if version == 0:
+            _execute_all(connection, SCHEMA)
+        elif version == 1:
+            _migrate_version_1(connection)
+        connection.execute(f"pragma application_id = {APPLICATION_ID}")
+        connection.execute(f"pragma user_version = {VERSION}")
+        connection.execute("commit")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.execute("rollback")
+        raise
+
+
+def _migrate_version_1(connection: Connection) -> None:
+    lock = OwnerLock(beside(connection.path, ".bells"))
+    if running := [owner for owner in sorted(lock.owners()) if not lock.is_gone(owner)]:
+        raise StoreUnavailable(
+            f"{connection.path}: in use by a supervisor of an older version ({', '.join(running)}); stop it first"
+        )
+    _execute_all(connection, FROM_VERSION_1)
+    tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+    if b"shut" in tables:
+        _execute_all(connection, CLOSED_FROM_VERSION_1)
+        target = connection.value("select target from transfer_out").decode()
+        _execute_all(connection, [closed_trigger(name, closed_message(target)) for name in CLOSED_TRIGGERS])
+    if b"received" in tables:
+        connection.execute("alter table received rename to transfers_in")
+
+
+def _execute_all(connection: Connection, statements: tuple[str, ...] | list[str]) -> None:
+    for statement in statements:
+        connection.execute(statement)
+
+
+def _rename_files_of_version_1(path: Path, folder: Path) -> None:
+    """Keep the locks of owners under the new name, since they prove that these are gone. Remove locks of writers that nobody uses."""
+    with suppress(OSError):
+        beside(path, ".bells").rename(folder)
+    for name in ("-gate", "-turn"):
+        file = beside(path, name)
+        if file.exists():
+            lock = FileLock(file)
+            if lock.try_take():
+                lock.unlink()
+            lock.close()

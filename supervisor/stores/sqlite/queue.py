@@ -1,0 +1,353 @@
+"""From enqueue to claim in SQLite. One statement per batch and step; every read goes through a partial index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from supervisor.errors import StoreError, StoreUnavailable
+from supervisor.jobs import Lease, Policy
+from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
+from supervisor.stores.counts import waiting_of
+from supervisor.stores.records import (
+    HANDLER,
+    HEADERS,
+    ID,
+    PAYLOAD,
+    POLICY,
+    PRIORITY,
+    QUEUE,
+    ClaimRequest,
+    EnqueueBatch,
+    EnqueueRow,
+    Look,
+    Resolve,
+    Waiting,
+    by_queue_and_tier,
+    microseconds,
+    options_text,
+    overlaid,
+    policy_of,
+    policy_text,
+)
+from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.counts import Counts
+from supervisor.stores.sqlite.limits import SqliteLimits
+from supervisor.stores.sqlite.notifier import Notifier
+from supervisor.stores.sqlite.ownership import Ownership
+
+ROWS_OF_A_STATEMENT = 100
+"""Each statement of an enqueue pays once for the id sequence."""
+MEASURED_AT_ONCE = 64
+MAX_RESOLVED = 10_000
+
+DUE = Select(
+    "id, queue, tier",
+    f"from (select id, queue, tier from jobs where state = {SCHEDULED} and due_at <= ? order by due_at, id limit ?)",
+)
+PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
+
+CLAIMABLE = Select(
+    "queue, tier, n",
+    f"from counts where state = {READY} and n > 0 and queue not in (select queue from queues where paused)",
+)
+NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
+LOOK = f"""
+  select json_array(
+    json((select json_group_array(json_array(queue, tier, n)) from counts
+      where state = {READY} and n > 0 and queue not in (select queue from queues where paused))),
+    (select min(due_at) from jobs where state = {SCHEDULED}))"""
+PAUSED = "select json_group_array(queue) from queues where paused"
+
+_IS_SHORT = "coalesce(length(payload), 0) + coalesce(length(headers), 0) <= 4096"
+"""Longer texts are not read with the other candidates."""
+CANDIDATES = Select(
+    f"""id, token + 1, handler, queue,
+      iif({_IS_SHORT}, coalesce(cast(payload as text), ''), null), iif({_IS_SHORT}, cast(headers as text), null),
+      retries, priority, tier, due_at, created_at, null, options""",
+    f"""from (
+      select id as candidate from jobs
+      where state = {READY} and queue = ? and tier = ? and queue not in (select queue from queues where paused)
+      order by priority desc, age limit ?)
+    cross join jobs on jobs.id = candidate""",
+)
+LENGTHS = """
+  select json_group_array(coalesce(length(payload), 0) + coalesce(length(headers), 0))
+  from json_each(?) as it cross join jobs on jobs.id = it.value"""
+TEXTS = Select(
+    "coalesce(cast(payload as text), ''), cast(headers as text)",
+    "from json_each(?) as it cross join jobs on jobs.id = it.value",
+)
+CLAIM = f"""
+  update jobs set state = {IN_FLIGHT}, token = token + 1, owner = ?, lease_until = ?, started_at = null, policy = ?
+  where id in (select value from json_each(?))"""
+
+KNOWN_BEFORE = "select 1 from jobs where id = ? and created_at = ? and handler = ?"
+LAST_AGE = "select seq from sqlite_sequence where name = 'jobs'"
+
+
+class _Values(NamedTuple):
+    """The columns of a new job, but for those of its own: id, age, created_at and payload."""
+
+    handler: str
+    queue: str
+    priority: int
+    headers: str | None
+    options: str | None
+    due_at: int
+    state: int
+
+
+class Policies:
+    """The policies of claimed jobs: kept once each in a table, and named by the rows."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._policies: dict[int, Policy] = {}
+        self._resolved: dict[tuple[str, str], int] = {}  # by (queue, handler), as `_resolve` had them
+        self._resolve: Resolve | None = None
+        connection.on_rollback(self._forget)
+
+    def assign(self, rows: Iterable[list[Any]], resolve: Resolve) -> dict[int, list[int]]:
+        """Put the policy that each row of a lease is claimed under into the row; returns the ids of the jobs by policy."""
+        if resolve != self._resolve:  # the settings were loaded again
+            self._resolve = resolve
+            self._resolved.clear()
+        ids: dict[int, list[int]] = {}
+        for (queue, handler), run in groupby(rows, itemgetter(QUEUE, HANDLER)):
+            policy = self._resolved.get((queue, handler)) or self._resolve_for(queue, handler, resolve)
+            its = ids.setdefault(policy, [])
+            for row in run:
+                row[POLICY] = policy
+                its.append(row[ID])
+        return ids
+
+    def leases_from(self, rows: Iterable[list[Any]]) -> list[Lease]:
+        """Make leases of rows with their columns, of which `policy` is its id, and behind them the options. Plain, since this is a
+        hot path."""
+        leases: list[Lease] = []
+        policies, make = self._policies, tuple.__new__
+        for row in rows:
+            options = row.pop()
+            policy = policies.get(row[POLICY]) or self.get(row[POLICY])
+            row[POLICY] = policy if options is None else overlaid(policy, options)
+            leases.append(make(Lease, row))
+        return leases
+
+    def get(self, id: int | None) -> Policy:
+        """The policy with this id; the default for a row that names none (it was put in flight with plain SQL)."""
+        if id is None:
+            return Policy()
+        if id not in self._policies:
+            text = self._connection.value("select policy from policies where id = ?", id)
+            self._policies[id] = Policy() if text is None else policy_of(text)
+        return self._policies[id]
+
+    def id_of(self, text: str) -> int:
+        self._connection.run("insert into policies(policy) values (?) on conflict do nothing", text)
+        return int(self._connection.value("select id from policies where policy = ?", text))
+
+    def _resolve_for(self, queue: str, handler: str, resolve: Resolve) -> int:
+        if len(self._resolved) >= MAX_RESOLVED:
+            self._resolved.clear()
+        policy = resolve(handler, queue)
+        id = self._resolved[queue, handler] = self.id_of(policy_text(policy))
+        self._policies[id] = policy
+        return id
+
+    def _forget(self) -> None:
+        """A rollback may have removed rows that were remembered."""
+        self._policies.clear()
+        self._resolved.clear()
+
+
+class Queue:
+    """Jobs on their way in, and out to their owner."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        counts: Counts,
+        policies: Policies,
+        owner: Ownership,
+        notifier: Notifier,
+        limits: SqliteLimits,
+    ) -> None:
+        self._connection, self._counts, self._policies = connection, counts, policies
+        self._owner, self._notifier, self._limits = owner, notifier, limits
+
+    def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
+        """If a commit failed in a way that may have kept the rows, the same EnqueueBatch is not stored twice when it comes again,
+        even if other rows were enqueued, or the store was closed, meanwhile."""
+        if not rows:
+            return []
+        attempt = None
+        try:
+            with self._connection.transaction():
+                first = self._stored_before(rows)
+                if first is None:
+                    attempt = first, _ = self._insert(rows)
+                # A supervisor that wakes now looks after this commit, since its look takes the write lock too.
+                self._notifier.notify()
+        except StoreUnavailable:
+            if attempt is not None and isinstance(rows, EnqueueBatch):
+                rows.unsure = attempt
+            raise
+        if isinstance(rows, EnqueueBatch):
+            rows.unsure = None
+        return list(range(first, first + len(rows)))
+
+    def _stored_before(self, rows: Sequence[EnqueueRow]) -> int | None:
+        if not isinstance(rows, EnqueueBatch) or rows.unsure is None:
+            return None
+        first, created_at = rows.unsure
+        return first if self._connection.value(KNOWN_BEFORE, first, created_at, rows[0].handler) else None
+
+    def _insert(self, rows: Sequence[EnqueueRow]) -> tuple[int, int]:
+        """Return (id of the first, created_at)."""
+        now, first = self._connection.now(), next_age(self._connection)
+        if len(rows) == 1:  # as most programs do it
+            (row,) = rows
+            values = _values(row, now)
+            self._connection.run(_ONE_ROW, now, first, row.payload, *values)
+            self._counts.add(values.state, values.queue, 0)
+            return first, now
+        batch = EnqueueBatch.of(rows)
+        for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
+            self._insert_part(batch[start : start + ROWS_OF_A_STATEMENT], now, first + start)
+        return first, now
+
+    def _insert_part(self, part: EnqueueBatch, now: int, first: int) -> None:
+        places = Counter(part.places)
+        kinds = {place: _values(part.kinds[place], now) for place in places}
+        given: list[Sequence[Any]] = [part.payloads]
+        if len(kinds) == 1:
+            given += [[value] for value in kinds[part.places[0]]]
+        else:
+            given += [_shared(column) for column in zip(*[kinds[place] for place in part.places], strict=True)]
+        sql = insert_sql(len(part), tuple(map(len, given)))
+        self._connection.run(sql, now, first, *chain.from_iterable(given))
+        for place, n in places.items():
+            self._counts.add(kinds[place].state, kinds[place].queue, 0, n)
+
+    def promote(self, limit: int) -> int:
+        with self._connection.transaction():
+            due = self._connection.rows(DUE, self._connection.now(), limit)
+            if due:
+                self._connection.run(PROMOTE, packed([id for id, _, _ in due]))
+            for (queue, tier), n in Counter((queue, tier) for _, queue, tier in due).items():
+                self._counts.add(SCHEDULED, queue, tier, -n)
+                self._counts.add(READY, queue, tier, n)
+            return len(due)
+
+    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
+        with self._connection.snapshot():
+            self._counts.write()
+            return waiting_of(self._connection.rows(CLAIMABLE), served)
+
+    def next_due(self) -> float | None:
+        with self._connection.snapshot():
+            return self._seconds_until(self._connection.value(NEXT_DUE))
+
+    def look(self, served: frozenset[str] | None, limit: int) -> Look:
+        """One statement as long as nothing is due: each releases the GIL, and waits to have it again."""
+        with self._connection.transaction():
+            self._counts.write(READY)
+            rows, due = self._connection.json(LOOK)
+            if due is not None and due <= self._connection.now():
+                self.promote(limit)
+                self._counts.write()
+                rows, due = self._connection.json(LOOK)
+            return Look(waiting_of(rows, served), self._seconds_until(due))
+
+    def _seconds_until(self, due: int | None) -> float | None:
+        return None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
+
+    def paused(self) -> frozenset[str]:
+        with self._connection.snapshot():
+            return frozenset(self._connection.json(PAUSED))
+
+    def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
+        if self._owner.id is None:
+            raise StoreError("claim: join first, so that the leases have an owner")
+        with self._connection.transaction():
+            rows = [row for take in takes for row in self._pick(take)]
+            if not rows:
+                return []
+            rows = self._with_long_texts(rows)
+            until = self._connection.now() + microseconds(ttl)
+            for policy, ids in self._policies.assign(rows, resolve).items():
+                self._connection.run(CLAIM, self._owner.id, until, policy, packed(ids))
+            for (queue, tier), n in by_queue_and_tier(rows).items():
+                self._counts.add(READY, queue, tier, -n)
+                self._counts.add(IN_FLIGHT, queue, tier, n)
+            return self._policies.leases_from(rows)
+
+    def _pick(self, take: ClaimRequest) -> list[list[Any]]:
+        fresh = self._connection.rows(CANDIDATES, take.queue, 0, take.limit)
+        urgent = len([row for row in fresh if row[PRIORITY] >= take.urgent])
+        most = take.retries_wanted(len(fresh))
+        retries = self._connection.rows(CANDIDATES, take.queue, 1, most) if most else []
+        return take.pick(fresh, urgent, retries)
+
+    def _with_long_texts(self, rows: list[list[Any]]) -> list[list[Any]]:
+        """The first of these candidates that fit into one claim, with the long texts that were not read with them."""
+        large = [row for row in rows if row[PAYLOAD] is None]
+        if not large:
+            return rows
+        ids, most = [row[ID] for row in large], self._limits.claim_characters
+        fit = first_that_fit(self._connection, ids, LENGTHS, most, MEASURED_AT_ONCE)
+        for row, (payload, headers) in zip(large, self._connection.rows(TEXTS, packed(fit)), strict=False):
+            row[PAYLOAD], row[HEADERS] = payload, headers
+        return rows if len(fit) == len(large) else rows[: rows.index(large[len(fit)])]
+
+
+def first_that_fit(connection: Connection, ids: list[int], lengths: str, most: int, at_once: int) -> list[int]:
+    """The first of these jobs, as many as have at most `most` characters together; at least one. `lengths` is a statement that
+    selects the lengths of jobs by their ids, for `at_once` jobs at a time."""
+    room = most
+    for start in range(0, len(ids), at_once):
+        for place, length in enumerate(connection.json(lengths, packed(ids[start : start + at_once])), start):
+            room -= length
+            if room < 0:
+                return ids[: max(1, place)]
+    return ids
+
+
+def next_age(connection: Connection) -> int:
+    """The next value of the id sequence: behind everything that waits."""
+    return int(connection.value(LAST_AGE)) + 1
+
+
+@lru_cache(256)
+def insert_sql(rows: int, given: tuple[int, ...]) -> str:
+    """An insert of so many rows. Its parameters are the time, the first id, and of each column (payload, then _Values) as many
+    values as are `given`: one for every row, or one that all rows share. To hand over a value for each row is most of the cost
+    of a row."""
+    marks, last = [], 2
+    for n in given:
+        marks.append([last + 1] * rows if n == 1 else range(last + 1, last + 1 + n))
+        last += n
+    values = [
+        f"(?2 + {row}, ?2 + {row}, ?1, {', '.join([f'?{number}' for number in numbers])})"
+        for row, numbers in enumerate(zip(*marks, strict=True))
+    ]
+    return f"insert into jobs(id, age, created_at, payload, {', '.join(_Values._fields)}) values {', '.join(values)}"
+
+
+_ONE_ROW = insert_sql(1, (1,) * (1 + len(_Values._fields)))
+
+
+def _values(row: EnqueueRow, now: int) -> _Values:
+    due = now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
+    state = SCHEDULED if due > now else READY
+    return _Values(row.handler, row.queue, row.priority, row.headers, options_text(row), due, state)
+
+
+def _shared(column: Sequence[Any]) -> Sequence[Any]:
+    """One value, if the column has the same in all rows."""
+    return column[:1] if column.count(column[0]) == len(column) else column
