@@ -32,7 +32,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    """Return the CPU time of all threads. `psutil.cpu_times` counts in clock ticks, which are too coarse for idle processes."""
+    """Return the CPU time of all threads. `psutil.cpu_times` counts in units that are too coarse for idle processes."""
     return sum(_ran(thread) for process in processes for thread in Path(f"/proc/{process.pid}/task").glob("*")) / 1e9
 
 

@@ -74,8 +74,8 @@ def versions() -> dict[str, str]:
             output = subprocess.run(
                 [_folder_of(package) / program, "--version"], capture_output=True, text=True, check=False
             ).stdout
-            words = output.replace("v=", "").split()
-            found[server] = next((word for word in words if word[:1].isdigit()), "of an unknown version")
+            parts = output.replace("v=", "").split()
+            found[server] = next((part for part in parts if part[:1].isdigit()), "of an unknown version")
     return found
 
 
@@ -101,7 +101,7 @@ def _running(command: list[str], folder: Path, answers: Callable[[], bool], user
             raise NotMeasured(f"{Path(command[0]).name} ended: {log.read_text().strip()}")
         yield
     finally:
-        # SIGINT makes both shut down fast.
+        # SIGINT is the fast shutdown of both.
         server.send_signal(signal.SIGINT)
         try:
             server.wait(10)
