@@ -15,7 +15,7 @@ from supervisor.cli.context import MISTAKE, CommandContext, add_plugin_commands,
 from supervisor.cli.standard_streams import OutputLost, output_error
 from supervisor.errors import ConfigError, NoForkserver, StoreError
 from supervisor.text.strict_json import NotJSON
-from supervisor.text.suggestions import did_you_mean
+from supervisor.text.suggestions import did_you_mean_or_all
 
 COMMANDS = {
     "run": "supervisor.cli.run",
@@ -45,8 +45,7 @@ class SuggestingGroup(click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             known = self.list_commands(ctx)
-            hint = did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
-            raise click.UsageError(f"no command {name!r}{hint}", ctx)
+            raise click.UsageError(f"no command {name!r}{did_you_mean_or_all(name, known)}", ctx)
         return super().resolve_command(ctx, args)
 
 

@@ -14,6 +14,7 @@ from supervisor.config.loading import load as load_config
 from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError, StoreError
 from supervisor.hooks import COMMAND_HOOKS
+from supervisor.text.names import NAME, is_name
 from supervisor.text.redaction import NO_SECRETS, Mask
 from supervisor.text.strict_json import MAX_INTEGER
 
@@ -94,8 +95,8 @@ def read_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Par
 
 def name_of(text: str) -> str:
     """Of a queue or a handler."""
-    if not text or not text.isprintable():
-        raise ValueError(f"expected printable text, got {text!r}")
+    if not is_name(text):
+        raise ValueError(f"expected {NAME}, got {text!r}")
     return text
 
 

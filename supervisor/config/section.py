@@ -1,7 +1,7 @@
 """Sections of the config: frozen values that know their keys, read from YAML or built in Python.
 
-A kind of value is a function of what was written and of its `Place` in a file, or None if it comes from Python code. It
-returns the value, or raises ValueError that says what was expected.
+A kind of value is a function of what was written and of its `Place` in a file, which is None for a value from Python code. The
+function returns the value, or raises ValueError with what was expected.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def reporting(place: Place | None) -> Iterator[None]:
 
 
 class Setting(NamedTuple):
-    """A key of a section. Without `default` it is required, and `missing` says what is expected there."""
+    """A key of a section. Without `default` it is required, and `missing` is what is expected there."""
 
     kind: Kind[Any]
     default: Callable[[], Any] | None

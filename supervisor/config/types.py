@@ -1,6 +1,6 @@
-"""The kinds of value that a config key can have. Each says what it expects; the loader adds where, and what it got.
+"""The kinds of value that a config key can have. The error of each is what it expects; others add the key and what is there.
 
-In a file a number without a unit is refused, and nothing (null) is never a value.
+In a file a duration or a size needs a unit, and is never null; in Python a number is seconds or bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from supervisor.config.section import Kind, Place, is_none
 from supervisor.text.names import NAME, is_name
-from supervisor.text.units import DURATION, SIZE, parse_duration, parse_limit, parse_size
+from supervisor.text.units import DURATION, SIZE, parse_duration, parse_size
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def or_none(kind: Kind[T], expected: str = "") -> Kind[T | None]:
 
 
 def _measured(parse: Callable[..., T], expected: str, example: str, none: str = "") -> Kind[Any]:
-    """A duration or a size; where it may also be `none`, that text says so."""
+    """A duration or a size. With the text `none`, which ends the list of what is expected, it may be none."""
 
     def check(value: Any, place: Place | None) -> T | None:
         if none and is_none(value, place):
@@ -96,7 +96,7 @@ def _measured(parse: Callable[..., T], expected: str, example: str, none: str = 
 
 
 duration: Kind[float] = _measured(parse_duration, DURATION, "30s")
-limit: Kind[float | None] = _measured(parse_limit, DURATION, "30s", ", or none for no limit")
+limit: Kind[float | None] = _measured(parse_duration, DURATION, "30s", ", or none for no limit")
 kept: Kind[float | None] = _measured(
     partial(parse_duration, zero=True), DURATION, "30s", ", 0s to drop at once, or none to keep for ever"
 )

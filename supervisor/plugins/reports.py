@@ -1,18 +1,18 @@
-"""What became of each plugin, and what of it has changed."""
+"""Reports of what loading each plugin has found, and which of them have changed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from supervisor.handlers import HandlerInfo
 
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """What became of one plugin source. `error` is None if it loaded; then `line` and `traceback` say where it failed.
+    """The handlers and hooks that a source of plugins brings. `error` is None if it loaded; otherwise `line` and `traceback` are those of the error.
 
-    With handlers beside an error, those serve: only what the error names does not.
+    Handlers beside an error serve: only what the error names does not.
     """
 
     source: str
@@ -22,20 +22,20 @@ class SourceReport:
     error: str | None = None
     line: int | None = None
     traceback: str = ""
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
 
 def same_plugins(one: Sequence[SourceReport], other: Sequence[SourceReport]) -> bool:
-    """Whatever their order."""
-    return len(one) == len(other) and not news(one, other)
+    """Return whether both are the same reports, in any order."""
+    return len(one) == len(other) and not changed_reports(one, other)
 
 
-def news(reports: Sequence[SourceReport], before: Sequence[SourceReport]) -> list[SourceReport]:
-    """Those of which something else was found before, or nothing."""
+def changed_reports(reports: Sequence[SourceReport], before: Sequence[SourceReport]) -> list[SourceReport]:
+    """Return the reports whose source had another report before, or none."""
     known = {report.source: _found(report) for report in before}
     return [report for report in reports if known.get(report.source) != _found(report)]
 
 
 def _found(report: SourceReport) -> SourceReport:
-    """Without what may differ from one import to the next and means nothing."""
+    """The report without what may differ between imports of the same file."""
     return replace(report, traceback="", warnings=())

@@ -17,11 +17,12 @@ from supervisor.cli.app import run_command_line
 from supervisor.client.client import enqueue_row
 from supervisor.config.loading import known_keys, load
 from supervisor.config.settings import Settings
+from supervisor.config.types import limit
 from supervisor.errors import ConfigError, InvalidJob
 from supervisor.plugins.discovery import Source
 from supervisor.plugins.manager import PluginManager
 from supervisor.text.strict_json import NotJSON, decode, encode
-from supervisor.text.units import MAX_SECONDS, format_duration, parse_duration, parse_limit, parse_size
+from supervisor.text.units import MAX_SECONDS, format_duration, parse_duration, parse_size
 
 quick = settings(
     deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -114,7 +115,11 @@ numbers = st.integers() | st.floats() | st.booleans()
 @quick
 @given(texts | numbers)
 def test_durations_and_sizes_are_numbers_in_their_bounds_or_errors(value: Any) -> None:
-    for parse, most in ((parse_duration, MAX_SECONDS), (parse_limit, MAX_SECONDS), (parse_size, 2.0**63)):
+    for parse, most in (
+        (parse_duration, MAX_SECONDS),
+        (lambda it: limit(it, None), MAX_SECONDS),
+        (parse_size, 2.0**63),
+    ):
         try:
             found = parse(value)
         except ValueError as error:

@@ -146,7 +146,6 @@ def test_handlers_with_their_options(put: Put, load: Any) -> None:
         "hooked": ({"heartbeat": 2}, 11),
     }
     assert {info.file for info in report.handlers} == {str(file)}
-    assert manager.infos == {info.name: info for info in report.handlers}
     assert manager.handlers["twice"].function(Job(1, "twice")) == "other"
 
 
@@ -198,11 +197,14 @@ def test_a_decorator_above_the_mark_is_run(put: Put, load: Any) -> None:
         ("@handler(max_retries=-1)\ndef h(job): ...", "max_retries: expected a whole number from 0 to 1000, got -1"),
         ("@handler(max_retries=True)\ndef h(job): ...", "max_retries: expected a whole number"),
         ("@handler(backoff='1s')\ndef h(job): ...", "backoff: expected a mapping with base, factor, max, jitter"),
-        ("@handler(backoff={'bse': '1s'})\ndef h(job): ...", "backoff: unknown key 'bse', did you mean 'base'?"),
-        ("@handler(backoff={'base': '1'})\ndef h(job): ...", "backoff: base: expected a duration"),
-        ("@handler(backoff={'factor': 0})\ndef h(job): ...", "backoff: factor: expected a number from 1 to 1000"),
-        ("@handler(backoff={'jitter': 'some'})\ndef h(job): ...", "backoff: jitter: expected a duration"),
-        ("@handler(backoff={'base': '2s', 'max': '1s'})\ndef h(job): ...", "backoff: base 2s is above max 1s"),
+        ("@handler(backoff={'bse': '1s'})\ndef h(job): ...", "backoff.bse: unknown key, did you mean 'base'?"),
+        ("@handler(backoff={'base': '1'})\ndef h(job): ...", "backoff.base: expected a duration"),
+        ("@handler(backoff={'factor': 0})\ndef h(job): ...", "backoff.factor: expected a number from 1 to 1000"),
+        ("@handler(backoff={'jitter': 'some'})\ndef h(job): ...", "backoff.jitter: expected full, none, or a duration"),
+        (
+            "@handler(backoff={'base': '2s', 'max': '1s'})\ndef h(job): ...",
+            "backoff.base: expected at most max of the same backoff, got '2s'",
+        ),
         ("@handler(never_retry=('x',))\ndef h(job): ...", "never_retry: expected exception classes"),
         (
             "@handler(timeout=type('Any', (), {'__eq__': lambda *_: True})())\ndef h(job): ...",
@@ -210,7 +212,7 @@ def test_a_decorator_above_the_mark_is_run(put: Put, load: Any) -> None:
         ),
         (
             "@handler(backoff={'jitter': type('Any', (), {'__eq__': lambda *_: True})()})\ndef h(job): ...",
-            "backoff: jitter: ",
+            "backoff.jitter: ",
         ),
         ("@handler\ndef h(): ...", "expected a function of one argument, the job, got ()"),
         ("@handler\ndef h(job, extra): ...", "expected a function of one argument, the job, got (job, extra)"),
@@ -228,11 +230,11 @@ def test_wrong_options_are_named_with_the_handler_and_its_line(put: Put, load: A
     assert list(manager.handlers) == ["good"]
 
 
-@pytest.mark.parametrize("name", ["a\nb", "x" * 201, " mail", "mail\u2003", " "])
+@pytest.mark.parametrize("name", ["a\nb", "x" * 256, " mail", "mail\u2003", " "])
 def test_names_of_handlers(put: Put, load: Any, name: str) -> None:
     put("plugins/a.py", f"from supervisor import handler\n@handler({name!r})\ndef h(job): ...\n")
     _, reports = load()
-    assert "its name: expected printable text" in (reports["plugins/a.py"].error or "")
+    assert "expected a name of 1 to 255 printable characters" in (reports["plugins/a.py"].error or "")
 
 
 @pytest.mark.parametrize("brought", ["[len]", "[1]", "5"])
@@ -250,7 +252,7 @@ def test_two_handlers_of_one_name_stop_both_and_nothing_else(put: Put, load: Any
     put("plugins/b.py", HANDLER.format(name="mail", result="b"))
     put("plugins/c.py", HANDLER.format(name="pdf", result="c"))
     manager, reports = load()
-    assert sorted(manager.handlers) == sorted(manager.infos) == ["only_a", "pdf"]
+    assert sorted(manager.handlers) == ["only_a", "pdf"]
     for one, other in (("a", "b"), ("b", "a")):
         report = reports[f"plugins/{one}.py"]
         assert "two handlers are named 'mail', so neither serves" in (report.error or "")
@@ -322,10 +324,10 @@ def test_a_file_read_again_is_read_anew(put: Put, load: Any) -> None:
     put("plugins/helper.py", "N = 1\n")
     load()
     put("plugins/a.py", "from helper import N\n" + HANDLER.format(name="h", result=2))
-    put("plugins/helper.py", "N = 2\n")
+    helper = put("plugins/helper.py", "N = 2\n")
     manager, _ = load()
     assert manager.handlers["h"].function(Job(1, "h")) == 2
-    assert not list(Path(manager.infos["h"].file).parent.glob("__pycache__"))
+    assert not list(helper.parent.glob("__pycache__"))
 
 
 def test_a_file_name_need_not_be_an_identifier(put: Put, load: Any) -> None:

@@ -242,7 +242,7 @@ def test_secrets_are_not_sent_to_where_a_redirect_leads(request_: Any, server: S
         ({"url": "http://exa mple.org/"}, "control characters"),
         ({"url": "http://[::1"}, "url: expected http"),
         ({"url": "http://x:port/"}, "url: expected http"),
-        ({"url": "http://x", "method": "GET /"}, "method: expected a word"),
+        ({"url": "http://x", "method": "GET /"}, "method: expected a method"),
         ({"url": "http://x", "headers": {"A": 1}}, "headers: expected texts"),
         ({"url": "http://x", "headers": []}, "headers: expected texts"),
         ({"url": "http://127.0.0.1:1", "headers": {"A": "b\r\nC: d"}}, "Invalid header value"),

@@ -81,7 +81,7 @@ def test_a_batch_becomes_counters_timers_and_gauges(plugin: ModuleType, server: 
         "supervisor.jobs.retried:1|c",
         "supervisor.jobs.succeeded:2|c",
         "supervisor.leases.recovered:1|c",
-        "supervisor.letters.published.dead_letters:2|c",
+        "supervisor.dead_letters.published.dead_letters:2|c",
         "supervisor.queue.mail.fresh:3|g",
         "supervisor.queue.mail.retry:1|g",
         "supervisor.run_time.thumb:12.500|ms",
