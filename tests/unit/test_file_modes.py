@@ -1,4 +1,4 @@
-"""Files of the owner alone, and links that others may have put in their place."""
+"""Private files, and links that others may have put in their place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALICE = 65_432  # nobody's number
 
 @pytest.fixture
 def owned_by_alice(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
-    """Paths that look as if they were hers."""
+    """Paths that seem to belong to her."""
     hers: set[Path] = set()
     lstat = os.lstat
 
@@ -33,7 +33,7 @@ def owned_by_alice(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
     return hers
 
 
-def test_letters_follow_no_link_of_somebody_else(tmp_path: Path, owned_by_alice: set[Path]) -> None:
+def test_dead_letters_follow_no_link_of_another_user(tmp_path: Path, owned_by_alice: set[Path]) -> None:
     path, target = tmp_path / "dead.jsonl", tmp_path / "elsewhere"
     path.symlink_to(target)
     owned_by_alice.add(path)
@@ -47,7 +47,7 @@ def test_letters_follow_no_link_of_somebody_else(tmp_path: Path, owned_by_alice:
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
 
 
-def test_letters_are_the_owners_alone_after_each_rotation(tmp_path: Path) -> None:
+def test_a_file_of_dead_letters_is_private_after_each_rotation(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     sink = FileSink(str(path))
     before = os.umask(0)
@@ -63,8 +63,8 @@ def test_letters_are_the_owners_alone_after_each_rotation(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("what", ["a folder of hers", "a link", "a dangling link", "a file"])
-def test_bells_hang_in_no_folder_of_somebody_else(tmp_path: Path, owned_by_alice: set[Path], what: str) -> None:
-    folder = tmp_path / "jobs.db.bells"
+def test_a_notifier_uses_no_folder_of_another_user(tmp_path: Path, owned_by_alice: set[Path], what: str) -> None:
+    folder = tmp_path / "jobs.db.notifiers"
     (tmp_path / "hers").mkdir()
     match what:
         case "a folder of hers":
@@ -76,23 +76,23 @@ def test_bells_hang_in_no_folder_of_somebody_else(tmp_path: Path, owned_by_alice
             folder.symlink_to(tmp_path / "nothing")
         case "a file":
             folder.touch()
-    with pytest.raises(StoreError, match=r"jobs\.db\.bells: expected a folder of this user's"):
+    with pytest.raises(StoreError, match=r"jobs\.db\.notifiers: expected a folder of this user's"):
         Notifier(folder).join("one")
     assert list((tmp_path / "hers").iterdir()) == []
 
 
 def test_locks_follow_no_links(tmp_path: Path) -> None:
-    folder, target = tmp_path / "jobs.db.bells", tmp_path / "target"
+    folder, target = tmp_path / "jobs.db.notifiers", tmp_path / "target"
     folder.mkdir()
     (folder / "gone.lock").symlink_to(target)
     target.touch()
-    assert not Notifier(folder).is_gone("gone"), "a lock that can be taken says that its owner is dead"
+    assert not Notifier(folder).is_gone("gone"), "a lock that can be taken means that its owner is gone"
     target.unlink()
     (tmp_path / "jobs.db-gate").symlink_to(target)
-    turnstile = FairWriteLock(tmp_path / "jobs.db", 1.0)
-    with turnstile:
+    lock = FairWriteLock(tmp_path / "jobs.db", 1.0)
+    with lock:
         pass
-    turnstile.close()
+    lock.close()
     assert not target.exists()
 
 
