@@ -35,8 +35,8 @@ class StoreSettings(Section):
 
     rest = "options"
 
-    url: str | None = setting(kind.optional_text, default="sqlite:///jobs.db")
-    type: str | None = setting(kind.optional_text, default=None)
+    url: str | None = setting(kind.optional(kind.text), default="sqlite:///jobs.db")
+    type: str | None = setting(kind.optional(kind.text), default=None)
     options: dict[str, Any] = setting(given, default_factory=dict)
 
     @classmethod
@@ -124,7 +124,7 @@ class HandlerSettings(Section):
     backoff: BackoffSettings | None = setting(One(BackoffSettings), default=None)
     heartbeat: float | None = setting(kind.duration, default=None)
     heartbeat_timeout: float | None = setting(kind.limit, default=None)
-    queue: str | None = setting(kind.queue, default=None)
+    queue: str | None = setting(kind.optional(kind.queue_name), default=None)
 
 
 class SinkSettings(Section):
@@ -133,7 +133,7 @@ class SinkSettings(Section):
     rest = "options"
 
     type: str = setting(kind.text, missing="the type of a sink, such as file")
-    name: str = setting(kind.optional_text, default="")
+    name: str = setting(kind.optional(kind.text), default="")
     options: dict[str, Any] = setting(given, default_factory=dict)
     key: str = setting(given, default="")
 

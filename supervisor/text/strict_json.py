@@ -104,11 +104,8 @@ def _check(value: Any, what: str, *, limit: int | None = None) -> None:
                 continue
             if isinstance(item, int):
                 if not -MAX_INTEGER - 1 <= item <= MAX_INTEGER:
-                    raise NotJSON(
-                        f"{what}: {item:.6g} is not a 64-bit integer"
-                        if abs(item) < 10**300
-                        else f"{what}: not a 64-bit integer"
-                    )
+                    shown = f"{item:.6g} is " if abs(item) < 10**300 else ""
+                    raise NotJSON(f"{what}: {shown}not a 64-bit integer")
             elif isinstance(item, float):
                 if item != item or item in (float("inf"), float("-inf")):
                     raise NotJSON(f"{what}: {item} is not a finite number")
