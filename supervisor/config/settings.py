@@ -133,7 +133,7 @@ class SinkSettings(Section):
     rest = "options"
 
     type: str = setting(kind.text, missing="the type of a sink, such as file")
-    name: str = setting(kind.optional(kind.text), default="")
+    name: str = setting(kind.text, default="")
     options: dict[str, Any] = setting(given, default_factory=dict)
     key: str = setting(given, default="")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from supervisor.handlers import HandlerInfo
 
@@ -39,3 +40,25 @@ def changed_reports(reports: Sequence[SourceReport], before: Sequence[SourceRepo
 def _found(report: SourceReport) -> SourceReport:
     """The report without what may differ between imports of the same file."""
     return replace(report, traceback="", warnings=())
+
+
+def reports_from(values: Sequence[Any]) -> list[SourceReport]:
+    """Return the reports that another process has sent as JSON. Raises ValueError if they are none: an import may forge them."""
+    try:
+        reports = [_report(**value) for value in values]
+    except (TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from None
+    infos = [info for report in reports for info in report.handlers]
+    texts = [
+        text for it in reports for text in (it.source, it.traceback, it.error or "", *it.hooks, *it.sinks, *it.warnings)
+    ]
+    texts += [text for info in infos for text in (info.name, info.file)]
+    lines = [it.line or 0 for it in reports] + [info.line for info in infos]
+    if {*map(type, texts)} - {str} or {*map(type, lines)} - {int} or {type(info.options) for info in infos} - {dict}:
+        raise ValueError("expected texts, lines that are integers, and options that are objects")
+    return reports
+
+
+def _report(handlers: list[Any], hooks: list[Any], sinks: list[Any], warnings: list[Any], **rest: Any) -> SourceReport:
+    infos = tuple(HandlerInfo(**info) for info in handlers)
+    return SourceReport(handlers=infos, hooks=tuple(hooks), sinks=tuple(sinks), warnings=tuple(warnings), **rest)
