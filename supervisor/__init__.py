@@ -30,24 +30,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Client": "client",
-    "StoreError": "errors",
-    "StoreUnavailable": "errors",
-    "StoreUnsure": "errors",
-    "Handler": "handlers",
-    "Reject": "handlers",
-    "Retry": "handlers",
-    "handler": "handlers",
-    "Sink": "hooks",
-    "hookimpl": "hooks",
-    "Job": "jobs",
-    "NewJob": "jobs",
+    "client": ("Client",),
+    "errors": ("StoreError", "StoreUnavailable", "StoreUnsure"),
+    "handlers": ("Handler", "Reject", "Retry", "handler"),
+    "hooks": ("Sink", "hookimpl"),
+    "jobs": ("Job", "NewJob"),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: a handler needs no store, and a command no plugins."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'supervisor' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"supervisor.{_MODULES[name]}"), name)
-    return value
+    for module, names in _MODULES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"supervisor.{module}"), name)
+            return value
+    raise AttributeError(f"module 'supervisor' has no attribute {name!r}")

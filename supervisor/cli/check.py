@@ -25,7 +25,7 @@ from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport
 from supervisor.stores.protocol import Store
 from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
-from supervisor.text.suggestions import did_you_mean
+from supervisor.text.suggestions import did_you_mean, did_you_mean_or_all
 
 
 @click.command()
@@ -114,7 +114,7 @@ def _check_sinks(settings: Settings, manager: PluginManager, findings: _Findings
     for sink in settings.dlq.sinks:
         where = f"{settings.path}: {sink.key}"
         if sink.type not in types:
-            hint = did_you_mean(sink.type, types) or f"; expected one of {', '.join(sorted(types))}"
+            hint = did_you_mean_or_all(sink.type, sorted(types))
             findings.mistake(f"{where}.type: no plugin brings a sink {sink.type!r}{hint}")
             continue
         build = types[sink.type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from supervisor.text.suggestions import did_you_mean
+from supervisor.text.suggestions import did_you_mean_or_all
 
 
 class SuggestingGroup(click.Group):
@@ -19,6 +19,6 @@ class SuggestingGroup(click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             known = self.list_commands(ctx)
-            hint = did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
+            hint = did_you_mean_or_all(name, known)
             raise click.UsageError(f"no command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)

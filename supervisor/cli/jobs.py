@@ -18,7 +18,7 @@ from supervisor.cli.options import (
     job_ids,
     json_option,
     limit_option,
-    printable_name,
+    name_of,
     read_with,
 )
 from supervisor.cli.store_access import use_store
@@ -33,8 +33,8 @@ def jobs() -> None:
 @jobs.command("list")
 @config_option
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
-@click.option("--queue", callback=read_with(printable_name), help="Only jobs of this queue.")
-@click.option("--handler", callback=read_with(printable_name), help="Only jobs for this handler.")
+@click.option("--queue", callback=read_with(name_of), help="Only jobs of this queue.")
+@click.option("--handler", callback=read_with(name_of), help="Only jobs for this handler.")
 @limit_option
 @json_option
 def list_jobs(

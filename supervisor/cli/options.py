@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from supervisor.text.names import NAME, is_name
 from supervisor.text.strict_json import MAX_INTEGER
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,8 +50,8 @@ def read_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Par
     return read
 
 
-def printable_name(text: str) -> str:
-    """Return the name of a queue or handler. Raises ValueError if it can't be one."""
-    if not text or not text.isprintable():
-        raise ValueError(f"expected printable text, got {text!r}")
+def name_of(text: str) -> str:
+    """Return the name of a queue or handler; raise ValueError if it can't be one."""
+    if not is_name(text):
+        raise ValueError(f"expected {NAME}, got {text!r}")
     return text

@@ -8,13 +8,13 @@ import click
 
 from supervisor.cli.context import load_settings
 from supervisor.cli.groups import SuggestingGroup
-from supervisor.cli.options import config_option, json_option, printable_name, read_with
+from supervisor.cli.options import config_option, json_option, name_of, read_with
 from supervisor.cli.render import print_json
 from supervisor.cli.status import print_queues
 from supervisor.cli.store_access import use_store
 from supervisor.stores.protocol import Store
 
-queue_argument = click.argument("queue", callback=read_with(printable_name))
+queue_argument = click.argument("queue", callback=read_with(name_of))
 
 
 @click.group(cls=SuggestingGroup)

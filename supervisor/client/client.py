@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from supervisor.client.store_access import StoreAccess
 from supervisor.config.loading import load
@@ -15,12 +15,14 @@ from supervisor.config.settings import BackoffSettings, Settings
 from supervisor.errors import ConfigError, InvalidJob, StoreError
 from supervisor.jobs import MAX_RETRIES, Backoff, NewJob
 from supervisor.stores.opening import attempts_while_unavailable, settings_of, transactional_enqueue_of
-from supervisor.stores.protocol import Store, TransactionalEnqueue
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.names import NAME, is_name
 from supervisor.text.strict_json import MAX_INTEGER, NotJSON, encode
 from supervisor.text.suggestions import did_you_mean_or_all
 from supervisor.text.units import parse_duration
+
+if TYPE_CHECKING:
+    from supervisor.stores.protocol import Store, TransactionalEnqueue
 
 Answer = TypeVar("Answer")
 AnyJob = NewJob | Mapping[str, Any] | tuple[str, Any]
@@ -34,7 +36,7 @@ class Client:
     """Enqueues into the store of `url`, of given Settings, or of the configuration that the command line would find.
 
     Connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too.
-    Thread-safe; a call that interrupts another on the same thread (from a signal handler, say) may be refused with StoreError.
+    Thread-safe; a call that interrupts another on the same thread (from a signal handler, for example) may be refused with StoreError.
     A SQLite file that doesn't exist is refused unless `create`. While the store is unavailable or locked, or other threads use
     the client, calls are tried again for `timeout` seconds before they raise StoreUnavailable. Raises StoreError, and
     `supervisor.client.InvalidJob` (a ValueError) for jobs that can't be enqueued.

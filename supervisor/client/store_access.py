@@ -12,13 +12,15 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from supervisor.config.settings import Settings
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.stores.opening import BUILT_IN, open_store
-from supervisor.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from supervisor.stores.protocol import Store
 
 _inherited: list[Store] = []
 """Stores that were open at a fork, kept for ever: closing one, even by garbage collection, would touch the parent's."""

@@ -68,7 +68,7 @@ def known_keys() -> list[str]:
 
 
 def _secrets(document: Document, settings: Settings) -> Iterator[str]:
-    """What the environment gave for the options of stores and sinks, and passwords in URLs wherever they come from."""
+    """The variables in the options of stores and sinks, and the passwords in URLs wherever they come from."""
     store = settings.store
     nothing_secret = store.scheme in SCHEMES_WITHOUT_SECRETS
     has_url = store.url is not None and "://" in store.url

@@ -1,12 +1,12 @@
 """Sections of the config: frozen values that know their keys, read from YAML or built in Python.
 
-A kind of value is a function of what was written and of its `Place` in a file, or None if it comes from Python code. It
-returns the value, or raises ValueError that says what was expected.
+A kind of value is a function of what was written and of its `Place` in a file, which is None for a value from Python code. The
+function returns the value, or raises ValueError with what was expected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, dataclass_transform
@@ -16,6 +16,7 @@ from supervisor.config.yaml_reader import Keys
 from supervisor.text.suggestions import did_you_mean_or_all
 
 T = TypeVar("T")
+K = TypeVar("K", str, int)
 S = TypeVar("S", bound="Section")
 
 
@@ -50,7 +51,7 @@ def reporting(place: Place | None) -> Iterator[None]:
 
 
 class Setting(NamedTuple):
-    """A key of a section. Without `default` it is required, and `missing` says what is expected there."""
+    """A key of a section. Without `default` it is required, and `missing` is what is expected there."""
 
     kind: Kind[Any]
     default: Callable[[], Any] | None
@@ -74,6 +75,7 @@ class Section:
     settings: ClassVar[Mapping[str, Setting]]
     known: ClassVar[Sequence[str]]
     """The keys that a file may have here."""
+    required: ClassVar[Set[str]]
     rest: ClassVar[str] = ""
     """The setting that takes the other keys of a file, if there is one."""
     written: frozenset[str]
@@ -81,10 +83,13 @@ class Section:
     def __init_subclass__(cls) -> None:
         cls.settings = {name: it for name, it in vars(cls).items() if isinstance(it, Setting)}
         cls.known = [name for name, it in cls.settings.items() if it.kind is not given]
+        cls.required = {name for name, it in cls.settings.items() if it.default is None}
 
     def __init__(self, **values: Any) -> None:
         """Raises ValueError that names the first key that is wrong. Here a number needs no unit."""
         self._set({key: self._checked(key, value) for key, value in values.items()})
+        if missing := self.required - values.keys():
+            raise InvalidSection(f"{min(missing)}: missing; expected {self.settings[min(missing)].missing}")
 
     @classmethod
     def read(cls, value: Any, place: Place) -> Self:
@@ -106,11 +111,9 @@ class Section:
                 rest[key] = part
             else:
                 here.findings.unknown(here.path)
-        required = [key for key, it in cls.settings.items() if it.default is None]
-        for key in required:
-            if key not in entries:
-                place.findings.missing(place.at(key).path, cls.settings[key].missing)
-        if not values.keys() >= {*required}:
+        for key in sorted(cls.required - entries.keys()):
+            place.findings.missing(place.at(key).path, cls.settings[key].missing)
+        if cls.required - values.keys():
             raise InvalidSection
         if cls.rest:
             values[cls.rest] = rest
@@ -162,8 +165,6 @@ class Section:
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and all(getattr(self, key) == getattr(other, key) for key in self.settings)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen")
 
@@ -188,6 +189,15 @@ class Nested(Generic[S]):
             raise ValueError(f"expected a mapping with {', '.join(self.section.known)}")
         return self.section(**{str(key): part for key, part in value.items()})
 
+    def several(self, values: Iterable[tuple[K, Any]], place: Place | None) -> dict[K, S]:
+        """Return the sections by key or index, without those that are wrong."""
+        found = {}
+        for key, value in values:
+            here = place and place.at(key)
+            with reporting(here):
+                found[key] = self.one(value, here)
+        return found
+
 
 class One(Nested[S]):
     def __call__(self, value: Any, place: Place | None) -> S:
@@ -210,12 +220,7 @@ class ByName(Nested[S]):
         value = {} if value is None else value
         if not isinstance(value, Mapping):
             raise ValueError("expected a mapping by name")
-        found: dict[str, S] = {}
-        for name, part in value.items():
-            here = place and place.at(name)
-            with reporting(here):
-                found[name] = self.one(part, here)
-        return found
+        return self.several(value.items(), place)
 
 
 class ListOf(Nested[S]):
@@ -224,14 +229,10 @@ class ListOf(Nested[S]):
     def __call__(self, value: Any, place: Place | None) -> tuple[S, ...]:
         if not isinstance(value, list | tuple):
             raise ValueError("expected a list")
-        found: list[S] = []
-        for index, part in enumerate(value):
-            here = place and place.at(index)
-            with reporting(here):
-                found.append(self.one(part, here))
+        found = self.several(enumerate(value), place)
         if len(found) < len(value):
             raise InvalidSection
-        return tuple(found)
+        return tuple(found.values())
 
 
 def is_none(value: Any, place: Place | None) -> bool:

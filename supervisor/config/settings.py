@@ -35,8 +35,8 @@ class StoreSettings(Section):
 
     rest = "options"
 
-    url: str | None = setting(kind.optional_text, default="sqlite:///jobs.db")
-    type: str | None = setting(kind.optional_text, default=None)
+    url: str | None = setting(kind.optional(kind.text), default="sqlite:///jobs.db")
+    type: str | None = setting(kind.optional(kind.text), default=None)
     options: dict[str, Any] = setting(given, default_factory=dict)
 
     @classmethod
@@ -124,7 +124,7 @@ class HandlerSettings(Section):
     backoff: BackoffSettings | None = setting(One(BackoffSettings), default=None)
     heartbeat: float | None = setting(kind.duration, default=None)
     heartbeat_timeout: float | None = setting(kind.limit, default=None)
-    queue: str | None = setting(kind.queue, default=None)
+    queue: str | None = setting(kind.optional(kind.queue_name), default=None)
 
 
 class SinkSettings(Section):
@@ -133,7 +133,7 @@ class SinkSettings(Section):
     rest = "options"
 
     type: str = setting(kind.text, missing="the type of a sink, such as file")
-    name: str = setting(kind.optional_text, default="")
+    name: str = setting(kind.text, default="")
     options: dict[str, Any] = setting(given, default_factory=dict)
     key: str = setting(given, default="")
 
@@ -219,8 +219,10 @@ class Settings(Section):
         return settings.queue if settings and settings.queue else DEFAULT_QUEUE
 
     def handler_settings(self, handler: str, queue: str, options: Mapping[str, Any]) -> HandlerSettings:
-        """What holds for a handler's jobs in a queue: `handlers:`, then the decorator's options, then `queues:`, then `retry:`
-        and `workers:`."""
+        """Return the settings of a handler for its jobs in a queue.
+
+        `handlers:` goes before the `options` of the decorator, those before `queues:`, and that before `retry:` and `workers:`.
+        """
         retry, workers = self.retry_for(queue), self.workers
         general = HandlerSettings().replace(
             timeout=workers.timeout,
@@ -233,7 +235,7 @@ class Settings(Section):
         return self.handlers.get(handler, _NOTHING).over(decorated.over(general))
 
     def policy(self, handler: str, queue: str, found: Mapping[str, HandlerInfo]) -> Policy:
-        """What bounds a handler's jobs in a queue; `found` are the handlers that the plugins bring."""
+        """Return the policy of a handler's jobs in a queue; `found` are the handlers of the plugins."""
         settings = self.handler_settings(handler, queue, found[handler].options if handler in found else {})
         assert settings.max_retries is not None and settings.backoff is not None
         return Policy(settings.max_retries, settings.backoff.curve, settings.timeout, settings.heartbeat_timeout)

@@ -1,11 +1,10 @@
-"""The kinds of value that a config key can have. Each says what it expects; the loader adds where, and what it got.
+"""The kinds of value that a config key can have. The error of each is what it expects; others add the key and what is there.
 
-In a file a number without a unit is refused, and nothing (null) is never a value.
+In a file a duration or a size needs a unit, and is never null; in Python a number is seconds or bytes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -13,56 +12,55 @@ from typing import Any, TypeVar
 
 from supervisor.config.section import Kind, Place, is_none
 from supervisor.text.names import NAME, is_name
-from supervisor.text.units import DURATION, SIZE, parse_duration, parse_limit, parse_size
+from supervisor.text.units import DURATION, SIZE, parse_duration, parse_size
 
 T = TypeVar("T")
 
 
-def text(value: Any, place: Place | None) -> str:
-    _refuse_unquoted(value)
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError("expected printable text")
-    return value
+def _checked(is_right: Callable[[Any], bool], expected: str) -> Kind[Any]:
+    def check(value: Any, place: Place | None) -> Any:
+        if not is_right(value):
+            raise ValueError(f"expected {expected}")
+        return value
+
+    return check
 
 
-def optional_text(value: Any, place: Place | None) -> str | None:
-    return None if value is None else text(value, place)
-
-
-def queue(value: Any, place: Place | None) -> str | None:
-    return None if value is None else _queue(value)
-
-
-def _queue(value: Any) -> str:
-    _refuse_unquoted(value)
-    if not is_name(value):
-        raise ValueError(f"expected {NAME}")
-    return str(value)
-
-
-def _refuse_unquoted(value: Any) -> None:
-    if isinstance(value, bool):
-        raise ValueError("expected text; YAML reads yes, no, on, off, true and false as booleans: quote it")
-    if isinstance(value, int | float):
-        raise ValueError("expected text; YAML reads this as a number: quote it")
+def _is_number(value: Any, least: float, most: float, kind: Any = int | float) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and bool(least <= value <= most)
 
 
 def one_of(*choices: str) -> Kind[str]:
-    def check(value: Any, place: Place | None) -> str:
-        if not isinstance(value, str) or value not in choices:
-            raise ValueError(f"expected {' or '.join(choices)}")
-        return value
-
-    return check
+    return _checked(lambda value: isinstance(value, str) and value in choices, " or ".join(choices))
 
 
 def whole(least: int, most: int) -> Kind[int]:
-    def check(value: Any, place: Place | None) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(f"expected a whole number from {least} to {most}")
+    return _checked(lambda value: _is_number(value, least, most, int), f"a whole number from {least} to {most}")
+
+
+flag: Kind[bool] = _checked(lambda value: isinstance(value, bool), "true or false")
+
+
+def _text(is_right: Callable[[str], bool], expected: str) -> Kind[str]:
+    def check(value: Any, place: Place | None) -> str:
+        if isinstance(value, bool):
+            raise ValueError("expected text; YAML reads yes, no, on, off, true and false as booleans: quote it")
+        if isinstance(value, int | float):
+            raise ValueError("expected text; YAML reads this as a number: quote it")
+        if not isinstance(value, str) or not is_right(value):
+            raise ValueError(f"expected {expected}")
         return value
 
     return check
+
+
+text = _text(lambda value: value != "" and value.isprintable(), "printable text")
+queue_name = _text(is_name, NAME)
+
+
+def optional(kind: Kind[T]) -> Kind[T | None]:
+    """That kind, or null."""
+    return lambda value, place: None if value is None else kind(value, place)
 
 
 def or_none(kind: Kind[T], expected: str = "") -> Kind[T | None]:
@@ -79,8 +77,12 @@ def or_none(kind: Kind[T], expected: str = "") -> Kind[T | None]:
     return check
 
 
+def or_text(*choices: str, otherwise: Kind[T]) -> Kind[T | str]:
+    return lambda value, place: value if isinstance(value, str) and value in choices else otherwise(value, place)
+
+
 def _measured(parse: Callable[..., T], expected: str, example: str, none: str = "") -> Kind[Any]:
-    """A duration or a size; where it may also be `none`, that text says so."""
+    """A duration or a size. With the text `none`, which ends the list of what is expected, it may be none."""
 
     def check(value: Any, place: Place | None) -> T | None:
         if none and is_none(value, place):
@@ -96,42 +98,31 @@ def _measured(parse: Callable[..., T], expected: str, example: str, none: str = 
 
 
 duration: Kind[float] = _measured(parse_duration, DURATION, "30s")
-limit: Kind[float | None] = _measured(parse_limit, DURATION, "30s", ", or none for no limit")
+limit: Kind[float | None] = _measured(parse_duration, DURATION, "30s", ", or none for no limit")
 kept: Kind[float | None] = _measured(
     partial(parse_duration, zero=True), DURATION, "30s", ", 0s to drop at once, or none to keep for ever"
 )
 size: Kind[int] = _measured(parse_size, SIZE, "1MB")
 size_limit: Kind[int | None] = _measured(parse_size, SIZE, "512MB", ", or none for no limit")
-_max_in_flight = or_none(whole(1, 100_000), "expected half, none, or a whole number from 1 to 100000")
-_jitter_width: Kind[float] = _measured(parse_duration, "full, none, or a duration such as 200ms", "200ms")
-
-
-def jitter(value: Any, place: Place | None) -> str | float:
-    return value if isinstance(value, str) and value in ("full", "none") else _jitter_width(value, place)
-
-
-def max_in_flight(value: Any, place: Place | None) -> str | int | None:
-    return value if isinstance(value, str) and value == "half" else _max_in_flight(value, place)
+jitter: Kind[str | float] = or_text(
+    "full", "none", otherwise=_measured(parse_duration, "full, none, or a duration such as 200ms", "200ms")
+)
+max_in_flight: Kind[str | int | None] = or_text(
+    "half", otherwise=or_none(whole(1, 100_000), "expected half, none, or a whole number from 1 to 100000")
+)
 
 
 def factor(value: Any, place: Place | None) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 1000:
+    if not _is_number(value, 1, 1000):
         raise ValueError("expected a number from 1 to 1000")
     return float(value)
 
 
 def share(value: Any, place: Place | None) -> Fraction:
-    if not isinstance(value, bool) and isinstance(value, int | float | Fraction) and math.isfinite(value):
-        exact = Fraction(str(value))
-        if 0 < exact <= 1:
-            return exact
-    raise ValueError("expected a number above 0 and up to 1")
-
-
-def flag(value: Any, place: Place | None) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("expected true or false")
-    return value
+    """An exact share above 0 and up to 1."""
+    if not _is_number(value, 0, 1, int | float | Fraction) or value == 0:
+        raise ValueError("expected a number above 0 and up to 1")
+    return Fraction(str(value))
 
 
 def queue_names(value: Any, place: Place | None) -> frozenset[str] | None:
@@ -139,7 +130,7 @@ def queue_names(value: Any, place: Place | None) -> frozenset[str] | None:
         return None
     if not isinstance(value, list | tuple | frozenset | set) or not value:
         raise ValueError("expected all, or a list of queue names")
-    return frozenset(map(_queue, value))
+    return frozenset(queue_name(each, place) for each in value)
 
 
 def plugin_paths(value: Any, place: Place | None) -> tuple[str, ...]:

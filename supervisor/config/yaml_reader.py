@@ -7,7 +7,7 @@ after parsing; an unquoted scalar then gets the type that YAML gives to the repl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,8 +25,7 @@ _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _NO_NUMBER = re.compile(r"\.(inf|nan)\Z", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"(\$)?\$\{([^}]*)(\})?")
-_TRUE = frozenset({"yes", "true", "on"})
-_FALSE = frozenset({"no", "false", "off"})
+_BOOLEANS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _NULL = frozenset({"", "~", "null"})
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER: Any = yaml.SafeLoader("")
@@ -217,27 +216,17 @@ _KINDS = {
 def _typed(text: str, tag: str) -> Any:
     """Return the value of a scalar. Messages never repeat `text`: it may be a secret from the environment."""
     kind = tag.removeprefix(_TAG)
-    if kind == "str":
-        return text
-    if kind == "bool":
-        return _boolean(text)
-    if kind == "null":
-        return _nothing(text)
     if kind in ("int", "float") and ":" in text:
         raise ValueError("YAML reads this as a number to the base of 60: quote it, or write a duration such as 90s")
-    if kind == "int":
-        return _integer(text)
-    if kind == "float":
-        return _real(text)
-    if kind == "timestamp":
-        raise ValueError("YAML reads this as a date: quote it")
-    raise ValueError(f"the tag {_shown_tag(tag)} is not supported")
+    if kind not in _TYPES:
+        raise ValueError(f"the tag {_shown_tag(tag)} is not supported")
+    return _TYPES[kind](text)
 
 
 def _boolean(text: str) -> bool:
-    if text.lower() not in _TRUE | _FALSE:
+    if text.lower() not in _BOOLEANS:
         raise ValueError("its tag is !!bool: expected true or false")
-    return text.lower() in _TRUE
+    return _BOOLEANS[text.lower()]
 
 
 def _nothing(text: str) -> None:
@@ -260,6 +249,20 @@ def _real(text: str) -> float:
         return float(_NO_NUMBER.sub(r"\1", text))
     except ValueError:
         raise ValueError("YAML reads this as a number, but it is none: write one such as 1.5, or quote it") from None
+
+
+def _date(text: str) -> None:
+    raise ValueError("YAML reads this as a date: quote it")
+
+
+_TYPES: Mapping[str, Callable[[str], Any]] = {
+    "str": str,
+    "bool": _boolean,
+    "null": _nothing,
+    "int": _integer,
+    "float": _real,
+    "timestamp": _date,
+}
 
 
 def _shown_tag(tag: str) -> str:

@@ -35,7 +35,7 @@ from supervisor.events import (
 )
 from supervisor.handlers import HandlerInfo
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy
-from supervisor.plugins.reports import SourceReport, news, same_plugins
+from supervisor.plugins.reports import SourceReport, changed_reports, same_plugins
 from supervisor.retry import Random, put_off, unknown_handler
 from supervisor.stores.protocol import Store
 from supervisor.workers.interface import WorkerBackend
@@ -160,7 +160,7 @@ class Engine:
         before = self._reports
         self._learn(reports)
         if not same_plugins(reports, before):
-            emit_plugin_events(self._bus, news(reports, before), self.settings)
+            emit_plugin_events(self._bus, changed_reports(reports, before), self.settings)
             self._serve_by(self.pool.backend)
 
     # what goes on besides

@@ -13,10 +13,10 @@ from supervisor.config.contradictions import url_problem
 from supervisor.config.settings import StoreSettings
 from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 from supervisor.retry import GrowingDelay
-from supervisor.stores.protocol import Store, TransactionalEnqueue
 
 if TYPE_CHECKING:
     from supervisor.stores.postgres.scratch_schema import ScratchSchema
+    from supervisor.stores.protocol import Store, TransactionalEnqueue
 
 __all__ = [
     "BUILT_IN",

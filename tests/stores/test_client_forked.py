@@ -21,7 +21,7 @@ def client(tmp_path):
 
 
 def in_child(work) -> int:
-    """The exit status of a forked child: 0 if `work` returned."""
+    """Return the exit status of a forked child: 0 if `work` returned."""
     child = os.fork()
     if child == 0:
         try:
@@ -51,8 +51,8 @@ def seen_by_another(path: Path) -> list[str]:
     return subprocess.check_output([sys.executable, "-c", ask, str(path)], text=True).split()
 
 
-def test_what_a_child_enqueues_stays_though_the_parent_and_others_close(client, tmp_path):
-    """Whoever closes last takes the log away, and sees only the locks of living processes."""
+def test_jobs_of_a_child_stay_though_the_parent_and_others_close(client, tmp_path):
+    """The last process to close removes the log, and sees only the locks of running processes."""
     client.enqueue("of-parent")
     (closed, close), (done, do) = os.pipe(), os.pipe()
     child = os.fork()
@@ -81,7 +81,7 @@ def test_what_a_child_enqueues_stays_though_the_parent_and_others_close(client, 
 
 
 def test_a_child_forked_while_another_thread_writes_can_write_too(client):
-    """What the thread had locked is not the child's."""
+    """The child has no part in the locks of the thread."""
     stop = threading.Event()
 
     def write() -> None:
@@ -98,8 +98,8 @@ def test_a_child_forked_while_another_thread_writes_can_write_too(client):
         writer.join()
 
 
-def test_a_fork_in_the_middle_of_a_try_of_the_same_thread_is_told_of(client):
-    """As a signal handler may do it."""
+def test_a_child_forked_in_the_middle_of_a_call_of_the_same_thread_is_refused(client):
+    """A signal handler may do that."""
 
     def work() -> None:
         with pytest.raises(StoreError, match="was using the client: SQLite can't be used in it any more"):

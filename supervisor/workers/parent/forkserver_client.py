@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from pydantic import TypeAdapter, ValidationError
-
-from supervisor.plugins.reports import SourceReport
+from supervisor.plugins.reports import SourceReport, reports_from
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import Opened, WorkerEnds, close_ends
 from supervisor.workers.interface import WorkerOptions
@@ -30,9 +28,6 @@ MAX_FDS = 64  # that came before the lines which they belong to
 REAPED = -1
 STOPPED = 0.05  # seconds without an answer after which it may have been stopped by a signal
 TIMEOUT = 10.0  # seconds for an answer; a nursery that gives none in so long is stuck, and is replaced
-
-
-_REPORTS = TypeAdapter(list[SourceReport])
 
 
 class ForkserverListener(Protocol):
@@ -327,6 +322,6 @@ def _hello(options: WorkerOptions, skip: Sequence[str]) -> wire.Hello:
 
 def _reports(told: Sequence[Mapping[str, Any]]) -> list[SourceReport]:
     try:
-        return _REPORTS.validate_python(told)
-    except ValidationError as error:
-        raise wire.Broken(f"no reports of plugins: {error.errors()[0]['msg']}") from None
+        return reports_from(told)
+    except ValueError as error:
+        raise wire.Broken(f"no reports of plugins: {error}") from None
