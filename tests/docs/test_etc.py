@@ -13,7 +13,7 @@ import yaml
 
 from supervisor import Client
 from supervisor.config.loading import known_keys, load
-from supervisor.config.settings import Schema, Settings
+from supervisor.config.settings import Settings
 from supervisor.jobs import Backoff
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
@@ -61,9 +61,8 @@ def flattened(value: Any, prefix: str = "") -> set[str]:
 
 def test_the_explained_config_is_all_defaults() -> None:
     explained, defaults = load(ROOT / "etc/supervisor.yaml", {}), Settings()
-    for name in Schema.model_fields:
-        if name not in ("plugins", "store"):
-            assert getattr(explained, name) == getattr(defaults, name), name
+    for name in {key.partition(".")[0] for key in known_keys()} - {"plugins", "store"}:
+        assert getattr(explained, name) == getattr(defaults, name), name
     assert explained.store.url == defaults.store.url
     assert explained.plugins.import_timeout == defaults.plugins.import_timeout
 
@@ -111,16 +110,17 @@ def test_the_config_for_postgresql_is_all_defaults_but_for_where_it_is() -> None
 )
 def test_presets(name: str, retries: int, backoff: Backoff) -> None:
     settings = load(ROOT / f"etc/{name}.yaml", {})
-    assert (settings.retry.max_retries, settings.retry.backoff) == (retries, backoff)
+    policy = settings.policy("any handler", "default", {})
+    assert (policy.max_retries, policy.backoff) == (retries, backoff)
     assert all(report.error is None for report in _loaded(settings).reports)
 
 
 @pytest.mark.parametrize("name", ["conservative", "aggressive"])
 def test_presets_come_with_their_true_delays(name: str) -> None:
     file = ROOT / f"etc/{name}.yaml"
-    retry = load(file, {}).retry
-    *others, last = [format_duration(ceiling(retry.backoff, n)) for n in range(1, retry.max_retries + 1)]
-    delays = f"{retry.max_retries} retries, after at most {', '.join(others)} and {last}"
+    policy = load(file, {}).policy("any handler", "default", {})
+    *others, last = [format_duration(ceiling(policy.backoff, n)) for n in range(1, policy.max_retries + 1)]
+    delays = f"{policy.max_retries} retries, after at most {', '.join(others)} and {last}"
     assert f"{delays}." in file.read_text()
     assert delays in dict(rows(page("guides/retries.md").section("Ready-made settings")))[f"`{name}.yaml`"]
 
