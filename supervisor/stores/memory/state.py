@@ -66,44 +66,18 @@ class JobRecord:
         return None if self.dead_letter is None else self.dead_letter.state
 
     def lease(self) -> Lease:
-        row, options = self.row, options_text(self.row)
-        policy = self.policy or Policy()
+        row, options, policy = self.row, options_text(self.row), self.policy or Policy()
         return Lease(
-            id=self.id,
-            token=self.token,
-            handler=row.handler,
-            queue=row.queue,
-            payload=row.payload,
-            headers=row.headers,
-            retries=self.retries,
-            priority=row.priority,
-            tier=self.tier,
-            due_at=self.due_at,
-            created_at=self.created_at,
-            policy=policy if options is None else overlaid(policy, options),
-        )
+            self.id, self.token, row.handler, row.queue, row.payload, row.headers, self.retries, row.priority, self.tier,
+            self.due_at, self.created_at, policy if options is None else overlaid(policy, options),
+        )  # fmt: skip
 
     def shown(self) -> dict[str, Any]:
-        return job_dict(
-            Shown(
-                id=self.id,
-                handler=self.row.handler,
-                payload=self.row.payload,
-                queue=self.row.queue,
-                priority=self.row.priority,
-                state=self.state.value,
-                retries=self.retries,
-                max_retries=own_max_retries(options_text(self.row), self.policy),
-                due_at=self.due_at,
-                created_at=self.created_at,
-                started_at=self.started_at,
-                finished_at=self.finished_at,
-                result=self.result,
-                headers=self.row.headers,
-                errors=self.errors,
-                dead_letter=self.dead_letter_state,
-            )
-        )
+        row, most = self.row, own_max_retries(options_text(self.row), self.policy)
+        return job_dict(Shown(
+            self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,
+            self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
+        ))  # fmt: skip
 
 
 _all_fields = attrgetter(*(each.name for each in fields(JobRecord)))

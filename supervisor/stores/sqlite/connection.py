@@ -27,7 +27,6 @@ class Select:
     """
 
     def __init__(self, columns: str, rest: str) -> None:
-        self.sql = f"select {columns} {rest}"
         self.as_one_text = f"select json_group_array(json_array({columns})) {rest}"
         self.as_text_each = f"select json_array({columns}) {rest}"
 
