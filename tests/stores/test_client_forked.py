@@ -51,7 +51,7 @@ def seen_by_another(path: Path) -> list[str]:
     return subprocess.check_output([sys.executable, "-c", ask, str(path)], text=True).split()
 
 
-def test_what_a_child_enqueues_stays_though_the_parent_and_others_close(client, tmp_path):
+def test_jobs_that_a_child_enqueues_stay_though_the_parent_and_others_close(client, tmp_path):
     """Whoever closes last takes the log away, and sees only the locks of living processes."""
     client.enqueue("of-parent")
     (closed, close), (done, do) = os.pipe(), os.pipe()
@@ -98,7 +98,7 @@ def test_a_child_forked_while_another_thread_writes_can_write_too(client):
         writer.join()
 
 
-def test_a_fork_in_the_middle_of_a_try_of_the_same_thread_is_told_of(client):
+def test_a_fork_in_the_middle_of_a_call_on_the_same_thread_is_reported(client):
     """As a signal handler may do it."""
 
     def work() -> None:

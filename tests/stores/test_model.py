@@ -378,7 +378,7 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.timeout(900)  # a history that fails is made short before it is told
 @pytest.mark.parametrize("name", FACTORIES)
-def test_the_store_keeps_the_models_promises(name: str) -> None:
+def test_a_store_keeps_the_promises_of_the_model(name: str) -> None:
     machine = type(f"{name.capitalize()}Machine", (Machine,), {"factory_type": FACTORIES[name]})
     run_state_machine_as_test(
         machine,

@@ -122,7 +122,7 @@ def make(factory: SqliteFactory, count_from_here: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_killed_between_any_two_statements_of(tmp_path: Path, name: str) -> None:
+def test_a_process_killed_between_any_two_statements_has_done_all_or_nothing_of(tmp_path: Path, name: str) -> None:
     (tmp_path / "filled").mkdir()
     filled = SqliteFactory(tmp_path / "filled")
     fill(filled)
@@ -140,7 +140,7 @@ def test_killed_between_any_two_statements_of(tmp_path: Path, name: str) -> None
     assert len(found) == 1 + COMMITS.get(name, 1), "nothing was done, or all of it"
 
 
-def test_killed_between_any_two_statements_that_make_a_store(tmp_path: Path) -> None:
+def test_a_process_killed_while_it_makes_a_store_leaves_one_that_can_be_opened(tmp_path: Path) -> None:
     statement, died = 0, True
     while died:
         (folder := tmp_path / f"killed-{statement}").mkdir()

@@ -170,7 +170,7 @@ def test_a_received_transfer_is_still_known(tmp_path):
         assert not store.has_received(TransferRecord("z", "here", "here"))
 
 
-def test_killed_between_any_two_statements_of_a_migration(tmp_path):
+def test_a_process_killed_between_any_two_statements_of_a_migration_leaves_one_version_whole(tmp_path):
     load(path := tmp_path / "jobs.db", CLOSED, RECEIVED)
     before, statement, died, found = rows_of(path), 0, True, []
     version_1 = schema_of(path)

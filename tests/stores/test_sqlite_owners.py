@@ -63,7 +63,7 @@ def beside(store):
     return sorted(entry.name for entry in store.path.with_name("jobs.db.notify").iterdir())
 
 
-def test_a_dead_owner_is_forgotten_although_the_first_try_was_rolled_back(store, fail_next_commit):
+def test_a_dead_owner_is_forgotten_although_the_first_attempt_was_rolled_back(store, fail_next_commit):
     die_as(store.path, "dead")
     fail_next_commit(store)
     with pytest.raises(StoreUnavailable), store.transaction():
@@ -74,7 +74,7 @@ def test_a_dead_owner_is_forgotten_although_the_first_try_was_rolled_back(store,
     assert beside(store) == ["one.lock", "one.sock"]
 
 
-def test_who_is_dead_and_forgotten_is_told_once_and_not_if_that_was_rolled_back(store, fail_next_commit):
+def test_a_dead_owner_is_reported_once_and_not_if_that_was_rolled_back(store, fail_next_commit):
     told = []
     store.watch_owners(told.append)
     die_as(store.path, "dead")
@@ -87,7 +87,7 @@ def test_who_is_dead_and_forgotten_is_told_once_and_not_if_that_was_rolled_back(
     assert told == ["dead"]
 
 
-def test_an_owner_leaves_although_the_first_try_was_rolled_back(factory, store, fail_next_commit):
+def test_an_owner_leaves_although_the_first_attempt_was_rolled_back(factory, store, fail_next_commit):
     put(store)
     take_one(store)
     other = factory.joined("two")
@@ -158,7 +158,7 @@ def give_back(store, limit):
     return len(expired_leases)
 
 
-def test_recovery_killed_in_the_middle_again_and_again_gives_each_job_back_once(factory, store):
+def test_recovery_killed_in_the_middle_again_and_again_releases_each_job_once(factory, store):
     jobs = 2000
     put(store, *["mail"] * jobs)
     die_as(store.path, "dead", claim=jobs)

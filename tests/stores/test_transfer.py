@@ -107,7 +107,7 @@ def test_every_job_is_as_it_was(factories, source, target):
     assert jobs_of(source)[2:] == wanted, "the source keeps its rows"
 
 
-def test_what_was_moved_goes_on_where_it_was(factories, source, target):
+def test_transferred_jobs_go_on_where_they_were(factories, source, target):
     filled(factories, source)
     transfer_jobs(left_alone(source), target)
     target.join("two", "host", 1)
@@ -144,7 +144,7 @@ def test_a_redriven_job_stays_behind_what_waited(factories, source, target):
     target.leave()
 
 
-def test_in_batches_by_weight(factories, source, target, monkeypatch):
+def test_jobs_are_transferred_in_batches_of_limited_size(factories, source, target, monkeypatch):
     packed = []
     pack = source.export
     monkeypatch.setattr(source, "export", lambda ids: packed.append(len(ids)) or pack(ids))
@@ -186,7 +186,7 @@ def test_a_store_with_jobs_is_refused_and_the_source_is_as_before(factories, sou
     assert put(source) and len(jobs_of(target)) == 1
 
 
-def test_a_store_that_is_shut_itself_is_refused_even_for_no_jobs(factories, source, target):
+def test_a_closed_store_is_refused_as_a_target_even_for_no_jobs(factories, source, target):
     """Otherwise both would be shut, and each would send everybody to the other."""
     transfer_jobs(left_alone(source), target)
     with pytest.raises(StoreError, match=r"it is closed, since its own jobs were moved to .*; expected an empty store"):
@@ -201,7 +201,7 @@ def test_the_same_store_is_refused(factories, source):
         transfer_jobs(source, factories[0].open())
 
 
-def test_a_shut_store_says_where_to_go(factories, source, target):
+def test_a_closed_store_names_its_target_in_every_error(factories, source, target):
     put(source, "mail")
     client = factories[0].open()
     transfer_jobs(left_alone(source), target)
@@ -228,7 +228,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("whose", "step"), [("source", "close_for_transfer"), ("source", "paused"), ("target", "import_jobs")]
 )
-def test_a_move_cut_short_is_finished_by_the_same_call(factories, source, target, monkeypatch, whose, step, when):
+def test_an_interrupted_transfer_is_finished_by_the_same_call(factories, source, target, monkeypatch, whose, step, when):
     make_dead(source, "c")
     put(source, "a", "b")
     wanted = jobs_of(source)
@@ -255,7 +255,7 @@ def test_a_move_cut_short_is_finished_by_the_same_call(factories, source, target
         put(first)
 
 
-def test_a_commit_whose_answer_is_lost_is_asked_for(factories, source, target, monkeypatch):
+def test_a_commit_whose_answer_is_lost_is_looked_for(factories, source, target, monkeypatch):
     put(source)
     receive = target.import_jobs
 
@@ -268,7 +268,7 @@ def test_a_commit_whose_answer_is_lost_is_asked_for(factories, source, target, m
     assert source.transfer_record() is not None and len(jobs_of(target)) == 1
 
 
-def test_while_nobody_can_tell_the_source_stays_shut(factories, source, target, monkeypatch):
+def test_a_source_stays_closed_while_it_is_unknown_where_its_jobs_are(factories, source, target, monkeypatch):
     put(source)
 
     def unavailable(*arguments):
@@ -285,7 +285,7 @@ def test_while_nobody_can_tell_the_source_stays_shut(factories, source, target, 
     assert len(jobs_of(target)) == 1
 
 
-def test_a_move_that_fails_half_way_leaves_nothing_there(factories, source, target, monkeypatch):
+def test_a_transfer_that_fails_half_way_leaves_nothing_in_the_target(factories, source, target, monkeypatch):
     put(source, "a", "b")
     pack = source.export
 
@@ -311,7 +311,7 @@ def test_a_source_on_its_way_elsewhere_is_refused(factories, source, target):
         transfer_jobs(source, target)
 
 
-def test_one_that_was_opened_again_meanwhile_is_not_moved(factories, source, target, monkeypatch):
+def test_a_source_that_was_reopened_meanwhile_is_not_transferred(factories, source, target, monkeypatch):
     put(source)
     pack = source.export
 
@@ -340,7 +340,7 @@ def cut_short(factories, source, target):
     return transfer_record
 
 
-def test_a_move_cut_short_is_undone(factories, source, target, cut_short):
+def test_an_interrupted_transfer_is_undone(factories, source, target, cut_short):
     before = jobs_of(source)
     undo_transfer(source, target, cut_short)
     assert source.transfer_record() is None
@@ -355,7 +355,7 @@ def test_a_move_cut_short_is_undone(factories, source, target, cut_short):
     factories[0].check()
 
 
-def test_what_has_arrived_is_not_undone(factories, source, target, cut_short):
+def test_a_transfer_that_has_arrived_is_not_undone(factories, source, target, cut_short):
     target.import_jobs(cut_short, [source.export([1, 2, 3])], 3, frozenset())
     with pytest.raises(StoreError, match="its jobs are in "):
         undo_transfer(factories[0].open(), factories[1].open(), cut_short)
@@ -363,7 +363,7 @@ def test_what_has_arrived_is_not_undone(factories, source, target, cut_short):
         put(source)
 
 
-def test_only_where_the_jobs_were_to_go_can_tell(source, target, cut_short):
+def test_only_the_target_of_a_transfer_can_show_whether_it_has_arrived(source, target, cut_short):
     source.reopen(cut_short)
     source.close_for_transfer(transfer_record := TransferRecord("y", target.url, "on a server of the same name"))
     with pytest.raises(StoreError, match=r"are being moved, to .*, and .* is another store than that one was"):
@@ -374,7 +374,7 @@ def test_only_where_the_jobs_were_to_go_can_tell(source, target, cut_short):
 @pytest.mark.parametrize(
     "again", [transfer_jobs, lambda source, target: undo_transfer(source, target, source.transfer_record())]
 )
-def test_what_has_arrived_once_is_neither_moved_again_nor_undone(factories, source, target, again):
+def test_a_transfer_that_has_arrived_once_is_neither_repeated_nor_undone(factories, source, target, again):
     """Though the target has been made anew since, and knows nothing of it."""
     put(source)
     transfer_jobs(left_alone(source), target)
@@ -473,7 +473,7 @@ def test_of_two_copies_at_once_one_is_told_of_the_other(factories, source, targe
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_undoing_cut_short_is_called_again(factories, source, target, cut_short, monkeypatch, when):
+def test_an_interrupted_undo_is_called_again(factories, source, target, cut_short, monkeypatch, when):
     reopen = source.reopen
 
     def dies(transfer_record):
@@ -490,7 +490,7 @@ def test_an_undoing_cut_short_is_called_again(factories, source, target, cut_sho
     assert put(first) == [4] and jobs_of(second) == []
 
 
-def test_stretches_without_a_job_to_move_are_passed_over(factories, source, target, monkeypatch):
+def test_ranges_of_ids_without_a_job_to_transfer_are_skipped(factories, source, target, monkeypatch):
     monkeypatch.setattr("supervisor.stores.postgres.transfer.STRETCH", 3)
     source.delete(put(source, *["gone"] * 10))
     put(source, "a")
