@@ -21,7 +21,7 @@ def client(tmp_path):
 
 
 def in_child(work) -> int:
-    """The exit status of a forked child: 0 if `work` returned."""
+    """Run `work` in a forked child; returns its exit status, 0 if `work` returned."""
     child = os.fork()
     if child == 0:
         try:
@@ -52,7 +52,7 @@ def seen_by_another(path: Path) -> list[str]:
 
 
 def test_jobs_that_a_child_enqueues_stay_though_the_parent_and_others_close(client, tmp_path):
-    """Whoever closes last takes the log away, and sees only the locks of living processes."""
+    """The process that closes last removes the log, and sees only the locks of processes that still run."""
     client.enqueue("of-parent")
     (closed, close), (done, do) = os.pipe(), os.pipe()
     child = os.fork()
@@ -81,7 +81,7 @@ def test_jobs_that_a_child_enqueues_stay_though_the_parent_and_others_close(clie
 
 
 def test_a_child_forked_while_another_thread_writes_can_write_too(client):
-    """What the thread had locked is not the child's."""
+    """The locks of that thread are not the child's."""
     stop = threading.Event()
 
     def write() -> None:
@@ -99,7 +99,7 @@ def test_a_child_forked_while_another_thread_writes_can_write_too(client):
 
 
 def test_a_fork_in_the_middle_of_a_call_on_the_same_thread_is_reported(client):
-    """As a signal handler may do it."""
+    """As a signal handler may fork."""
 
     def work() -> None:
         with pytest.raises(StoreError, match="was using the client: SQLite can't be used in it any more"):

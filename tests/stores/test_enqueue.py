@@ -98,7 +98,7 @@ OWN = EnqueueRow("other", "[]", "others", 7, 1.0, SOON, 7, 2.5, Backoff(1.0, 4.0
 @pytest.mark.parametrize("many", [3, 450])
 @pytest.mark.parametrize("field", EnqueueRow._fields)
 def test_each_of_many_jobs_keeps_its_own_values(factory, store, field, many):
-    """Though what they share may be written once for all."""
+    """Though values that they share may be written once for all."""
     shared = EnqueueRow("mail", "{}")
     own = shared._replace(**{field: getattr(OWN, field)})
     rows = [shared, own, *[shared] * (many - 3), own]

@@ -40,7 +40,7 @@ def test_a_supervisor_does_not_notify_itself(factory, store):
 
 def test_an_owner_with_all_the_notifications_it_can_hold_is_notified_already(factory, store):
     client = factory.open()
-    for _ in range(factory.bell_holds + 1):
+    for _ in range(factory.max_notifications + 1):
         client.notify()
     assert factory.notified(store)
     factory.clear_notifications(store)

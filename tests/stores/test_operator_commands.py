@@ -91,14 +91,14 @@ def test_a_redriven_job_starts_over_and_keeps_its_history(factory, store):
     assert store.settle([success(lease)]) == []
 
 
-@pytest.mark.parametrize("verb", ["redrive", "delete"])
-def test_a_pending_dead_letter_is_dropped_only_by_force(store, verb):
+@pytest.mark.parametrize("command", ["redrive", "delete"])
+def test_a_pending_dead_letter_is_dropped_only_by_force(store, command):
     (id,) = make_dead(store)
-    done, refused = getattr(store, verb)([id])
+    done, refused = getattr(store, command)([id])
     assert done == [] and "pending" in refused[id]
     done, refused = store.retry([id])
     assert done == [] and "(supervisor dlq redrive --force to do it" in refused[id]
-    assert getattr(store, verb)([id], force=True) == ([id], {})
+    assert getattr(store, command)([id], force=True) == ([id], {})
     assert dead_letters(store) == []
 
 
@@ -171,11 +171,11 @@ def test_pruning_is_bounded_and_starts_with_the_oldest(factory, store):
     assert [store.get(id) is None for id in ids] == [True, True, False]
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "redrive", "delete"])
-def test_a_command_notifies(factory, store, verb):
+@pytest.mark.parametrize("command", ["cancel", "retry", "redrive", "delete"])
+def test_a_command_notifies(factory, store, command):
     other = factory.joined("two")
     put(store)
-    getattr(other, verb)([1])
+    getattr(other, command)([1])
     assert factory.notified(store)
 
 

@@ -125,7 +125,7 @@ def test_the_status_has_the_presence_of_each_supervisor(factory, store):
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
 
 
-def test_a_reader_sees_what_is_committed_and_no_more(store):
+def test_a_reader_sees_committed_changes_only(store):
     put(store)
     reader = store.reader()
     assert len(reader.list_jobs()) == 1

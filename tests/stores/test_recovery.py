@@ -104,7 +104,7 @@ def test_an_owner_never_sees_its_own_leases_expire(factory, store):
 
 
 def test_expired_leases_go_on_behind_the_last_one_given(factory, store):
-    """First of owners that are gone, then the longest expired, in parts of any size."""
+    """Leases of owners that are gone come first, then the longest expired, in parts of any size."""
     late, early = put(store), put(store, *"ab")
     other, gone, observer = factory.joined("two"), factory.joined("gone"), factory.joined("three")
     assert [lease.id for lease in take(store, 1)] == late
@@ -225,7 +225,7 @@ def test_two_that_recover_one_lease_do_it_once(factory, store):
 
 
 def test_late_outcomes_of_a_recovered_lease_are_stale(factory, store):
-    """Everything that a supervisor says after it lost the lease is refused, before and after the next claim."""
+    """Every outcome of a supervisor that has lost the lease is refused, before and after the next claim."""
     (id,) = put(store)
     lease = take_one(store)
     factory.clock.step(TTL)
@@ -251,7 +251,7 @@ def test_an_owner_holds_only_its_own_leases(factory, store):
 
 
 def test_a_release_of_a_job_that_was_not_started_keeps_its_expired_count(factory, store):
-    """Or one that kills whoever starts it, and is given back by those that don't, would never end."""
+    """Otherwise a job that kills the supervisor that starts it, and is released by others, would never end."""
     put(store)
     other = factory.joined("two")
     take_one(store)

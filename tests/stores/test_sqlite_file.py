@@ -1,4 +1,4 @@
-"""The file itself: opening and refusing it, its rights, what other programs put into it, and its log."""
+"""The file itself: opening and refusing it, its modes, rows that other programs put into it, and its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.limits import SqliteLimits
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import (
-    PAST_ALL_BOUNDS,
+    PAST_ALL_LIMITS,
     UNREADABLE_OPTIONS,
     SqliteFactory,
     failure,
@@ -76,14 +76,14 @@ def test_a_path_that_is_no_file_is_a_broken_store(tmp_path, make, expected):
 
 @pytest.mark.parametrize("length", [248, 300])
 def test_a_name_that_no_file_can_have_is_a_broken_store(tmp_path, length):
-    """Nor any of those that SQLite puts beside it."""
+    """Nor a name that no file can have which SQLite puts beside it."""
     with pytest.raises(StoreBroken, match="x: File name too long"):
         SqliteStore(tmp_path / ("x" * length), create=True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_cannot_be_opened_for_now_is_an_unavailable_store(tmp_path, monkeypatch):
-    """For want of descriptors, say."""
+    """For example, because this process has too many open files."""
     SqliteStore(tmp_path / "jobs.db", create=True).close()
 
     def refused(*arguments, **options):
@@ -226,7 +226,7 @@ def test_a_store_of_a_plugin_is_opened(tmp_path):
     assert isinstance(store, MemoryStore)
 
 
-# --- what other programs do to it
+# --- rows of other programs
 
 
 BROKEN = {
@@ -301,7 +301,7 @@ def test_a_value_that_no_claim_could_read_is_refused_when_it_is_written(store, r
     ("column", "value"),
     [
         ("state", "ready"), ("state", 9), ("tier", 7), ("retries", "many"), ("due_at", "2030-01-01 00:00:00"),
-        *PAST_ALL_BOUNDS.items(),
+        *PAST_ALL_LIMITS.items(),
     ],
 )  # fmt: skip
 def test_a_row_inserted_with_plain_sql_must_be_one_that_its_readers_know(store, raw, column, value):
@@ -336,7 +336,7 @@ def test_an_owner_not_seen_for_a_day_is_forgotten_but_keeps_its_socket_and_may_c
     assert len(store.held()) == 1
 
 
-# --- what can't be stored
+# --- rows that can't be stored
 
 
 @pytest.mark.parametrize("result", ['"\ud800"'])
@@ -358,8 +358,7 @@ def test_a_transaction_with_a_refused_row_is_not_committed_even_if_the_caller_go
     assert len(store.list_jobs()) == 1
 
 
-def test_a_claim_of_more_than_one_json_text_can_hold_is_read_row_by_row(store, monkeypatch):
-    """A claim of a gigabyte of payloads goes row by row instead."""
+def test_a_claim_of_more_than_one_json_text_can_hold_is_read_row_by_row(store):
     put(store, "a", "b")
     store.connection._sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2800)
     store.enqueue([EnqueueRow("c", '"' + "x" * 1200 + '"')])
@@ -367,7 +366,7 @@ def test_a_claim_of_more_than_one_json_text_can_hold_is_read_row_by_row(store, m
     assert [lease.id for lease in take(store)] == [1, 2, 3, 4]
 
 
-# --- being away
+# --- an unavailable store
 
 
 def test_a_locked_database_is_unavailable_and_nothing_is_done(store, raw):
@@ -390,13 +389,13 @@ def test_a_full_disk_makes_the_store_unavailable_and_nothing_is_done(store):
     assert put(store) == [2]
 
 
-def test_a_lock_that_is_never_released_is_not_waited_for_without_end(factory, store, monkeypatch):
+def test_a_lock_that_is_never_released_is_not_waited_for_without_end(store):
     import fcntl
 
     put(store)
     impatient = SqliteStore(store.path, limits=SqliteLimits(write_seconds=0.01))
-    with open(f"{store.path}-write.lock") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
+    with open(f"{store.path}-write.lock") as write_lock:
+        fcntl.flock(write_lock, fcntl.LOCK_EX)
         with pytest.raises(StoreUnavailable, match="busy"):
             put(impatient)
     impatient.close()
@@ -438,7 +437,7 @@ def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, don
 
 @pytest.mark.parametrize("done", [True, False])
 def test_an_enqueue_in_doubt_is_recognised_after_others_and_by_a_new_connection(store, done):
-    """As when other threads enqueue between two tries, close the client or fork."""
+    """As when other threads enqueue between two attempts, close the client or fork."""
     store.connection._sqlite = Broken(store.connection._sqlite, done)
     rows = EnqueueBatch([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
     with pytest.raises(StoreUnavailable):

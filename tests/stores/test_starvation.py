@@ -1,4 +1,4 @@
-"""What can't be claimed, however much of it there is and however important, keeps nothing else waiting."""
+"""Jobs that can't be claimed keep no other job waiting, however many they are and however high their priority."""
 
 from __future__ import annotations
 

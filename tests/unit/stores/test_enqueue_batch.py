@@ -1,4 +1,4 @@
-"""Many jobs at once become the rows that each would become alone, and the first that is wrong is named."""
+"""A batch of many jobs has the rows that each would have alone, and the first wrong job is named."""
 
 from __future__ import annotations
 
