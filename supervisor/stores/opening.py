@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisor.config.contradictions import url_problem
@@ -57,29 +56,7 @@ def settings_of(url: str) -> StoreSettings:
         raise StoreError("store: expected a URL such as sqlite:///jobs.db, in printable characters") from None
 
 
-class Attempt:
-    """A context manager around one attempt. It suppresses StoreUnavailable after a delay, unless it is the last attempt."""
-
-    def __init__(self, delay: float, deadline: float) -> None:
-        self.succeeded = False
-        self._delay, self._deadline = delay, deadline
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        self.succeeded = error is None
-        if not isinstance(error, StoreUnavailable) or isinstance(error, StoreBroken):
-            return False
-        if time.monotonic() + self._delay > self._deadline:
-            return False
-        time.sleep(self._delay)
-        return True
-
-
-def attempts_while_unavailable(timeout: float) -> Iterator[Attempt]:
+def attempts_while_unavailable(timeout: float) -> Iterator[AbstractContextManager[None]]:
     """Attempts until one succeeds; the error of the last that begins within `timeout` seconds is raised.
 
     for attempt in attempts_while_unavailable(timeout):
@@ -88,10 +65,21 @@ def attempts_while_unavailable(timeout: float) -> Iterator[Attempt]:
     """
     delays, deadline = GrowingDelay(0.01, 0.5), time.monotonic() + timeout
     succeeded = False
+
+    @contextmanager
+    def attempt() -> Iterator[None]:
+        nonlocal succeeded
+        try:
+            yield
+            succeeded = True
+        except StoreUnavailable as error:
+            delay = delays.next()
+            if isinstance(error, StoreBroken) or time.monotonic() + delay > deadline:
+                raise
+            time.sleep(delay)
+
     while not succeeded:
-        attempt = Attempt(delays.next(), deadline)
-        yield attempt
-        succeeded = attempt.succeeded
+        yield attempt()
 
 
 def _open_sqlite(settings: StoreSettings, *, create: bool, base: Path) -> Store:

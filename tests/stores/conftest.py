@@ -1,4 +1,4 @@
-"""Every test of the behavioural suite runs over every store: a test asks for `shelf`, or for `store`, its first opening."""
+"""Every test of the behavioural suite runs over every store: a test uses `factory`, or `store`, its first opening."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.stores.factories import FACTORIES, StoreFactory
 
 @pytest.fixture(params=FACTORIES)
 def factory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreFactory]:
-    """Where the test's module says so: see ON_POSTGRESQL and NEAR_AND_FAR."""
+    """Another kind of factory if the test's module names it: see ON_POSTGRESQL and NEAR_AND_FAR."""
     kind = request.param
     if kind in ("near", "far"):
         monkeypatch.setattr("supervisor.stores.postgres.driver.is_near", lambda link: kind == "near")

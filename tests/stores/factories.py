@@ -1,4 +1,4 @@
-"""One place where jobs are, opened as often as a test likes, and the few verbs that most tests need."""
+"""One place where jobs are kept, opened as often as a test needs, and the few calls that most tests make."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TTL = 30.0
 
 
 class Clock:
-    """Seconds since the epoch; steps only when told to, in both directions."""
+    """Seconds since the epoch; steps only when a test steps it, in both directions."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -54,10 +54,10 @@ def is_readable(fd: int | None, seconds: float) -> bool:
 
 
 class StoreFactory:
-    bell_holds = 1000
-    """More rings than that a bell doesn't take."""
+    max_notifications = 1000
+    """An owner holds no more than these."""
     notify_takes = 0.0
-    """Seconds that a ring may be on its way."""
+    """Seconds that a notification may be on its way."""
     durable = True
     """Whether its jobs outlive the processes that use them: see `kill` and `crash`."""
 
@@ -76,15 +76,15 @@ class StoreFactory:
         return store
 
     def notified(self, store: Store) -> bool:
-        """Whether somebody has rung: waits as long as one may take."""
+        """Whether another owner or client has notified: waits as long as that may take."""
         return is_readable(store.notification_fd(), self.notify_takes)
 
     def quiet(self, store: Store) -> bool:
-        """Whether nobody has rung, nor has a ring on its way."""
+        """Whether there is no notification, nor any on its way."""
         return not is_readable(store.notification_fd(), min(0.1, self.notify_takes))
 
     def clear_notifications(self, store: Store) -> None:
-        """Off the bell with what rang, and with what is on its way."""
+        """Take off every notification, and those on their way."""
         store.clear_notifications()
         while not self.quiet(store):
             store.clear_notifications()
@@ -96,26 +96,26 @@ class StoreFactory:
         self._opened = []
 
     def kill(self, store: Store) -> None:
-        """The process of this store dies as by kill -9; the others live on."""
+        """End the process of this store as kill -9 does; the others go on."""
         raise NotImplementedError
 
     def crash(self) -> None:
-        """All processes die at this moment. What is open goes on, and counts for nothing, until `restart`."""
+        """End all processes at this moment. Until `restart` open stores can still be used, but nothing of that is kept."""
         raise NotImplementedError
 
     def restart(self) -> None:
-        """From here on everything that is opened finds what the crash left."""
+        """From here on every store that is opened finds the state that the crash left."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Fails if what is kept beside the jobs for speed doesn't agree with them."""
+        """Fail if the counts that are kept beside the jobs don't agree with them."""
 
     def _open(self) -> Store:
         raise NotImplementedError
 
 
 class MemoryFactory(StoreFactory):
-    bell_holds = 65_536
+    max_notifications = 65_536
     durable = False
 
     def __init__(self, folder: Path) -> None:
@@ -127,14 +127,14 @@ class MemoryFactory(StoreFactory):
 
 
 class Moment(NamedTuple):
-    """How long the log is, and whose locks there are."""
+    """The length of the log, and the locks that exist."""
 
     log_length: int
     locks: list[str]
 
 
 class SqliteFactory(StoreFactory):
-    """A crash copies the files as they are, without what SQLite tidies up when it is closed, and goes on with the copy."""
+    """A crash copies the files as they are, before SQLite tidies up as it does when it is closed, and the test goes on with the copy."""
 
     _crashes = 0
 
@@ -158,8 +158,8 @@ class SqliteFactory(StoreFactory):
         self._copy(self.moment())
 
     def crash_in_the_commit_after(self, before: Moment, share: float) -> bool:
-        """Of what the log has grown by since, only this share has reached the file, and what follows a commit has not been
-        done. Gives whether the commit is whole all the same."""
+        """Crash when only this share of the log's growth since `before` has reached the file, and nothing that follows a commit has
+        been done. Returns whether the commit is whole all the same."""
         after = self.moment().log_length
         reached = before.log_length + int(share * max(0, after - before.log_length))
         self._copy(Moment(reached if after > before.log_length else after, before.locks))
@@ -208,24 +208,24 @@ class PostgresClock(Clock):
     @now.setter
     def now(self, now: float) -> None:
         self._now = now
-        self.tell()
+        self.write()
 
     def __deepcopy__(self, memo: object) -> PostgresClock:
         return self
 
-    def tell(self) -> None:
+    def write(self) -> None:
         if self._table is not None:
             self._table(self.microseconds)
 
     def write_to(self, table: Callable[[int], None]) -> None:
         self._table = table
-        self.tell()
+        self.write()
 
 
 class PostgresFactory(StoreFactory):
-    """A schema of its own. A crash cuts every connection at once, as the deaths of all processes do."""
+    """A schema of its own. A crash cuts every connection at once, as the end of all processes does."""
 
-    bell_holds = 200
+    max_notifications = 200
     notify_takes = 5.0
     options: Mapping[str, Any] = {}
     _numbers = itertools.count()
@@ -233,10 +233,9 @@ class PostgresFactory(StoreFactory):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.clock: PostgresClock = PostgresClock()
-        self.schema = f"shelf {os.getpid()} {next(self._numbers)}"
+        self.schema = f"jobs {os.getpid()} {next(self._numbers)}"
         self.server = server()
         self.admin = self.server.connect()
-        self._doomed: list[PostgresStore] = []
 
     def sql(self, text: str, *parameters: object) -> psycopg.Cursor:
         return self.admin.execute(text.replace("{s}", f'"{self.schema}"'), parameters)
@@ -273,7 +272,7 @@ class PostgresFactory(StoreFactory):
         return store
 
     def _write_clock(self, now: int) -> None:
-        """What was done before the step is done at the time before it, even if it has not been sent yet."""
+        """Statements from before the step are executed at the time before it, even if they have not been sent yet."""
         for store in self._opened:
             if store._later:
                 store.run("select 1")
@@ -289,7 +288,7 @@ POSTGRES_COUNTS = (
 
 
 def die(store: PostgresStore) -> list[int]:
-    """What the kernel does when a process dies: it closes the connections and the name. Gives the server's processes."""
+    """Do as the kernel does when a process dies: close the connections and the name. Returns the server's processes."""
     listener = store._listener
     links = [link for link in (store._connection, listener and listener._connection) if link is not None]
     processes = [link.pgconn.backend_pid for link in links]
@@ -325,24 +324,24 @@ UNREADABLE_OPTIONS = (
     '[null,null,[1,2,3,"often"]]', "[null,null,[1,2,3,null]]", '[null,null,[-1,2,3,"full"]]', '[null,null,[1,0,3,"full"]]',
     '[null,null,[1,2,1e99,"full"]]', "[null,null,[1,2,3,-1]]", '[null,null,[1,[2],3,"full"]]',
 )  # fmt: skip
-PAST_ALL_BOUNDS = {
+PAST_ALL_LIMITS = {
     "token": 2**63 - 1,
     "retries": 2**31 - 1,
     "expired_count": 2**31 - 1,
     "due_at": -(2**63),
     "created_at": 2**63 - 1,
 }
-"""What somebody may write into a job with plain SQL, if nothing keeps him from it."""
+"""Values that another program may write into a job with plain SQL, if nothing refuses them."""
 
 FACTORIES: dict[str, type[StoreFactory]] = {
     "memory": MemoryFactory,
     "sqlite": SqliteFactory,
     "postgresql": PostgresFactory,
 }
-"""Every test of the suite, and the model, runs over each."""
+"""Every test of the suite, and the model, runs over each of them."""
 ON_POSTGRESQL = pytest.mark.parametrize("factory", ["postgresql"], indirect=True)
 NEAR_AND_FAR = pytest.mark.parametrize("factory", ["near", "far"], indirect=True)
-"""As if its server were on this machine, or on another: there, what can wait goes along with the next question."""
+"""As if its server were on this machine, or on another: there, a statement that can wait goes along with the next query."""
 
 
 def resolve(handler: str, queue: str) -> Policy:
@@ -355,7 +354,7 @@ def put(store: Store, *handlers: str, **options: object) -> list[int]:
 
 
 def take(store: Store, limit: int = 10, queue: str = "default", **rule: int) -> list[Lease]:
-    """Claim with everything allowed, unless `rule` says otherwise."""
+    """Claim with everything allowed, but for the limits in `rule`."""
     rules = {"retries_first": limit, "max_retries_claimed": limit, "urgent": 100} | rule
     return store.claim([ClaimRequest(queue, limit, **rules)], TTL, resolve)
 
@@ -374,7 +373,7 @@ def failure(lease: Lease, cause: Cause = Cause.EXCEPTION, **known: object) -> Fa
 
 
 def again(lease: Lease, delay: float = 10.0, **known: object) -> Outcome:
-    """A failed attempt that is to be retried."""
+    """The outcome of a failed attempt that is to be retried."""
     return Outcome(
         lease, Kind.FAILED, failure=failure(lease, **known), state=JobState.SCHEDULED, delay=delay, counted=True
     )  # fmt: skip
@@ -390,7 +389,7 @@ def release(lease: Lease, delay: float = 0.0) -> Outcome:
 
 
 def make_retries(factory: StoreFactory, store: Store, *handlers: str, **options: object) -> list[int]:
-    """Jobs that have failed once, each due a second after the one before, all due now. Nothing else may be waiting."""
+    """Make jobs that have failed once, each due a second after the one before, all due now. Nothing else may be waiting."""
     ids = put(store, *handlers, **options)
     leases = take(store, len(ids))
     assert store.settle([again(lease, delay=ids.index(lease.id) + 1.0) for lease in leases]) == []

@@ -1,7 +1,7 @@
 """What every store promises, in plain Python over a dictionary of jobs: slow, short, and meant to be read.
 
 Written from the Store protocol, not from a store. Times are microseconds, durations seconds. Where the protocol leaves a
-choice to the store, the model is told what it chose and says whether it might (`may_offer`, `may_prune`).
+choice to the store, the model gets that choice and answers whether it was allowed (`may_offer`, `may_prune`).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Model:
             job.policy = job.policy._replace(max_retries=job.row.max_retries)
         return job.lease()
 
-    # what becomes of a lease
+    # outcomes of leases
 
     def leased(self, lease: Lease) -> ModelJob | None:
         """The job, if this is its lease: the fence that everything said about a lease must pass."""
@@ -263,7 +263,7 @@ class Model:
         mine = job.dead_letter if job else None
         return mine if mine and mine.state and mine.token == dead_letter.token else None
 
-    # the operator's verbs
+    # the operator's commands
 
     def cancel(self, ids: Iterable[int]) -> OperatorResult:
         def cancel(job: ModelJob) -> None:
@@ -322,7 +322,7 @@ class Model:
     # pruning
 
     def may_prune(self, ids: Sequence[int], retention: Retention, limit: int) -> bool:
-        """As many as may be, of those past their time; never one with a pending letter."""
+        """As many as may be, of those past their time; never one with a pending dead letter."""
         past = {
             job.id
             for state in JobState
@@ -338,7 +338,7 @@ class Model:
         for id in ids:
             del self.jobs[id]
 
-    # asking
+    # queries
 
     def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
         found = {}
@@ -354,7 +354,7 @@ class Model:
             later = job.state is SCHEDULED and horizon is not None and job.due_at > self.after(horizon)
             if job.row.queue not in self.paused and (served is None or job.row.queue in served) and not later:
                 left[job.state.value] = left.get(job.state.value, 0) + 1
-        return {what: n for what, n in left.items() if n}
+        return {name: n for name, n in left.items() if n}
 
     def next_due(self) -> float | None:
         return min((max(0.0, (job.due_at - self.now) / 1e6) for job in self.those(SCHEDULED)), default=None)

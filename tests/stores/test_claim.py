@@ -17,7 +17,7 @@ from tests.stores.factories import (
 )
 
 
-def test_a_lease_says_all_that_a_worker_and_its_supervisor_need(factory, store):
+def test_a_lease_holds_all_that_a_worker_and_its_supervisor_need(factory, store):
     (id,) = put(store, "mail", priority=3, headers='{"a":1}')
     lease = take_one(store)
     assert lease._asdict() == {
@@ -48,19 +48,19 @@ def test_no_job_is_claimed_twice(factory, store):
     assert take(store) == take(other) == []
 
 
-def test_within_a_tier_priority_goes_first_and_then_age(store):
+def test_jobs_of_a_tier_are_ordered_by_priority_and_then_age(store):
     low, high, mid, high_too = (put(store, priority=priority)[0] for priority in (1, 9, 5, 9))
     assert [lease.id for lease in take(store)] == [high, high_too, mid, low]
 
 
-def test_each_queue_has_its_own_take(store):
+def test_each_queue_has_a_claim_request_of_its_own(store):
     (a,) = put(store, queue="a")
     b, _ = put(store, "x", "y", queue="b")
     takes = [ClaimRequest(queue, 1, 1, 1, 100) for queue in ("b", "a", "empty")]
     assert [lease.id for lease in store.claim(takes, TTL, resolve)] == [b, a]
 
 
-def test_the_order_of_a_take(factory, store):
+def test_a_claim_is_ordered_as_its_request_demands(factory, store):
     retries = make_retries(factory, store, *"abcd")
     fresh = put(store, *"ef")
     (urgent,) = put(store, "g", priority=100)
@@ -69,13 +69,13 @@ def test_the_order_of_a_take(factory, store):
     assert [lease.id for lease in take(store)] == [retries[3]]
 
 
-def test_never_more_retries_than_the_most(factory, store):
+def test_a_claim_has_no_more_retries_than_its_request_allows(factory, store):
     retries = make_retries(factory, store, *"abc")
     assert take(store, 10, retries_first=10, max_retries_claimed=0) == []
     assert [lease.id for lease in take(store, 10, retries_first=10, max_retries_claimed=1)] == retries[:1]
 
 
-def test_urgent_jobs_alone_can_fill_a_take(factory, store):
+def test_urgent_jobs_alone_can_fill_a_claim(factory, store):
     make_retries(factory, store, "a")
     urgent = put(store, *"bcd", priority=100)
     assert [lease.id for lease in take(store, 2)] == urgent[:2]
@@ -87,7 +87,7 @@ def test_an_urgent_retry_is_a_retry(factory, store):
     assert [lease.id for lease in take(store, 10, retries_first=0)] == [fresh, retry]
 
 
-def test_retries_go_by_due_time(factory, store):
+def test_retries_are_ordered_by_due_time(factory, store):
     first, second = make_retries(factory, store, "a", "b")
     leases = {lease.id: lease for lease in take(store)}
     store.settle([again(leases[first], delay=9.0), again(leases[second], delay=4.0)])
@@ -96,7 +96,7 @@ def test_retries_go_by_due_time(factory, store):
     assert [lease.id for lease in take(store)] == [second, first]
 
 
-def test_the_token_grows_at_every_claim(store):
+def test_a_token_grows_at_every_claim(store):
     put(store)
     for token in (1, 2, 3):
         lease = take_one(store)
@@ -110,7 +110,7 @@ def test_a_released_job_goes_back_to_its_place(store):
     assert [lease.id for lease in take(store)] == [first, second]
 
 
-def test_a_redriven_job_goes_behind_what_waits(store):
+def test_a_redriven_job_goes_behind_all_that_wait(store):
     (dead,) = make_dead(store, dead_letter=False)
     (waiting,) = put(store)
     store.redrive([dead])
@@ -118,7 +118,7 @@ def test_a_redriven_job_goes_behind_what_waits(store):
     assert [lease.id for lease in take(store)] == [waiting, dead, later]
 
 
-def test_a_paused_queue_gives_nothing(store):
+def test_no_job_of_a_paused_queue_is_claimed(store):
     put(store)
     store.pause("default", True)
     assert take(store) == []
@@ -138,7 +138,7 @@ def test_the_policy_is_resolved_by_handler_and_queue(store):
     assert [lease.policy.max_retries for lease in store.claim(takes, TTL, by_name)] == [8, 8, 6]
 
 
-def test_settings_that_were_read_again_hold_from_the_next_claim(store):
+def test_reloaded_settings_hold_from_the_next_claim(store):
     put(store, "a", "a")
     assert take_one(store).policy == POLICY
     (lease,) = store.claim([ClaimRequest("default", 1, 0, 0, 100)], TTL, lambda handler, queue: Policy(max_retries=9))

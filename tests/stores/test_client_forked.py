@@ -21,7 +21,7 @@ def client(tmp_path):
 
 
 def in_child(work) -> int:
-    """Return the exit status of a forked child: 0 if `work` returned."""
+    """Run `work` in a forked child; returns its exit status, 0 if `work` returned."""
     child = os.fork()
     if child == 0:
         try:
@@ -34,16 +34,16 @@ def in_child(work) -> int:
 
 def test_a_forked_child_connects_for_itself(client):
     client.enqueue("a")
-    parents = client._access._opened
+    parents = client._opened
 
     def work() -> None:
         assert client.enqueue("b") == 2
-        assert client._access._opened is not parents
+        assert client._opened is not parents
         client.close()
 
     assert in_child(work) == 0
     assert client.enqueue("c") == 3
-    assert client._access._opened is not None
+    assert client._opened is not None
 
 
 def seen_by_another(path: Path) -> list[str]:
@@ -51,8 +51,8 @@ def seen_by_another(path: Path) -> list[str]:
     return subprocess.check_output([sys.executable, "-c", ask, str(path)], text=True).split()
 
 
-def test_jobs_of_a_child_stay_though_the_parent_and_others_close(client, tmp_path):
-    """The last process to close removes the log, and sees only the locks of running processes."""
+def test_jobs_that_a_child_enqueues_stay_though_the_parent_and_others_close(client, tmp_path):
+    """The process that closes last removes the log, and sees only the locks of processes that still run."""
     client.enqueue("of-parent")
     (closed, close), (done, do) = os.pipe(), os.pipe()
     child = os.fork()
@@ -81,7 +81,7 @@ def test_jobs_of_a_child_stay_though_the_parent_and_others_close(client, tmp_pat
 
 
 def test_a_child_forked_while_another_thread_writes_can_write_too(client):
-    """The child has no part in the locks of the thread."""
+    """The locks of that thread are not the child's."""
     stop = threading.Event()
 
     def write() -> None:
@@ -98,8 +98,8 @@ def test_a_child_forked_while_another_thread_writes_can_write_too(client):
         writer.join()
 
 
-def test_a_child_forked_in_the_middle_of_a_call_of_the_same_thread_is_refused(client):
-    """A signal handler may do that."""
+def test_a_fork_in_the_middle_of_a_call_on_the_same_thread_is_reported(client):
+    """As a signal handler may fork."""
 
     def work() -> None:
         with pytest.raises(StoreError, match="was using the client: SQLite can't be used in it any more"):

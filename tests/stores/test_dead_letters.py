@@ -5,7 +5,7 @@ from tests.stores.factories import TTL, dead, dead_letters, make_dead, put, take
 WANTED = frozenset({"file", "alert"})
 
 
-def test_a_letter_is_the_job_as_people_see_it(store):
+def test_a_dead_letter_is_the_job_as_people_see_it(store):
     (id,) = make_dead(store)
     (dead_letter,) = dead_letters(store)
     assert (dead_letter.id, dead_letter.tries, dead_letter.accepted) == (id, 1, frozenset())
@@ -13,7 +13,7 @@ def test_a_letter_is_the_job_as_people_see_it(store):
     assert dead_letter.job["dead_letter"] == "pending"
 
 
-def test_a_claimed_letter_is_nobody_elses_until_its_claim_ends(factory, store):
+def test_a_claimed_dead_letter_is_offered_to_nobody_else_until_its_claim_ends(factory, store):
     make_dead(store)
     (first,) = dead_letters(store)
     other = factory.joined("two")
@@ -24,7 +24,7 @@ def test_a_claimed_letter_is_nobody_elses_until_its_claim_ends(factory, store):
     assert second.token > first.token
 
 
-def test_the_oldest_go_first_and_no_more_than_asked_for(factory, store):
+def test_the_oldest_dead_letters_are_claimed_first_and_no_more_than_the_limit(factory, store):
     (old,) = make_dead(store)
     factory.clock.step(1)
     (new,) = make_dead(store)
@@ -32,7 +32,7 @@ def test_the_oldest_go_first_and_no_more_than_asked_for(factory, store):
     assert [dead_letter.id for dead_letter in dead_letters(store, 1)] == [new]
 
 
-def test_delivered_once_all_sinks_have_it(factory, store):
+def test_a_dead_letter_is_delivered_once_all_sinks_have_it(factory, store):
     (id,) = make_dead(store)
     claimed = dead_letters(store)
     assert store.mark_accepted(claimed, "file", WANTED) == []
@@ -45,14 +45,14 @@ def test_delivered_once_all_sinks_have_it(factory, store):
     assert dead_letters(store) == []
 
 
-def test_an_acceptance_repeated_is_success(store):
+def test_a_repeated_acceptance_is_success(store):
     make_dead(store)
     claimed = dead_letters(store)
     for _ in range(2):
         assert store.mark_accepted(claimed, "file", frozenset({"file"})) == []
 
 
-def test_acceptance_is_remembered_by_sink(factory, store):
+def test_an_acceptance_is_kept_for_each_sink(factory, store):
     make_dead(store)
     store.mark_accepted(dead_letters(store), "file", WANTED)
     factory.clock.step(TTL)
@@ -60,7 +60,7 @@ def test_acceptance_is_remembered_by_sink(factory, store):
     assert dead_letter.accepted == {"file"}
 
 
-def test_postponed_letters_come_again_later(factory, store):
+def test_postponed_dead_letters_are_offered_again_later(factory, store):
     make_dead(store)
     claimed = dead_letters(store)
     assert store.postpone(claimed, 5.0) == []
@@ -68,14 +68,14 @@ def test_postponed_letters_come_again_later(factory, store):
     assert [dead_letter.tries for dead_letter in dead_letters(store)] == [2]
 
 
-def test_another_sink_may_accept_what_one_has_postponed(store):
+def test_a_sink_may_accept_a_dead_letter_that_another_has_postponed(store):
     make_dead(store)
     claimed = dead_letters(store)
     store.postpone(claimed, 5.0)
     assert store.mark_accepted(claimed, "alert", WANTED) == []
 
 
-def test_whoever_lost_the_claim_says_nothing_any_more(factory, store):
+def test_an_owner_that_lost_its_claim_changes_nothing(factory, store):
     (id,) = make_dead(store)
     old = dead_letters(store)
     factory.clock.step(TTL)
@@ -84,7 +84,7 @@ def test_whoever_lost_the_claim_says_nothing_any_more(factory, store):
     assert store.postpone(old, 5.0) == [id]
 
 
-def test_a_job_that_dies_again_is_a_new_letter(store):
+def test_a_job_that_fails_for_good_again_is_a_new_dead_letter(store):
     (id,) = make_dead(store)
     old = dead_letters(store)
     store.mark_accepted(old, "file", WANTED)
@@ -97,7 +97,7 @@ def test_a_job_that_dies_again_is_a_new_letter(store):
     assert store.mark_accepted(old, "alert", WANTED) == [id]
 
 
-def test_no_letter_without_being_asked(store):
+def test_a_failed_job_is_a_dead_letter_only_if_its_outcome_asks_for_it(store):
     make_dead(store, dead_letter=False)
     put(store)
     assert dead_letters(store) == []

@@ -7,18 +7,18 @@ from supervisor.stores.records import EnqueueRow, Waiting
 from tests.stores.factories import POLICY, put, state_of, take, take_one
 
 
-def test_ids_come_in_order_and_never_again(factory, store):
+def test_ids_come_in_order_and_are_never_given_again(factory, store):
     first = put(store, "a", "b", "c")
     assert first == sorted(first)
     store.delete(first)
     assert put(store, "d")[0] > first[-1]
 
 
-def test_nothing_is_a_batch_too(store):
+def test_an_empty_batch_is_enqueued(store):
     assert store.enqueue([]) == []
 
 
-def test_a_new_job_as_people_see_it(factory, store):
+def test_a_new_job_is_shown_with_all_its_keys(factory, store):
     (id,) = store.enqueue([EnqueueRow("mail", '{"to": ["a", "b"]}', "post", 7, headers='{"trace": "x"}')])
     now = "2023-11-14T22:13:20.000000Z"
     assert store.get(id) == {
@@ -43,7 +43,7 @@ def test_a_new_job_as_people_see_it(factory, store):
     assert list(store.get(id))[:3] == ["id", "handler", "payload"]
 
 
-def test_a_job_that_is_not_there(store):
+def test_a_job_that_does_not_exist_is_none(store):
     assert store.get(12345) is None
 
 
@@ -82,7 +82,7 @@ def test_a_job_keeps_the_order_of_its_enqueue_however_late_it_was_due(factory, s
     assert [lease.id for lease in take(store)] == [early, late]
 
 
-def test_own_settings_of_a_job_are_laid_over_its_policy(store):
+def test_a_jobs_own_settings_are_laid_over_its_policy(store):
     backoff = Backoff(1.0, 4.0, 60.0, "none")
     put(store, max_retries=7, timeout=1.5, backoff=backoff)
     assert take_one(store).policy == POLICY._replace(max_retries=7, timeout=1.5, backoff=backoff)
@@ -97,8 +97,8 @@ OWN = EnqueueRow("other", "[]", "others", 7, 1.0, SOON, 7, 2.5, Backoff(1.0, 4.0
 
 @pytest.mark.parametrize("many", [3, 450])
 @pytest.mark.parametrize("field", EnqueueRow._fields)
-def test_of_many_jobs_each_keeps_what_is_its_own(factory, store, field, many):
-    """Though what they share may be written once for all."""
+def test_each_of_many_jobs_keeps_its_own_values(factory, store, field, many):
+    """Though values that they share may be written once for all."""
     shared = EnqueueRow("mail", "{}")
     own = shared._replace(**{field: getattr(OWN, field)})
     rows = [shared, own, *[shared] * (many - 3), own]
@@ -120,7 +120,7 @@ def test_max_retries_is_shown_once_it_is_known(store):
     assert (store.get(own)["max_retries"], store.get(others)["max_retries"]) == (0, 3)
 
 
-def test_what_waits_is_told_by_queue(factory, store):
+def test_waiting_jobs_are_counted_by_queue(factory, store):
     put(store, queue="a")
     put(store, "x", "y", queue="b")
     put(store, queue="c", delay=5.0)

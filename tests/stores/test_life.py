@@ -8,7 +8,7 @@ from supervisor.stores.records import ClaimRequest, Presence
 from tests.stores.factories import TTL, again, put, resolve, state_of, success, take, take_one
 
 
-def test_claiming_needs_an_owner(factory):
+def test_a_claim_needs_an_owner(factory):
     store = factory.open()
     put(store)
     with pytest.raises(StoreError, match="join"):
@@ -17,7 +17,7 @@ def test_claiming_needs_an_owner(factory):
         store.announce(Presence("running"))
 
 
-def test_a_ring_wakes_everybody_else(factory, store):
+def test_a_notification_wakes_all_other_owners(factory, store):
     other, client = factory.joined("two"), factory.open()
     assert factory.quiet(store)
     client.notify()
@@ -28,26 +28,26 @@ def test_a_ring_wakes_everybody_else(factory, store):
     assert factory.notified(other)
 
 
-def test_an_enqueue_rings(factory, store):
+def test_an_enqueue_notifies(factory, store):
     put(factory.open())
     assert factory.notified(store)
 
 
-def test_a_supervisor_does_not_ring_itself(factory, store):
+def test_a_supervisor_does_not_notify_itself(factory, store):
     store.notify()
     assert factory.quiet(store)
 
 
-def test_a_full_bell_has_rung_already(factory, store):
+def test_an_owner_with_all_the_notifications_it_can_hold_is_notified_already(factory, store):
     client = factory.open()
-    for _ in range(factory.bell_holds + 1):
+    for _ in range(factory.max_notifications + 1):
         client.notify()
     assert factory.notified(store)
     factory.clear_notifications(store)
     assert factory.quiet(store)
 
 
-def test_an_owner_that_left_has_no_bell_and_no_row(factory, store):
+def test_an_owner_that_left_has_no_notifications_and_no_row(factory, store):
     other = factory.joined("two")
     store.leave()
     assert store.notification_fd() is None
@@ -92,7 +92,7 @@ def test_a_transaction_that_fails_leaves_nothing_behind(factory, store):
     assert [it.id for it in take(store)] == ids[1:]
 
 
-def test_a_policy_met_first_in_a_transaction_that_failed_is_met_again(store):
+def test_a_policy_first_seen_in_a_transaction_that_failed_is_written_again(store):
     put(store)
     with pytest.raises(ZeroDivisionError), store.transaction():
         take_one(store)
@@ -101,7 +101,7 @@ def test_a_policy_met_first_in_a_transaction_that_failed_is_met_again(store):
     assert store.get(1)["max_retries"] == 3
 
 
-def test_new_settings_met_in_a_transaction_that_failed_hold_all_the_same(store):
+def test_new_settings_first_seen_in_a_transaction_that_failed_hold_all_the_same(store):
     def newer(handler: str, queue: str) -> Policy:
         return Policy(max_retries=9)
 
@@ -133,7 +133,7 @@ def test_transactions_join_the_open_one(store):
     assert len(store.list_jobs()) == 1
 
 
-def test_questions_inside_a_transaction_see_what_it_did(store):
+def test_queries_inside_a_transaction_see_its_changes(store):
     with store.transaction():
         (id,) = put(store)
         assert store.waiting(None)["default"].fresh == 1

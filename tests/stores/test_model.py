@@ -1,4 +1,4 @@
-"""Whatever is done to a store, and wherever it is interrupted, it says what the model says.
+"""A store answers as the model does, whatever is done to it and wherever it is interrupted.
 
 `SUPERVISOR_MODEL_EXAMPLES` is how many histories are tried of each store; their length is fixed.
 """
@@ -77,8 +77,8 @@ OPERATIONS = st.one_of(
     op("recover", meanwhile=st.sampled_from(["nothing", "extended", "settled"])),
     op("claim_dead_letters", limit=FEW), op("accept", picks=PICKS, sink=st.sampled_from(sorted(SINKS))),
     op("postpone", picks=PICKS),
-    op("change", verb=st.sampled_from(["retry", "cancel"]), ids=IDS),
-    op("change", verb=st.sampled_from(["redrive", "delete"]), ids=IDS, force=st.booleans()),
+    op("change", command=st.sampled_from(["retry", "cancel"]), ids=IDS),
+    op("change", command=st.sampled_from(["redrive", "delete"]), ids=IDS, force=st.booleans()),
     op("redrive_all", force=st.booleans()),
     op("purge", force=st.booleans()),
     op("pause", queue=QUEUES, paused=st.booleans()),
@@ -90,11 +90,11 @@ REFUSED = op("settle_undecided", picks=PICKS)
 
 
 class Failed(Exception):
-    """What fails a transaction half way."""
+    """Raised to fail a transaction half way."""
 
 
 class Machine(RuleBasedStateMachine):
-    """Two supervisors at a store. `leases` and `letters` are all that they were ever given, the newest first."""
+    """Two supervisors at a store. `leases` and `dead_letters` are all that they ever got, the newest first."""
 
     factory_type: type[StoreFactory]
 
@@ -116,7 +116,7 @@ class Machine(RuleBasedStateMachine):
         self.owners[at] = f"owner-{self.lives}"
         return self.factory.joined(self.owners[at])
 
-    # what happens
+    # events
 
     @initialize()
     def fill(self) -> None:
@@ -196,10 +196,10 @@ class Machine(RuleBasedStateMachine):
 
     @contextmanager
     def undone(self) -> Iterator[dict[str, Any]]:
-        """Afterwards the model is as before, and nobody has been given anything; unless what is put back is cleared."""
+        """Restore the model afterwards, and all that was given, unless that is cleared."""
         model = deepcopy(self.model)
         model.clock = self.factory.clock
-        before = {"model": model, "leases": list(self.leases), "letters": list(self.dead_letters)}
+        before = {"model": model, "leases": list(self.leases), "dead_letters": list(self.dead_letters)}
         yield before
         self.__dict__.update(before)
 
@@ -234,7 +234,7 @@ class Machine(RuleBasedStateMachine):
         assert sorted(store.settle(outcomes)) == sorted(self.model.settle(outcomes))
 
     def settle_undecided(self, store: Store, owner: str, picks: Sequence[int]) -> None:
-        """A batch that is refused changes nothing, whatever else is in it."""
+        """A refused batch changes nothing, whatever else is in it."""
         worker_main = [lease for lease in self.leases if self.model.leased(lease)]
         undecided = [Outcome(lease, Kind.FAILED) for lease in worker_main[-1:]]
         if undecided:
@@ -277,10 +277,10 @@ class Machine(RuleBasedStateMachine):
         dead_letters = one_each(pick(self.dead_letters, picks))
         assert store.postpone(dead_letters, 3.0) == self.model.postpone(dead_letters, 3.0)
 
-    def change(self, store: Store, owner: str, verb: str, ids: Sequence[int], **options: bool) -> None:
+    def change(self, store: Store, owner: str, command: str, ids: Sequence[int], **options: bool) -> None:
         ids = [self.model.last_id - id for id in ids]
-        done, refused = getattr(store, verb)(ids, **options)
-        assert (done, list(refused)) == getattr(self.model, verb)(ids, **options)
+        done, refused = getattr(store, command)(ids, **options)
+        assert (done, list(refused)) == getattr(self.model, command)(ids, **options)
 
     def redrive_all(self, store: Store, owner: str, force: bool) -> None:
         done, refused = store.redrive(None, force)
@@ -302,10 +302,10 @@ class Machine(RuleBasedStateMachine):
         assert self.model.may_prune(pruned, RETENTION, limit)
         self.model.forget(pruned)
 
-    # what must be so after each
+    # checks after each step
 
     def look(self, *ops: Op) -> None:
-        """The jobs are the model's; what they may not become whatever the model says, they have not become."""
+        """The jobs are those of the model, and are in no state that is never allowed."""
         redriven = any(op.name in ("change", "redrive_all") for op in ops)
         jobs = {job["id"]: job for job in self.stores[0].list_jobs(limit=1000)}
         assert [summary(job) for job in jobs.values()] == [job.shown() for job in reversed(self.model.jobs.values())]
@@ -339,7 +339,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def one_each(dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-    """Of a job, one claim of its letter: what is given comes of one claim, and what is stale is told by the job's id."""
+    """One claim of each job's dead letter: a batch comes of one claim, and stale ones are named by the job's id."""
     return list({dead_letter.id: dead_letter for dead_letter in dead_letters}.values())
 
 
@@ -348,9 +348,9 @@ def pick(things: Sequence[Any], picks: Sequence[int]) -> list[Any]:
 
 
 def outcome(lease: Lease, how: str) -> Outcome:
-    """Decided by the one retry path."""
+    """An outcome that `retry.decide` has decided."""
     failure = Failure(Cause.EXCEPTION, type="ValueError", message="no")
-    told = {
+    outcome = {
         "success": Outcome(lease, Kind.SUCCEEDED, result='"done"', took=0.5),
         "failure": Outcome(lease, Kind.FAILED, failure=failure),
         "at once": Outcome(lease, Kind.FAILED, failure=failure, retry_after=0.0),
@@ -358,7 +358,7 @@ def outcome(lease: Lease, how: str) -> Outcome:
         "released": Outcome(lease, Kind.RELEASED),
         "put off": Outcome(lease, Kind.RELEASED, delay=5.0),
     }[how]
-    return decide(told, lambda: 0.5, dead_letters=True)
+    return decide(outcome, lambda: 0.5, dead_letters=True)
 
 
 def recovery(expired_leases: ExpiredLease) -> Outcome:
@@ -376,9 +376,9 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
     return {**job, "errors": [(error["attempt"], error["cause"]) for error in job["errors"]]}
 
 
-@pytest.mark.timeout(900)  # a history that fails is made short before it is told
+@pytest.mark.timeout(900)  # a history that fails is made short before it is reported
 @pytest.mark.parametrize("name", FACTORIES)
-def test_the_store_keeps_the_models_promises(name: str) -> None:
+def test_a_store_keeps_the_promises_of_the_model(name: str) -> None:
     machine = type(f"{name.capitalize()}Machine", (Machine,), {"factory_type": FACTORIES[name]})
     run_state_machine_as_test(
         machine,

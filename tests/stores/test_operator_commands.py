@@ -20,11 +20,11 @@ def one_of_each(factory, store):
     return jobs | {"scheduled": scheduled, "ready": ready, "cancelled": cancelled}
 
 
-def test_each_is_where_it_should_be(store, one_of_each):
+def test_each_job_is_in_its_state(store, one_of_each):
     assert {state: state_of(store, id) for state, id in one_of_each.items()} == {state: state for state in one_of_each}
 
 
-def test_cancel(store, one_of_each):
+def test_waiting_and_running_jobs_are_cancelled_and_finished_ones_refused(store, one_of_each):
     done, refused = store.cancel([*one_of_each.values(), 999])
     assert set(done) == {one_of_each[state] for state in ("scheduled", "ready", "in_flight")}
     assert set(states(store, done)) == {"cancelled"}
@@ -34,7 +34,7 @@ def test_cancel(store, one_of_each):
     assert store.held() == []
 
 
-def test_cancelling_what_runs_makes_its_outcome_stale(store):
+def test_the_outcome_of_a_cancelled_job_is_stale(store):
     (id,) = put(store)
     lease = take_one(store)
     store.cancel([id])
@@ -45,7 +45,7 @@ def test_cancelling_what_runs_makes_its_outcome_stale(store):
     assert take_one(store).token == lease.token + 2
 
 
-def test_delete(store, one_of_each):
+def test_jobs_are_deleted_unless_they_are_in_flight(store, one_of_each):
     done, refused = store.delete(list(one_of_each.values()))
     assert refused == {one_of_each["in_flight"]: "in flight: cancel it first"}
     assert len(done) == 5
@@ -54,7 +54,7 @@ def test_delete(store, one_of_each):
     assert (queue["queue_size"], queue["scheduled"], queue["failed"], queue["in_flight"]) == (0, 0, 0, 1)
 
 
-def test_retry(factory, store, one_of_each):
+def test_scheduled_jobs_become_due_and_failed_ones_fresh(factory, store, one_of_each):
     done, refused = store.retry(list(one_of_each.values()))
     assert set(done) == {one_of_each[state] for state in ("scheduled", "succeeded", "failed", "cancelled")}
     assert set(states(store, done)) == {"ready"}
@@ -70,7 +70,7 @@ def test_a_retry_made_due_now_stays_a_retry(store):
     assert (lease.tier, lease.retries) == (1, 1)
 
 
-def test_redrive(factory, store, one_of_each):
+def test_finished_jobs_are_redriven_and_others_refused(factory, store, one_of_each):
     done, refused = store.redrive(list(one_of_each.values()))
     assert set(done) == {one_of_each[state] for state in ("succeeded", "failed", "cancelled")}
     assert set(refused) == {one_of_each[state] for state in ("scheduled", "ready", "in_flight")}
@@ -91,14 +91,14 @@ def test_a_redriven_job_starts_over_and_keeps_its_history(factory, store):
     assert store.settle([success(lease)]) == []
 
 
-@pytest.mark.parametrize("verb", ["redrive", "delete"])
-def test_a_pending_letter_is_not_given_up_without_force(store, verb):
+@pytest.mark.parametrize("command", ["redrive", "delete"])
+def test_a_pending_dead_letter_is_dropped_only_by_force(store, command):
     (id,) = make_dead(store)
-    done, refused = getattr(store, verb)([id])
+    done, refused = getattr(store, command)([id])
     assert done == [] and "pending" in refused[id]
     done, refused = store.retry([id])
     assert done == [] and "(supervisor dlq redrive --force to do it" in refused[id]
-    assert getattr(store, verb)([id], force=True) == ([id], {})
+    assert getattr(store, command)([id], force=True) == ([id], {})
     assert dead_letters(store) == []
 
 
@@ -122,7 +122,7 @@ def test_ids_given_twice_are_done_once(store):
     assert store.cancel([id, id]) == ([id], {})
 
 
-def test_pruning_takes_what_is_past_its_time_and_no_more(factory, store, one_of_each):
+def test_pruning_deletes_jobs_past_their_retention_and_no_others(factory, store, one_of_each):
     (kept,) = make_dead(store)
     factory.clock.step(DAY)
     assert store.prune(Retention(succeeded=DAY + 1, cancelled=None, failed=None), 100) == 0
@@ -134,7 +134,7 @@ def test_pruning_takes_what_is_past_its_time_and_no_more(factory, store, one_of_
     assert queue["failed"] == 1
 
 
-def test_what_is_kept_for_no_time_goes_at_the_moment_it_ended(factory, store, one_of_each):
+def test_jobs_kept_for_no_time_are_pruned_at_the_moment_they_ended(factory, store, one_of_each):
     (pending,) = make_dead(store)
     at_once = Retention(0.0, 0.0, 0.0)
     assert store.prune(Retention(succeeded=0.0, cancelled=None, failed=None), 100) == 1
@@ -171,14 +171,14 @@ def test_pruning_is_bounded_and_starts_with_the_oldest(factory, store):
     assert [store.get(id) is None for id in ids] == [True, True, False]
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "redrive", "delete"])
-def test_verbs_ring(factory, store, verb):
+@pytest.mark.parametrize("command", ["cancel", "retry", "redrive", "delete"])
+def test_a_command_notifies(factory, store, command):
     other = factory.joined("two")
     put(store)
-    getattr(other, verb)([1])
+    getattr(other, command)([1])
     assert factory.notified(store)
 
 
-def test_pausing_rings(factory, store):
+def test_pausing_notifies(factory, store):
     factory.joined("two").pause("default", True)
     assert factory.notified(store)

@@ -13,7 +13,7 @@ from supervisor.stores.postgres.schema import VERSION
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.transfer import TransferRecord
 from supervisor.text.units import MAX_SECONDS
-from tests.stores.factories import ON_POSTGRESQL, PAST_ALL_BOUNDS, UNREADABLE_OPTIONS, put, states, take
+from tests.stores.factories import ON_POSTGRESQL, PAST_ALL_LIMITS, UNREADABLE_OPTIONS, put, states, take
 
 pytestmark = ON_POSTGRESQL
 
@@ -128,7 +128,7 @@ def test_options_that_no_claim_could_read_are_refused(factory, text):
         factory.sql("insert into {s}.jobs(handler, options) values ('mail', %s)", text)
 
 
-@pytest.mark.parametrize(("column", "value"), PAST_ALL_BOUNDS.items())
+@pytest.mark.parametrize(("column", "value"), PAST_ALL_LIMITS.items())
 def test_numbers_past_which_sums_overflow_are_refused(factory, column, value):
     factory.open()
     with pytest.raises(psycopg.Error, match=f"claimable|{column}: expected|integer out of range"):

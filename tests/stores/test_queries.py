@@ -16,7 +16,7 @@ def test_jobs_are_listed_newest_first(store):
     assert store.list_jobs(limit=1) == [store.get(c)]
 
 
-def test_listing_by_queue_handler_and_state(store):
+def test_jobs_are_listed_by_queue_handler_and_state(store):
     (mail,) = put(store, "mail", queue="post")
     (scan,) = put(store, "scan")
     take_one(store)
@@ -35,7 +35,7 @@ def test_finished_jobs_are_listed_by_when_they_finished(factory, store):
     assert ids(store.list_jobs(state=JobState.SUCCEEDED)) == [first, second]
 
 
-def test_listing_dead_letters(store):
+def test_dead_letters_are_listed_by_their_state(store):
     delivered, pending = make_dead(store, "a", "b")
     make_dead(store, "c", dead_letter=False)
     claimed = [dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered]
@@ -45,7 +45,7 @@ def test_listing_dead_letters(store):
     assert ids(store.list_jobs(dead_letter="any")) == [pending, delivered]
 
 
-def test_what_keeps_a_drain_from_ending(factory, store):
+def test_remaining_work_is_counted_as_a_drain_needs_it(factory, store):
     put(store, delay=5.0)
     put(store, delay=50.0)
     put(store, queue="other")
@@ -62,7 +62,7 @@ def test_what_keeps_a_drain_from_ending(factory, store):
     assert store.remaining(None, None) == {"ready": 1}
 
 
-def test_no_more_rows_are_counted_than_asked_for(factory, store):
+def test_no_more_rows_are_counted_than_the_limit(factory, store):
     make_dead(store, "a", "b", "c")
     put(store, *["paused"] * 5, delay=1.0, queue="paused")
     put(store, *["mail"] * 3, delay=2.0)
@@ -77,12 +77,12 @@ def test_no_more_rows_are_counted_than_asked_for(factory, store):
     assert store.remaining(None, latest - 3.5, 4) == {"dead_letters": 3}
 
 
-def test_next_due_of_nothing(store):
+def test_without_a_scheduled_job_nothing_is_due_next(store):
     put(store)
     assert store.next_due() is None
 
 
-def test_status_of_the_queues(factory, store):
+def test_the_status_has_the_counts_of_each_queue(factory, store):
     make_retries(factory, store, "a")
     put(store, "b", "c")
     put(store, delay=5.0)
@@ -105,14 +105,14 @@ def test_status_of_the_queues(factory, store):
     ]  # fmt: skip
 
 
-def test_queue_sizes_by_tier(factory, store):
+def test_the_status_has_queue_sizes_by_tier(factory, store):
     make_retries(factory, store, "a", "b")
     put(store)
     (queue,) = store.stats()["queues"]
     assert (queue["queue_size"], queue["retry_queue_size"]) == (1, 2)
 
 
-def test_status_of_the_supervisors(factory, store):
+def test_the_status_has_the_presence_of_each_supervisor(factory, store):
     worker = {"pid": 5, "state": "idle", "current_job": None}
     store.announce(Presence("running", [worker], idle=1))
     assert store.stats()["supervisors"] == [
@@ -125,7 +125,7 @@ def test_status_of_the_supervisors(factory, store):
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
 
 
-def test_a_reader_sees_what_is_committed_and_no_more(store):
+def test_a_reader_sees_committed_changes_only(store):
     put(store)
     reader = store.reader()
     assert len(reader.list_jobs()) == 1

@@ -22,7 +22,7 @@ def expired(expired_leases):
     )  # fmt: skip
 
 
-def test_extending_moves_the_deadline(factory, store):
+def test_an_extended_lease_has_a_new_deadline(factory, store):
     put(store)
     lease = take_one(store)
     factory.clock.step(20)
@@ -35,7 +35,7 @@ def test_extending_moves_the_deadline(factory, store):
     assert expired_leases.deadline == factory.clock.microseconds
 
 
-def test_extending_what_is_not_ours_any_more_is_stale(store):
+def test_a_lease_that_is_not_the_owners_any_more_is_stale_when_extended(store):
     put(store, "a", "b")
     kept, lost = take(store)
     store.cancel([lost.id])
@@ -76,7 +76,7 @@ def test_a_claim_clears_the_start_mark(factory, store):
     assert store.get(id)["started_at"] is None
 
 
-def test_nothing_has_lapsed_before_its_deadline(factory, store):
+def test_no_lease_expires_before_its_deadline(factory, store):
     put(store)
     take_one(store)
     other = factory.joined("two")
@@ -84,7 +84,7 @@ def test_nothing_has_lapsed_before_its_deadline(factory, store):
     assert other.expired_leases(10) == []
 
 
-def test_what_has_lapsed_tells_all_that_recovery_needs(factory, store):
+def test_an_expired_lease_holds_all_that_recovery_needs(factory, store):
     put(store, "a", "b", max_retries=7)
     a, b = take(store)
     store.extend([], TTL, [b])
@@ -96,15 +96,15 @@ def test_what_has_lapsed_tells_all_that_recovery_needs(factory, store):
     assert a.policy == POLICY._replace(max_retries=7)
 
 
-def test_an_owner_never_sees_its_own_leases_lapse(factory, store):
+def test_an_owner_never_sees_its_own_leases_expire(factory, store):
     put(store)
     take_one(store)
     factory.clock.step(10 * TTL)
     assert store.expired_leases(10) == []
 
 
-def test_lapsed_goes_on_behind_what_it_has_given(factory, store):
-    """First of owners that are gone, then the longest expired, in parts of any size."""
+def test_expired_leases_go_on_behind_the_last_one_given(factory, store):
+    """Leases of owners that are gone come first, then the longest expired, in parts of any size."""
     late, early = put(store), put(store, *"ab")
     other, gone, observer = factory.joined("two"), factory.joined("gone"), factory.joined("three")
     assert [lease.id for lease in take(store, 1)] == late
@@ -126,14 +126,14 @@ def test_lapsed_goes_on_behind_what_it_has_given(factory, store):
         assert [expired_leases.lease.id for expired_leases in found] == order
 
 
-def test_a_clock_that_steps_back_makes_nothing_lapse(factory, store):
+def test_no_lease_expires_by_a_clock_that_steps_back(factory, store):
     put(store)
     take_one(store)
     factory.clock.step(-3600)
     assert factory.joined("two").expired_leases(10) == []
 
 
-def test_leases_of_an_owner_that_left_lapse_at_once(factory, store):
+def test_leases_of_an_owner_that_left_expire_at_once(factory, store):
     (id,) = put(store)
     take_one(store)
     store.leave()
@@ -145,7 +145,7 @@ def test_leases_of_an_owner_that_left_lapse_at_once(factory, store):
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
 
 
-def test_a_release_adds_a_lapse_and_counts_nothing(factory, store):
+def test_a_release_by_recovery_adds_one_to_the_expired_count_and_counts_no_retry(factory, store):
     (id,) = put(store)
     other = factory.joined("two")
     for expired_count in range(3):
@@ -159,7 +159,7 @@ def test_a_release_adds_a_lapse_and_counts_nothing(factory, store):
     assert (job["retries"], job["errors"]) == (0, [])
 
 
-def test_a_lapse_that_counts_is_a_failed_attempt(factory, store):
+def test_an_expired_lease_that_counts_is_a_failed_attempt(factory, store):
     (id,) = put(store)
     take_one(store)
     factory.clock.step(TTL)
@@ -170,7 +170,7 @@ def test_a_lapse_that_counts_is_a_failed_attempt(factory, store):
 
 
 @pytest.mark.parametrize(("cause", "expired_count"), [(Cause.LEASE_EXPIRED, 1), (Cause.EXCEPTION, 0)])
-def test_lapses_in_a_row_end_with_any_outcome_but_another_lapse(factory, store, cause, expired_count):
+def test_the_expired_count_is_reset_by_any_outcome_but_another_expired_lease(factory, store, cause, expired_count):
     put(store)
     other = factory.joined("two")
     take_one(store)
@@ -225,7 +225,7 @@ def test_two_that_recover_one_lease_do_it_once(factory, store):
 
 
 def test_late_outcomes_of_a_recovered_lease_are_stale(factory, store):
-    """Everything that a supervisor says after it lost the lease is refused, before and after the next claim."""
+    """Every outcome of a supervisor that has lost the lease is refused, before and after the next claim."""
     (id,) = put(store)
     lease = take_one(store)
     factory.clock.step(TTL)
@@ -241,7 +241,7 @@ def test_late_outcomes_of_a_recovered_lease_are_stale(factory, store):
     assert store.get(id)["result"] == "theirs"
 
 
-def test_held_is_only_what_is_ours(factory, store):
+def test_an_owner_holds_only_its_own_leases(factory, store):
     put(store, "a", "b")
     take_one(store)
     other = factory.joined("two")
@@ -250,8 +250,8 @@ def test_held_is_only_what_is_ours(factory, store):
     assert other.leases([1, 2, 3]) == [theirs]
 
 
-def test_a_job_given_back_unstarted_ends_no_row_of_lapses(factory, store):
-    """Or one that kills whoever starts it, and is given back by those that don't, would never end."""
+def test_a_release_of_a_job_that_was_not_started_keeps_its_expired_count(factory, store):
+    """Otherwise a job that kills the supervisor that starts it, and is released by others, would never end."""
     put(store)
     other = factory.joined("two")
     take_one(store)

@@ -20,7 +20,7 @@ from tests.stores.factories import (
 )
 
 
-def test_success(factory, store):
+def test_a_success_is_written_with_its_result_and_times(factory, store):
     (id,) = put(store)
     lease = take_one(store)
     factory.clock.step(2)
@@ -31,7 +31,7 @@ def test_success(factory, store):
     assert store.held() == []
 
 
-def test_a_retry(factory, store):
+def test_a_failed_attempt_is_scheduled_again(factory, store):
     (id,) = put(store)
     assert store.settle([again(take_one(store), delay=1.5)]) == []
     job = store.get(id)
@@ -46,7 +46,7 @@ def test_a_retry(factory, store):
     assert (lease.retries, lease.attempt, lease.tier, lease.due_at) == (1, 2, 1, factory.clock.microseconds)
 
 
-def test_exhausted_without_letters(store):
+def test_an_exhausted_job_without_dead_letters_is_failed(store):
     (id,) = put(store)
     store.settle([dead(take_one(store), dead_letter=False)])
     job = store.get(id)
@@ -61,7 +61,7 @@ def test_a_release_counts_nothing(store):
     assert (job["state"], job["retries"], job["errors"]) == ("ready", 0, [])
 
 
-def test_a_release_for_later_keeps_tier_and_place(factory, store):
+def test_a_release_for_later_keeps_tier_and_order(factory, store):
     first, second = put(store, "a", "b")
     store.settle([release(take_one(store), delay=30.0)])
     assert state_of(store, first) == "scheduled"
@@ -72,7 +72,7 @@ def test_a_release_for_later_keeps_tier_and_place(factory, store):
     assert [(lease.id, lease.tier) for lease in leases] == [(first, 0), (second, 0)]
 
 
-def test_many_outcomes_of_every_kind_in_one_batch(store):
+def test_outcomes_of_every_kind_are_settled_in_one_batch(store):
     ids = put(store, *"abcd")
     a, b, c, d = take(store)
     assert store.settle([success(a), again(b), dead(c), release(d)]) == []
@@ -110,7 +110,7 @@ def test_a_settle_repeated_after_the_next_claim_is_success_still(store):
     assert state_of(store, id) == "in_flight"
 
 
-def test_only_the_stale_ones_of_a_batch_are_refused(store):
+def test_only_the_stale_outcomes_of_a_batch_are_refused(store):
     ids = put(store, *"abcd")
     good, cancelled, deleted, repeated = take(store)
     store.cancel([cancelled.id, deleted.id])
@@ -123,7 +123,7 @@ def test_only_the_stale_ones_of_a_batch_are_refused(store):
     assert queue["in_flight"] == 0
 
 
-def test_stale_failures_leave_neither_record_nor_letter(store):
+def test_stale_failures_leave_neither_record_nor_dead_letter(store):
     ids = put(store, "a", "b")
     good, stale = take(store)
     store.cancel([stale.id])
@@ -157,7 +157,7 @@ def test_an_outcome_must_have_been_decided(store):
         store.settle([Outcome(take_one(store), Kind.FAILED)])
 
 
-def test_everything_known_about_a_failure_is_kept(store):
+def test_all_details_of_a_failure_are_kept(store):
     (id,) = put(store)
     lease = take_one(store)
     known = failure(
@@ -174,7 +174,7 @@ def test_everything_known_about_a_failure_is_kept(store):
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "\udc80", "é" * 5])
-def test_texts_that_no_store_takes_are_escaped(store, text):
+def test_texts_that_a_store_cannot_hold_are_escaped(store, text):
     (id,) = put(store)
     lease = take_one(store)
     hurt = failure(lease)
@@ -197,7 +197,7 @@ def test_long_texts_are_cut_but_keep_their_beginning_and_end(store):
         assert kept.startswith("begin") and kept.endswith("end") and "bytes cut" in kept
 
 
-def test_a_long_history_keeps_its_first_and_its_newest(factory, store):
+def test_a_long_history_keeps_its_first_and_its_newest_attempts(factory, store):
     (id,) = put(store)
     for _ in range(60):
         store.settle([again(take_one(store), delay=1.0)])
@@ -213,7 +213,7 @@ def test_the_result_of_a_job_is_shown_as_it_was_given(store):
     assert store.get(id)["result"] == ["a\x00b", 1.5, None]
 
 
-def test_policy_stays_in_the_row(store):
+def test_a_policy_stays_in_the_row(store):
     put(store)
     lease = take_one(store)
     store.settle([release(lease)])

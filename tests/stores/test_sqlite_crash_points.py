@@ -1,4 +1,4 @@
-"""A process killed before any one of the statements that it makes has done all of what it was doing, or nothing."""
+"""A process that is killed before any one of its statements has done all of its work, or nothing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Act = Callable[[SqliteStore], Any]
 
 
 def settle(store: SqliteStore) -> None:
-    won, lost, buried = store.leases([id for id, _ in store.held()])
-    store.settle([success(won), again(lost), dead(buried)])
+    won, lost, failed = store.leases([id for id, _ in store.held()])
+    store.settle([success(won), again(lost), dead(failed)])
 
 
 def recover(store: SqliteStore) -> None:
@@ -58,8 +58,8 @@ COMMITS = {"accept": 2}
 
 
 def killed_before(statement: int, act: Callable[[Callable[[], None]], None]) -> bool:
-    """Whether a process that does this dies before its so manyeth statement; False if it makes fewer. Statements count
-    from when `act` calls what it is given."""
+    """Whether a process that calls `act` was killed before this `statement`, counted from 0; False if it made fewer. Statements are
+    counted from the moment when `act` calls its argument."""
     child = os.fork()
     if child == 0:
         act(lambda: die_before(statement))
@@ -87,8 +87,8 @@ def contents(factory: SqliteFactory) -> dict[str, Any]:
 
 
 def fill(factory: SqliteFactory) -> None:
-    """Jobs in every state; three are in flight for the doomed owner, one for an owner that is gone."""
-    dying, gone = factory.joined("doomed"), factory.joined("gone")
+    """Put jobs of every state into the store; three are in flight for the owner "killed", one for an owner that is gone."""
+    dying, gone = factory.joined("killed"), factory.joined("gone")
     put(dying, "a", "b", "c", delay=1.0)
     make_dead(dying, "dead", "dead")
     put(dying, "won")
@@ -110,8 +110,8 @@ def copied(factory: SqliteFactory, folder: Path) -> SqliteFactory:
     return copy
 
 
-def act_as_the_doomed(factory: SqliteFactory, name: str, count_from_here: Callable[[], None]) -> None:
-    store = factory.joined("doomed")
+def act_as_the_killed(factory: SqliteFactory, name: str, count_from_here: Callable[[], None]) -> None:
+    store = factory.joined("killed")
     count_from_here()
     ACTS[name](store)
 
@@ -122,7 +122,7 @@ def make(factory: SqliteFactory, count_from_here: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_killed_between_any_two_statements_of(tmp_path: Path, name: str) -> None:
+def test_a_process_killed_between_any_two_statements_has_done_all_or_nothing_of(tmp_path: Path, name: str) -> None:
     (tmp_path / "filled").mkdir()
     filled = SqliteFactory(tmp_path / "filled")
     fill(filled)
@@ -130,7 +130,7 @@ def test_killed_between_any_two_statements_of(tmp_path: Path, name: str) -> None
     statement, died = 0, True
     while died:
         factory = copied(filled, tmp_path / f"killed-{statement}")
-        died = killed_before(statement, lambda count, factory=factory: act_as_the_doomed(factory, name, count))  # type: ignore[misc]
+        died = killed_before(statement, lambda count, factory=factory: act_as_the_killed(factory, name, count))  # type: ignore[misc]
         left = contents(factory)
         if not found or left != found[-1]:
             found.append(left)
@@ -140,7 +140,7 @@ def test_killed_between_any_two_statements_of(tmp_path: Path, name: str) -> None
     assert len(found) == 1 + COMMITS.get(name, 1), "nothing was done, or all of it"
 
 
-def test_killed_between_any_two_statements_that_make_a_store(tmp_path: Path) -> None:
+def test_a_process_killed_while_it_makes_a_store_leaves_one_that_can_be_opened(tmp_path: Path) -> None:
     statement, died = 0, True
     while died:
         (folder := tmp_path / f"killed-{statement}").mkdir()

@@ -1,4 +1,4 @@
-"""The file itself: opening and refusing it, its rights, what other programs put into it, and its log."""
+"""The file itself: opening and refusing it, its modes, rows that other programs put into it, and its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.limits import SqliteLimits
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import (
-    PAST_ALL_BOUNDS,
+    PAST_ALL_LIMITS,
     UNREADABLE_OPTIONS,
     SqliteFactory,
     failure,
@@ -68,22 +68,22 @@ def test_a_missing_folder_is_named(tmp_path):
     ("make", "expected"),
     [(Path.mkdir, "expected a file, not a folder"), (os.mkfifo, "expected a file, not a device or pipe")],
 )
-def test_what_is_no_file_is_broken(tmp_path, make, expected):
+def test_a_path_that_is_no_file_is_a_broken_store(tmp_path, make, expected):
     make(tmp_path / "jobs.db")
     with pytest.raises(StoreBroken, match=expected):
         SqliteStore(tmp_path / "jobs.db", create=True)
 
 
 @pytest.mark.parametrize("length", [248, 300])
-def test_a_name_that_no_file_can_have_is_broken(tmp_path, length):
-    """Nor any of those that SQLite puts beside it."""
+def test_a_name_that_no_file_can_have_is_a_broken_store(tmp_path, length):
+    """Nor a name that no file can have which SQLite puts beside it."""
     with pytest.raises(StoreBroken, match="x: File name too long"):
         SqliteStore(tmp_path / ("x" * length), create=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_cannot_be_opened_for_now_is_away(tmp_path, monkeypatch):
-    """For want of descriptors, say."""
+def test_a_file_that_cannot_be_opened_for_now_is_an_unavailable_store(tmp_path, monkeypatch):
+    """For example, because this process has too many open files."""
     SqliteStore(tmp_path / "jobs.db", create=True).close()
 
     def refused(*arguments, **options):
@@ -104,7 +104,7 @@ def test_an_empty_file_becomes_a_store(tmp_path):
     store.close()
 
 
-def test_no_database_at_all(tmp_path):
+def test_a_file_that_is_no_database_is_refused(tmp_path):
     path = tmp_path / "jobs.db"
     path.write_text("these are not the jobs you are looking for" * 100)
     with pytest.raises(StoreError, match=r"jobs\.db: file is not a database"):
@@ -122,7 +122,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_one_that_somebody_else_makes_at_this_moment_is_no_other_programs(tmp_path, monkeypatch):
+def test_a_store_that_another_process_is_making_is_not_taken_for_another_programs(tmp_path, monkeypatch):
     path, stores, value = tmp_path / "jobs.db", [], Connection.value
     other = threading.Thread(target=lambda: stores.append(SqliteStore(path, create=True)))
 
@@ -147,7 +147,7 @@ def test_a_newer_version_is_refused_by_name(store, raw):
         SqliteStore(store.path)
 
 
-def test_files_are_their_owners_alone(tmp_path):
+def test_files_may_be_used_by_their_owner_alone(tmp_path):
     old = os.umask(0)
     try:
         store = SqliteFactory(tmp_path).joined("one")
@@ -163,7 +163,7 @@ def test_files_are_their_owners_alone(tmp_path):
     store.close()
 
 
-def test_nothing_but_the_database_is_left_behind(tmp_path):
+def test_only_the_database_is_left_behind(tmp_path):
     factory = SqliteFactory(tmp_path)
     put(factory.joined("one"))
     put(factory.joined("two"))
@@ -171,7 +171,7 @@ def test_nothing_but_the_database_is_left_behind(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["jobs.db"]
 
 
-def test_durable_by_default(tmp_path):
+def test_a_store_is_durable_by_default(tmp_path):
     store = SqliteStore(tmp_path / "jobs.db", create=True)
     assert store.connection.value("pragma synchronous") == 2
     assert store.connection.value("pragma journal_mode") == b"wal"
@@ -203,20 +203,20 @@ def test_stores_open_by_url(tmp_path):
         ("sqlite:///x.db?synchronous=normal", "no options in the URL of a file; write synchronous beside it"),
     ],
 )
-def test_a_url_that_names_no_file_or_more_than_a_file(tmp_path, url, expected):
+def test_a_url_that_does_not_name_exactly_a_file_is_refused(tmp_path, url, expected):
     with pytest.raises(StoreError, match=re.escape(f"store: expected {expected}, got {url!r}")):
         open_store(StoreSettings(url=url), create=True, base=tmp_path)
     assert not [*tmp_path.iterdir()]
 
 
-def test_an_unknown_kind_of_store(tmp_path):
+def test_an_unknown_kind_of_store_is_refused(tmp_path):
     with pytest.raises(
         StoreError, match="'redis' is not a kind of store; expected one of memory, postgres, postgresql, sqlite"
     ):
         open_store(StoreSettings(url="redis://x"), create=True, base=tmp_path)
 
 
-def test_a_store_that_a_plugin_brings(tmp_path):
+def test_a_store_of_a_plugin_is_opened(tmp_path):
     from supervisor.stores.memory.store import MemoryStore
 
     def opener(settings, *, create, base):
@@ -226,7 +226,7 @@ def test_a_store_that_a_plugin_brings(tmp_path):
     assert isinstance(store, MemoryStore)
 
 
-# --- what other programs do to it
+# --- rows of other programs
 
 
 BROKEN = {
@@ -253,7 +253,7 @@ def test_a_broken_payload_is_claimed_shown_and_kept_as_it_is(store, raw, payload
     assert raw.execute("select cast(payload as blob) from jobs where id = ?", (bad,)).fetchone() == stored
 
 
-def test_a_blob_as_payload(store, raw):
+def test_a_blob_is_read_as_a_payload(store, raw):
     put(store)
     raw.execute("update jobs set payload = x'7b7d'")
     assert take_one(store).payload == "{}"
@@ -286,7 +286,7 @@ def test_plain_sql_may_enqueue(store, raw):
         *(("options", text) for text in UNREADABLE_OPTIONS),
     ],
 )  # fmt: skip
-def test_what_no_claim_could_read_is_refused_where_it_is_written(store, raw, column, value):
+def test_a_value_that_no_claim_could_read_is_refused_when_it_is_written(store, raw, column, value):
     (id,) = put(store)
     row = {"handler": "mail", column: value}
     with pytest.raises(sqlite3.Error, match=rf"jobs\.{column}: expected"):
@@ -301,10 +301,10 @@ def test_what_no_claim_could_read_is_refused_where_it_is_written(store, raw, col
     ("column", "value"),
     [
         ("state", "ready"), ("state", 9), ("tier", 7), ("retries", "many"), ("due_at", "2030-01-01 00:00:00"),
-        *PAST_ALL_BOUNDS.items(),
+        *PAST_ALL_LIMITS.items(),
     ],
 )  # fmt: skip
-def test_a_row_put_in_by_hand_must_be_one_that_its_readers_know(store, raw, column, value):
+def test_a_row_inserted_with_plain_sql_must_be_one_that_its_readers_know(store, raw, column, value):
     with pytest.raises(sqlite3.Error, match=rf"jobs\.{column}: expected"):
         raw.execute(f"insert into jobs(handler, {column}) values ('mail', ?)", (value,))
     assert store.list_jobs() == []
@@ -322,7 +322,7 @@ def test_leases_without_a_known_owner_are_recovered_all_the_same(factory, store,
     assert (expired_leases.lease.id, expired_leases.owner_gone) == (id, False)
 
 
-def test_an_owner_not_seen_for_a_day_is_forgotten_but_keeps_its_bell_and_may_come_back(factory, store):
+def test_an_owner_not_seen_for_a_day_is_forgotten_but_keeps_its_socket_and_may_come_back(factory, store):
     other = factory.joined("two")
     factory.clock.step(86_401)
     other.announce(Presence("running"))
@@ -336,7 +336,7 @@ def test_an_owner_not_seen_for_a_day_is_forgotten_but_keeps_its_bell_and_may_com
     assert len(store.held()) == 1
 
 
-# --- what can't be stored
+# --- rows that can't be stored
 
 
 @pytest.mark.parametrize("result", ['"\ud800"'])
@@ -358,8 +358,7 @@ def test_a_transaction_with_a_refused_row_is_not_committed_even_if_the_caller_go
     assert len(store.list_jobs()) == 1
 
 
-def test_more_than_one_json_text_can_hold(store, monkeypatch):
-    """A claim of a gigabyte of payloads goes row by row instead."""
+def test_a_claim_of_more_than_one_json_text_can_hold_is_read_row_by_row(store):
     put(store, "a", "b")
     store.connection._sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2800)
     store.enqueue([EnqueueRow("c", '"' + "x" * 1200 + '"')])
@@ -367,10 +366,10 @@ def test_more_than_one_json_text_can_hold(store, monkeypatch):
     assert [lease.id for lease in take(store)] == [1, 2, 3, 4]
 
 
-# --- being away
+# --- an unavailable store
 
 
-def test_a_locked_database_is_away_and_nothing_is_done(store, raw):
+def test_a_locked_database_is_unavailable_and_nothing_is_done(store, raw):
     put(store)
     raw.execute("begin immediate")
     with pytest.raises(StoreUnavailable, match="locked"):
@@ -380,7 +379,7 @@ def test_a_locked_database_is_away_and_nothing_is_done(store, raw):
     assert put(store) == [2]
 
 
-def test_a_full_disk_is_away_and_nothing_is_done(store):
+def test_a_full_disk_makes_the_store_unavailable_and_nothing_is_done(store):
     put(store)
     store.connection.execute(f"pragma max_page_count = {store.connection.value('pragma page_count')}")
     with pytest.raises(StoreUnavailable, match="full"):
@@ -390,13 +389,13 @@ def test_a_full_disk_is_away_and_nothing_is_done(store):
     assert put(store) == [2]
 
 
-def test_a_lock_that_nobody_gives_back_is_not_waited_for_without_end(factory, store, monkeypatch):
+def test_a_lock_that_is_never_released_is_not_waited_for_without_end(store):
     import fcntl
 
     put(store)
     impatient = SqliteStore(store.path, limits=SqliteLimits(write_seconds=0.01))
-    with open(f"{store.path}-write.lock") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
+    with open(f"{store.path}-write.lock") as write_lock:
+        fcntl.flock(write_lock, fcntl.LOCK_EX)
         with pytest.raises(StoreUnavailable, match="busy"):
             put(impatient)
     impatient.close()
@@ -437,8 +436,8 @@ def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, don
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_a_doubtful_enqueue_is_known_again_after_others_and_by_a_new_connection(store, done):
-    """As when other threads enqueue between two tries, close the client or fork."""
+def test_an_enqueue_in_doubt_is_recognised_after_others_and_by_a_new_connection(store, done):
+    """As when other threads enqueue between two attempts, close the client or fork."""
     store.connection._sqlite = Broken(store.connection._sqlite, done)
     rows = EnqueueBatch([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
     with pytest.raises(StoreUnavailable):
@@ -516,5 +515,5 @@ def test_a_batch_larger_than_one_value_can_be_is_enqueued_as_a_whole(store):
     assert store.remaining(None, None) == {"ready": 6, "scheduled": 6}
 
 
-def test_what_a_savepoint_may_have_to_undo_is_kept_in_memory(store):
+def test_savepoints_are_kept_in_memory(store):
     assert store.connection.value("pragma temp_store") == 2

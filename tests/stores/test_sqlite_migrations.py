@@ -118,9 +118,9 @@ def test_its_jobs_go_on(migrated, clock):
     (expired,) = migrated.expired_leases(10)
     assert (expired.lease.id, expired.owner, expired.expired_count) == (3, DEAD_OWNER, 0)
     assert migrated.recover([again(expired.lease)._replace(seen=expired.deadline)]) == []
-    (letter,) = migrated.claim_dead_letters(10, 30.0)
-    assert (letter.id, letter.accepted, letter.tries) == (2, {"file"}, 2)
-    assert migrated.mark_accepted([letter], "web", frozenset({"file", "web"})) == []
+    (dead_letter,) = migrated.claim_dead_letters(10, 30.0)
+    assert (dead_letter.id, dead_letter.accepted, dead_letter.tries) == (2, {"file"}, 2)
+    assert migrated.mark_accepted([dead_letter], "web", frozenset({"file", "web"})) == []
     assert migrated.get(2)["dead_letter"] == "delivered"
     migrated.pause("slow", False)
     clock.step(3600)
@@ -135,7 +135,7 @@ def test_its_jobs_go_on(migrated, clock):
     assert migrated.remaining(None, None) == {"ready": 1}
 
 
-def test_its_triggers_refuse_what_they_refused(path, migrated):
+def test_its_triggers_refuse_the_same_values_as_before(path, migrated):
     with database(path) as raw:
         raw.execute("insert into jobs(handler, payload) values ('mail', '{}')")
         for column, value in (("expired_count", -1), ("priority", "high")):
@@ -170,7 +170,7 @@ def test_a_received_transfer_is_still_known(tmp_path):
         assert not store.has_received(TransferRecord("z", "here", "here"))
 
 
-def test_killed_between_any_two_statements_of_a_migration(tmp_path):
+def test_a_process_killed_between_any_two_statements_of_a_migration_leaves_one_version_whole(tmp_path):
     load(path := tmp_path / "jobs.db", CLOSED, RECEIVED)
     before, statement, died, found = rows_of(path), 0, True, []
     version_1 = schema_of(path)

@@ -1,4 +1,4 @@
-"""What a supervisor leaves beside the database goes with its row, and not before: a commit may fail."""
+"""The files of a supervisor beside the database are removed with its row, and not before: a commit may fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(factory):
 
 @pytest.fixture
 def fail_next_commit(monkeypatch):
-    """Makes the next commit of a store fail, and those after it work."""
+    """Make the next commit of a store fail, and those after it work."""
 
     def make(store):
         def fail():
@@ -43,7 +43,7 @@ def fail_next_commit(monkeypatch):
 
 
 def die_as(path, owner, claim=0):
-    """A process that joins as `owner`, claims so many jobs, and dies."""
+    """Run a process that joins as `owner`, claims so many jobs, and exits without leaving."""
     child = os.fork()
     if child == 0:
         try:
@@ -63,7 +63,7 @@ def beside(store):
     return sorted(entry.name for entry in store.path.with_name("jobs.db.notify").iterdir())
 
 
-def test_a_dead_owner_is_forgotten_although_the_first_try_was_rolled_back(store, fail_next_commit):
+def test_a_dead_owner_is_forgotten_although_the_first_attempt_was_rolled_back(store, fail_next_commit):
     die_as(store.path, "dead")
     fail_next_commit(store)
     with pytest.raises(StoreUnavailable), store.transaction():
@@ -74,20 +74,20 @@ def test_a_dead_owner_is_forgotten_although_the_first_try_was_rolled_back(store,
     assert beside(store) == ["one.lock", "one.sock"]
 
 
-def test_who_is_dead_and_forgotten_is_told_once_and_not_if_that_was_rolled_back(store, fail_next_commit):
-    told = []
-    store.watch_owners(told.append)
+def test_a_dead_owner_is_reported_once_and_not_if_that_was_rolled_back(store, fail_next_commit):
+    gone = []
+    store.watch_owners(gone.append)
     die_as(store.path, "dead")
     fail_next_commit(store)
     with pytest.raises(StoreUnavailable), store.transaction():
         store.expired_leases(10)
-    assert told == []
+    assert gone == []
     for _ in range(2):
         store.expired_leases(10)
-    assert told == ["dead"]
+    assert gone == ["dead"]
 
 
-def test_an_owner_leaves_although_the_first_try_was_rolled_back(factory, store, fail_next_commit):
+def test_an_owner_leaves_although_the_first_attempt_was_rolled_back(factory, store, fail_next_commit):
     put(store)
     take_one(store)
     other = factory.joined("two")
@@ -134,43 +134,43 @@ def test_a_lock_removed_before_it_was_held_is_made_again(store, other_lock, monk
     assert beside(store) == ["joining.lock", "one.lock", "one.sock"]
 
 
-def recover_and_hang(path, owner, clock, told, batches):
-    """A process that recovers so many small batches, and hangs in the middle of another."""
+def recover_and_hang(path, owner, clock, report, batches):
+    """Start a process that recovers so many small batches, and hangs in the middle of another."""
     child = os.fork()
     if child == 0:
         try:
             store = SqliteStore(path, clock=clock)
             store.join(owner, "host", os.getpid())
             for _ in range(batches):
-                assert give_back(store, 50)
+                assert release_expired(store, 50)
             with store.transaction():
-                assert give_back(store, 50)
-                os.write(told, b".")
+                assert release_expired(store, 50)
+                os.write(report, b".")
                 signal.pause()
         finally:
             os._exit(1)
     return child
 
 
-def give_back(store, limit):
+def release_expired(store, limit):
     expired_leases = store.expired_leases(limit)
     assert store.recover([release(one.lease)._replace(seen=one.deadline) for one in expired_leases]) == []
     return len(expired_leases)
 
 
-def test_recovery_killed_in_the_middle_again_and_again_gives_each_job_back_once(factory, store):
+def test_recovery_killed_in_the_middle_again_and_again_releases_each_job_once(factory, store):
     jobs = 2000
     put(store, *["mail"] * jobs)
     die_as(store.path, "dead", claim=jobs)
-    told, tell = os.pipe()
+    reported, report = os.pipe()
     for killed in range(8):
-        child = recover_and_hang(store.path, f"killed-{killed}", factory.clock, tell, killed % 4)
-        assert os.read(told, 1) == b"."
+        child = recover_and_hang(store.path, f"killed-{killed}", factory.clock, report, killed % 4)
+        assert os.read(reported, 1) == b"."
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    os.close(told), os.close(tell)
+    os.close(reported), os.close(report)
     assert len(store.expired_leases(jobs)) == jobs - 2 * (1 + 2 + 3) * 50
-    while give_back(store, 500):
+    while release_expired(store, 500):
         pass
     assert store.connection.json("select json_group_array(distinct expired_count) from jobs") == [1]
     assert store.waiting(None) == {"default": Waiting(jobs, 0)}

@@ -15,16 +15,16 @@ from supervisor.stores.sqlite.store import SqliteStore
 BY_KEY = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 
 STATEMENTS = {
-    "candidates": (queue.CANDIDATES.sql, "SEARCH jobs USING INDEX ready (queue=? AND tier=?)"),
+    "candidates": (queue.CANDIDATES.as_text_each, "SEARCH jobs USING INDEX ready (queue=? AND tier=?)"),
     "claim": (queue.CLAIM, BY_KEY),
-    "due": (queue.DUE.sql, "SEARCH jobs USING INDEX scheduled (due_at<?)"),
+    "due": (queue.DUE.as_text_each, "SEARCH jobs USING INDEX scheduled (due_at<?)"),
     "promote": (queue.PROMOTE, BY_KEY),
     "succeed": (settle.SUCCEED, BY_KEY),
     "dispose": (settle.DISPOSE, BY_KEY),
     "extend": (settle.EXTEND, BY_KEY),
     "mark started": (settle.MARK_STARTED, BY_KEY),
     "expired": (
-        recovery.EXPIRED.sql,
+        recovery.EXPIRED.as_text_each,
         "SEARCH jobs USING INDEX in_flight (owner=? AND lease_until>? AND lease_until<?)",
     ),
     "prune": (operator.PAST, "SEARCH jobs USING INDEX terminal (state=? AND finished_at<?)"),
@@ -32,7 +32,7 @@ STATEMENTS = {
         queries.filtered_ids(JobState.FAILED, None, None, None)[0] + " limit ?",
         "SEARCH jobs USING INDEX terminal (state=?)",
     ),
-    "held": (settle.HELD.sql, "SEARCH jobs USING INDEX in_flight (owner=?)"),
+    "held": (settle.HELD.as_text_each, "SEARCH jobs USING INDEX in_flight (owner=?)"),
     "due dead letters": (
         dead_letters.DUE_DEAD_LETTERS,
         "SEARCH dead_letters USING INDEX pending_dead_letters (due_at<?)",

@@ -1,4 +1,4 @@
-"""What only real processes show: claims beside each other, a writer killed half way, fork, and owners that die."""
+"""Behaviour that only real processes show: claims beside each other, a writer killed half way, fork, and owners that die."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ def retry_while_unavailable(call: Callable[[], Any]) -> Any:
             pass
 
 
-def claim_all(path: Path, owner: str, told: Any) -> None:
+def claim_all(path: Path, owner: str, reports: Any) -> None:
     store = SqliteStore(path)
     store.join(owner, "host", os.getpid())
-    told.put("ready")
+    reports.put("ready")
     claimed = []
     while leases := retry_while_unavailable(lambda: store.claim([ClaimRequest("default", 7, 7, 7, 100)], TTL, resolve)):
         assert retry_while_unavailable(lambda leases=leases: store.settle([success(lease) for lease in leases])) == []
         claimed += [lease.id for lease in leases]
-    told.put(claimed)
+    reports.put(claimed)
     store.leave()
     store.close()
 
 
-def enqueue_some(path: Path, told: Any) -> None:
+def enqueue_some(path: Path, reports: Any) -> None:
     store = SqliteStore(path)
-    told.put([retry_while_unavailable(lambda: store.enqueue([EnqueueRow("mail", "{}")]))[0] for _ in range(50)])
+    reports.put([retry_while_unavailable(lambda: store.enqueue([EnqueueRow("mail", "{}")]))[0] for _ in range(50)])
     store.close()
 
 
-def hold_a_transaction(path: Path, told: Any) -> None:
+def hold_a_transaction(path: Path, reports: Any) -> None:
     store = SqliteStore(path)
-    store.join("doomed", "host", os.getpid())
+    store.join("killed", "host", os.getpid())
     store.claim([ClaimRequest("default", 1, 1, 1, 100)], TTL, resolve)
     with store.transaction():
         put(store, "never", "seen")
         store.cancel([1])
-        told.put("inside")
+        reports.put("inside")
         signal.pause()
 
 
@@ -66,32 +66,32 @@ def path(tmp_path):
 
 @pytest.fixture
 def start():
-    """Starts a function in a fresh process; gives the process and what it tells."""
+    """Start a function in a new process; returns the process and the queue of its reports."""
     started = []
 
     def run(function: Callable[..., None], *arguments: Any) -> tuple[Any, Any]:
-        told = SPAWN.Queue()
-        process = SPAWN.Process(target=function, args=(*arguments, told))
+        reports = SPAWN.Queue()
+        process = SPAWN.Process(target=function, args=(*arguments, reports))
         process.start()
-        started.append((process, told))
-        return process, told
+        started.append((process, reports))
+        return process, reports
 
     yield run
-    for process, told in started:
+    for process, reports in started:
         process.kill()
         process.join()
         process.close()
-        told.close()
+        reports.close()
 
 
 def test_supervisors_and_clients_share_a_file_and_no_job_is_claimed_twice(path, start):
     store = SqliteStore(path, create=True)
     ids = store.enqueue([EnqueueRow("mail", "{}") for _ in range(2000)])
     owners = [start(claim_all, path, owner)[1] for owner in ("one", "two")]
-    for told in owners:
-        assert told.get(timeout=30) == "ready"
+    for reports in owners:
+        assert reports.get(timeout=30) == "ready"
     new = start(enqueue_some, path)[1].get(timeout=30)
-    claimed = [id for told in owners for id in told.get(timeout=30)]
+    claimed = [id for reports in owners for id in reports.get(timeout=30)]
     assert len(claimed) == len(set(claimed))
     left = store.remaining(None, None).get("ready", 0)
     assert len(claimed) + left == len(ids) + len(new)
@@ -102,8 +102,8 @@ def test_supervisors_and_clients_share_a_file_and_no_job_is_claimed_twice(path, 
 def test_a_writer_killed_half_way_leaves_nothing_half_done_and_no_lock(path, start):
     store = SqliteStore(path, create=True)
     (id,) = put(store)
-    process, told = start(hold_a_transaction, path)
-    assert told.get(timeout=30) == "inside"
+    process, reports = start(hold_a_transaction, path)
+    assert reports.get(timeout=30) == "inside"
     with pytest.raises(StoreUnavailable):
         put(store)
     process.kill()
@@ -113,9 +113,9 @@ def test_a_writer_killed_half_way_leaves_nothing_half_done_and_no_lock(path, sta
     assert store.get(id)["state"] == "in_flight"
     store.join("two", "host", os.getpid())
     (expired_leases,) = store.expired_leases(10)
-    assert (expired_leases.lease.id, expired_leases.owner, expired_leases.owner_gone) == (id, "doomed", True)
+    assert (expired_leases.lease.id, expired_leases.owner, expired_leases.owner_gone) == (id, "killed", True)
     assert [(row["owner"], row["state"]) for row in store.stats()["supervisors"]] == [
-        ("doomed", "gone"), ("two", "starting")
+        ("killed", "gone"), ("two", "starting")
     ]  # fmt: skip
     store.cancel([id])
     assert store.expired_leases(10) == []
@@ -125,7 +125,7 @@ def test_a_writer_killed_half_way_leaves_nothing_half_done_and_no_lock(path, sta
     store.close()
 
 
-def test_an_owner_lives_as_long_as_anything_that_inherited_its_lock(path):
+def test_an_owner_is_not_gone_while_any_process_has_inherited_its_lock(path):
     store = SqliteStore(path, create=True)
     put(store)
     ours, theirs = os.pipe()
@@ -150,7 +150,7 @@ def test_an_owner_lives_as_long_as_anything_that_inherited_its_lock(path):
     store.close()
 
 
-def test_a_copy_that_somebody_forked_of_an_owner_does_not_pass_for_it(path):
+def test_a_forked_copy_of_an_owner_does_not_pass_for_it(path):
     store = SqliteStore(path, create=True)
     put(store)
     ours, theirs = os.pipe()

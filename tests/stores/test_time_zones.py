@@ -1,4 +1,4 @@
-"""A machine in a zone that changes its season: what is an hour stays an hour, on either side of the change."""
+"""A machine in a time zone that changes its clocks: an hour stays an hour, on either side of the change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANGES = {"to summer time": "2026-03-08T07:00:00+00:00", "from summer time": "2
 
 @pytest.fixture(params=CHANGES.values(), ids=CHANGES)
 def half_an_hour_before(request, factory, monkeypatch):
-    """The moment, half an hour before New York changes its clocks; it is now on the shelf's clock."""
+    """The moment, half an hour before New York changes its clocks; it is now by the factory's clock."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "EST5EDT,M3.2.0,M11.1.0")
         time.tzset()

@@ -1,4 +1,4 @@
-"""All that still matters of a store goes into another, of either kind: as it was, and never in both or in neither."""
+"""The transfer of all jobs that still matter into a store of another kind: as they were, and never in both stores or in neither."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import Backoff, JobState
-from supervisor.stores import transfer as moving
+from supervisor.stores import transfer
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.transfer import TransferLimits, TransferRecord, transfer_jobs, undo_transfer
@@ -46,7 +46,7 @@ def left_alone(source):
 
 
 def impatient(store):
-    """One that doesn't wait long for locks of others."""
+    """Make the store wait for locks of others for a short time only."""
     if isinstance(store, PostgresStore):
         store.run("set lock_timeout = 100")
     return store
@@ -57,12 +57,12 @@ def jobs_of(store):
 
 
 def filled(factories, source):
-    """One of everything; gives what is to be moved."""
+    """Put jobs of every kind into the source; returns those that are to be transferred."""
     put(source, "ended", "gone")
     ended, gone = take(source)
     source.settle([success(ended, '"fine"')])
     source.cancel([gone.id])
-    make_dead(source, "unlettered", dead_letter=False)
+    make_dead(source, "plain", dead_letter=False)
     _, half, delivered = make_dead(source, "pending", "half", "delivered")
     for dead_letter in dead_letters(source):
         if dead_letter.id in (half, delivered):
@@ -75,8 +75,8 @@ def filled(factories, source):
     for lease, delay in zip(others, (50.0, 5.0), strict=True):
         source.settle([again(lease, delay, stderr="tail", host="there", pid=7)])
     put(source, "twice", queue="twice")
-    for said in ("one", "two"):
-        source.settle([again(lease, 0.0, stderr=said) for lease in take(source, queue="twice")])
+    for line in ("one", "two"):
+        source.settle([again(lease, 0.0, stderr=line) for lease in take(source, queue="twice")])
         source.promote(10)
     put(source, "first", headers='{"a": "\u00e9\\u0000"}')
     put(source, "options", max_retries=7, timeout=1.5, backoff=Backoff(1.0, 4.0, 60.0, "none"), queue="post")
@@ -91,10 +91,10 @@ def filled(factories, source):
 def test_every_job_is_as_it_was(factories, source, target):
     wanted = filled(factories, source)
     assert {job["state"] for job in wanted} == {"ready", "scheduled", "failed"}
-    moved = transfer_jobs(left_alone(source), target)
+    report = transfer_jobs(left_alone(source), target)
     assert jobs_of(target) == wanted
     assert target.paused() == {"post"}
-    assert moved == (
+    assert report == (
         {
             state: sum(job["state"] == state.value for job in wanted)
             for state in (JobState.READY, JobState.SCHEDULED, JobState.FAILED)
@@ -107,7 +107,7 @@ def test_every_job_is_as_it_was(factories, source, target):
     assert jobs_of(source)[2:] == wanted, "the source keeps its rows"
 
 
-def test_what_was_moved_goes_on_where_it_was(factories, source, target):
+def test_transferred_jobs_go_on_where_they_were(factories, source, target):
     filled(factories, source)
     transfer_jobs(left_alone(source), target)
     target.join("two", "host", 1)
@@ -118,7 +118,7 @@ def test_what_was_moved_goes_on_where_it_was(factories, source, target):
     assert [lease.handler for lease in take(target)] == ["urgent", "first", "new"]
     again = take(target, queue="again")
     assert [(lease.handler, lease.attempt, lease.token) for lease in again] == [("due", 2, 2), ("old", 1, 2)]
-    factories[1].clock.step(31)  # what the source had claimed of the letters is over
+    factories[1].clock.step(31)  # the source's claims of dead letters have ended
     assert {dead_letter.job["handler"]: dead_letter.accepted for dead_letter in dead_letters(target)} == {
         "half": {"file"},
         "pending": set(),
@@ -133,7 +133,7 @@ def test_ids_are_never_given_again(factories, source, target):
     assert put(target) == [ids[-1] + 1]
 
 
-def test_a_redriven_job_stays_behind_what_waited(factories, source, target):
+def test_a_redriven_job_stays_behind_all_that_waited(factories, source, target):
     (dead_one,) = make_dead(source)
     (waiting,) = put(source)
     source.redrive([dead_one], force=True)
@@ -144,19 +144,19 @@ def test_a_redriven_job_stays_behind_what_waited(factories, source, target):
     target.leave()
 
 
-def test_in_batches_by_weight(factories, source, target, monkeypatch):
-    packed = []
-    pack = source.export
-    monkeypatch.setattr(source, "export", lambda ids: packed.append(len(ids)) or pack(ids))
+def test_jobs_are_transferred_in_batches_of_limited_size(factories, source, target, monkeypatch):
+    exported = []
+    export = source.export
+    monkeypatch.setattr(source, "export", lambda ids: exported.append(len(ids)) or export(ids))
     put(source, *["mail"] * 20)
-    source.enqueue([EnqueueRow("heavy", f'"{mark * n}"') for mark, n in (("x", 200), ("y", 60))])
+    source.enqueue([EnqueueRow("large", f'"{mark * n}"') for mark, n in (("x", 200), ("y", 60))])
     wanted = jobs_of(source)
     transfer_jobs(left_alone(source), target, TransferLimits(jobs=7, characters=100))
     assert jobs_of(target) == wanted
-    assert packed == [7, 7, 6, 1, 1]
+    assert exported == [7, 7, 6, 1, 1]
 
 
-# --- what is refused
+# --- refused transfers
 
 
 def test_a_source_in_use_is_refused(factories, source, target):
@@ -186,8 +186,8 @@ def test_a_store_with_jobs_is_refused_and_the_source_is_as_before(factories, sou
     assert put(source) and len(jobs_of(target)) == 1
 
 
-def test_a_store_that_is_shut_itself_is_refused_even_for_no_jobs(factories, source, target):
-    """Otherwise both would be shut, and each would send everybody to the other."""
+def test_a_closed_store_is_refused_as_a_target_even_for_no_jobs(factories, source, target):
+    """Otherwise both would be closed, and each would name the other as its target."""
     transfer_jobs(left_alone(source), target)
     with pytest.raises(StoreError, match=r"it is closed, since its own jobs were moved to .*; expected an empty store"):
         transfer_jobs(target, source)
@@ -201,7 +201,7 @@ def test_the_same_store_is_refused(factories, source):
         transfer_jobs(source, factories[0].open())
 
 
-def test_a_shut_store_says_where_to_go(factories, source, target):
+def test_a_closed_store_names_its_target_in_every_error(factories, source, target):
     put(source, "mail")
     client = factories[0].open()
     transfer_jobs(left_alone(source), target)
@@ -217,7 +217,7 @@ def test_a_shut_store_says_where_to_go(factories, source, target):
     assert len(jobs_of(client)) == 1, "it can still be read"
 
 
-# --- a death at any moment
+# --- killed at any moment
 
 
 class Killed(BaseException):
@@ -228,7 +228,9 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("whose", "step"), [("source", "close_for_transfer"), ("source", "paused"), ("target", "import_jobs")]
 )
-def test_a_move_cut_short_is_finished_by_the_same_call(factories, source, target, monkeypatch, whose, step, when):
+def test_an_interrupted_transfer_is_finished_by_the_same_call(
+    factories, source, target, monkeypatch, whose, step, when
+):
     make_dead(source, "c")
     put(source, "a", "b")
     wanted = jobs_of(source)
@@ -242,12 +244,14 @@ def test_a_move_cut_short_is_finished_by_the_same_call(factories, source, target
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(owner, step, dies)
-        patch.setattr(moving, "_has_received_after_all", lambda *arguments: False)  # the dead look at nothing
+        patch.setattr(
+            transfer, "_has_received_after_all", lambda *arguments: False
+        )  # a killed process does nothing more
         transfer_jobs(left_alone(source), target)
     first, second = factories[0].open(), factories[1].open()
-    shut, there = first.transfer_record() is not None, len(jobs_of(second))
+    closed, there = first.transfer_record() is not None, len(jobs_of(second))
     assert there == (3 if (step, when) == ("import_jobs", "after") else 0)
-    assert shut or not there, "never in both"
+    assert closed or not there, "never in both"
     for before in (there > 0, True):
         assert transfer_jobs(first, second).before is before
         assert jobs_of(second) == wanted
@@ -255,12 +259,12 @@ def test_a_move_cut_short_is_finished_by_the_same_call(factories, source, target
         put(first)
 
 
-def test_a_commit_whose_answer_is_lost_is_asked_for(factories, source, target, monkeypatch):
+def test_a_commit_whose_answer_is_lost_is_looked_for(factories, source, target, monkeypatch):
     put(source)
-    receive = target.import_jobs
+    import_jobs = target.import_jobs
 
     def lost(*arguments):
-        receive(*arguments)
+        import_jobs(*arguments)
         raise StoreUnavailable("no answer")
 
     monkeypatch.setattr(target, "import_jobs", lost)
@@ -268,7 +272,7 @@ def test_a_commit_whose_answer_is_lost_is_asked_for(factories, source, target, m
     assert source.transfer_record() is not None and len(jobs_of(target)) == 1
 
 
-def test_while_nobody_can_tell_the_source_stays_shut(factories, source, target, monkeypatch):
+def test_a_source_stays_closed_while_it_is_unknown_where_its_jobs_are(factories, source, target, monkeypatch):
     put(source)
 
     def unavailable(*arguments):
@@ -285,14 +289,14 @@ def test_while_nobody_can_tell_the_source_stays_shut(factories, source, target, 
     assert len(jobs_of(target)) == 1
 
 
-def test_a_move_that_fails_half_way_leaves_nothing_there(factories, source, target, monkeypatch):
+def test_a_transfer_that_fails_half_way_leaves_nothing_in_the_target(factories, source, target, monkeypatch):
     put(source, "a", "b")
-    pack = source.export
+    export = source.export
 
     def fails(ids):
         if ids != [1]:
             raise StoreError("disk on fire")
-        return pack(ids)
+        return export(ids)
 
     monkeypatch.setattr(source, "export", fails)
     with pytest.raises(StoreError, match="disk on fire"):
@@ -311,17 +315,17 @@ def test_a_source_on_its_way_elsewhere_is_refused(factories, source, target):
         transfer_jobs(source, target)
 
 
-def test_one_that_was_opened_again_meanwhile_is_not_moved(factories, source, target, monkeypatch):
+def test_a_source_that_was_reopened_meanwhile_is_not_transferred(factories, source, target, monkeypatch):
     put(source)
-    pack = source.export
+    export = source.export
 
     def reopened(ids):
         other = factories[0].open()
         other.reopen(other.transfer_record())
-        return pack(ids)
+        return export(ids)
 
     monkeypatch.setattr(source, "export", reopened)
-    monkeypatch.setattr(moving, "_has_received_after_all", lambda *arguments: False)
+    monkeypatch.setattr(transfer, "_has_received_after_all", lambda *arguments: False)
     with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
         transfer_jobs(left_alone(source), target)
     assert jobs_of(target) == []
@@ -332,7 +336,7 @@ def test_one_that_was_opened_again_meanwhile_is_not_moved(factories, source, tar
 
 @pytest.fixture
 def cut_short(factories, source, target):
-    """Shut by a copy that has died since; gives its ticket."""
+    """The transfer record of a source that was closed by a process that has been killed since."""
     make_dead(source, "dead")
     put(source, "a", "b")
     transfer_record = TransferRecord("x", target.url, target.place())
@@ -340,7 +344,7 @@ def cut_short(factories, source, target):
     return transfer_record
 
 
-def test_a_move_cut_short_is_undone(factories, source, target, cut_short):
+def test_an_interrupted_transfer_is_undone(factories, source, target, cut_short):
     before = jobs_of(source)
     undo_transfer(source, target, cut_short)
     assert source.transfer_record() is None
@@ -355,7 +359,7 @@ def test_a_move_cut_short_is_undone(factories, source, target, cut_short):
     factories[0].check()
 
 
-def test_what_has_arrived_is_not_undone(factories, source, target, cut_short):
+def test_a_transfer_that_has_arrived_is_not_undone(factories, source, target, cut_short):
     target.import_jobs(cut_short, [source.export([1, 2, 3])], 3, frozenset())
     with pytest.raises(StoreError, match="its jobs are in "):
         undo_transfer(factories[0].open(), factories[1].open(), cut_short)
@@ -363,7 +367,7 @@ def test_what_has_arrived_is_not_undone(factories, source, target, cut_short):
         put(source)
 
 
-def test_only_where_the_jobs_were_to_go_can_tell(source, target, cut_short):
+def test_only_the_target_of_a_transfer_can_show_whether_it_has_arrived(source, target, cut_short):
     source.reopen(cut_short)
     source.close_for_transfer(transfer_record := TransferRecord("y", target.url, "on a server of the same name"))
     with pytest.raises(StoreError, match=r"are being moved, to .*, and .* is another store than that one was"):
@@ -374,8 +378,8 @@ def test_only_where_the_jobs_were_to_go_can_tell(source, target, cut_short):
 @pytest.mark.parametrize(
     "again", [transfer_jobs, lambda source, target: undo_transfer(source, target, source.transfer_record())]
 )
-def test_what_has_arrived_once_is_neither_moved_again_nor_undone(factories, source, target, again):
-    """Though the target has been made anew since, and knows nothing of it."""
+def test_a_transfer_that_has_arrived_once_is_neither_repeated_nor_undone(factories, source, target, again):
+    """Though the target has been made anew since, and has no record of it."""
     put(source)
     transfer_jobs(left_alone(source), target)
     target.delete([1])
@@ -388,8 +392,8 @@ def test_what_has_arrived_once_is_neither_moved_again_nor_undone(factories, sour
     assert source.transfer_record() is not None and jobs_of(target) == []
 
 
-def test_another_store_that_is_called_the_same_gets_nothing(factories, source, target):
-    """A schema, a host: not all of where a store is can be seen in what it is called."""
+def test_another_store_with_the_same_url_gets_nothing(factories, source, target):
+    """A URL does not always show which store it leads to: the host or the schema may be another one."""
     put(source)
     left_alone(source).close_for_transfer(TransferRecord("x", target.url, "elsewhere"))
     with pytest.raises(StoreError, match=r"are being moved, to .* is another store than that one was"):
@@ -397,14 +401,14 @@ def test_another_store_that_is_called_the_same_gets_nothing(factories, source, t
     assert jobs_of(target) == []
 
 
-def test_another_move_is_not_undone(source, cut_short):
+def test_another_transfer_is_not_undone(source, cut_short):
     with pytest.raises(StoreError, match="another process is transferring its jobs to "):
         source.reopen(cut_short._replace(id="older"))
     assert source.transfer_record() == cut_short
 
 
-def test_nobody_can_tell_while_they_arrive(factories, source, target, cut_short):
-    """A copy that was thought dead, in the middle of it."""
+def test_an_undo_waits_while_the_jobs_are_being_imported(factories, source, target, cut_short):
+    """By a process that was taken for dead, and is in the middle of it."""
 
     def batches():
         yield source.export([1, 2])
@@ -416,7 +420,7 @@ def test_nobody_can_tell_while_they_arrive(factories, source, target, cut_short)
     assert source.transfer_record() == cut_short and len(jobs_of(target)) == 3
 
 
-def test_none_can_arrive_between_the_look_and_the_opening(factories, source, target, cut_short, monkeypatch):
+def test_no_job_is_imported_between_the_check_and_the_reopening(factories, source, target, cut_short, monkeypatch):
     reopen, late = source.reopen, impatient(factories[1].open())
 
     def meanwhile(transfer_record):
@@ -429,12 +433,12 @@ def test_none_can_arrive_between_the_look_and_the_opening(factories, source, tar
     assert source.transfer_record() is None and not target.has_received(cut_short)
 
 
-def test_a_copy_that_was_thought_dead_finds_it_undone(factories, source, target, cut_short, monkeypatch):
-    receive = target.import_jobs
+def test_a_process_that_was_taken_for_dead_finds_its_transfer_undone(factories, source, target, cut_short, monkeypatch):
+    import_jobs = target.import_jobs
 
     def late(*arguments):
         undo_transfer(factories[0].open(), factories[1].open(), cut_short)
-        receive(*arguments)
+        import_jobs(*arguments)
 
     monkeypatch.setattr(target, "import_jobs", late)
     with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
@@ -442,7 +446,7 @@ def test_a_copy_that_was_thought_dead_finds_it_undone(factories, source, target,
     assert source.transfer_record() is None and jobs_of(target) == []
 
 
-def test_a_copy_that_was_thought_dead_undoes_no_other(factories, source, target, cut_short, monkeypatch):
+def test_a_process_that_was_taken_for_dead_undoes_no_other_transfer(factories, source, target, cut_short, monkeypatch):
     newer = cut_short._replace(id="newer")
 
     def late(*arguments):
@@ -457,14 +461,14 @@ def test_a_copy_that_was_thought_dead_undoes_no_other(factories, source, target,
     assert source.transfer_record() == newer
 
 
-def test_of_two_copies_at_once_one_is_told_of_the_other(factories, source, target, monkeypatch):
+def test_of_two_transfers_at_once_one_is_refused(factories, source, target, monkeypatch):
     put(source)
     first = TransferRecord("x", target.url, target.place())
-    shut = left_alone(source).close_for_transfer
+    close = left_alone(source).close_for_transfer
 
     def late(transfer_record):
         factories[0].open().close_for_transfer(first)
-        shut(transfer_record)
+        close(transfer_record)
 
     monkeypatch.setattr(source, "close_for_transfer", late)
     with pytest.raises(StoreError, match="another process is transferring its jobs to "):
@@ -473,7 +477,7 @@ def test_of_two_copies_at_once_one_is_told_of_the_other(factories, source, targe
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_undoing_cut_short_is_called_again(factories, source, target, cut_short, monkeypatch, when):
+def test_an_interrupted_undo_is_called_again(factories, source, target, cut_short, monkeypatch, when):
     reopen = source.reopen
 
     def dies(transfer_record):
@@ -490,7 +494,7 @@ def test_an_undoing_cut_short_is_called_again(factories, source, target, cut_sho
     assert put(first) == [4] and jobs_of(second) == []
 
 
-def test_stretches_without_a_job_to_move_are_passed_over(factories, source, target, monkeypatch):
+def test_ranges_of_ids_without_a_job_to_transfer_are_skipped(factories, source, target, monkeypatch):
     monkeypatch.setattr("supervisor.stores.postgres.transfer.STRETCH", 3)
     source.delete(put(source, *["gone"] * 10))
     put(source, "a")

@@ -77,15 +77,15 @@ def test_a_store_in_a_folder_that_this_user_may_not_write_to(
 def test_a_store_that_others_keep_open_is_used_without_leave_to_write_to_its_folder(
     command: Command, forbidden: list[Path]
 ) -> None:
-    """Nor to take the files by which writers take turns, or to remove them."""
+    """Nor to take the locks of writers, or to remove them."""
     command.write(config="store: sqlite:///shut/jobs.db\n")
     folder = command.folder / "shut"
     folder.mkdir()
     with closing(SqliteStore(folder / "jobs.db", create=True)) as store:
         with store.transaction():
             pass
-        for kind in ("gate", "turn"):
-            (folder / f"jobs.db-{kind}").chmod(0)
+        for kind in ("queue", "write"):
+            (folder / f"jobs.db-{kind}.lock").chmod(0)
         folder.chmod(0o500)
         forbidden.append(folder)
         ended = command.call("enqueue", "mail", under=BOUND)

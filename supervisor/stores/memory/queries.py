@@ -1,4 +1,4 @@
-"""Questions to a memory store: what people, programs and --drain ask."""
+"""Queries of people, programs and --drain to a memory store."""
 
 from __future__ import annotations
 
@@ -9,43 +9,45 @@ from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.counts import queue_rows, running_jobs
-from supervisor.stores.memory.claim import Claims
-from supervisor.stores.memory.dead_letters import DeadLetterQueue
-from supervisor.stores.memory.state import OwnerRecord
+from supervisor.stores.memory.state import MemoryState, OwnerRecord
 from supervisor.stores.records import iso, microseconds
 
 
-class Queries(Claims, DeadLetterQueue):
+class Queries:
+    def __init__(self, state: MemoryState) -> None:
+        self._state = state
+
     def clock(self) -> float:
-        return self._clock()
+        return self._state.clock()
 
     def stats(self) -> dict[str, Any]:
-        with self._memory.lock:
-            self._forget_owners()
-            jobs, counts = self._memory.jobs, self._memory.counts.items()
-            supervisors = [_owner_dict(name, owner) for name, owner in self._memory.owners.items()]
+        with self._state.lock:
+            self._state.forget_owners()
+            jobs, counts = self._state.jobs, self._state.counts.items()
+            supervisors = [_owner_dict(name, owner) for name, owner in self._state.owners.items()]
             running = [jobs[id] for id in running_jobs(supervisors) if id in jobs]
             processing = Counter(job.row.queue for job in running if job.state is JobState.IN_FLIGHT)
             counted = [(queue, CODES[state], tier, n) for (queue, tier, state), n in counts if n]
-            return {"queues": queue_rows(counted, self.paused(), processing), "supervisors": supervisors}
+            queues = queue_rows(counted, frozenset(self._state.paused), processing)
+            return {"queues": queues, "supervisors": supervisors}
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
-        with self._memory.lock:
+        with self._state.lock:
             left: Counter[str] = Counter()
             last = None if latest is None else microseconds(latest)
-            for job in self._memory.jobs.values():
+            for job in self._state.jobs.values():
                 queue = job.row.queue
-                if not job.state.terminal and queue not in self._memory.paused and (served is None or queue in served):
+                if not job.state.terminal and queue not in self._state.paused and (served is None or queue in served):
                     beyond = job.state is JobState.SCHEDULED and last is not None and job.due_at > last
                     left[job.state.value] += not beyond
-            left["dead_letters"] = min(most, len(self._pending()))
+            left["dead_letters"] = min(most, len(self._state.pending_dead_letters()))
             if last is not None:
                 left["scheduled"] = min(most, left["scheduled"])
-            return {what: n for what, n in left.items() if n}
+            return {name: n for name, n in left.items() if n}
 
     def get(self, id: int) -> dict[str, Any] | None:
-        with self._memory.lock:
-            job = self._memory.jobs.get(id)
+        with self._state.lock:
+            job = self._state.jobs.get(id)
             return None if job is None else job.shown()
 
     def list_jobs(
@@ -57,16 +59,15 @@ class Queries(Claims, DeadLetterQueue):
         dead_letter: str | None = None,
         limit: int = 100,
     ) -> list[dict[str, Any]]:
-        with self._memory.lock:
+        with self._state.lock:
             found = [
                 job
-                for job in self._memory.jobs.values()
-                if (state is None or job.state is state)
-                and (queue is None or job.row.queue == queue)
-                and (handler is None or job.row.handler == handler)
+                for job in self._state.jobs.values()
+                if state in (None, job.state)
+                and queue in (None, job.row.queue)
+                and handler in (None, job.row.handler)
                 and (
-                    dead_letter is None
-                    or job.dead_letter_state == dead_letter
+                    dead_letter in (None, job.dead_letter_state)
                     or (dead_letter == "any" and job.dead_letter_state is not None)
                 )
             ]

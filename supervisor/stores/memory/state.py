@@ -1,10 +1,10 @@
-"""What the memory store keeps: the jobs, and the queues they wait in."""
+"""The state of a memory store: the jobs, the queues they wait in, and the owners."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields
@@ -12,8 +12,19 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any
 
+from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
-from supervisor.stores.records import EnqueueRow, Presence, Shown, job_dict, options_text, overlaid, own_max_retries
+from supervisor.stores.codes import LEFT
+from supervisor.stores.records import (
+    EnqueueRow,
+    Presence,
+    Shown,
+    job_dict,
+    microseconds,
+    options_text,
+    overlaid,
+    own_max_retries,
+)
 
 
 @dataclass(slots=True)
@@ -55,44 +66,18 @@ class JobRecord:
         return None if self.dead_letter is None else self.dead_letter.state
 
     def lease(self) -> Lease:
-        row, options = self.row, options_text(self.row)
-        policy = self.policy or Policy()
+        row, options, policy = self.row, options_text(self.row), self.policy or Policy()
         return Lease(
-            id=self.id,
-            token=self.token,
-            handler=row.handler,
-            queue=row.queue,
-            payload=row.payload,
-            headers=row.headers,
-            retries=self.retries,
-            priority=row.priority,
-            tier=self.tier,
-            due_at=self.due_at,
-            created_at=self.created_at,
-            policy=policy if options is None else overlaid(policy, options),
-        )
+            self.id, self.token, row.handler, row.queue, row.payload, row.headers, self.retries, row.priority, self.tier,
+            self.due_at, self.created_at, policy if options is None else overlaid(policy, options),
+        )  # fmt: skip
 
     def shown(self) -> dict[str, Any]:
-        return job_dict(
-            Shown(
-                id=self.id,
-                handler=self.row.handler,
-                payload=self.row.payload,
-                queue=self.row.queue,
-                priority=self.row.priority,
-                state=self.state.value,
-                retries=self.retries,
-                max_retries=own_max_retries(options_text(self.row), self.policy),
-                due_at=self.due_at,
-                created_at=self.created_at,
-                started_at=self.started_at,
-                finished_at=self.finished_at,
-                result=self.result,
-                headers=self.row.headers,
-                errors=self.errors,
-                dead_letter=self.dead_letter_state,
-            )
-        )
+        row, most = self.row, own_max_retries(options_text(self.row), self.policy)
+        return job_dict(Shown(
+            self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,
+            self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
+        ))  # fmt: skip
 
 
 _all_fields = attrgetter(*(each.name for each in fields(JobRecord)))
@@ -108,76 +93,99 @@ class OwnerRecord:
 
 
 class MemoryState:
-    """The jobs, which every sibling shares, and the queues they wait in.
+    """Shared by every sibling of a store. `clock` gives seconds since the epoch.
 
-    The heaps may hold entries that are no longer true; whoever takes one out compares it with the job.
+    A heap may hold entries that are no longer true: an entry that is taken out is compared with its job.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
         self.lock = threading.RLock()
         self.jobs: dict[int, JobRecord] = {}
-        self.sequence = 0
         self.owners: dict[str, OwnerRecord] = {}
         self.paused: set[str] = set()
-        self.before: dict[int, JobRecord | None] | None = None
-        self.broken = False
-        self.index()
-
-    def index(self) -> None:
         self.counts: Counter[tuple[str, int, JobState]] = Counter()
-        self.ready: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-        self.scheduled: list[tuple[int, int]] = []
-        self.in_flight: set[int] = set()
-        for job in self.jobs.values():
-            self.file(job)
+        self._ready: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        self._scheduled: list[tuple[int, int]] = []
+        self._in_flight: set[int] = set()
+        self._sequence = 0
+        self._before: dict[int, JobRecord | None] | None = None  # jobs as they were before the open transaction
+        self._failed = False  # a write inside the open transaction has failed
 
-    def file(self, job: JobRecord) -> None:
-        """Put the job where its state belongs."""
-        self.counts[job.row.queue, job.tier, job.state] += 1
-        if job.state is JobState.READY:
-            heap = self.ready.setdefault((job.row.queue, job.tier), [])
-            heappush(heap, (-job.row.priority, job.age, job.id))
-        elif job.state is JobState.SCHEDULED:
-            heappush(self.scheduled, (job.due_at, job.id))
-        elif job.state is JobState.IN_FLIGHT:
-            self.in_flight.add(job.id)
-
-    def take_out(self, job: JobRecord) -> None:
-        self.counts[job.row.queue, job.tier, job.state] -= 1
-        self.in_flight.discard(job.id)
+    @property
+    def in_transaction(self) -> bool:
+        return self._before is not None
 
     @contextmanager
-    def joined(self) -> Iterator[None]:
-        """All or nothing: what failed half way must not be kept with the rest, even if the caller goes on."""
-        try:
-            yield
-        except BaseException:
-            self.broken = True
-            raise
+    def transaction(self, *, single: bool = False) -> Iterator[None]:
+        with self.lock:
+            if self._before is not None:
+                try:
+                    yield
+                except BaseException:
+                    self._failed = True
+                    raise
+                return
+            self._before, sequence, paused, owners = {}, self._sequence, set(self.paused), dict(self.owners)
+            try:
+                yield
+                if self._failed:
+                    raise StoreError("a write inside this transaction failed, so none of it is kept")
+            except BaseException:
+                self._undo(self._before)
+                self._sequence, self.paused = sequence, paused
+                self.owners = owners | self.owners  # with those that were forgotten meanwhile
+                raise
+            finally:
+                self._before, self._failed = None, False
 
-    def remember(self, id: int) -> None:
-        """What the open transaction must put back if it fails."""
-        if self.before is not None and id not in self.before:
-            self.before[id] = copy(self.jobs[id]) if id in self.jobs else None
+    def now(self) -> int:
+        """Microseconds since the epoch."""
+        return microseconds(self.clock())
 
-    def undo(self, before: Mapping[int, JobRecord | None]) -> None:
-        for id, job in before.items():
-            if job is None:
-                self.jobs.pop(id, None)
-            else:
-                self.jobs[id] = job
-        self.jobs = dict(sorted(self.jobs.items()))
-        self.index()
+    def next_age(self) -> int:
+        """The next id: behind everything that waits."""
+        self._sequence += 1
+        return self._sequence
+
+    def add(self, job: JobRecord) -> None:
+        self._remember(job.id)
+        self.jobs[job.id] = job
+        self._file(job)
+
+    def change(self, job: JobRecord, **changes: Any) -> None:
+        self._remember(job.id)
+        self._take_out(job)
+        for name, value in changes.items():
+            setattr(job, name, value)
+        self._file(job)
+
+    def remove(self, job: JobRecord) -> None:
+        self._remember(job.id)
+        self._take_out(job)
+        del self.jobs[job.id]
+
+    def leased(self, lease: Lease) -> JobRecord | None:
+        """The job, if it is still in flight under the token of this lease."""
+        job = self.jobs.get(lease.id)
+        return job if job is not None and job.state is JobState.IN_FLIGHT and job.token == lease.token else None
+
+    def in_flight(self) -> list[JobRecord]:
+        return [self.jobs[id] for id in sorted(self._in_flight)]
+
+    def pending_dead_letters(self) -> list[JobRecord]:
+        return [job for job in self.jobs.values() if job.dead_letter_state == "pending"]
 
     def candidates(self, queue: str, tier: int, limit: int) -> list[JobRecord]:
         """The first ready jobs of a tier; they stay in it."""
-        heap = self.ready.get((queue, tier), [])
+        heap = self._ready.get((queue, tier), [])
         found: list[JobRecord] = []
         entries: dict[int, tuple[int, int, int]] = {}
         while heap and len(found) < limit:
             entry = heappop(heap)
-            job = self.jobs.get(entry[2])
-            if job and job.id not in entries and (job.state, job.tier, job.age) == (JobState.READY, tier, entry[1]):
+            _, age, id = entry
+            job = self.jobs.get(id)
+            if job and job.id not in entries and (job.state, job.tier, job.age) == (JobState.READY, tier, age):
                 entries[job.id] = entry
                 found.append(job)
         for entry in entries.values():
@@ -185,10 +193,45 @@ class MemoryState:
         return found
 
     def next_scheduled(self) -> JobRecord | None:
-        while self.scheduled:
-            due_at, id = self.scheduled[0]
+        while self._scheduled:
+            due_at, id = self._scheduled[0]
             job = self.jobs.get(id)
             if job is not None and job.state is JobState.SCHEDULED and job.due_at == due_at:
                 return job
-            heappop(self.scheduled)
+            heappop(self._scheduled)
         return None
+
+    def forget_owners(self) -> None:
+        """Forget owners that have left, once they hold no lease."""
+        holding = {job.owner for job in self.in_flight()}
+        for name, owner in list(self.owners.items()):
+            if owner.presence.state == LEFT and name not in holding:
+                del self.owners[name]
+
+    def _file(self, job: JobRecord) -> None:
+        """Put the job where its state belongs."""
+        self.counts[job.row.queue, job.tier, job.state] += 1
+        if job.state is JobState.READY:
+            heap = self._ready.setdefault((job.row.queue, job.tier), [])
+            heappush(heap, (-job.row.priority, job.age, job.id))
+        elif job.state is JobState.SCHEDULED:
+            heappush(self._scheduled, (job.due_at, job.id))
+        elif job.state is JobState.IN_FLIGHT:
+            self._in_flight.add(job.id)
+
+    def _take_out(self, job: JobRecord) -> None:
+        self.counts[job.row.queue, job.tier, job.state] -= 1
+        self._in_flight.discard(job.id)
+
+    def _remember(self, id: int) -> None:
+        if self._before is not None and id not in self._before:
+            self._before[id] = copy(self.jobs[id]) if id in self.jobs else None
+
+    def _undo(self, before: Mapping[int, JobRecord | None]) -> None:
+        kept: Iterable[JobRecord] = [job for id, job in self.jobs.items() if id not in before]
+        restored = [job for job in before.values() if job is not None]
+        self.jobs = {job.id: job for job in sorted([*kept, *restored], key=attrgetter("id"))}
+        for index in (self.counts, self._ready, self._scheduled, self._in_flight):
+            index.clear()
+        for job in self.jobs.values():
+            self._file(job)

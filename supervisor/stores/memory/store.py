@@ -1,35 +1,54 @@
-"""The memory store: the protocol in plain Python, for tests and for queues that may die with their process."""
+"""The memory store: the protocol in plain Python, for tests and for jobs that need not outlive their process."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from supervisor.stores.memory.dead_letters import DeadLetterQueue
 from supervisor.stores.memory.operator import OperatorChanges
+from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.queries import Queries
+from supervisor.stores.memory.queue import Queue
 from supervisor.stores.memory.settle import Settles
 from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.operator_commands import BatchedCommands
 
 
-class MemoryStore(Settles, Queries, OperatorChanges):
-    """Implements `supervisor.stores.protocol.Store`. `sibling` gives another owner's or client's view of the same jobs."""
+class MemoryStore:
+    """Implements `supervisor.stores.protocol.Store`: its methods are those of its parts, which share one state. Without a `state`
+    of another store it has one of its own, whose `clock` gives seconds since the epoch."""
 
     url = "memory://"
 
-    def __init__(self, clock: Callable[[], float] = time.time, memory: MemoryState | None = None) -> None:
-        super().__init__(clock, memory)
-        commands = BatchedCommands(self, self.transaction, self.notify)
+    def __init__(self, clock: Callable[[], float] = time.time, state: MemoryState | None = None) -> None:
+        self.state = state = state or MemoryState(clock)
+        owner = Ownership(state)
+        queue, settles = Queue(state, owner), Settles(state, owner)
+        dead_letters, queries = DeadLetterQueue(state), Queries(state)
+        commands = BatchedCommands(OperatorChanges(state), state.transaction, owner.notify)
+        self.transaction, self.enqueue, self.notify = state.transaction, queue.enqueue, owner.notify
+        self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
+        self.watch_owners, self.expired_leases = owner.watch_owners, settles.expired_leases
+        self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
+        self.promote, self.waiting, self.next_due = queue.promote, queue.waiting, queue.next_due
+        self.look, self.claim, self.paused = queue.look, queue.claim, queue.paused
+        self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
+        self.held, self.leases = settles.held, settles.leases
+        self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
+        self.mark_accepted, self.clock = dead_letters.mark_accepted, queries.clock
+        self.stats, self.remaining = queries.stats, queries.remaining
+        self.get, self.list_jobs = queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.delete, self.purge, self.prune, self.pause = (
-            commands.delete,
-            commands.purge,
-            commands.prune,
-            commands.pause,
-        )
+        self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
+        self.pause = commands.pause
+
+    def close(self) -> None:
+        pass
 
     def sibling(self) -> MemoryStore:
-        return MemoryStore(self._clock, self._memory)
+        """The same jobs, as another owner or client has them."""
+        return MemoryStore(state=self.state)
 
     def reader(self) -> MemoryStore:
         return self.sibling()

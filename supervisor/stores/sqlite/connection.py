@@ -27,7 +27,6 @@ class Select:
     """
 
     def __init__(self, columns: str, rest: str) -> None:
-        self.sql = f"select {columns} {rest}"
         self.as_one_text = f"select json_group_array(json_array({columns})) {rest}"
         self.as_text_each = f"select json_array({columns}) {rest}"
 
@@ -39,13 +38,16 @@ class _Transaction(Enum):
     """A write inside failed: it must not be committed with the rest, even if the caller goes on."""
 
 
+_NONE, _OPEN, _FAILED = _Transaction
+
+
 class Connection:
     """Used from one thread at a time, in the process that opened it. `clock` gives seconds since the epoch."""
 
     def __init__(self, path: Path, *, create: bool, clock: Callable[[], float], limits: SqliteLimits) -> None:
         self.path = Path(os.path.realpath(path))  # so that every link to a file leads to the same locks
         self._clock, self._process = clock, os.getpid()
-        self._transaction = _Transaction.NONE
+        self._transaction: _Transaction = _NONE
         self._before_commit: list[Callable[[], None]] = []
         self._on_rollback: list[Callable[[], None]] = []
         self._after_commit: list[Callable[[], None]] = []
@@ -76,16 +78,16 @@ class Connection:
     @contextmanager
     def transaction(self, *, single: bool = False) -> Iterator[None]:
         self._check_process()
-        if self._transaction is not _Transaction.NONE:
+        if self._transaction is not _NONE:
             try:
                 yield
             except BaseException:
-                self._transaction = _Transaction.FAILED
+                self._transaction = _FAILED
                 raise
             return
         with self._translated(), self._write_lock:
             self.execute("begin immediate")
-            self._transaction = _Transaction.OPEN
+            self._transaction = _OPEN
             try:
                 yield
                 self._commit()
@@ -93,7 +95,7 @@ class Connection:
                 self._roll_back()
                 raise
             finally:
-                self._transaction = _Transaction.NONE
+                self._transaction = _NONE
         acts, self._after_commit = self._after_commit, []
         for act in acts:
             act()
@@ -126,7 +128,7 @@ class Connection:
         self._after_commit.append(act)
 
     def _commit(self) -> None:
-        if self._transaction is _Transaction.FAILED:
+        if self._transaction is _FAILED:
             raise StoreError(f"{self.path}: a write inside this transaction failed, so none of it is kept")
         for act in self._before_commit:
             act()

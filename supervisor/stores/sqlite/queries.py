@@ -18,6 +18,7 @@ from supervisor.stores.codes import (
     SCHEDULED,
     STATES,
     SUCCEEDED,
+    WITHDRAWN,
 )
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries
@@ -92,31 +93,13 @@ class Queries:
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, record in self._connection.rows(ATTEMPTS, batch):
             errors.setdefault(job_id, []).append(record)
-        return [job_dict(self._shown(errors, *row)) for row in self._connection.rows(SHOWN, batch)]
+        return [job_dict(self._shown(row, errors)) for row in self._connection.rows(SHOWN, batch)]
 
-    def _shown(
-        self, errors: Mapping[int, Sequence[Mapping[str, Any]]], id: int, handler: str, payload: str, queue: str,
-        priority: int, state: int, retries: int, policy: int | None, options: str | None, due_at: int, created_at: int,
-        started_at: int | None, finished_at: int | None, result: str | None, headers: str | None, dead_letter: int | None,
-    ) -> Shown:  # fmt: skip
-        return Shown(
-            id=id,
-            handler=handler,
-            payload=payload,
-            queue=queue,
-            priority=priority,
-            state=STATES[state].value,
-            retries=retries,
-            max_retries=own_max_retries(options, None if policy is None else self._policies.get(policy)),
-            due_at=due_at,
-            created_at=created_at,
-            started_at=started_at,
-            finished_at=finished_at,
-            result=result,
-            headers=headers,
-            errors=errors.get(id, ()),
-            dead_letter=None if dead_letter is None else DEAD_LETTERS[dead_letter],
-        )
+    def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
+        id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter = row
+        most = own_max_retries(options, None if policy is None else self._policies.get(policy))
+        known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
+        return Shown._make((*known, errors.get(id, ()), DEAD_LETTERS[dead_letter or WITHDRAWN]))
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         with self._connection.snapshot():

@@ -51,7 +51,7 @@ class SlowDisk(WrappedStore):
 
     @contextmanager
     def transaction(self, *, single: bool = False) -> Iterator[None]:
-        outermost = self.inner._memory.before is None
+        outermost = not self.inner.state.in_transaction
         with self.inner.transaction(single=single):
             yield
         if outermost:

@@ -1,4 +1,4 @@
-"""Many jobs at once become the rows that each would become alone, and the first that is wrong is named."""
+"""A batch of many jobs has the rows that each would have alone, and the first wrong job is named."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIXED: list[Any] = [
 ]
 
 
-def test_they_are_as_each_alone() -> None:
+def test_rows_of_a_batch_are_as_each_would_be_alone() -> None:
     alone = [enqueue_row(job, limit=100, queue_for=queue_for) for job in MIXED]
     assert list(batch_of(MIXED, limit=100, queue_for=queue_for)) == alone
 
@@ -42,7 +42,7 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_refused_behind_others_of_its_handler(wrong: Any) -> None:
+def test_a_wrong_job_is_refused_behind_others_of_its_handler(wrong: Any) -> None:
     with pytest.raises(InvalidJob) as alone:
         enqueue_row(wrong, limit=100, queue_for=queue_for)
     with pytest.raises(InvalidJob, match=re.escape(f"jobs[2]: {alone.value}")):
@@ -79,7 +79,7 @@ def test_jobs_that_are_alike_are_kept_once_but_for_their_payloads() -> None:
     assert len(again.kinds) == 8
 
 
-def test_a_part_of_many_is_as_that_part_of_a_list() -> None:
+def test_a_slice_of_a_batch_is_as_that_slice_of_a_list() -> None:
     rows = batch_of(map(job, range(80)), limit=100, queue_for=queue_for)
     assert list(rows[15:42]) == list(rows)[15:42]
     assert (rows[-1], len(rows[70:90])) == (list(rows)[-1], 10)
@@ -94,7 +94,7 @@ class Ranks(int, Enum):
     HIGH = 7
 
 
-def test_members_of_an_enum_are_what_they_stand_for() -> None:
+def test_members_of_an_enum_are_written_as_their_values() -> None:
     """A store that writes a number as text would write the member's name."""
     job = NewJob(Handlers.MAIL, queue=Handlers.MAIL, priority=Ranks.HIGH, max_retries=Ranks.HIGH)
     row = enqueue_row(job, limit=100, queue_for=queue_for)
