@@ -283,7 +283,7 @@ def test_no_worker_is_left_when_its_nursery_is_killed_and_then_the_supervisor(tm
 
 
 def test_a_process_whose_supervisor_died_before_it_listened_ends_all_the_same() -> None:
-    program = "import os, time; from supervisor.workers.system import linux; r, w = os.pipe(); os.close(w); linux.die_with_parent(r); time.sleep(60)"
+    program = "import os, time; from supervisor.workers.system import linux; r, w = os.pipe(); os.close(w); linux.arm_parent_death(r); time.sleep(60)"
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run(command, env=environment, process_group=0, timeout=30).returncode == -signal.SIGKILL
