@@ -31,6 +31,6 @@ def test_the_next_supervisor_ends_what_was_left_by_one_killed_together_with_its_
     os.kill(run.forkserver(), signal.SIGKILL)
     run.kill()
     program = int(file.read_text())
-    assert proctree.is_living(program)
+    assert proctree.is_alive(program)
     command.run()
-    wait_for(lambda: not proctree.is_living(program))
+    wait_for(lambda: not proctree.is_alive(program))

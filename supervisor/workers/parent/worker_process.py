@@ -195,7 +195,7 @@ class ForkedWorker:
         Without a pid, it was not started.
         """
         self._note_exit()
-        stderr = self._jobs.finish_output()
+        stderr, stack = self._last_output()
         code, number = _code_and_signal(status)
         oom = number == signal.SIGKILL and self.phase is not Phase.KILLED and self._owner.oom_killer_has_struck()
         report = ExitReport(
@@ -204,17 +204,21 @@ class ForkedWorker:
             signal=None if number is None else linux.name_of_signal(number),
             peak_memory=peak,
             oom_suspected=oom,
-            stack=self._stack.stack(),
+            stack=stack,
             stderr=stderr,
             start_error=self.start_error,
         )
         self._listener.ended(report)
         self._close()
 
+    def _last_output(self) -> tuple[str | None, str | None]:
+        """Return the end of its stderr, and its stack; neither if it was abandoned."""
+        return (None, None) if self._ends is None else (self._jobs.finish_output(), self._stack.stack())
+
     def abandon(self, why: str) -> None:
         """Wait for it no longer, and receive nothing more from it."""
         self._listener.output("stderr", None, [why])
-        self._jobs.finish_output()
+        self._last_output()
         self._close()
 
     def release_in_copy(self) -> None:
