@@ -96,16 +96,10 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
     return (
         SupervisorEnds(jobs, outcomes, permits_put, permits, heartbeat, parent_death, stack, stdout, stderr),
         WorkerEnds(
-            their_jobs,
-            their_outcomes,
-            their_permits,
-            their_heartbeat,
-            their_parent_death,
-            their_stack,
-            their_stdout,
+            their_jobs, their_outcomes, their_permits, their_heartbeat, their_parent_death, their_stack, their_stdout,
             their_stderr,
         ),
-    )
+    )  # fmt: skip
 
 
 def close_ends(ends: WorkerEnds) -> None:

@@ -1,7 +1,6 @@
-"""The interface between the pool and the operating system.
+"""The interface between the pool and the operating system: `parent/` implements it with processes, tests with scripted ones.
 
-`parent/` implements it with real processes; tests and simulations implement it with scripted ones. Every call is made, and
-every callback comes, on the supervisor's loop thread.
+Every call is made, and every callback comes, on the supervisor's loop thread.
 """
 
 from __future__ import annotations
@@ -30,10 +29,8 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """How a worker process ended. `peak_memory` is bytes; `stack` is its Python stack, if that was requested.
-
-    If the process could not be started, `pid` is 0 and `start_error` gives the reason.
-    """
+    """How a worker process ended; if it could not be started, `pid` is 0 and `start_error` is the reason. `peak_memory` is bytes;
+    `stack` is its Python stack, if that was requested."""
 
     pid: int
     exit_code: int | None = None
@@ -109,7 +106,7 @@ class WorkerBackend(Protocol):
         """Start the forkserver; return what it found once it has imported the plugins."""
 
     def fork(self, number: int, listener: WorkerListener) -> WorkerProcess:
-        """Order a new worker and return at once; `ready` or `ended` follows."""
+        """Order a new worker and return at once; `ready` or `ended` follows. Raises OSError if no channels can be opened."""
 
     async def stop(self) -> None:
         """Kill the workers that are left, end the forkserver, and kill the orphans of both."""
@@ -148,11 +145,9 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """The settings of every worker. `plugins` are relative to `base`; `variables` are added to the environment.
-
-    `heartbeat` is seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'.
-    `import_timeout` is seconds for one plugin, `result_limit` bytes. `owner_fd` is a descriptor that workers keep open.
-    """
+    """The settings of every worker. `plugins` are relative to `base`; `variables` are added to the environment. `heartbeat` is the
+    seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'. `import_timeout`
+    is seconds for one plugin, `result_limit` is bytes. `owner_fd` is a descriptor that workers keep open."""
 
     plugins: Sequence[str]
     import_timeout: float
@@ -170,17 +165,12 @@ class WorkerOptions:
 class Timeouts:
     """How long the backend waits for a process, in seconds."""
 
-    worker_ready: float = 30.0
-    """For a new worker, besides the time for imports: it may wait for a lock that was held at the fork, or its hook hangs."""
-    forkserver_answer: float = 10.0
-    """For the answer to an order; a forkserver that does not answer is replaced."""
+    worker_ready: float = 30.0  # besides the time for imports: a lock may have been held at the fork, or a hook hangs
+    forkserver_answer: float = 10.0  # a forkserver that does not answer an order is replaced
     forkserver_stop: float = 5.0
-    kill: float = 5.0
-    """For the exit after SIGKILL: a process that waits for a disk or a network file system does not exit before."""
-    closed_channel: float = 1.0
-    """For the exit that closed a channel; a worker that does not exit has closed it itself."""
-    stack: float = 0.040
-    """For the stack that was requested before SIGKILL."""
+    kill: float = 5.0  # a process that waits for a disk or a network file system does not exit at once, even on SIGKILL
+    closed_channel: float = 1.0  # for the exit that closed it; a worker that keeps running has closed it itself
+    stack: float = 0.040  # that was requested before SIGKILL
 
 
 USUAL_TIMEOUTS = Timeouts()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from supervisor.events import Bus, ForkserverExited, ForkserverStarted, WorkerOutput
+from supervisor.events import Bus, ForkserverExited, ForkserverStarted, WorkerExited, WorkerOutput
 from supervisor.jobs import Cause, Lease
 from supervisor.plugins.reports import SourceReport
-from supervisor.workers.interface import PoolListener, Timer, WorkerBackend
+from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
 from supervisor.workers.kill_reasons import KillReason
 from supervisor.workers.refork_delays import USEFUL_AFTER, ReforkDelays
 from supervisor.workers.run_times import RunTimes
@@ -69,11 +69,18 @@ class Pool:
         present = self._present()
         for _ in range(self.count - len(present) - self._reforks.waiting):
             self._last_number += 1
-            limits = Limits(self.max_jobs, self.max_memory)
-            self.workers[self._last_number] = WorkerSlot(self._last_number, self.backend, limits, self._context)
+            self._fork(self._last_number, self._context)
         present.sort(key=lambda slot: (bool(slot.sent), -slot.number))
         for slot in present[: max(0, len(present) - self.count)]:
             slot.retire()
+
+    def _fork(self, number: int, context: SlotContext) -> None:
+        try:
+            self.workers[number] = WorkerSlot(number, self.backend, Limits(self.max_jobs, self.max_memory), context)
+        except OSError as error:
+            how = ExitReport(0, start_error=f"no channels: {error.strerror}").how
+            self._bus.emit(WorkerExited(number, 0, "crash", how, None))
+            self._reforks.add()
 
     def _present(self) -> list[WorkerSlot]:
         return [slot for slot in self.workers.values() if slot.state in _PRESENT]
@@ -90,19 +97,15 @@ class Pool:
         self.replace_used_up(slot)
         return True
 
-    def renew(self, backend: WorkerBackend) -> WorkerBackend:
-        """Replace every worker by one of this backend, at once: why workers of the old one ended does not matter any more.
-
-        Return the old backend, to be stopped once its workers have ended. It is the same if only its forkserver is new; then
-        workers that have no process yet will be forked from the new one, and stay.
-        """
-        old, self._backend = self.backend, backend
+    def renew(self, backend: WorkerBackend) -> None:
+        """Replace every worker by one of this backend, at once: why workers of the old one ended does not matter any more. If the
+        backend is the same and has a new forkserver, workers that have no process yet will be forked from that, and stay."""
+        self._backend = backend
         self._reforks.cancel()
         for slot in self._present():
             if slot.backend is not backend or slot.process.pid is not None:
                 slot.retire()
         self.fill()
-        return old
 
     # jobs
 

@@ -24,10 +24,9 @@ FRAME_SECONDS = 0.010
 FRAME_JOBS = 256
 FRAME_BYTES = 256 * 1024
 MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
-MIN_GROWTH = 1.1
-"""A worker that was past the limit at its start would only be replaced by one of the same size."""
+MIN_GROWTH = 1.1  # a worker that was past the limit at its start would only be replaced by one of the same size
 
-# Fields that the hot paths take by index.
+# Fields of leases and replies that the hot paths take by index.
 _ID: Final = 0
 _HANDLER: Final = 2
 _PAYLOAD: Final = 4
@@ -39,16 +38,11 @@ _RESULT: Final = 3
 
 
 class State(Enum):
-    STARTING = "starting"
-    """Ordered, and not ready."""
-    READY = "ready"
-    """It takes jobs."""
-    RETIRING = "retiring"
-    """It takes no more jobs, and exits after those that it has started."""
-    EXITED = "exited"
-    """It exited while it ran no job. It is replaced once its exit status is known, which may call for a delay."""
-    ENDING = "ending"
-    """It was killed, or exited while it ran a job. It is replaced at once."""
+    STARTING = "starting"  # ordered, and not ready
+    READY = "ready"  # it takes jobs
+    RETIRING = "retiring"  # it takes no more jobs, and exits after the one that it runs
+    EXITED = "exited"  # it exited without a job, and is replaced once its status is known, which may call for a delay
+    ENDING = "ending"  # it was killed, or exited while it ran a job, and is replaced at once
 
 
 class Limits(NamedTuple):

@@ -53,9 +53,7 @@ class Fork(NamedTuple):
 
 
 class Reap(NamedTuple):
-    """Wait for this worker, which has exited. Its group has been signalled, so its process id may be reused now."""
-
-    serial: int
+    serial: int  # of a worker that has exited, and whose group was signalled: its pid may be reused now
 
 
 class Stop(NamedTuple):
@@ -67,9 +65,7 @@ class Importing(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Every source was tried. `reports` are the fields of one SourceReport each."""
-
-    reports: Sequence[Mapping[str, Any]]
+    reports: Sequence[Mapping[str, Any]]  # the fields of a SourceReport for each source
 
 
 class Forked(NamedTuple):

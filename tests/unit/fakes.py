@@ -142,11 +142,14 @@ class FakeWorker:
 class FakeBackend:
     def __init__(self) -> None:
         self.forked: list[FakeWorker] = []
+        self.error: OSError | None = None  # what a fork raises
 
     async def start(self) -> Sequence[SourceReport]:
         return ()
 
     def fork(self, number: int, listener: WorkerListener) -> FakeWorker:
+        if self.error is not None:
+            raise self.error
         self.forked.append(FakeWorker(number, listener))
         return self.forked[-1]
 

@@ -34,7 +34,7 @@ from supervisor.workers.child.process_state import (
     SideEffectTimer,
     obey_signals_in_forks,
     quiet_signals,
-)
+)  # fmt: skip
 from supervisor.workers.child.stack_dump import StackDumper
 from supervisor.workers.child.stdio import Input, Output, flush_streams
 from supervisor.workers.system import linux
@@ -118,14 +118,9 @@ class JobRunner:
     """Runs jobs until the supervisor has no more. Between two jobs it restores what the first changed of the process."""
 
     def __init__(
-        self,
-        setup: WorkerSetup,
-        ends: WorkerEnds,
-        plugins: PluginManager,
-        heartbeat: Heartbeat,
-        intervals: Mapping[str, float],
-        stack: StackDumper,
-    ) -> None:
+        self, setup: WorkerSetup, ends: WorkerEnds, plugins: PluginManager, heartbeat: Heartbeat,
+        intervals: Mapping[str, float], stack: StackDumper,
+    ) -> None:  # fmt: skip
         self._handlers = plugins.handlers
         self._result_limit = setup.result_limit
         self._token = setup.token.encode()

@@ -19,10 +19,10 @@ from supervisor.workers.interface import (
     WorkerListener,
     WorkerOptions,
     WorkerProcess,
-)
+)  # fmt: skip
 from supervisor.workers.parent.adopted_orphans import AdoptedOrphans
 from supervisor.workers.parent.forkserver_client import ForkserverClient
-from supervisor.workers.parent.worker_process import ForkedWorker, UnstartedWorker
+from supervisor.workers.parent.worker_process import ForkedWorker
 from supervisor.workers.system import linux
 
 ORPHANS_INTERVAL = 1.0
@@ -47,12 +47,9 @@ class ForkserverBackend:
     """WorkerBackend and ForkserverListener: one forkserver at a time, and the workers of this one and of those before it."""
 
     def __init__(
-        self,
-        options: WorkerOptions,
-        listener: BackendListener,
-        loop: asyncio.AbstractEventLoop,
+        self, options: WorkerOptions, listener: BackendListener, loop: asyncio.AbstractEventLoop,
         timeouts: Timeouts = USUAL_TIMEOUTS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.options = options
         self.loop = loop
         self._listener = listener
@@ -88,12 +85,7 @@ class ForkserverBackend:
         return await self._first_ready
 
     def fork(self, number: int, listener: WorkerListener) -> WorkerProcess:
-        try:
-            ours, theirs = open_channels()
-        except OSError as error:
-            unstarted = UnstartedWorker(number, listener, f"no channels: {error.strerror}")
-            self.loop.call_soon(unstarted.report)
-            return unstarted
+        ours, theirs = open_channels()
         self._serial += 1
         process = ForkedWorker(number, self._serial, ours, self, listener, self.loop, self.options, self._timeouts)
         self._workers[process.serial] = self._ordered[process.serial] = process
@@ -157,7 +149,7 @@ class ForkserverBackend:
         for serial, ends in self._waiting.items():
             process = self._ordered[serial]
             process.forkserver = forkserver
-            forkserver.fork(process.order(), ends)
+            forkserver.fork(wire.Fork(serial, process.number, process.token), ends)
         self._waiting.clear()
 
     def drop_order(self, process: ForkedWorker) -> bool:

@@ -20,7 +20,7 @@ from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, Opened, WorkerEnds, close_ends
 from supervisor.workers.forkserver import main as forkserver
 from supervisor.workers.interface import Timeouts, WorkerOptions
-from supervisor.workers.parent.output_reader import NoJobs, OutputReader
+from supervisor.workers.parent.output_reader import OutputReader
 from supervisor.workers.system import interpreter, linux
 from supervisor.workers.system import process_tree as proctree
 
@@ -49,13 +49,9 @@ class ForkserverClient:
     """One forkserver. Orders may be given at any time; they are sent as soon as the socket takes them."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        options: WorkerOptions,
-        listener: ForkserverListener,
-        skip: Sequence[str],
+        self, loop: asyncio.AbstractEventLoop, options: WorkerOptions, listener: ForkserverListener, skip: Sequence[str],
         timeouts: Timeouts,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Start it. `skip` names the sources not to import. Raises OSError, with nothing left open or running."""
         self.ready = False
         self.started = loop.time()
@@ -89,7 +85,7 @@ class ForkserverClient:
     def _output(self, fd: int, name: str) -> OutputReader:
         os.set_blocking(fd, False)
         token = secrets.token_hex(16).encode()  # sent to nobody: a forkserver runs no jobs, and writes no marks
-        return OutputReader(self._loop, fd, token, NoJobs(), partial(self._written, name))
+        return OutputReader(self._loop, fd, token, None, partial(self._written, name))
 
     def _written(self, stream: str, _job_id: int | None, lines: Sequence[str]) -> None:
         self._listener.forkserver_output(stream, lines)
@@ -284,14 +280,22 @@ class _Started(NamedTuple):
 
 def _start(options: WorkerOptions) -> _Started:
     """Raises OSError, with nothing left open or running."""
-    opened = Opened()
+    opened, process = Opened(), None
     try:
         channel, theirs = opened.pair()
         their_parent_death, parent_death = opened.pipe()
-        stdout, their_stdout = opened.pipe()
-        stderr, their_stderr = opened.pipe()
-        process, pidfd = _start_process(options, theirs, their_parent_death, their_stdout, their_stderr)
+        (stdout, their_stdout), (stderr, their_stderr) = opened.pipe(), opened.pipe()
+        passed = [theirs, their_parent_death, *([] if options.owner_fd is None else [options.owner_fd])]
+        process = subprocess.Popen(
+            interpreter.command(forkserver.main, ",".join(map(str, passed))),
+            stdin=subprocess.DEVNULL, stdout=their_stdout, stderr=their_stderr, pass_fds=passed, process_group=0,
+            env={**os.environ, **options.variables},
+        )  # fmt: skip
+        pidfd = os.pidfd_open(process.pid)
     except OSError:
+        if process is not None:
+            process.kill()
+            process.wait()
         opened.close()
         raise
     for fd in (theirs, their_parent_death, their_stdout, their_stderr):
@@ -299,39 +303,11 @@ def _start(options: WorkerOptions) -> _Started:
     return _Started(process, pidfd, channel, parent_death, stdout, stderr)
 
 
-def _start_process(
-    options: WorkerOptions, channel: int, parent_death: int, stdout: int, stderr: int
-) -> tuple[subprocess.Popen[bytes], int]:
-    """Return the process and a pidfd of it. Raises OSError, with nothing running."""
-    passed = [channel, parent_death, *([] if options.owner_fd is None else [options.owner_fd])]
-    process = subprocess.Popen(
-        interpreter.command(forkserver.main, ",".join(map(str, passed))),
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=passed,
-        process_group=0,
-        env={**os.environ, **options.variables},
-    )
-    try:
-        return process, os.pidfd_open(process.pid)
-    except OSError:
-        process.kill()
-        process.wait()
-        raise
-
-
 def _hello(options: WorkerOptions, skip: Sequence[str]) -> wire.Hello:
     return wire.Hello(
-        tuple(options.plugins),
-        options.base,
-        tuple(skip),
-        options.start,
-        options.heartbeat,
-        dict(options.heartbeats),
-        options.result_limit,
-        options.owner,
-    )
+        tuple(options.plugins), options.base, tuple(skip), options.start, options.heartbeat, dict(options.heartbeats),
+        options.result_limit, options.owner,
+    )  # fmt: skip
 
 
 def _reports(fields: Sequence[Mapping[str, Any]]) -> list[SourceReport]:

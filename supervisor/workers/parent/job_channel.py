@@ -16,17 +16,14 @@ from supervisor.workers.channels import CHUNK, SupervisorEnds
 from supervisor.workers.interface import Reply, WorkerListener
 from supervisor.workers.parent.heartbeat_reader import ChannelOwner
 from supervisor.workers.parent.output_reader import OutputReader
-from supervisor.workers.parent.stack_reader import StackReader
+from supervisor.workers.parent.stack_text import StackReader
 from supervisor.workers.system import linux
 
-MAX_ERROR_BYTES = 1 << 20
-"""Of an outcome besides its result: the worker cuts the texts of an error, which are escaped after that."""
-MAX_ESCAPED = 7
-"""Times the bytes of a result, once it is JSON text inside JSON."""
-
-
-_ERROR: Final = 4
-"""A field of Reply that the hot path takes by index."""
+MAX_ERROR_BYTES = (
+    1 << 20
+)  # of an outcome besides its result: the worker cuts the texts of an error, and escapes them then
+MAX_ESCAPED = 7  # times the bytes of a result, once it is JSON text inside JSON
+_ERROR: Final = 4  # a field of Reply that the hot path takes by index
 
 
 class SentFrame(NamedTuple):
@@ -46,16 +43,9 @@ class JobChannel:
     """
 
     def __init__(
-        self,
-        number: int,
-        loop: asyncio.AbstractEventLoop,
-        ends: SupervisorEnds,
-        token: bytes,
-        stack: StackReader,
-        owner: JobChannelOwner,
-        listener: WorkerListener,
-        result_limit: int,
-    ) -> None:
+        self, number: int, loop: asyncio.AbstractEventLoop, ends: SupervisorEnds, token: bytes, stack: StackReader,
+        owner: JobChannelOwner, listener: WorkerListener, result_limit: int,
+    ) -> None:  # fmt: skip
         self._number = number
         self._loop = loop
         self._ends: SupervisorEnds | None = ends

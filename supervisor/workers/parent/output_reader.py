@@ -168,7 +168,7 @@ def _text(data: bytes) -> str:
 
 
 class JobsOfStream(Protocol):
-    """The jobs of the process that writes a stream, to attribute its lines."""
+    """The jobs of the worker that writes a stream, to attribute its lines."""
 
     def drain(self) -> None:
         """Read the outcomes that have come."""
@@ -180,30 +180,13 @@ class JobsOfStream(Protocol):
         """Return whether outcomes have come since the last drain."""
 
 
-class NoJobs:
-    """JobsOfStream of the forkserver."""
-
-    def drain(self) -> None:
-        pass
-
-    def running(self) -> int | None:
-        return None
-
-    def has_outcomes(self) -> bool:
-        return True
-
-
 class OutputReader:
-    """The supervisor's end of one output stream. `emit` receives lines and the id of their job."""
+    """The supervisor's end of one output stream. `emit` receives lines and the id of their job; without `jobs` that is None."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        fd: int,
-        token: bytes,
-        jobs: JobsOfStream,
+        self, loop: asyncio.AbstractEventLoop, fd: int, token: bytes, jobs: JobsOfStream | None,
         emit: Callable[[int | None, Sequence[str]], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._loop = loop
         self._fd = fd
         self._jobs = jobs
@@ -222,7 +205,8 @@ class OutputReader:
         self._gathering = self._loop.call_later(GATHER_SECONDS, self._read_gathered)
 
     def _read_gathered(self) -> None:
-        self._jobs.drain()
+        if self._jobs is not None:
+            self._jobs.drain()
         self._read(drained=True)
         if not self._at_end:
             self._loop.add_reader(self._fd, self._readable)
@@ -244,13 +228,13 @@ class OutputReader:
         for timer in (self._flushing, self._gathering):
             if timer is not None:
                 timer.cancel()
-        tail = self._splitter.tail(self._jobs.running())
+        tail = self._splitter.tail(self._running())
         self._emit_all(self._splitter.flush(ended=True))
         return tail
 
     def _read(self, *, drained: bool) -> bool:
         """Read once; return whether there was anything. The running job is known for sure only if outcomes were drained before."""
-        running = self._jobs.running()
+        running = self._running()
         try:
             data = os.read(self._fd, CHUNK)
         except BlockingIOError:
@@ -259,7 +243,7 @@ class OutputReader:
             self._at_end = True
             return False
         self._renew_allowance()
-        sure = drained and not self._jobs.has_outcomes()
+        sure = drained and self._jobs is not None and not self._jobs.has_outcomes()
         self._emit_all(self._splitter.feed(data))
         if running is not None:
             self._splitter.attribute(running, sure=sure)
@@ -270,6 +254,9 @@ class OutputReader:
         elif self._splitter.holds:
             self._flushing = self._loop.call_later(HOLD_SECONDS, self._flush)
         return True
+
+    def _running(self) -> int | None:
+        return None if self._jobs is None else self._jobs.running()
 
     def _renew_allowance(self) -> None:
         now = self._loop.time()

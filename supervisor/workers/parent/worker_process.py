@@ -6,17 +6,14 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
-from supervisor.jobs import Lease
-from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import SupervisorEnds
 from supervisor.workers.interface import ExitReport, Timeouts, WorkerListener, WorkerOptions
 from supervisor.workers.parent.heartbeat_reader import HeartbeatReader
 from supervisor.workers.parent.job_channel import JobChannel
-from supervisor.workers.parent.stack_reader import StackReader
+from supervisor.workers.parent.stack_text import StackReader
 from supervisor.workers.system import linux
 from supervisor.workers.system import process_tree as proctree
 
@@ -24,16 +21,11 @@ STACK_QUIET = 0.002  # seconds: after such a pause nothing is added to a stack t
 
 
 class Phase(Enum):
-    OPEN = "open"
-    """It takes jobs, or will when it is started."""
-    RETIRING = "retiring"
-    """It was asked to exit after its jobs."""
-    DUMPING = "dumping"
-    """Its stack was requested; SIGKILL follows."""
-    KILLED = "killed"
-    """SIGKILL was sent, or will be as soon as its pid is known."""
-    EXITED = "exited"
-    """It exited, and not from a SIGKILL of the supervisor; or it could not be started."""
+    OPEN = "open"  # it takes jobs, or will when it is started
+    RETIRING = "retiring"  # it was asked to exit after its jobs
+    DUMPING = "dumping"  # its stack was requested; SIGKILL follows
+    KILLED = "killed"  # SIGKILL was sent, or will be as soon as its pid is known
+    EXITED = "exited"  # it exited, and not from a SIGKILL of the supervisor; or it could not be started
 
 
 class ProcessOwner(Protocol):
@@ -45,19 +37,12 @@ class ProcessOwner(Protocol):
 
 
 class ForkedWorker:
-    """WorkerProcess: a process forked, or spawned, by a forkserver."""
+    """WorkerProcess: a process forked or spawned by a forkserver."""
 
     def __init__(
-        self,
-        number: int,
-        serial: int,
-        ends: SupervisorEnds,
-        owner: ProcessOwner,
-        listener: WorkerListener,
-        loop: asyncio.AbstractEventLoop,
-        options: WorkerOptions,
-        timeouts: Timeouts,
-    ) -> None:
+        self, number: int, serial: int, ends: SupervisorEnds, owner: ProcessOwner, listener: WorkerListener,
+        loop: asyncio.AbstractEventLoop, options: WorkerOptions, timeouts: Timeouts,
+    ) -> None:  # fmt: skip
         self.number = number
         self.serial = serial
         self.token = secrets.token_hex(16)
@@ -76,19 +61,16 @@ class ForkedWorker:
         self._killing: asyncio.TimerHandle | None = None
         self._stack = StackReader(loop, ends.stack, self._stack_received)
         self._heartbeat = HeartbeatReader(loop, ends.heartbeat, self, listener.heartbeat)
-        self._jobs = JobChannel(
-            number, loop, ends, self.token.encode(), self._stack, self, listener, options.result_limit
-        )
-        # The hot paths go straight to the channel.
-        self.send = self._jobs.send
-        self.reclaim = self._jobs.reclaim
-        self.untaken = self._jobs.untaken
-        self.drain = self._jobs.drain
+        jobs = JobChannel(number, loop, ends, self.token.encode(), self._stack, self, listener, options.result_limit)
+        self._jobs = jobs
+        self.send, self.reclaim, self.untaken, self.drain = (
+            jobs.send,
+            jobs.reclaim,
+            jobs.untaken,
+            jobs.drain,
+        )  # hot paths
 
     # its start
-
-    def order(self) -> wire.Fork:
-        return wire.Fork(self.serial, self.number, self.token)
 
     def forked(self, pid: int, pidfd: int) -> None:
         self.pid = pid
@@ -190,25 +172,14 @@ class ForkedWorker:
         self._killing = None
 
     def reaped(self, status: int | None, peak: int | None) -> None:
-        """Report how it ended, with `status` as from waitpid and `peak` in bytes, and close all that was open for it.
-
-        Without a pid, it was not started.
-        """
+        """Report how it ended, or that it was not started, and close what was open for it. `status` is as from waitpid, `peak` is
+        bytes."""
         self._note_exit()
         stderr, stack = self._last_output()
         code, number = _code_and_signal(status)
         oom = number == signal.SIGKILL and self.phase is not Phase.KILLED and self._owner.oom_killer_has_struck()
-        report = ExitReport(
-            pid=self.pid or 0,
-            exit_code=code,
-            signal=None if number is None else linux.name_of_signal(number),
-            peak_memory=peak,
-            oom_suspected=oom,
-            stack=stack,
-            stderr=stderr,
-            start_error=self.start_error,
-        )
-        self._listener.ended(report)
+        name = None if number is None else linux.name_of_signal(number)
+        self._listener.ended(ExitReport(self.pid or 0, code, name, peak, oom, stack, stderr, self.start_error))
         self._close()
 
     def _last_output(self) -> tuple[str | None, str | None]:
@@ -227,13 +198,13 @@ class ForkedWorker:
             os.close(self._ends.parent_death)
 
     def _close(self) -> None:
-        for timer in (self._unready, self._killing):
-            _cancel(timer)
-        self._jobs.close()
-        self._heartbeat.close()
-        self._stack.close()
+        _cancel(self._unready)
+        _cancel(self._killing)
         ends, self._ends = self._ends, None
         if ends is not None:
+            self._jobs.close()
+            self._heartbeat.close()
+            self._stack.close()
             ends.close()
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
@@ -248,32 +219,6 @@ class ForkedWorker:
 
     def memory(self) -> int | None:
         return None if self.pid is None or self._pidfd is None else proctree.resident_bytes(self.pid)
-
-
-class UnstartedWorker:
-    """WorkerProcess: one for which no channels could be opened."""
-
-    def __init__(self, number: int, listener: WorkerListener, why: str) -> None:
-        self.number = number
-        self.pid: int | None = None
-        self._listener = listener
-        self._why = why
-
-    def report(self) -> None:
-        self._listener.ended(ExitReport(0, start_error=self._why))
-
-    def send(self, frame: int, leases: Sequence[Lease]) -> None: ...
-    def reclaim(self) -> Mapping[int, int]:
-        return {}
-
-    def untaken(self) -> int:
-        return 0
-
-    def drain(self) -> None: ...
-    def kill(self, *, with_stack: bool = False) -> None: ...
-    def retire(self) -> None: ...
-    def cpu_seconds(self) -> None: ...
-    def memory(self) -> None: ...
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -303,6 +305,32 @@ def test_workers_that_break_their_channel_before_they_are_ready_are_replaced_wit
         assert len(here.backend.forked) == forked
         here.timer.advance(expected * 0.2)
         assert len(here.backend.forked) == forked + 1
+
+
+def test_a_worker_without_channels_is_reported_and_forked_after_a_delay() -> None:
+    here = Setup()
+    here.backend.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    here.pool.resize(2)
+    (ended,) = [event for event in here.events if isinstance(event, WorkerExited)]
+    assert (ended.pid, ended.how) == (0, "could not be started: no channels: Too many open files")
+    here.backend.error = None
+    here.pool.fill()
+    assert len(here.backend.forked) == 1
+    here.timer.advance(REFORK_DELAYS[0])
+    assert len(here.backend.forked) == 2
+
+
+def test_a_job_whose_outcome_was_forged_before_it_started_is_not_lost() -> None:
+    here = Setup()
+    here.send(1, 2, 3, 4)
+    here.process.start_next()
+    here.process.unread += [Reply(1, "ok", 0.001, None, None), Reply(2, "ok", 0.001, None, None)]
+    here.process.drain()
+    here.pool.reclaim_unstarted()
+    here.send(5, 6)
+    here.pool.reclaim_unstarted()
+    assert [lease.id for lease in here.heard.returned] == [3, 4, 5, 6]
+    assert not here.worker.sent
 
 
 def test_many_workers_that_cannot_start_are_forked_again_as_often_as_one() -> None:
