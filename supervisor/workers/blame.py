@@ -14,26 +14,15 @@ HOST = socket.gethostname()
 def outcome_at_exit(
     lease: Lease, reason: KillReason | None, report: ExitReport, *, ran: float, heartbeat_age: float
 ) -> Outcome:
-    """A failed attempt, or a release if the worker was killed for nothing that the job did. `ran` and `heartbeat_age` are
-    seconds."""
+    """A failed attempt; a release if the reason has no cause. `ran` and `heartbeat_age` are seconds."""
     if reason is None:
         how = f"its worker {'was ' if report.signal else ''}{report.how}"
         reason = KillReason("crash", Cause.CRASH, "WorkerCrashed", how)
     if reason.cause is None:
         return Outcome(lease, Kind.RELEASED, took=ran)
     failure = Failure(
-        reason.cause,
-        type=reason.type,
-        message=reason.message,
-        attempt=lease.attempt,
-        exit_code=report.exit_code,
-        signal=report.signal,
-        peak_memory=report.peak_memory,
-        oom_suspected=report.oom_suspected,
-        heartbeat_age=max(0.0, heartbeat_age),
-        stack=report.stack,
-        stderr=report.stderr,
-        host=HOST,
-        pid=report.pid,
-    )
+        reason.cause, type=reason.type, message=reason.message, attempt=lease.attempt, exit_code=report.exit_code,
+        signal=report.signal, peak_memory=report.peak_memory, oom_suspected=report.oom_suspected,
+        heartbeat_age=max(0.0, heartbeat_age), stack=report.stack, stderr=report.stderr, host=HOST, pid=report.pid,
+    )  # fmt: skip
     return Outcome(lease, Kind.FAILED, took=ran, failure=failure)

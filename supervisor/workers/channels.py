@@ -10,6 +10,7 @@ import fcntl
 import os
 import resource
 import socket
+from collections.abc import Iterable
 from typing import NamedTuple
 
 CHUNK = 1 << 16  # bytes of one read
@@ -44,10 +45,6 @@ class SupervisorEnds(NamedTuple):
     stdout: int
     stderr: int
 
-    def close(self) -> None:
-        for fd in self:
-            os.close(fd)
-
 
 class Opened:
     """The descriptors opened so far, to be closed together if the next one can't be opened."""
@@ -71,8 +68,7 @@ class Opened:
         return opened
 
     def close(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
+        close_all(self.fds)
 
 
 def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
@@ -102,8 +98,8 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
     )  # fmt: skip
 
 
-def close_ends(ends: WorkerEnds) -> None:
-    for fd in ends:
+def close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
         os.close(fd)
 
 
@@ -113,5 +109,5 @@ def move_out_of_reach(ends: WorkerEnds) -> WorkerEnds:
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     first = FIRST_DESCRIPTOR if soft == resource.RLIM_INFINITY else min(FIRST_DESCRIPTOR, soft // 2)
     duplicates = WorkerEnds(*[fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first) for fd in ends])
-    close_ends(ends)
+    close_all(ends)
     return duplicates

@@ -8,8 +8,7 @@ from supervisor.jobs import Cause
 
 
 class KillReason(NamedTuple):
-    """Why a worker is killed. `cause`, `type` and `message` are those of its running job's failure; with no cause the job is
-    released."""
+    """`cause`, `type` and `message` are those of the running job's failure; with no cause the job is released."""
 
     name: str
     cause: Cause | None = None

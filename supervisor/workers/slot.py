@@ -75,8 +75,8 @@ class WorkerSlot:
     """A worker process and the jobs sent to it. It is the listener of its process."""
 
     __slots__ = (
-        "_bus", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool", "_times",
-        "backend", "done", "frame", "heartbeat_at", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
+        "_bus", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool", "_times",
+        "backend", "done", "heartbeat_at", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
         "retries", "sent", "started", "state",
     )  # fmt: skip
 
@@ -92,8 +92,10 @@ class WorkerSlot:
         self.backend = backend
         self.state = State.STARTING
         self.sent: deque[Lease] = deque()  # in order, without those replied to; the first runs if its permit is taken
-        self.frame = 0
-        self._frames: deque[list[int]] = deque()  # [frame, number of its jobs in `sent`]
+        self._frame = 0  # the last one sent
+        self._frames: dict[
+            int, int
+        ] = {}  # in order: how many jobs of each frame are in `sent`; has_room limits their number
         self.retries = 0  # of the jobs in `sent`
         self.started = now  # since when the first job may be running
         self.ready_at: float | None = None
@@ -159,13 +161,13 @@ class WorkerSlot:
         return frame
 
     def send(self, leases: Sequence[Lease]) -> None:
-        self.frame = (self.frame + 1) & 255
+        self._frame = (self._frame + 1) & 255
         if not self.sent:
             self.started = self._now()
         self.sent.extend(leases)
-        self._frames.append([self.frame, len(leases)])
+        self._frames[self._frame] = len(leases)
         self.retries += _retries(leases)
-        self.process.send(self.frame, leases)
+        self.process.send(self._frame, leases)
 
     def reclaim(self) -> None:
         """Reclaim the jobs that the worker has not started; it never will."""
@@ -174,14 +176,14 @@ class WorkerSlot:
             return
         reclaimed: list[Lease] = []
         kept: deque[Lease] = deque()
-        frames: deque[list[int]] = deque()
-        for frame, count in self._frames:
+        frames: dict[int, int] = {}
+        for frame, count in self._frames.items():
             started = max(0, count - taken.get(frame, 0))
             jobs = [self.sent.popleft() for _ in range(count)]
             kept.extend(jobs[:started])
             reclaimed.extend(jobs[started:])
             if started:
-                frames.append([frame, started])
+                frames[frame] = started
         self.sent, self._frames, self.retries = kept, frames, _retries(kept)
         if reclaimed:
             self._listener.jobs_reclaimed(reclaimed)
@@ -261,13 +263,13 @@ class WorkerSlot:
             self.retries -= _retries(leases)
         self.done += count
         frames = self._frames
-        while count and frames:
-            head = frames[0]
-            step = min(count, head[1])
-            head[1] -= step
-            count -= step
-            if not head[1]:
-                frames.popleft()
+        while count > 0 and frames:
+            frame, unanswered = next(iter(frames.items()))
+            if unanswered > count:
+                frames[frame] = unanswered - count
+            else:
+                del frames[frame]
+            count -= unanswered
 
     def _learn(self, leases: Sequence[Lease], replies: Sequence[Reply]) -> None:
         start = 0
@@ -277,8 +279,7 @@ class WorkerSlot:
             start = end
 
     def _has_outgrown(self, now: float) -> bool:
-        """Return whether its memory is past the limit and has grown. A worker that is never seen without jobs is checked too, at
-        intervals."""
+        """Return whether its memory is past the limit and has grown. While it has more jobs, it is checked at intervals."""
         max_memory = self._limits.max_memory
         if max_memory is None or (self.sent and now < self._memory_checked_at + MEMORY_CHECK_INTERVAL):
             return False
@@ -356,22 +357,11 @@ def _failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
     """A failed attempt, as its worker reported it."""
     error = reply.error or {}
     failure = Failure(
-        _CAUSES.get(reply.kind, Cause.EXCEPTION),
-        type=str(error.get("type", "")),
-        message=str(error.get("message", "")),
-        traceback=str(error.get("traceback", "")),
-        attempt=lease.attempt,
-        stderr=error.get("stderr"),
-        peak_memory=error.get("peak_memory"),
-        host=HOST,
-        pid=pid,
-    )
+        _CAUSES.get(reply.kind, Cause.EXCEPTION), type=str(error.get("type", "")), message=str(error.get("message", "")),
+        traceback=str(error.get("traceback", "")), attempt=lease.attempt, stderr=error.get("stderr"),
+        peak_memory=error.get("peak_memory"), host=HOST, pid=pid,
+    )  # fmt: skip
     after = error.get("after")
-    return Outcome(
-        lease,
-        Kind.FAILED,
-        took=reply.took,
-        failure=failure,
-        retryable=bool(error.get("retryable", True)),
-        retry_after=None if after is None else max(0.0, float(after)),
-    )
+    retry_after = None if after is None else max(0.0, float(after))
+    retryable = bool(error.get("retryable", True))
+    return Outcome(lease, Kind.FAILED, None, reply.took, failure, retryable=retryable, retry_after=retry_after)

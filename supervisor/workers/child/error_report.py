@@ -17,15 +17,12 @@ from supervisor.text.units import parse_duration
 MAX_MESSAGE = 64 * 1024
 MAX_TRACEBACK = 64 * 1024
 
-Error = dict[str, Any]
-"""As in Reply.error."""
+Error = dict[str, Any]  # as in Reply
 
 
 def report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, Error]:
-    """Return the kind and the error of an attempt that raised, as in Reply.
-
-    `hidden` are the globals of the module that caught the exception: its frames are left out of the traceback.
-    """
+    """Return the kind and the error of an attempt that raised, as in Reply. `hidden` are the globals of the module that caught the
+    exception: its frames are left out of the traceback."""
     try:
         return _report(error, handler, hidden)
     except BaseException as second:  # an exception's own attributes may do anything
@@ -54,10 +51,8 @@ def bad_payload(error: NotJSON) -> Error:
 
 
 def bad_result(error: NotJSON) -> Error:
-    return {
-        **plain("BadResult", f"the handler succeeded, but its result can't be stored: {error}"),
-        "retryable": False,
-    }
+    message = f"the handler succeeded, but its result can't be stored: {error}"
+    return {**plain("BadResult", message), "retryable": False}
 
 
 def unknown_handler(name: str) -> Error:

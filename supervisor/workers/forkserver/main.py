@@ -25,7 +25,7 @@ from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport
 from supervisor.workers import wire_protocol as wire
-from supervisor.workers.channels import CHUNK, WorkerEnds, close_ends
+from supervisor.workers.channels import CHUNK, WorkerEnds, close_all
 from supervisor.workers.child import main as worker
 from supervisor.workers.child.process_state import quiet_signals
 from supervisor.workers.child.stdio import flush_streams, hold_standard_fds, install_streams
@@ -100,8 +100,7 @@ class Control:
         """Return those of the next order. Raises OSError, with nothing left open, if not all could be received."""
         fds = self._ends.popleft()
         if len(fds) < FDS:
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return WorkerEnds(*fds)
 
@@ -109,8 +108,7 @@ class Control:
         """In a forked worker: close what belongs to the forkserver or to another worker."""
         self._channel.close()
         for fds in self._ends:
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
 
 
 def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
@@ -222,7 +220,7 @@ class Forkserver:
                 return spawn(setup, ends, hello, self._owner, failed)
             return self._fork(setup, ends)
         finally:
-            close_ends(ends)
+            close_all(ends)
 
     def _fork(self, setup: worker.WorkerSetup, ends: WorkerEnds) -> int:
         flush_streams()
@@ -241,8 +239,7 @@ class Forkserver:
         try:
             os.setpgid(0, 0)
             self._control.close()
-            for fd in (self._woken, self._wake, self._parent_death):
-                os.close(fd)
+            close_all((self._woken, self._wake, self._parent_death))
             worker.worker_main(setup, ends, lambda: self._plugins)
         finally:
             os._exit(1)

@@ -16,10 +16,8 @@ class Orphans:
         self._of_imports = frozenset(proctree.children(os.getpid()))
 
     def sweep(self, workers: Collection[int]) -> None:
-        """Reap zombies and kill the programs of ended workers. Their children come here then, and are killed in the next sweep.
-
-        A daemon that a job has started may run as long as its worker.
-        """
+        """Reap zombies and kill the programs of ended workers. Their children come here then, and are killed in the next sweep. A
+        daemon that a job has started may run as long as its worker."""
         for pid in proctree.children(os.getpid()):
             if pid in workers or pid in self._of_imports:
                 continue

@@ -24,19 +24,14 @@ from supervisor.workers.system import interpreter
 def spawn(
     setup: worker.WorkerSetup, ends: WorkerEnds, hello: wire.Hello, owner: Sequence[int], failed: Sequence[str]
 ) -> int:
-    """Start a worker in a group of its own; return its pid. `failed` names the sources that the forkserver could not load. Raises
-    OSError."""
+    """Start a worker in a group of its own; return its pid. `failed` names sources that do not load. Raises OSError."""
     with open(os.memfd_create("worker-setup"), "w+b") as setup_file:  # not the command line, which every user can read
         setup_file.write(orjson.dumps([asdict(setup), list(ends), list(hello), owner, failed]))
         setup_file.seek(0)
         process = subprocess.Popen(
-            interpreter.command(main, str(setup_file.fileno())),
-            stdin=subprocess.DEVNULL,
-            stdout=ends.stdout,
-            stderr=ends.stderr,
-            pass_fds=(*ends, *owner, setup_file.fileno()),
-            process_group=0,
-        )
+            interpreter.command(main, str(setup_file.fileno())), stdin=subprocess.DEVNULL, stdout=ends.stdout,
+            stderr=ends.stderr, pass_fds=(*ends, *owner, setup_file.fileno()), process_group=0,
+        )  # fmt: skip
     # It is waited for by its pid once its group has been signalled: subprocess must never wait for it before.
     process.returncode = 0
     return process.pid

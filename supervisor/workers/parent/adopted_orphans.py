@@ -51,8 +51,7 @@ class AdoptedOrphans:
 
 
 def end_programs_of(owner: str) -> None:
-    """Kill the programs left by an owner that has ended with all its workers: if its forkserver was killed at the same time,
-    nothing has killed them yet."""
+    """Kill the programs that an ended owner left: no process has done so if its forkserver was killed at the same time."""
     for pid in proctree.marked(owner):
         if pid != os.getpid():
             proctree.kill_with_group(pid)

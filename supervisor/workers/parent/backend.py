@@ -11,7 +11,7 @@ from supervisor.errors import NoForkserver
 from supervisor.plugins.reports import SourceReport
 from supervisor.retry import GrowingDelay
 from supervisor.workers import wire_protocol as wire
-from supervisor.workers.channels import WorkerEnds, close_ends, open_channels
+from supervisor.workers.channels import WorkerEnds, close_all, open_channels
 from supervisor.workers.interface import (
     USUAL_TIMEOUTS,
     BackendListener,
@@ -67,7 +67,7 @@ class ForkserverBackend:
         self._ordered: dict[int, ForkedWorker] = {}
         self._waiting: dict[int, WorkerEnds] = {}
         self._reaping: dict[int, ForkedWorker] = {}
-        self._changed: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
         self._orphans = AdoptedOrphans(options.owner)
         self._adopts = False
         self._orphans_timer: asyncio.TimerHandle | None = None
@@ -126,12 +126,8 @@ class ForkserverBackend:
 
     async def _until(self, done: Callable[[], bool]) -> None:
         while not done():
-            self._changed = self.loop.create_future()
-            await self._changed
-
-    def _notify_changed(self) -> None:
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
+            self._changed.clear()
+            await self._changed.wait()
 
     def release_in_copy(self) -> None:
         """In a copy of this process: close what keeps the forkserver and the workers running."""
@@ -157,7 +153,7 @@ class ForkserverBackend:
         caller may be in the middle of all workers."""
         if process.serial not in self._waiting:
             return False
-        close_ends(self._waiting.pop(process.serial))
+        close_all(self._waiting.pop(process.serial))
         process.start_error = "no forkserver was ready"
         self.loop.call_soon(self._ended, process, None, None)
         return True
@@ -185,7 +181,7 @@ class ForkserverBackend:
         del self._workers[process.serial]
         self._ordered.pop(process.serial, None)
         process.reaped(status, peak)
-        self._notify_changed()
+        self._changed.set()
 
     def oom_killer_has_struck(self) -> bool:
         """Return whether the kernel has killed a process for memory since this was last asked."""
@@ -241,7 +237,7 @@ class ForkserverBackend:
             if process.forkserver is forkserver:
                 process.start_error = f"the forkserver {how}"
                 self._ended(process, None, None)
-        self._notify_changed()
+        self._changed.set()
         if self._stopping:
             return
         self._listener.forkserver_exited(forkserver.pid, how)

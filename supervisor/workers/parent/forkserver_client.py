@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from supervisor.plugins.reports import SourceReport
 from supervisor.workers import wire_protocol as wire
-from supervisor.workers.channels import CHUNK, Opened, WorkerEnds, close_ends
+from supervisor.workers.channels import CHUNK, Opened, WorkerEnds, close_all
 from supervisor.workers.forkserver import main as forkserver
 from supervisor.workers.interface import Timeouts, WorkerOptions
 from supervisor.workers.parent.output_reader import OutputReader
@@ -138,7 +138,7 @@ class ForkserverClient:
                     sent = self._channel.send(data)
                 else:
                     sent = socket.send_fds(self._channel, [data], ends)
-                    close_ends(ends)
+                    close_all(ends)
             except BlockingIOError:
                 self._loop.add_writer(self._channel, self._send_orders)
                 return
@@ -261,11 +261,10 @@ class ForkserverClient:
         for fd, output in self._outputs.items():
             output.finish()
             os.close(fd)
-        for fd in (self._parent_death, self._pidfd, *self._fds):
-            os.close(fd)
+        close_all((self._parent_death, self._pidfd, *self._fds))
         for _data, ends in self._orders:
             if ends is not None:
-                close_ends(ends)
+                close_all(ends)
         self._orders.clear()
 
 
@@ -298,8 +297,7 @@ def _start(options: WorkerOptions) -> _Started:
             process.wait()
         opened.close()
         raise
-    for fd in (theirs, their_parent_death, their_stdout, their_stderr):
-        os.close(fd)
+    close_all((theirs, their_parent_death, their_stdout, their_stderr))
     return _Started(process, pidfd, channel, parent_death, stdout, stderr)
 
 

@@ -37,10 +37,8 @@ class JobChannelOwner(ChannelOwner, Protocol):
 
 
 class JobChannel:
-    """Sends frames, reclaims permits, reads outcomes, and attributes output to jobs.
-
-    Nothing is read before `listen`, and everything is a no-op after `close`.
-    """
+    """Sends frames, reclaims permits, reads outcomes, and attributes output to jobs. Nothing is read before `listen`; every method
+    is a no-op after `close`."""
 
     def __init__(
         self, number: int, loop: asyncio.AbstractEventLoop, ends: SupervisorEnds, token: bytes, stack: StackReader,

@@ -32,11 +32,8 @@ class HeldLine(NamedTuple):
     line: bytes
 
 
-class Lines(NamedTuple):
-    """Lines in a row that one job wrote; None if no job is known."""
-
-    job_id: int | None
-    lines: list[str]
+Lines = tuple[int | None, list[str]]
+"""Lines in a row, and the id of the job that wrote them, if known."""
 
 
 class OutputSplitter:
@@ -99,10 +96,8 @@ class OutputSplitter:
         return at >= 0 and len(self._partial) - at < len(self._token) + MAX_ID_DIGITS
 
     def attribute(self, job_id: int, *, sure: bool) -> None:
-        """Attribute what the last read brought after its last mark to this job, which ran before that read.
-
-        If it ran after the read too, that is `sure`; otherwise a mark that follows decides.
-        """
+        """Attribute what the last read brought after its last mark to this job, which ran before that read: for sure if it ran
+        after the read too, else unless a mark that follows names another."""
         self._held[self._held_before :] = [
             HeldLine(job_id, sure, held.line) for held in self._held[self._held_before :]
         ]
@@ -153,12 +148,12 @@ class OutputSplitter:
         if ended and self._partial:
             self._hold(self._partial)
             self._partial = b""
-        flushed = [
-            Lines(job_id, [_text(held.line) for held in lines])
+        flushed: list[Lines] = [
+            (job_id, [_text(held.line) for held in lines])
             for job_id, lines in groupby(self._held, key=lambda held: held.job_id or self._last)
         ]
         if self._dropped:
-            flushed.append(Lines(self._last, [f"[{self._dropped} bytes left out: more than {RATE} a second]"]))
+            flushed.append((self._last, [f"[{self._dropped} bytes left out: more than {RATE} a second]"]))
         self._held, self._held_before, self._dropped = [], 0, 0
         return flushed
 
@@ -217,10 +212,8 @@ class OutputReader:
             pass
 
     def finish(self) -> str:
-        """Read and emit what is left, up to a limit, since a program that outlives the worker may go on writing.
-
-        Return the end of what the running job, or an unknown one, wrote since the last mark.
-        """
+        """Emit what is left, up to a limit, since a program that outlives the worker may go on writing. Return the end of what the
+        running job, or an unknown one, wrote since the last mark."""
         for _ in range(MAX_LAST_READS):
             if not self._read(drained=False):
                 break

@@ -51,10 +51,8 @@ def _without_own_frames(thread: list[str]) -> list[str]:
 
 
 class StackReader:
-    """Keeps the end of what was dumped, and calls `received` when more has come.
-
-    `dump` is emptied by the job channel at each outcome: what was dumped before shows another job.
-    """
+    """Keeps the end of what was dumped, and calls `received` when more has come. The job channel empties `dump` at each outcome:
+    what was dumped before shows another job."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pipe: int, received: Callable[[], None]) -> None:
         self._loop = loop

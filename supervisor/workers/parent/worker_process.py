@@ -9,7 +9,7 @@ import signal
 from enum import Enum
 from typing import Protocol
 
-from supervisor.workers.channels import SupervisorEnds
+from supervisor.workers.channels import SupervisorEnds, close_all
 from supervisor.workers.interface import ExitReport, Timeouts, WorkerListener, WorkerOptions
 from supervisor.workers.parent.heartbeat_reader import HeartbeatReader
 from supervisor.workers.parent.job_channel import JobChannel
@@ -172,13 +172,13 @@ class ForkedWorker:
         self._killing = None
 
     def reaped(self, status: int | None, peak: int | None) -> None:
-        """Report how it ended, or that it was not started, and close what was open for it. `status` is as from waitpid, `peak` is
-        bytes."""
+        """Report how it ended or why it was not started, and close its channels. `status` is as from waitpid, `peak` is bytes."""
         self._note_exit()
         stderr, stack = self._last_output()
-        code, number = _code_and_signal(status)
-        oom = number == signal.SIGKILL and self.phase is not Phase.KILLED and self._owner.oom_killer_has_struck()
-        name = None if number is None else linux.name_of_signal(number)
+        code = None if status is None else os.waitstatus_to_exitcode(status)  # below zero: the number of a signal
+        name = linux.name_of_signal(-code) if code is not None and code < 0 else None
+        oom = code == -signal.SIGKILL and self.phase is not Phase.KILLED and self._owner.oom_killer_has_struck()
+        code = code if name is None else None
         self._listener.ended(ExitReport(self.pid or 0, code, name, peak, oom, stack, stderr, self.start_error))
         self._close()
 
@@ -205,7 +205,7 @@ class ForkedWorker:
             self._jobs.close()
             self._heartbeat.close()
             self._stack.close()
-            ends.close()
+            close_all(ends)
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -224,12 +224,3 @@ class ForkedWorker:
 def _cancel(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
-
-
-def _code_and_signal(status: int | None) -> tuple[int | None, int | None]:
-    """Split a status as from waitpid."""
-    if status is None:
-        return None, None
-    if os.WIFSIGNALED(status):
-        return None, os.WTERMSIG(status)
-    return os.waitstatus_to_exitcode(status), None

@@ -12,8 +12,7 @@ _BOOT = "import sys; sys.path[:] = sys.argv[2].split('\\n'); from {0} import {1}
 
 
 def command(function: Callable[[str], None], argument: str) -> list[str]:
-    """Return the command that calls this function of a module. Neither the current directory nor the script's is put into the
-    path."""
+    """Return the command that calls this function of a module. It adds no directory to the path."""
     boot = _BOOT.format(function.__module__, function.__name__)
     return [sys.executable, "-P", "-c", boot, argument, "\n".join(sys.path)]
 

@@ -95,8 +95,7 @@ def mark(pid: int) -> Mark | None:
 
 
 def marked(owner: str) -> Iterator[int]:
-    """Yield the programs that any worker of this owner has started, wherever in the tree they are now; none if no descriptor is
-    left to look."""
+    """Yield the programs that workers of this owner have started, wherever they are; none if no descriptor is left to look."""
     try:
         entries = os.listdir("/proc")  # noqa: PTH208
     except OSError:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.workers import wire_protocol as wire
-from supervisor.workers.channels import close_ends, open_channels
+from supervisor.workers.channels import close_all, open_channels
 from supervisor.workers.interface import Reply
 from supervisor.workers.parent.job_channel import JobChannel
 from tests.unit.fakes import make_lease
@@ -47,8 +47,7 @@ class ScriptedWorker:
         os.read(self.ends.permits, 1)
 
     def close(self) -> None:
-        self.ours.close()
-        close_ends(self.ends)
+        close_all((*self.ours, *self.ends))
 
 
 @pytest.fixture
