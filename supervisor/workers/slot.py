@@ -27,14 +27,14 @@ MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
 MIN_GROWTH = 1.1  # a worker that was past the limit at its start would only be replaced by one of the same size
 
 # Fields of leases and replies that the hot paths take by index.
-_ID: Final = 0
-_HANDLER: Final = 2
-_PAYLOAD: Final = 4
-_RETRIES: Final = 6
-_JOB_ID: Final = 0
-_KIND: Final = 1
-_TOOK: Final = 2
-_RESULT: Final = 3
+LEASE_ID: Final = 0
+LEASE_HANDLER: Final = 2
+LEASE_PAYLOAD: Final = 4
+LEASE_RETRIES: Final = 6
+REPLY_JOB_ID: Final = 0
+REPLY_KIND: Final = 1
+REPLY_TOOK: Final = 2
+REPLY_RESULT: Final = 3
 
 
 class State(Enum):
@@ -151,9 +151,9 @@ class WorkerSlot:
         seconds, size, handler, each = 0.0, 0, None, 0.0
         for lease in islice(in_turn, max(0, limit)):
             frame.append(lease)
-            size += len(lease[_PAYLOAD])
-            if lease[_HANDLER] != handler:
-                handler = lease[_HANDLER]
+            size += len(lease[LEASE_PAYLOAD])
+            if lease[LEASE_HANDLER] != handler:
+                handler = lease[LEASE_HANDLER]
                 each = self._times.of(handler) or FRAME_SECONDS
             seconds += each
             if seconds >= FRAME_SECONDS or size >= FRAME_BYTES:
@@ -241,7 +241,7 @@ class WorkerSlot:
         sent = self.sent
         right = 0
         for lease, reply in zip(sent, replies, strict=False):
-            if lease[_ID] != reply[_JOB_ID]:
+            if lease[LEASE_ID] != reply[REPLY_JOB_ID]:
                 break
             right += 1
         leases = [sent.popleft() for _ in range(right)]
@@ -273,9 +273,9 @@ class WorkerSlot:
 
     def _learn(self, leases: Sequence[Lease], replies: Sequence[Reply]) -> None:
         start = 0
-        for handler, run in groupby([lease[_HANDLER] for lease in leases]):
+        for handler, run in groupby([lease[LEASE_HANDLER] for lease in leases]):
             end = start + len([*run])
-            self._times.learn(handler, [reply[_TOOK] for reply in replies[start:end]])
+            self._times.learn(handler, [reply[REPLY_TOOK] for reply in replies[start:end]])
             start = end
 
     def _has_outgrown(self, now: float) -> bool:
@@ -333,7 +333,7 @@ class WorkerSlot:
 
 
 def _retries(leases: Iterable[Lease]) -> int:
-    return sum([lease[_RETRIES] > 0 for lease in leases])
+    return sum([lease[LEASE_RETRIES] > 0 for lease in leases])
 
 
 _CAUSES = {"rejected": Cause.REJECTED, "unknown": Cause.UNKNOWN_HANDLER}
@@ -343,14 +343,12 @@ def _outcomes(leases: Sequence[Lease], replies: Sequence[Reply], pid: int | None
     """Hot path: a success is built from the fields of Outcome in their order."""
     new, success, succeeded = tuple.__new__, Kind.SUCCEEDED, JobState.SUCCEEDED
     return [
-        new(
-            Outcome,
-            (lease, success, reply[_RESULT], reply[_TOOK], None, True, None, succeeded, 0.0, False, False, None),
-        )
-        if reply[_KIND] == "ok"
-        else _failed(lease, reply, pid)
+        new(Outcome, (
+            lease, success, reply[REPLY_RESULT], reply[REPLY_TOOK], None, True, None, succeeded, 0.0, False, False, None
+        ))
+        if reply[REPLY_KIND] == "ok" else _failed(lease, reply, pid)
         for lease, reply in zip(leases, replies, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def _failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:

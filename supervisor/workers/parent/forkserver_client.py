@@ -84,7 +84,7 @@ class ForkserverClient:
 
     def _output(self, fd: int, name: str) -> OutputReader:
         os.set_blocking(fd, False)
-        token = secrets.token_hex(16).encode()  # sent to nobody: a forkserver runs no jobs, and writes no marks
+        token = secrets.token_hex(16).encode()  # not sent: a forkserver runs no jobs, and writes no marks
         return OutputReader(self._loop, fd, token, None, partial(self._written, name))
 
     def _written(self, stream: str, _job_id: int | None, lines: Sequence[str]) -> None:
