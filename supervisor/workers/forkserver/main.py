@@ -182,18 +182,15 @@ class Forkserver:
                 if messages is None:
                     return
                 for message in messages:
-                    if isinstance(message, wire.Stop):
-                        self._orphans.end_children()
-                        return
-                    self._obey(message)
+                    match message:
+                        case wire.Fork():
+                            self._start(message)
+                        case wire.Reap(serial):
+                            self._reap(serial)
+                        case wire.Stop():
+                            self._orphans.end_children()
+                            return
             self._orphans.sweep(self._workers.values())
-
-    def _obey(self, message: wire.Message) -> None:
-        match message:
-            case wire.Fork():
-                self._start(message)
-            case wire.Reap(serial):
-                self._reap(serial)
 
     def _start(self, order: wire.Fork) -> None:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Protocol
 
 from supervisor.workers.channels import CHUNK
 
@@ -32,23 +31,18 @@ class HeartbeatCheck:
         return "it floods its heartbeat pipe" if before and self._was_too_long else None
 
 
-class ChannelOwner(Protocol):
-    """The worker process that a channel belongs to."""
-
-    def channel_broken(self, why: str) -> None: ...
-    def channel_closed(self, why: str) -> None: ...
-
-
 class HeartbeatReader:
-    """Calls `received` when heartbeats have come."""
+    """Calls `received` when heartbeats have come, and `broken` or `closed` with a reason."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, pipe: int, owner: ChannelOwner, received: Callable[[], None]
-    ) -> None:
+        self, loop: asyncio.AbstractEventLoop, pipe: int, received: Callable[[], None], broken: Callable[[str], None],
+        closed: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self._loop = loop
         self._pipe = pipe
-        self._owner = owner
         self._received = received
+        self._broken = broken
+        self._closed = closed
         self._check = HeartbeatCheck()
         self._timer: asyncio.TimerHandle | None = None
         self._listen()
@@ -63,9 +57,9 @@ class HeartbeatReader:
             return
         self._loop.remove_reader(self._pipe)
         if not data:
-            self._owner.channel_closed("it closed its heartbeat pipe")
+            self._closed("it closed its heartbeat pipe")
         elif fault := self._check.fault(data):
-            self._owner.channel_broken(fault)
+            self._broken(fault)
         else:
             self._received()
             self._timer = self._loop.call_later(READ_INTERVAL, self._listen)

@@ -14,7 +14,6 @@ from supervisor.jobs import Lease
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, SupervisorEnds
 from supervisor.workers.interface import Reply, WorkerListener
-from supervisor.workers.parent.heartbeat_reader import ChannelOwner
 from supervisor.workers.parent.output_reader import OutputReader
 from supervisor.workers.parent.stack_text import StackReader
 from supervisor.workers.system import linux
@@ -31,8 +30,11 @@ class SentFrame(NamedTuple):
     leases: Sequence[Lease]
 
 
-class JobChannelOwner(ChannelOwner, Protocol):
+class JobChannelOwner(Protocol):
+    """The worker process, as its job channel uses it."""
+
     def became_ready(self) -> None: ...
+    def channel_broken(self, why: str) -> None: ...
     def job_channel_closed(self, why: str) -> None: ...
 
 

@@ -60,7 +60,9 @@ class ForkedWorker:
         self._unready: asyncio.TimerHandle | None = None
         self._killing: asyncio.TimerHandle | None = None
         self._stack = StackReader(loop, ends.stack, self._stack_received)
-        self._heartbeat = HeartbeatReader(loop, ends.heartbeat, self, listener.heartbeat)
+        self._heartbeat = HeartbeatReader(
+            loop, ends.heartbeat, listener.heartbeat, self.channel_broken, self.channel_closed
+        )
         jobs = JobChannel(number, loop, ends, self.token.encode(), self._stack, self, listener, options.result_limit)
         self._jobs = jobs
         self.send, self.reclaim, self.untaken, self.drain = (
