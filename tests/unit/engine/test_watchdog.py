@@ -87,9 +87,9 @@ def test_jobs_behind_a_long_one_are_freed() -> None:
     here.process.start_next()
     here.watchdog.work_sent(here.worker)
     here.timer.advance(BLOCKED_AFTER - 0.001)
-    assert here.heard.returned == []
+    assert here.received.reclaimed == []
     here.timer.advance(0.002)
-    assert [lease.id for lease in here.heard.returned] == [2, 3]
+    assert [lease.id for lease in here.received.reclaimed] == [2, 3]
 
 
 def test_a_running_job_is_said_to_have_started_once() -> None:
@@ -144,7 +144,7 @@ def test_a_thread_that_spins_without_a_job_is_no_excuse() -> None:
     here.watchdog.work_sent(here.worker)
     here.pass_time(3.0, beating=False, cpu=1.0)
     assert len(here.backend.forked[0].killed) == 1
-    assert [lease.id for lease in here.heard.returned] == [1]
+    assert [lease.id for lease in here.received.reclaimed] == [1]
     here.backend.forked[0].die(signal="SIGKILL")
     assert here.failed() == []
 
@@ -189,7 +189,7 @@ def test_what_a_child_said_during_a_gap_is_heard_before_it_is_judged() -> None:
     here.timer.stand_still(90)
     here.timer.advance(0)
     assert here.process.killed == []
-    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
+    assert [outcome.lease.id for outcome in here.received.outcomes] == [1]
 
 
 def test_timeouts_in_every_place_at_once() -> None:
@@ -213,7 +213,7 @@ def test_a_silent_worker_that_has_answered_meanwhile_is_not_killed() -> None:
     here.process.finish(took=30.0)  # in its channel, not read yet
     here.pass_time(31.0, beating=False)
     assert here.process.killed == []
-    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
+    assert [outcome.lease.id for outcome in here.received.outcomes] == [1]
 
 
 def test_a_silent_worker_that_has_not_even_begun_its_job_is_killed_and_the_job_goes_elsewhere() -> None:
@@ -221,7 +221,7 @@ def test_a_silent_worker_that_has_not_even_begun_its_job_is_killed_and_the_job_g
     here.send(1)
     here.pass_time(31.0, beating=False)
     assert here.backend.forked[0].killed == [True]
-    assert [lease.id for lease in here.heard.returned] == [1]
+    assert [lease.id for lease in here.received.reclaimed] == [1]
 
 
 def test_a_worker_that_never_ends_after_its_last_job_is_killed() -> None:

@@ -24,13 +24,13 @@ from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker, make_lease
 class Recorder:
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
-        self.returned: list[Lease] = []
+        self.reclaimed: list[Lease] = []
 
     def jobs_ended(self, outcomes: list[Outcome]) -> None:
         self.outcomes += outcomes
 
     def jobs_reclaimed(self, leases: list[Lease]) -> None:
-        self.returned += leases
+        self.reclaimed += leases
 
     def workers_changed(self) -> None:
         pass
@@ -41,11 +41,11 @@ class Recorder:
 
 class Setup:
     def __init__(self, count: int = 1, **options: Any) -> None:
-        self.timer, self.heard, self.bus, self.events = FakeTimer(), Recorder(), Bus(), []
+        self.timer, self.received, self.bus, self.events = FakeTimer(), Recorder(), Bus(), []
         self.bus.subscribe(self.events.append)
         self.pool = Pool(count, self.bus, self.timer, **options)
         self.backend = FakeBackend()
-        self.pool.open(self.backend, self.heard)
+        self.pool.open(self.backend, self.received)
         for process in self.backend.forked:
             process.come_up()
 
@@ -61,14 +61,14 @@ class Setup:
         self.worker.send([make_lease(id, **lease) for id in ids])
 
     def failed(self) -> list[tuple[int, Cause]]:
-        return [(o.lease.id, o.failure.cause) for o in self.heard.outcomes if o.failure is not None]
+        return [(o.lease.id, o.failure.cause) for o in self.received.outcomes if o.failure is not None]
 
 
 def test_a_reply_ends_the_first_job_sent() -> None:
     here = Setup()
     here.send(1, 2)
     here.process.run_next()
-    assert [(o.lease.id, o.kind, o.state) for o in here.heard.outcomes] == [(1, Kind.SUCCEEDED, JobState.SUCCEEDED)]
+    assert [(o.lease.id, o.kind, o.state) for o in here.received.outcomes] == [(1, Kind.SUCCEEDED, JobState.SUCCEEDED)]
 
 
 def test_a_job_runs_once_its_worker_has_taken_its_permit() -> None:
@@ -94,7 +94,7 @@ def test_the_running_job_is_blamed_and_the_jobs_behind_it_are_reclaimed() -> Non
     here.process.start_next()
     here.process.die(signal="SIGSEGV")
     assert here.failed() == [(2, Cause.CRASH)]
-    assert [lease.id for lease in here.heard.returned] == [3]
+    assert [lease.id for lease in here.received.reclaimed] == [3]
 
 
 def test_no_job_is_blamed_when_a_worker_exits_between_jobs() -> None:
@@ -103,7 +103,7 @@ def test_no_job_is_blamed_when_a_worker_exits_between_jobs() -> None:
     here.process.run_next()
     here.process.die(signal="SIGKILL")
     assert here.failed() == []
-    assert [lease.id for lease in here.heard.returned] == [2]
+    assert [lease.id for lease in here.received.reclaimed] == [2]
 
 
 def test_a_reply_that_is_in_the_channel_at_the_exit_counts() -> None:
@@ -112,7 +112,7 @@ def test_a_reply_that_is_in_the_channel_at_the_exit_counts() -> None:
     here.process.start_next()
     here.process.finish()
     here.process.die(exit_code=0)
-    assert [o.lease.id for o in here.heard.outcomes if o.kind is Kind.SUCCEEDED] == [1]
+    assert [o.lease.id for o in here.received.outcomes if o.kind is Kind.SUCCEEDED] == [1]
     assert here.failed() == []
 
 
@@ -137,9 +137,9 @@ def test_no_job_is_lost_and_only_a_started_one_is_blamed_whatever_happens(steps:
         elif step == "reclaim":
             here.pool.reclaim_unstarted()
     process.die(signal="SIGKILL")
-    succeeded = [o.lease.id for o in here.heard.outcomes if o.kind is Kind.SUCCEEDED]
+    succeeded = [o.lease.id for o in here.received.outcomes if o.kind is Kind.SUCCEEDED]
     blamed = [id for id, _ in here.failed()]
-    returned = [lease.id for lease in here.heard.returned]
+    returned = [lease.id for lease in here.received.reclaimed]
     assert sorted(succeeded + blamed + returned) == list(range(1, sent + 1))
     assert set(succeeded + blamed) == started
     assert len(blamed) == running
@@ -151,11 +151,11 @@ def test_unstarted_jobs_are_reclaimed_from_behind_a_long_one() -> None:
     here.process.start_next()
     here.timer.advance(0.5)
     here.worker.reclaim_blocked()
-    assert [lease.id for lease in here.heard.returned] == [2, 3]
+    assert [lease.id for lease in here.received.reclaimed] == [2, 3]
     assert here.pool.times.of("work") == 0.5
     here.process.finish()
     here.process.drain()
-    assert [o.lease.id for o in here.heard.outcomes] == [1]
+    assert [o.lease.id for o in here.received.outcomes] == [1]
 
 
 def test_replies_are_read_before_a_worker_is_killed_at_a_timeout() -> None:
@@ -177,8 +177,8 @@ def test_a_timed_out_job_has_an_outcome_once_its_worker_has_ended() -> None:
     assert here.failed() == []
     here.process.die(signal="SIGKILL", stack="in work")
     assert here.failed() == [(1, Cause.TIMEOUT)]
-    assert here.heard.outcomes[-1].failure is not None and here.heard.outcomes[-1].failure.stack == "in work"
-    assert [lease.id for lease in here.heard.returned] == [2]
+    assert here.received.outcomes[-1].failure is not None and here.received.outcomes[-1].failure.stack == "in work"
+    assert [lease.id for lease in here.received.reclaimed] == [2]
 
 
 def test_a_killed_worker_is_replaced_when_it_ends_or_50_ms_after_the_kill() -> None:
@@ -200,7 +200,7 @@ def test_a_worker_that_exits_at_a_job_is_replaced_before_it_is_reaped() -> None:
     dead = here.process
     dead.exit()
     assert len(here.backend.forked) == 2
-    assert [lease.id for lease in here.heard.returned] == [2]
+    assert [lease.id for lease in here.received.reclaimed] == [2]
     assert here.failed() == []
     dead.die(signal="SIGSEGV")
     assert here.failed() == [(1, Cause.CRASH)]
@@ -231,7 +231,7 @@ def test_a_job_killed_by_a_shutdown_or_a_cancel_is_not_blamed() -> None:
         here.process.start_next()
         here.pool.kill(here.worker, reason)
         here.process.die(signal="SIGKILL")
-        assert [(o.lease.id, o.kind) for o in here.heard.outcomes] == [(1, Kind.RELEASED)]
+        assert [(o.lease.id, o.kind) for o in here.received.outcomes] == [(1, Kind.RELEASED)]
 
 
 @pytest.mark.parametrize("retiring", [False, True])
@@ -329,7 +329,7 @@ def test_a_job_whose_outcome_was_forged_before_it_started_is_not_lost() -> None:
     here.pool.reclaim_unstarted()
     here.send(5, 6)
     here.pool.reclaim_unstarted()
-    assert [lease.id for lease in here.heard.returned] == [3, 4, 5, 6]
+    assert [lease.id for lease in here.received.reclaimed] == [3, 4, 5, 6]
     assert not here.worker.sent
 
 
@@ -437,10 +437,10 @@ def test_a_worker_that_is_never_seen_without_jobs_is_recycled_too_once_it_has_gr
     large.start_next()
     large.drain()
     assert large.retired and len(here.backend.forked) == 2
-    assert [lease.id for lease in here.heard.returned] == [4, 5]
+    assert [lease.id for lease in here.received.reclaimed] == [4, 5]
     large.finish()
     large.drain()
-    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1, 2, 3]
+    assert [outcome.lease.id for outcome in here.received.outcomes] == [1, 2, 3]
 
 
 def frame_of(here: Setup, handler: str, waiting: int = 1000) -> int:
@@ -491,7 +491,7 @@ def test_workers_asked_for_before_the_pool_is_open_are_forked_when_it_opens() ->
     here = Setup(count=1)
     pool = Pool(1, here.bus, here.timer)
     pool.resize(3)
-    pool.open(here.backend, here.heard)
+    pool.open(here.backend, here.received)
     assert len(pool.workers) == 3
 
 
@@ -502,10 +502,10 @@ def test_new_settings_replace_every_worker_and_drop_no_job() -> None:
     fresh = FakeBackend()
     here.pool.renew(fresh)
     assert here.backend.forked[0].retired and len(fresh.forked) == 1
-    assert [lease.id for lease in here.heard.returned] == [2]
+    assert [lease.id for lease in here.received.reclaimed] == [2]
     here.backend.forked[0].finish()
     here.backend.forked[0].die(exit_code=0)
-    assert [o.lease.id for o in here.heard.outcomes] == [1]
+    assert [o.lease.id for o in here.received.outcomes] == [1]
     assert len(fresh.forked) == 1
 
 
