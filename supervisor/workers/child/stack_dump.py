@@ -14,9 +14,8 @@ class StackDumper:
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
-        signal.signal(
-            STACK_SIGNAL, ignore_signal
-        )  # while faulthandler's handler is not there: the default ends the process
+        # While faulthandler's handler is not there: the default would end the process.
+        signal.signal(STACK_SIGNAL, ignore_signal)
 
     def arm(self) -> None:
         """Install faulthandler's handler. Called again and again, since a job may have replaced it."""

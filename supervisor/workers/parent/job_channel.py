@@ -18,9 +18,7 @@ from supervisor.workers.parent.output_reader import OutputReader
 from supervisor.workers.parent.stack_text import StackReader
 from supervisor.workers.system import linux
 
-MAX_ERROR_BYTES = (
-    1 << 20
-)  # of an outcome besides its result: the worker cuts the texts of an error, and escapes them then
+MAX_ERROR_BYTES = 1 << 20  # of an outcome without a result: the worker cuts the texts of an error, then escapes them
 MAX_ESCAPED = 7  # times the bytes of a result, once it is JSON text inside JSON
 _ERROR: Final = 4  # a field of Reply that the hot path takes by index
 
