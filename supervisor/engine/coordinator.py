@@ -281,7 +281,7 @@ class Engine:
             worker = self.pool.slot_of(lease.id)
             if worker is None:
                 continue
-            self.pool.reclaim_blocked(worker)  # the jobs behind it, and it too if it has not started
+            worker.reclaim_blocked()  # the jobs behind it, and it too if it has not started
             worker.process.drain()  # those before it may have ended
             if worker.current is not None and worker.current.id == lease.id:
                 killed[lease.id] = worker.process.pid or 0

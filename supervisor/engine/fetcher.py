@@ -18,8 +18,8 @@ from supervisor.events import Bus, JobsClaimed, QueueDepths
 from supervisor.jobs import Lease, Tier
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import ClaimRequest, Resolve, Waiting, by_queue_and_tier
-from supervisor.workers.pool import FRAME_JOBS, FRAME_SECONDS, Pool
-from supervisor.workers.slot import WorkerSlot
+from supervisor.workers.pool import Pool
+from supervisor.workers.slot import FRAME_JOBS, FRAME_SECONDS, WorkerSlot
 
 HELD_SECONDS = 0.100
 MAX_HELD_PER_WORKER = 3000  # jobs per worker: what one gets through in that time at best
@@ -238,7 +238,7 @@ class Fetcher:
             if frame:
                 self._count -= len(frame)
                 self._moved_at = self._loop.time()
-                self._pool.send(worker, frame)
+                worker.send(frame)
                 self._dispatched(worker)
             if not self._count:
                 return
@@ -253,7 +253,7 @@ class Fetcher:
         order = order[start:] + order[:start]
 
         in_turn = chain.from_iterable(buffer.in_turn(retries_allowed) for buffer, retries_allowed in order)
-        return self._pool.frame_for(worker, in_turn, most)
+        return worker.frame_for(in_turn, most)
 
     def _retries_allowed(self, queue: str, worker: WorkerSlot) -> bool:
         """`retry.max_in_flight`, counted in workers that hold retries: a frame of many short ones takes one worker."""

@@ -99,7 +99,7 @@ class Watchdog:
         self._cpu.clear()
 
     def _look_at(self, worker: WorkerSlot, now: float) -> None:
-        if worker.state in (State.DYING, State.STARTING):
+        if worker.state in (State.ENDING, State.STARTING):
             return
         if worker.state is State.RETIRING and not worker.sent and now - worker.retired_at >= RETIRE_SECONDS:
             self._pool.kill(worker, LINGERING)
@@ -107,10 +107,10 @@ class Watchdog:
         if worker.sent:
             if now >= worker.started + BLOCKED_AFTER:
                 if len(worker.sent) > 1:
-                    self._pool.reclaim_blocked(worker)
-                self._pool.report_started(worker)
+                    worker.reclaim_blocked()
+                worker.report_started()
             self._check_deadline(worker, now)
-        if not worker.kill_reason and worker.came_up:  # one retired at its start may be importing still
+        if not worker.kill_reason and worker.ready_at is not None:  # one retired at its start may be importing still
             self._check_heartbeat(worker, now)
 
     def _check_deadline(self, worker: WorkerSlot, now: float) -> None:
@@ -131,7 +131,7 @@ class Watchdog:
             return
         if known is None or used > known[0]:
             self._cpu[worker.number] = (used, now if known is not None else silent_since)
-            if now - silent_since < limit or self._pool.has_begun(worker):
+            if now - silent_since < limit or worker.runs_a_job():
                 return
         seen = silent_since if known is None or used > known[0] else max(known[1], silent_since)
         if now - seen >= limit:
@@ -145,7 +145,7 @@ class Watchdog:
     def _next_due(self, now: float) -> float:
         when = now + self._longest_wait
         for worker in self._pool.workers.values():
-            if worker.state not in (State.DYING, State.STARTING):
+            if worker.state not in (State.ENDING, State.STARTING):
                 when = min(when, self._due(worker, now))
         return max(when, now + 0.0005)
 

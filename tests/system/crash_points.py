@@ -25,7 +25,7 @@ from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import Queue
 from supervisor.stores.sqlite.settle import Settles
-from supervisor.workers.pool import Pool
+from supervisor.workers.slot import WorkerSlot
 
 MARK = "killed at the crash point"
 Test = Callable[..., bool]
@@ -45,7 +45,7 @@ def event(kind: type) -> Test:
 
 BEFORE: dict[str, tuple[Any, str, Test]] = {
     "a claim is durable and not heard of": (Fetcher, "_claimed", claimed_some),
-    "leases are held and not dispatched": (Pool, "send", always),
+    "leases are held and not dispatched": (WorkerSlot, "send", always),
     "an outcome has arrived": (Committer, "add", always),
     "a settle is durable and not heard of": (Committer, "_settled", always),
     "letters are accepted by one sink": (Bus, "emit", event(DeadLettersPublished)),

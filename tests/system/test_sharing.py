@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.engine.fetcher import MAX_HELD_PER_WORKER
-from supervisor.workers.pool import FRAME_JOBS
+from supervisor.workers.slot import FRAME_JOBS
 from tests.system.command import Command, Running, wait_for
 
 IN_HAND = 2 * MAX_HELD_PER_WORKER + 2 * 2 * FRAME_JOBS

@@ -86,7 +86,7 @@ def _become_supervisor(settings: Settings, drain: bool, write_fd: int, parent_de
     code = 1
     try:
         os.setpgid(0, 0)
-        linux.die_with_parent(parent_death)
+        linux.arm_parent_death(parent_death)
         telemetry.configure(settings.log.level, settings.log.format, mask=Mask(settings.secrets))
         reporter = _Reporter(write_fd)
         code = Supervisor(settings, drain=drain, subscribers=[telemetry.LogSubscriber(), reporter]).run()

@@ -25,7 +25,7 @@ def test_jobs_that_no_idle_supervisor_takes_are_given_back_once_and_wait_in_the_
     here.neighbour_idles("them, serving another queue")
     for _ in range(60):
         here.loop.advance(0.5)
-        here.pool.heartbeat(here.process)
+        here.process.send_heartbeat()
         here.engine.tick("running")
     assert releases(here) == ["others idle"]
     here.process.finish(took=30.0)

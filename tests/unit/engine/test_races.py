@@ -382,7 +382,7 @@ def test_retries_that_come_due_behind_a_long_job_are_not_hoarded() -> None:
     assert here.process.start_next().handler == "work"
     for _ in range(100):
         here.loop.advance(0.1)
-        here.pool.heartbeat(here.process)
+        here.process.send_heartbeat()
     assert len(here.engine.fetcher) <= 1
 
 
@@ -437,7 +437,7 @@ def test_what_went_back_for_others_who_did_not_take_it_is_claimed_when_a_worker_
     here.neighbour_idles()
     for _ in range(4):
         here.loop.advance(0.6)
-        here.pool.heartbeat(here.process)
+        here.process.send_heartbeat()
     here.engine.tick("running")
     assert [here.state(id) for id in ids[2:]] == ["ready"] * 8
     here.process.finish(took=2.4)
