@@ -107,7 +107,7 @@ class Chaos:
                 f"{_said(evidence.lines, 'recovered:')} recovered, {_said(evidence.lines, 'stale')} stale",
                 f"{sum(job['retries'] for job in evidence.jobs.values())} retries {dict(causes)}",
                 f"{len(evidence.dead_letters)} dead letters, {evidence.torn} torn lines",
-                f"{_said(evidence.lines, 'store is away')} times away",
+                f"{_said(evidence.lines, 'store unavailable')} times away",
                 f"{self.watch.looks} looks",
             ]
         )

@@ -261,7 +261,7 @@ def codes_are_true(evidence: Evidence) -> Problems:
     for run, code in evidence.codes.items():
         asked = Counter(deed.what for deed in evidence.deeds if deed.run == run)
         lines = evidence.by_run[run]
-        unavailable = any("store is away" in line.message for line in lines)
+        unavailable = any("store unavailable" in line.message for line in lines)
         true = {
             0: "term supervisor" in asked,
             1: "term supervisor" in asked and unavailable,

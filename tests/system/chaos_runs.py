@@ -92,7 +92,7 @@ class Seat:
         return _process(self.run.pid) if self.run.code is None else None
 
     def forkserver(self) -> psutil.Process | None:
-        return next(iter(self._children(r"nursery started \(pid (\d+)\)")), None)
+        return next(iter(self._children(r"forkserver started \(pid (\d+)\)")), None)
 
     def workers(self) -> list[psutil.Process]:
         return self._children(r"worker \d+ \(pid (\d+)\) started")

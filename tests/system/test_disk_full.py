@@ -80,9 +80,9 @@ def test_a_start_on_a_full_disk_waits_for_space(command: Command) -> None:
         command.write(config="workers: {count: 1}\nstore: sqlite:///disk/jobs.db\n", plugins=JOBS)
         filler = fill(disk)
         run = command.run()
-        run.logged("store is away")
+        run.logged("store unavailable")
         filler.unlink()
         command.until(command.enqueue("noop"), "succeeded")
-        assert run.log.count("store is away") == 1
+        assert run.log.count("store unavailable") == 1
         run.signal(signal.SIGTERM)
         assert run.wait() == 0

@@ -180,7 +180,7 @@ def test_one_that_never_reached_its_store_has_not_drained(command: Command) -> N
     command.enqueue("noop")
     with locked(command.folder / "jobs.db"):
         run = command.run("--drain")
-        run.logged("store is away")
+        run.logged("store unavailable")
         run.signal(signal.SIGTERM)
         assert run.wait() == 1
     assert run.out.startswith("not drained")
@@ -194,7 +194,7 @@ def test_the_log_follows_the_config_while_it_drains(command: Command) -> None:
     run.logged("supervisor started")
     command.write(config="log: {format: json}\n")
     run.signal(signal.SIGHUP)
-    run.logged("config read again")
+    run.logged("config reloaded")
     run.signal(signal.SIGTERM)
     assert run.wait() == 4
     assert json.loads(run.log.splitlines()[-1])["message"]
@@ -226,7 +226,7 @@ def test_a_handler_that_a_reload_brings_is_waited_for(command: Command) -> None:
     run.logged("handler=noop unknown_handler")
     command.write(plugins=JOBS)
     run.signal(signal.SIGHUP)
-    run.logged("config read again")
+    run.logged("config reloaded")
     (command.folder / "gate").touch()
     assert run.wait() == 0
     assert states(command) == dict.fromkeys(ids, "succeeded")

@@ -67,7 +67,7 @@ def test_the_config_of_the_environment_and_after_hup(elsewhere: Command) -> None
     run = start(elsewhere, env={"SUPERVISOR_CONFIG": "conf/app.yaml"})
     assert child_of(elsewhere) == str(elsewhere.config)
     run.signal(signal.SIGHUP)
-    wait_for(lambda: "config read again" in run.log)
+    wait_for(lambda: "config reloaded" in run.log)
     assert child_of(elsewhere) == str(elsewhere.config)
 
 

@@ -42,7 +42,7 @@ def result(command: Command, handler: str = "version") -> int:
 
 
 def reloads(run: Running) -> int:
-    return run.log.count("config read again")
+    return run.log.count("config reloaded")
 
 
 def reload(run: Running) -> str:
@@ -54,7 +54,7 @@ def reload(run: Running) -> str:
         return reloads(run) > before
 
     wait_for(again)
-    return [line for line in run.log.splitlines() if "config read again" in line][-1]
+    return [line for line in run.log.splitlines() if "config reloaded" in line][-1]
 
 
 def workers(command: Command) -> int:
@@ -113,7 +113,7 @@ def test_keys_that_need_a_restart_are_named(command: Command) -> None:
     run = serve(command, "workers: {count: 1}\n")
     command.write(config="store: sqlite:///other.db\nlease: {ttl: 20s}\nworkers: {count: 2}\n")
     line = reload(run)
-    assert "need a restart: store, lease" in line
+    assert "a restart is needed for: store, lease" in line
     wait_for(lambda: not (command.folder / "other.db").exists())
     command.write(config="workers: {count: 2}\n")
     assert result(command) == 1
@@ -196,7 +196,7 @@ def test_a_hup_at_the_start_is_not_lost(command: Command) -> None:
     wait_for((command.folder / "importing").exists)
     run.signal(signal.SIGHUP)
     run.logged("supervisor started")
-    run.logged("config read again")
+    run.logged("config reloaded")
     assert result(command) == 1
 
 

@@ -47,7 +47,7 @@ def test_a_reload_is_refused_if_others_may_change_what_root_would_read(command: 
     run.logged("supervisor started")
     (command.folder / "plugins").chmod(0o777)
     run.signal(signal.SIGHUP)
-    run.logged("config refused, the old one stays" if os.geteuid() == 0 else "config read again")
+    run.logged("config refused, the old one stays" if os.geteuid() == 0 else "config reloaded")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
 

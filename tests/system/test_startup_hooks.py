@@ -265,6 +265,6 @@ def test_signals_that_an_import_takes_over_are_taken_back(command: Command) -> N
     run = command.run()
     run.logged("supervisor started")
     run.signal(signal.SIGHUP)
-    run.logged("config read again")
+    run.logged("config reloaded")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0

@@ -1,0 +1,103 @@
+"""Opens the store and registers this supervisor as an owner in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+
+from supervisor.config.settings import Settings
+from supervisor.errors import StoreBroken, StoreUnavailable
+from supervisor.events import Bus, StoreBecameUnavailable
+from supervisor.plugins.manager import PluginManager
+from supervisor.stores.opening import BUILT_IN, open_store, retry_while_unavailable
+from supervisor.stores.protocol import Store
+from supervisor.workers.pool import HOST
+from supervisor.workers.system.orphans import end_programs_of
+
+RETRY_INTERVAL = 0.2  # seconds
+
+
+class Registration:
+    """Runs in a thread of the loop's executor, since a store may block.
+
+    `owner_fd` is the file descriptor that the forkserver and its workers inherit, if the store has one. `latest` is the time by
+    the store's clock `horizon` seconds after the first attempt to join, if a horizon is given.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        owner: str,
+        bus: Bus,
+        plugins: PluginManager,
+        horizon: float | None = None,
+    ) -> None:
+        self.is_built_in = settings.store.scheme in BUILT_IN
+        self.owner_fd: int | None = None
+        self.latest: float | None = None
+        self._store: Store | None = None
+        self._settings = settings
+        self._owner = owner
+        self._bus = bus
+        self._plugins = plugins
+        self._horizon = horizon
+        self._joining: asyncio.Future[Store] | None = None
+
+    async def join(self) -> Store:
+        """Open the store and register the owner; while the store is unavailable, try again.
+
+        When this is cancelled, an attempt under way goes on: see `joined`.
+        """
+        loop = asyncio.get_running_loop()
+        reported = False
+        while True:
+            joining = self._joining = loop.run_in_executor(None, self.join_now)
+            joining.add_done_callback(_retrieve_error)
+            await asyncio.wait(
+                (joining,)
+            )  # not a shield: when cancelled, it reports a later error to the loop's handler
+            try:
+                return joining.result()
+            except StoreBroken:
+                raise
+            except StoreUnavailable as error:
+                if not reported:
+                    self._bus.emit(StoreBecameUnavailable(str(error)))
+                reported = True
+            await asyncio.sleep(RETRY_INTERVAL)
+
+    def join_now(self) -> Store:
+        if (store := self._store) is None:
+            openers = {} if self.is_built_in else self._plugins.merged("supervisor_stores")
+            store = open_store(self._settings.store, create=True, base=self._settings.base, openers=openers)
+            store.on_owner_gone = end_programs_of
+            self._store = store
+        if self._horizon is not None and self.latest is None:
+            self.latest = store.clock() + self._horizon
+        self.owner_fd = store.join(self._owner, HOST, os.getpid())
+        return store
+
+    async def joined(self) -> None:
+        """Wait until an attempt to join that is under way has ended."""
+        if self._joining is not None:
+            await asyncio.wait((self._joining,))
+
+    async def leave(self, timeout: float) -> None:
+        """Remove the owner and close the store, without an engine that would do it. Tries for at most `timeout` seconds."""
+        if self._store is not None:
+            await asyncio.get_running_loop().run_in_executor(None, _leave, self._store, timeout)
+
+
+def _retrieve_error(joining: asyncio.Future[Store]) -> None:
+    """asyncio reports an error that nobody has retrieved to the loop's handler, and that ends the supervisor."""
+    if not joining.cancelled():
+        joining.exception()
+
+
+def _leave(store: Store, timeout: float) -> None:
+    try:
+        with suppress(StoreUnavailable):  # no job was claimed: another supervisor removes this owner
+            retry_while_unavailable(store.leave, timeout)
+    finally:
+        store.close()
