@@ -13,10 +13,11 @@ from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.telemetry.log_handler import LOGGER
 from supervisor.telemetry.rate_limit import RateLimit
-from supervisor.text.redaction import NO_SECRETS as without_passwords
+from supervisor.text.redaction import NO_SECRETS
 from supervisor.text.units import format_duration
 
 logger = logging.getLogger(LOGGER)
+_without_passwords = NO_SECRETS
 
 _OfWorker = events.WorkerStarted | events.WorkerExited | events.WorkerOutput
 _MAX_ERROR = 300
@@ -80,7 +81,7 @@ class LogSubscriber:
 
     def _dead_letters_failed(self, event: events.DeadLettersFailed) -> None:
         if (held := self._repeats.allow((event.sink, event.error))) is not None:
-            why = without_passwords(event.error) + _times(held)
+            why = _without_passwords(event.error) + _times(held)
             line = "job=%d dead letter not accepted by sink %s, offered again in %.2fs: %s"
             for id in event.ids:
                 _log(logging.WARNING, line, id, event.sink, event.retry_in, why, job=id, sink=event.sink)
@@ -103,7 +104,7 @@ class LogSubscriber:
 
     def _store_unavailable(self, event: events.StoreBecameUnavailable) -> None:
         if (held := self._store_errors.allow(event.error)) is not None:
-            _log(logging.ERROR, "store unavailable: %s%s", without_passwords(event.error), _times(held))
+            _log(logging.ERROR, "store unavailable: %s%s", _without_passwords(event.error), _times(held))
 
     def _store_available_again(self, event: events.StoreAvailableAgain) -> None:
         self._store_errors = RateLimit(self._clock)
@@ -117,7 +118,7 @@ def _log(level: int, message: str, *arguments: Any, **fields: Any) -> None:
 def _supervisor_started(event: events.SupervisorStarted) -> None:
     owner, host, pid, store = event
     line = "supervisor started: owner=%s host=%s pid=%d store=%s"
-    _log(logging.INFO, line, owner, host, pid, without_passwords(store), pid=pid)
+    _log(logging.INFO, line, owner, host, pid, _without_passwords(store), pid=pid)
 
 
 def _supervisor_stopping(event: events.SupervisorStopping) -> None:
@@ -291,7 +292,7 @@ def _clock_stepped(event: events.ClockStepped) -> None:
 
 
 def _prune_refused(event: events.PruneRefused) -> None:
-    _log(logging.ERROR, "jobs past their retention stay in the store: %s", without_passwords(event.error))
+    _log(logging.ERROR, "jobs past their retention stay in the store: %s", _without_passwords(event.error))
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:

@@ -1,9 +1,10 @@
-"""The supervisor's own tasks: a fault in one of them must not leave it standing still."""
+"""The parts of a supervisor's run: the request to stop, the registration, a reload, the shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,16 +14,20 @@ from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.errors import StoreUnavailable
 from supervisor.events import Bus, ConfigRefused, Event, PluginWarning
 from supervisor.handlers import HandlerInfo
+from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport
-from supervisor.runtime import supervisor as supervisor_module
+from supervisor.runtime.forkservers import Forkservers
+from supervisor.runtime.registration import Registration
+from supervisor.runtime.reload import Reloader
+from supervisor.runtime.shutdown import ExitCode, Settled, Shutdown, ShutdownLimits
 from supervisor.runtime.signals import StopRequest
-from supervisor.runtime.supervisor import ExitCode, Supervisor
+from supervisor.runtime.tasks import start_task
 from supervisor.stores.memory.store import MemoryStore
 
+UNUSED: Any = SimpleNamespace()
 
-class Pruning:
-    """Of what there is no end."""
 
+class EndlessPruning:
     begun = 0
 
     async def prune(self) -> None:
@@ -40,142 +45,141 @@ class UnavailableAtFirst(MemoryStore):
         super().join(owner, host, pid)
 
 
+def make_shutdown(stop: StopRequest, **limits: float) -> Shutdown:
+    return Shutdown(UNUSED, stop, Bus(), 30.0, ShutdownLimits(**limits))
+
+
+def make_registration(store: MemoryStore | None = None, horizon: float | None = None) -> Registration:
+    registration = Registration(Settings(), "us", Bus(), PluginManager(), horizon)
+    registration._store = store
+    return registration
+
+
 async def fail() -> None:
     raise ZeroDivisionError
 
 
-def test_the_first_signal_is_the_first_however_the_end_began() -> None:
+def test_the_first_signal_counts_as_the_first_however_the_end_was_requested() -> None:
     stop = StopRequest()
-    stop.ask("drained")
-    stop.signalled("SIGTERM")
+    stop.request("drained")
+    stop.on_signal("SIGTERM")
     assert stop.reason == "drained" and not stop.forced.is_set()
-    stop.signalled("SIGTERM")
+    stop.on_signal("SIGTERM")
     assert stop.forced.is_set()
 
 
-def test_whoever_is_told_to_end_does_not_prune(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "FLUSH_SECONDS", 3600.0)
-
-    async def scene() -> None:
-        supervisor, engine = Supervisor(Settings()), Pruning()
-        supervisor._stop = StopRequest()
-        supervisor._stop.ask("drained")
-        pruning = asyncio.ensure_future(supervisor._prune(engine))  # type: ignore[arg-type]
+def test_a_supervisor_that_is_signalled_to_end_does_not_prune() -> None:
+    async def act() -> None:
+        stop, engine = StopRequest(), EndlessPruning()
+        shutdown = make_shutdown(stop, flush=3600.0)
+        stop.request("drained")
+        pruning = asyncio.ensure_future(shutdown.prune(engine))  # type: ignore[arg-type]
         while not engine.begun:
             await asyncio.sleep(0)
-        supervisor._stop.signalled("SIGTERM")
+        stop.on_signal("SIGTERM")
         await pruning
-        await supervisor._prune(engine)  # type: ignore[arg-type]
+        await shutdown.prune(engine)  # type: ignore[arg-type]
         assert engine.begun == 1
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(act(), 30))
 
 
-def test_a_second_signal_cuts_short_what_the_end_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "FORCED_SECONDS", 0.01)
-
-    async def scene() -> None:
-        supervisor = Supervisor(Settings())
-        supervisor._stop = StopRequest()
+def test_a_second_signal_cuts_short_the_waits_of_the_shutdown() -> None:
+    async def act() -> None:
+        stop = StopRequest()
         never = asyncio.get_running_loop().create_future()
-        waiting = asyncio.ensure_future(supervisor._wait_for(never, 3600.0))
+        waiting = asyncio.ensure_future(make_shutdown(stop, forced=0.01).wait_for(never, 3600.0))
         await asyncio.sleep(0)
-        supervisor._stop.forced.set()
+        stop.forced.set()
         assert await waiting is False
         assert never.cancelled()
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(act(), 30))
 
 
 def test_a_handler_whose_heartbeat_contradicts_itself_is_warned_of() -> None:
-    bus, told = Bus(), []
-    bus.subscribe(told.append)
+    bus, events = Bus(), []
+    bus.subscribe(events.append)
     infos = (HandlerInfo("mail", {"heartbeat_timeout": "600ms"}, "a.py", 3), HandlerInfo("other", {}, "a.py", 5))
     emit_plugin_events(bus, [SourceReport("a.py", infos)], Settings())
-    assert [event for event in told if isinstance(event, PluginWarning)] == [
+    assert [event for event in events if isinstance(event, PluginWarning)] == [
         PluginWarning("a.py", "handler 'mail': heartbeat_timeout: expected at least twice its heartbeat, got 600ms")
     ]
 
 
-def test_a_second_signal_cuts_short_the_wait_for_the_workers_of_an_old_nursery(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "FORCED_SECONDS", 0.01)
-
-    async def scene() -> None:
-        supervisor = Supervisor(Settings())
-        supervisor._stop = StopRequest()
-        supervisor._stop.forced.set()
-        never = asyncio.ensure_future(asyncio.get_running_loop().create_future())
-        supervisor._retiring = {never}  # type: ignore[arg-type]
-        await supervisor._end_retiring()
+def test_a_second_signal_cuts_short_the_wait_for_the_workers_of_an_old_forkserver() -> None:
+    async def act() -> None:
+        stop = StopRequest()
+        stop.forced.set()
+        forkservers = Forkservers("us", UNUSED, asyncio.get_running_loop())
+        never = asyncio.get_running_loop().create_future()
+        forkservers.retire(UNUSED, lambda backend: never)
+        assert not await make_shutdown(stop, forced=0.01).wait_for(forkservers.retired())
+        await forkservers.stop()
         assert never.cancelled()
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(act(), 30))
 
 
-def test_the_horizon_is_by_the_stores_clock_at_the_first_try_to_join() -> None:
-    supervisor = Supervisor(Settings(), drain=True, horizon=10.0)
-    store = supervisor._store = UnavailableAtFirst(clock=lambda: 1000.0 + 500.0 * store.tries)
+def test_the_horizon_counts_by_the_stores_clock_from_the_first_attempt_to_join() -> None:
+    store = UnavailableAtFirst(clock=lambda: 1000.0 + 500.0 * store.tries)
+    registration = make_registration(store, horizon=10.0)
     with pytest.raises(StoreUnavailable):
-        supervisor._join_now()
-    supervisor._join_now()
-    assert supervisor._latest == 1010.0
+        registration.join_now()
+    registration.join_now()
+    assert registration.latest == 1010.0
 
 
 def test_a_fault_in_a_task_ends_the_supervisor_with_a_failure() -> None:
-    async def scene() -> None:
-        supervisor = Supervisor(Settings())
-        supervisor._loop = asyncio.get_running_loop()
-        supervisor._stop = StopRequest()
-        supervisor._loop.set_exception_handler(supervisor._on_exception)
-        task = supervisor._keep(fail())
-        await asyncio.wait([task])
+    async def act() -> None:
+        stop = StopRequest()
+        asyncio.get_running_loop().set_exception_handler(stop.handle_fault)
+        await asyncio.wait([start_task(fail())])
         await asyncio.sleep(0)
-        assert supervisor._stop.forced.is_set()
-        assert supervisor._exit_code(True, {}) == ExitCode.FATAL
+        assert stop.forced.is_set()
+        assert make_shutdown(stop).exit_code(Settled.ALL, {}) == ExitCode.FATAL
 
-    asyncio.run(scene())
+    asyncio.run(act())
 
 
-def test_whatever_reading_the_config_again_raises_the_old_one_stays() -> None:
-    def reload() -> Settings:
+def test_the_old_config_stays_in_use_whatever_reading_the_new_one_raises() -> None:
+    def read() -> Settings:
         raise RuntimeError("Could not determine home directory.")
 
-    async def scene() -> None:
-        events: list[Event] = []
-        supervisor: Any = Supervisor(old := Settings(), subscribers=[events.append])
-        supervisor._loop, supervisor._engine = asyncio.get_running_loop(), object()
-        await supervisor._reload_now(reload)
+    async def act() -> None:
+        bus, events = Bus(), list[Event]()
+        bus.subscribe(events.append)
+        reloader = Reloader(old := Settings(), bus)
+        await reloader.reload(read, UNUSED, UNUSED)
         assert events == [ConfigRefused(("it can't be read: RuntimeError: Could not determine home directory.",))]
-        assert supervisor.settings is old
+        assert reloader.settings is old
 
-    asyncio.run(scene())
+    asyncio.run(act())
 
 
-def test_a_join_that_fails_after_the_end_was_asked_for_is_no_fault() -> None:
-    """Python 3.14 tells the loop's handler what is raised behind a shield that was cancelled."""
+def test_a_join_that_fails_after_the_end_was_requested_is_no_fault() -> None:
+    """Python 3.14 reports an error behind a cancelled shield to the loop's exception handler."""
     begun, cancelled = threading.Event(), threading.Event()
 
-    def join() -> int | None:
+    def join_now() -> Any:
         begun.set()
         cancelled.wait(30)
-        raise StoreUnavailable("nobody there")
+        raise StoreUnavailable("no connection")
 
-    async def scene() -> None:
-        supervisor = Supervisor(Settings())
-        supervisor._loop = asyncio.get_running_loop()
+    async def act() -> None:
         faults: list[object] = []
-        supervisor._loop.set_exception_handler(lambda _, context: faults.append(context))
-        supervisor._join_now = join  # type: ignore[method-assign]
-        joining = asyncio.ensure_future(supervisor._join())
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+        registration = make_registration()
+        registration.join_now = join_now  # type: ignore[method-assign]
+        joining = asyncio.ensure_future(registration.join())
         while not begun.is_set():
             await asyncio.sleep(0)
         joining.cancel()
         await asyncio.wait([joining])
         cancelled.set()
-        assert supervisor._joining is not None
-        await asyncio.wait([supervisor._joining])
+        await registration.joined()
         await asyncio.sleep(0)
-        assert joining.cancelled() and not supervisor._joining.cancelled()
+        assert joining.cancelled() and registration._joining is not None and not registration._joining.cancelled()
         assert faults == []
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(act(), 30))
