@@ -15,18 +15,14 @@ from supervisor.events import Bus, DeadLettersFailed, DeadLettersPublished, Dead
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import DeadLetter
 
-SLACK = 0.01
-"""Seconds after a delay, so that what was delayed is due by then."""
+SLACK = 0.01  # seconds after a delay, so that a delayed dead letter is due by then
 
 
 class PublisherLimits(NamedTuple):
-    """`batch` dead letters are claimed at once, for `claim` seconds. After `slow_sink` seconds the next are claimed although
-    a sink is still busy with these; an acceptance whose row is locked is recorded every `locked` seconds until it succeeds."""
-
-    batch: int = 100
-    claim: float = 60.0
-    slow_sink: float = 1.0
-    locked: float = 1.0
+    batch: int = 100  # dead letters that are claimed at once
+    claim: float = 60.0  # seconds that they stay claimed
+    slow_sink: float = 1.0  # seconds until the next are claimed although a sink is still busy with these
+    locked: float = 1.0  # seconds between two attempts to record an acceptance whose row is locked
 
 
 USUAL_LIMITS = PublisherLimits()

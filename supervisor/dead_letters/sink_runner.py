@@ -17,15 +17,12 @@ from supervisor.stores.records import DeadLetter
 
 
 class SinkLimits(NamedTuple):
-    """`publish`, `wait` and `rest` are seconds: for one publish, for an earlier publish to end, and a sink rests at most.
+    """A sink that accepts nothing of so many parts in a row is not offered more: at first the whole and its halves show whether
+    the sink fails or one dead letter is bad; of a sink that has accepted some, more may be bad in a row."""
 
-    A sink that accepts nothing of so many parts in a row is not offered more: `failed_parts_at_first` tell a failing sink from
-    one bad dead letter; of a sink that has accepted some, more dead letters may be bad in a row.
-    """
-
-    publish: float = 30.0
-    wait: float = 1.0
-    rest: float = 5.0
+    publish: float = 30.0  # seconds for one publish
+    wait: float = 1.0  # seconds for an earlier publish to end
+    rest: float = 5.0  # seconds, at most, that a sink rests
     failed_parts_at_first: int = 3
     failed_parts: int = 12
 
@@ -60,8 +57,7 @@ class Caller(Protocol):
 
 
 class SinkThread:
-    """Runs calls in order. It is a daemon thread: a call that hangs must not keep the process from exiting, as those of an
-    executor do."""
+    """A daemon thread, unlike those of an executor: a call that hangs must not keep the process from exiting."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -160,6 +156,9 @@ class BatchSplitter:
         return [dead_letter for dead_letter in self._dead_letters if dead_letter.id not in self.accepted]
 
 
+OnAccepted = Callable[["SinkRunner", Sequence[DeadLetter]], Awaitable[None]]
+
+
 class SinkRunner:
     """A sink, its thread and its failures in a row. A sink of which an offer fails rests for a while."""
 
@@ -196,13 +195,8 @@ class SinkRunner:
         """Seconds that it rests after this many failures: few, since one bad dead letter may be the cause, not the sink."""
         return min(self._limits.rest, delay_after(self.failures))
 
-    async def offer(
-        self,
-        dead_letters: Sequence[DeadLetter],
-        until: float,
-        on_accepted: Callable[[SinkRunner, Sequence[DeadLetter]], Awaitable[None]],
-    ) -> BatchSplitter:
-        """Offer dead letters in parts, and wait for `on_accepted` after each that it accepts some of.
+    async def offer(self, dead_letters: Sequence[DeadLetter], until: float, on_accepted: OnAccepted) -> BatchSplitter:
+        """Offer dead letters in parts, and wait for `on_accepted` after each part of which some are accepted.
 
         No part is begun after `until`, the end of the claim by the loop's clock. A part that is not offered is no failure.
         """
@@ -219,11 +213,7 @@ class SinkRunner:
         return parts
 
     async def _offer_part(
-        self,
-        parts: BatchSplitter,
-        part: Sequence[DeadLetter],
-        until: float,
-        on_accepted: Callable[[SinkRunner, Sequence[DeadLetter]], Awaitable[None]],
+        self, parts: BatchSplitter, part: Sequence[DeadLetter], until: float, on_accepted: OnAccepted
     ) -> None:
         try:
             accepted = await self.publish([dead_letter.job for dead_letter in part], until)
@@ -264,7 +254,7 @@ class SinkRunner:
         return answer.result()
 
     async def _wait_for_earlier(self) -> None:
-        """Several may wait for the same publish: once it has ended, one goes on, and the others wait for that one."""
+        """Wait until no publish is under way: when one ends, one of those that wait goes on, and the others wait for it."""
         loop = asyncio.get_running_loop()
         last = loop.time() + self._limits.wait
         while (earlier := self._under_way) is not None and not earlier.done():

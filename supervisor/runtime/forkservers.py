@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from supervisor.config.settings import Settings
-from supervisor.runtime.tasks import start_task
+from supervisor.runtime.tasks import cancel, start_task
 from supervisor.workers.interface import WorkerOptions
 from supervisor.workers.parent.backend import ForkserverBackend
 from supervisor.workers.pool import Pool
@@ -14,8 +14,8 @@ from supervisor.workers.pool import Pool
 
 class Forkservers:
     def __init__(self, owner: str, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
+        self.owner_fd: int | None = None  # of the store, if it has one: every process inherits it
         self._owner = owner
-        self._owner_fd: int | None = None
         self._pool = pool
         self._loop = loop
         self._backends: list[ForkserverBackend] = []  # the newest last
@@ -24,11 +24,6 @@ class Forkservers:
     @property
     def newest(self) -> ForkserverBackend:
         return self._backends[-1]
-
-    def add_first(self, settings: Settings, owner_fd: int | None) -> ForkserverBackend:
-        """`owner_fd` is the descriptor of the store that all of them inherit, if it has one."""
-        self._owner_fd = owner_fd
-        return self.add(settings)
 
     def add(self, settings: Settings) -> ForkserverBackend:
         """Return a new one, which is still to be started."""
@@ -57,26 +52,16 @@ class Forkservers:
 
     async def stop(self) -> None:
         """Stop all, whatever still runs in them."""
-        if retiring := [*self._retiring]:
-            for task in retiring:
-                task.cancel()
-            await asyncio.wait(retiring)
+        for task in [*self._retiring]:
+            await cancel(task)
         for backend in self._backends:
             await backend.stop()
 
     def _options(self, settings: Settings) -> WorkerOptions:
-        heartbeats = {
-            name: handler.heartbeat for name, handler in settings.handlers.items() if handler.heartbeat is not None
-        }
+        plugins, workers = settings.plugins, settings.workers
+        heartbeats = {name: it.heartbeat for name, it in settings.handlers.items() if it.heartbeat is not None}
         return WorkerOptions(
-            plugins=settings.plugins.paths,
-            base=str(settings.base),
-            variables=settings.variables,
-            import_timeout=settings.plugins.import_timeout,
-            start=settings.workers.start,
-            heartbeat=settings.workers.heartbeat,
-            heartbeats=heartbeats,
-            result_limit=settings.limits.result,
-            owner=self._owner,
-            owner_fd=self._owner_fd,
-        )
+            plugins=plugins.paths, base=str(settings.base), variables=settings.variables, import_timeout=plugins.import_timeout,
+            start=workers.start, heartbeat=workers.heartbeat, heartbeats=heartbeats, result_limit=settings.limits.result,
+            owner=self._owner, owner_fd=self.owner_fd,
+        )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
 from supervisor.errors import StoreBroken, StoreUnavailable
@@ -18,31 +19,28 @@ from supervisor.workers.system.orphans import end_programs_of
 RETRY_INTERVAL = 0.2  # seconds
 
 
+@dataclass
 class Registration:
-    """Runs in a thread of the loop's executor, since a store may block.
+    """The store is called in a thread of the loop's executor, since it may block.
 
-    `owner_fd` is the file descriptor that the forkserver and its workers inherit, if the store has one. `latest` is the time by
+    `owner_fd` is the descriptor of the store that the forkserver and its workers inherit, if it has one. `latest` is the time by
     the store's clock `horizon` seconds after the first attempt to join, if a horizon is given.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        owner: str,
-        bus: Bus,
-        plugins: PluginManager,
-        horizon: float | None = None,
-    ) -> None:
-        self.is_built_in = settings.store.scheme in BUILT_IN
-        self.owner_fd: int | None = None
-        self.latest: float | None = None
-        self._store: Store | None = None
-        self._settings = settings
-        self._owner = owner
-        self._bus = bus
-        self._plugins = plugins
-        self._horizon = horizon
-        self._joining: asyncio.Future[Store] | None = None
+    settings: Settings
+    owner: str
+    bus: Bus
+    plugins: PluginManager
+    horizon: float | None = None
+    owner_fd: int | None = None
+    latest: float | None = None
+    store: Store | None = None
+    _joining: asyncio.Future[Store] | None = None
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether the kind of store comes with the package, and not with a plugin."""
+        return self.settings.store.scheme in BUILT_IN
 
     async def join(self) -> Store:
         """Open the store and register the owner; while the store is unavailable, try again.
@@ -54,28 +52,27 @@ class Registration:
         while True:
             joining = self._joining = loop.run_in_executor(None, self.join_now)
             joining.add_done_callback(_retrieve_error)
-            await asyncio.wait(
-                (joining,)
-            )  # not a shield: when cancelled, it reports a later error to the loop's handler
+            # Not through a shield, which reports an error after its own cancellation to the loop's exception handler.
+            await asyncio.wait((joining,))
             try:
                 return joining.result()
             except StoreBroken:
                 raise
             except StoreUnavailable as error:
                 if not reported:
-                    self._bus.emit(StoreBecameUnavailable(str(error)))
+                    self.bus.emit(StoreBecameUnavailable(str(error)))
                 reported = True
             await asyncio.sleep(RETRY_INTERVAL)
 
     def join_now(self) -> Store:
-        if (store := self._store) is None:
-            openers = {} if self.is_built_in else self._plugins.merged("supervisor_stores")
-            store = open_store(self._settings.store, create=True, base=self._settings.base, openers=openers)
+        if (store := self.store) is None:
+            openers = {} if self.is_built_in else self.plugins.merged("supervisor_stores")
+            store = open_store(self.settings.store, create=True, base=self.settings.base, openers=openers)
             store.on_owner_gone = end_programs_of
-            self._store = store
-        if self._horizon is not None and self.latest is None:
-            self.latest = store.clock() + self._horizon
-        self.owner_fd = store.join(self._owner, HOST, os.getpid())
+            self.store = store
+        if self.horizon is not None and self.latest is None:
+            self.latest = store.clock() + self.horizon
+        self.owner_fd = store.join(self.owner, HOST, os.getpid())
         return store
 
     async def joined(self) -> None:
@@ -85,8 +82,8 @@ class Registration:
 
     async def leave(self, timeout: float) -> None:
         """Remove the owner and close the store, without an engine that would do it. Tries for at most `timeout` seconds."""
-        if self._store is not None:
-            await asyncio.get_running_loop().run_in_executor(None, _leave, self._store, timeout)
+        if self.store is not None:
+            await asyncio.get_running_loop().run_in_executor(None, _leave, self.store, timeout)
 
 
 def _retrieve_error(joining: asyncio.Future[Store]) -> None:

@@ -24,19 +24,18 @@ class ExitCode(IntEnum):
 
 
 class ShutdownLimits(NamedTuple):
-    """Seconds: for the store, a sink or a hook to end what it does; for pending dead letters to be published; and for each step
-    after a second signal."""
+    """Seconds."""
 
-    flush: float = 5.0
-    dead_letters: float = 2.0
-    forced: float = 1.0
+    flush: float = 5.0  # for the store, a sink or a hook to end its work
+    dead_letters: float = 2.0  # for pending dead letters to be published
+    forced: float = 1.0  # for each step after a second signal
 
 
 USUAL_LIMITS = ShutdownLimits()
 
 
 class Settled(Enum):
-    """How many of the outcomes the store has taken. It has not answered in time if that is UNKNOWN."""
+    """How many of the outcomes the store has taken; UNKNOWN if it has not answered in time."""
 
     ALL = "all"
     SOME = "some"
@@ -141,7 +140,7 @@ class Shutdown:
                 return Settled.UNKNOWN
 
     def _report_unsettled(self, engine: Engine) -> dict[str, int]:
-        """Return how many leases are left, whose jobs are recovered when they expire; emit why, unless an event has said so."""
+        """Return how many leases are left, whose jobs are recovered when they expire; emit the reason, if no event has done so."""
         if not engine.writer.unavailable and not engine.committer.unsettled:
             self._bus.emit(StoreBecameUnavailable(f"{engine.store_url}: it has not answered at the end"))
         return {"unsettled": len(engine.leases)} if len(engine.leases) else {}

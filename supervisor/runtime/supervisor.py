@@ -119,7 +119,8 @@ class Supervisor:
         registration = parts.registration
         # Workers inherit a descriptor of a built-in store, so it is joined first. Any other store comes from a plugin.
         store = await registration.join() if registration.is_built_in else None
-        backend = parts.forkservers.add_first(self.settings, registration.owner_fd)
+        parts.forkservers.owner_fd = registration.owner_fd
+        backend = parts.forkservers.add(self.settings)
         reports = await backend.start()
         emit_plugin_events(self.bus, reports, self.settings)
         self._load_parent_side(parts.plugins, reports)

@@ -162,16 +162,9 @@ class LogOutput(logging.Handler):
         dropped = self.dropped
         if dropped == self._reported:
             return
-        note = logging.makeLogRecord(
-            {
-                "name": LOGGER,
-                "levelno": logging.WARNING,
-                "levelname": "WARNING",
-                "msg": "%d log lines dropped: standard error was not read, or could not be written",
-                "args": (dropped - self._reported,),
-            }
-        )
-        if self._write(self._line(note)):
+        message = "%d log lines dropped: standard error was not read, or could not be written"
+        report = logging.LogRecord(LOGGER, logging.WARNING, __file__, 0, message, (dropped - self._reported,), None)
+        if self._write(self._line(report)):
             self._reported = dropped
 
     def _write(self, line: bytes) -> bool:

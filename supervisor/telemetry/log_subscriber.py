@@ -18,8 +18,6 @@ from supervisor.text.units import format_duration
 
 logger = logging.getLogger(LOGGER)
 _without_passwords = NO_SECRETS
-
-_OfWorker = events.WorkerStarted | events.WorkerExited | events.WorkerOutput
 _MAX_ERROR = 300
 _NOT_SERVED = {
     "unknown_handler": "no plugin serves it",
@@ -152,13 +150,8 @@ def _forkserver_started(event: events.ForkserverStarted) -> None:
 
 def _forkserver_exited(event: events.ForkserverExited) -> None:
     if event.pid:
-        _log(
-            logging.WARNING,
-            "forkserver (pid %d) exited: %s; its workers keep running",
-            event.pid,
-            event.how,
-            pid=event.pid,
-        )
+        line = "forkserver (pid %d) exited: %s; its workers keep running"
+        _log(logging.WARNING, line, event.pid, event.how, pid=event.pid)
     else:
         _log(logging.WARNING, "forkserver %s", event.how)
 
@@ -178,9 +171,8 @@ def _worker_exited(event: events.WorkerExited) -> None:
     why = f": {event.how}" if event.cause == "crash" else ""
     after = "" if event.after is None else f" after {event.after:.2f}s"
     job, fields = _job_of(event)
-    _log_worker(
-        event, "%s: %s cause=%s%s%s", how, job or "no job", event.cause, after, why, cause=event.cause, **fields
-    )
+    line = "%s: %s cause=%s%s%s"
+    _log_worker(event, line, how, job or "no job", event.cause, after, why, cause=event.cause, **fields)
 
 
 def _worker_output(event: events.WorkerOutput) -> None:
@@ -201,9 +193,8 @@ def _jobs_claimed(event: events.JobsClaimed) -> None:
 
 def _job_started(event: events.JobStarted) -> None:
     if logger.isEnabledFor(logging.DEBUG):
-        _log_job(
-            event.lease, logging.DEBUG, "attempt %d started on pid %d", event.lease.attempt, event.pid, pid=event.pid
-        )
+        lease, pid = event
+        _log_job(lease, logging.DEBUG, "attempt %d started on pid %d", lease.attempt, pid, pid=pid)
 
 
 def _jobs_settled(event: events.JobsSettled) -> None:
@@ -275,20 +266,14 @@ def _dead_letters_stale(event: events.DeadLettersStale) -> None:
 
 
 def _loop_gap(event: events.LoopGap) -> None:
-    _log(
-        logging.WARNING,
-        "the supervisor stood still for %.2fs; timeouts and heartbeats do not count this time",
-        event.seconds,
-    )
+    line = "the supervisor stood still for %.2fs; timeouts and heartbeats do not count this time"
+    _log(logging.WARNING, line, event.seconds)
 
 
 def _clock_stepped(event: events.ClockStepped) -> None:
     where, when = ("forward", "earlier") if event.seconds > 0 else ("back", "later")
-    _log(
-        logging.WARNING,
-        "the clock was set %s by %s: delayed jobs and jobs in backoff are due that much %s; running jobs go on",
-        *(where, format_duration(abs(event.seconds)), when),
-    )
+    line = "the clock was set %s by %s: delayed jobs and jobs in backoff are due that much %s; running jobs go on"
+    _log(logging.WARNING, line, where, format_duration(abs(event.seconds)), when)
 
 
 def _prune_refused(event: events.PruneRefused) -> None:
@@ -314,21 +299,16 @@ def _dropped(event: events.Dropped) -> None:
 
 
 def _log_job(lease: Lease, level: int, message: str, *arguments: Any, **fields: Any) -> None:
-    _log(
-        level,
-        "job=%d handler=%s " + message,
-        lease.id,
-        lease.handler,
-        *arguments,
-        job=lease.id,
-        handler=lease.handler,
-        queue=lease.queue,
-        attempt=lease.attempt,
-        **fields,
-    )
+    fields |= {"job": lease.id, "handler": lease.handler, "queue": lease.queue, "attempt": lease.attempt}
+    _log(level, "job=%d handler=%s " + message, lease.id, lease.handler, *arguments, **fields)
 
 
-def _log_worker(event: _OfWorker, message: str, *arguments: Any, **fields: Any) -> None:
+def _log_worker(
+    event: events.WorkerStarted | events.WorkerExited | events.WorkerOutput,
+    message: str,
+    *arguments: Any,
+    **fields: Any,
+) -> None:
     line = "worker %d (pid %d) " + message
     _log(logging.INFO, line, event.number, event.pid, *arguments, worker=event.number, pid=event.pid, **fields)
 

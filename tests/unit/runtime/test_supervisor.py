@@ -51,7 +51,7 @@ def make_shutdown(stop: StopRequest, **limits: float) -> Shutdown:
 
 def make_registration(store: MemoryStore | None = None, horizon: float | None = None) -> Registration:
     registration = Registration(Settings(), "us", Bus(), PluginManager(), horizon)
-    registration._store = store
+    registration.store = store
     return registration
 
 
