@@ -1,4 +1,4 @@
-"""Places at which supervisors run: whoever dies there is followed by another. And what their logs say."""
+"""Hosts on which supervisors run one after the other, and what these log."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
-from tests.system.chaos_grounds import Stand
+from tests.system.chaos_environments import HostOptions
 from tests.system.command import Command, Running
 
-AWAY_FOR = 0.3  # seconds until the next supervisor is started
+RESTART_DELAY = 0.3  # seconds from the exit of a supervisor to the start of the next
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Line:
 
 
 class Log:
-    """What a run has logged so far; each `read` goes on where the last one ended."""
+    """The log of a run; each `read` goes on where the last one ended."""
 
     def __init__(self, run: Running, number: int, skew: float) -> None:
         self._path, self._number, self._offset = run._log, number, 0
@@ -41,6 +41,7 @@ class Log:
         self.lines: list[Line] = []
 
     def read(self) -> list[Line]:
+        """Return all lines so far."""
         with self._path.open("rb") as file:
             file.seek(self._offset)
             data = file.read()
@@ -58,54 +59,67 @@ class Log:
         return Line(at, self._number, fields.pop("message"), fields)
 
 
-class Seat:
-    """`run` is the supervisor that sits here now."""
+class Run(NamedTuple):
+    """One supervisor, from its start to its exit."""
 
-    def __init__(self, command: Command, stand: Stand) -> None:
-        self._command, self._stand = command, stand
-        self.runs: list[tuple[int, Running, Log]] = []
-        self._empty_since: float | None = None
-        self.sit()
+    number: int
+    process: Running
+    log: Log
 
-    def sit(self) -> None:
-        run = self._command.run(under=self._stand.under, config=self._stand.config)
-        self.number = len(self._command.runs)
-        self.run, self.log = run, Log(run, self.number, self._stand.skew)
-        self.runs.append((self.number, run, self.log))
-        self._empty_since = None
 
-    def tend(self) -> bool:
-        """Whether a supervisor sits here; if none has for a while, the next one will."""
-        if self.run.code is None:
+class Host:
+    """`runs` has all supervisors that ran here, the newest last."""
+
+    def __init__(self, command: Command, options: HostOptions) -> None:
+        self._command, self._options = command, options
+        self.runs: list[Run] = []
+        self._exited_at: float | None = None
+        self.start()
+
+    @property
+    def run(self) -> Run:
+        return self.runs[-1]
+
+    def start(self) -> None:
+        process = self._command.run(under=self._options.under, config=self._options.config)
+        number = len(self._command.runs)
+        self.runs.append(Run(number, process, Log(process, number, self._options.skew)))
+        self._exited_at = None
+
+    def is_running(self) -> bool:
+        """Return whether a supervisor runs here; start the next one if none has for a while."""
+        if self.run.process.code is None:
             return True
-        self._empty_since = self._empty_since or time.monotonic()
-        if time.monotonic() - self._empty_since >= AWAY_FOR:
-            self.sit()
-        return self.run.code is None
+        self._exited_at = self._exited_at or time.monotonic()
+        if time.monotonic() - self._exited_at >= RESTART_DELAY:
+            self.start()
+        return self.run.process.code is None
 
     @property
     def serves(self) -> bool:
-        """It has said so, and signals that it understands by now do not end it."""
-        return self.run.code is None and any("supervisor started" in line.message for line in self.log.read())
+        """Whether the supervisor has logged that it serves: from then on it handles every signal."""
+        run = self.run
+        return run.process.code is None and any("supervisor started" in line.message for line in run.log.read())
 
-    def process(self) -> psutil.Process | None:
-        return _process(self.run.pid) if self.run.code is None else None
+    def supervisor(self) -> psutil.Process | None:
+        process = self.run.process
+        return _process(process.pid) if process.code is None else None
 
     def forkserver(self) -> psutil.Process | None:
-        return next(iter(self._children(r"forkserver started \(pid (\d+)\)")), None)
+        return next(iter(self._descendants(r"forkserver started \(pid (\d+)\)")), None)
 
     def workers(self) -> list[psutil.Process]:
-        return self._children(r"worker \d+ \(pid (\d+)\) started")
+        return self._descendants(r"worker \d+ \(pid (\d+)\) started")
 
-    def _children(self, pattern: str) -> list[psutil.Process]:
-        """The living, newest first."""
-        found = [match[1] for line in self.log.read() if (match := re.match(pattern, line.message))]
+    def _descendants(self, pattern: str) -> list[psutil.Process]:
+        """Return the processes that the log names and that still run, newest first."""
+        found = [match[1] for line in self.run.log.read() if (match := re.match(pattern, line.message))]
         processes = [_process(int(pid)) for pid in dict.fromkeys(reversed(found))]
-        return [process for process in processes if process is not None and self._is_ours(process)]
+        return [process for process in processes if process is not None and self._is_descendant(process)]
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def _is_descendant(self, process: psutil.Process) -> bool:
         try:
-            return self.run.pid in [parent.pid for parent in process.parents()]
+            return self.run.process.pid in [parent.pid for parent in process.parents()]
         except psutil.Error:
             return False
 
