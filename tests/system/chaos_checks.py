@@ -1,4 +1,4 @@
-"""What must hold after the chaos test, checked from its evidence: the store, the journal, the logs and the injected faults."""
+"""The checks of the chaos test, made on its evidence: the store, the journal, the logs and the injected faults."""
 
 from __future__ import annotations
 

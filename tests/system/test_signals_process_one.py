@@ -40,7 +40,7 @@ def needs_root() -> None:
 
 
 def of_the_supervisor(run: Running) -> list[int]:
-    """Its children, by their numbers outside of the namespace."""
+    """Return the pids of the supervisor and its children, as seen from outside of the namespace."""
     first = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
     assert len(first) == 1
     return [int(first[0]), *map(int, Path(f"/proc/{first[0]}/task/{first[0]}/children").read_text().split())]
@@ -61,7 +61,7 @@ def zombies(run: Running) -> list[str]:
     return found
 
 
-def test_as_process_one_it_reaps_what_it_is_handed_and_heeds_term(command: Command) -> None:
+def test_a_supervisor_as_process_one_reaps_orphans_and_ends_at_term(command: Command) -> None:
     needs_root()
     command.write(config="workers: {count: 2}\n", plugins=JOBS)
     run = command.run(under=FIRST)
@@ -71,7 +71,7 @@ def test_as_process_one_it_reaps_what_it_is_handed_and_heeds_term(command: Comma
     assert "pid=1 " in run.logged("supervisor started")
 
     first, forkserver = of_the_supervisor(run)
-    # What somebody starts in the container and leaves there is handed to process 1.
+    # A program that is started in the container and left there becomes a child of process 1.
     subprocess.run(["nsenter", f"--target={first}", "--pid", "sh", "-c", "sleep 1 &"], check=True)
     assert len(of_the_supervisor(run)) == 3
 
@@ -85,7 +85,7 @@ def test_as_process_one_it_reaps_what_it_is_handed_and_heeds_term(command: Comma
     assert command.left_behind() == {}
 
 
-def test_in_a_container_a_new_run_recovers_what_the_killed_one_left(command: Command) -> None:
+def test_a_new_run_in_a_container_recovers_the_jobs_of_one_that_was_killed(command: Command) -> None:
     needs_root()
     hang = """
         import os, time
@@ -111,31 +111,31 @@ def test_in_a_container_a_new_run_recovers_what_the_killed_one_left(command: Com
 
 
 @contextmanager
-def notified(address: str) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hearing:
-        hearing.bind(address)
-        hearing.settimeout(15)
-        yield hearing
+def notify_socket(address: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(address)
+        receiver.settimeout(15)
+        yield receiver
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_is_told_ready_watchdog_and_stopping(command: Command, tmp_path: Path, abstract: bool) -> None:
+def test_systemd_receives_ready_watchdog_and_stopping(command: Command, tmp_path: Path, abstract: bool) -> None:
     name = f"supervisor-test-{command.mark}" if abstract else str(tmp_path / "notify")
     command.env["NOTIFY_SOCKET"] = "@" + name if abstract else name
     command.write(plugins=JOBS)
-    with notified("\0" + name if abstract else name) as hearing:
+    with notify_socket("\0" + name if abstract else name) as receiver:
         run = command.run()
-        assert hearing.recv(100) == b"READY=1"
+        assert receiver.recv(100) == b"READY=1"
         run.logged("supervisor started")
-        assert [hearing.recv(100), hearing.recv(100)] == [b"WATCHDOG=1"] * 2
+        assert [receiver.recv(100), receiver.recv(100)] == [b"WATCHDOG=1"] * 2
         run.signal(signal.SIGTERM)
-        heard = hearing.recv(100)
-        assert heard == b"STOPPING=1" or hearing.recv(100) == b"STOPPING=1"
+        received = receiver.recv(100)
+        assert received == b"STOPPING=1" or receiver.recv(100) == b"STOPPING=1"
         assert run.wait() == 0
 
 
-def test_a_notify_socket_that_nobody_reads_harms_nothing(command: Command, tmp_path: Path) -> None:
-    command.env["NOTIFY_SOCKET"] = str(tmp_path / "nobody")
+def test_a_notify_socket_that_is_not_read_does_no_harm(command: Command, tmp_path: Path) -> None:
+    command.env["NOTIFY_SOCKET"] = str(tmp_path / "unread")
     command.write(plugins=JOBS)
     id = command.enqueue("whose")
     assert command.run("--drain").wait() == 0
