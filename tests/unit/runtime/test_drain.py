@@ -58,7 +58,7 @@ def test_a_drain_ends_with_dead_letters_for_which_no_sink_is_configured() -> Non
 
 @pytest.mark.parametrize("turns", range(5))
 def test_a_cancelled_drain_ends_whatever_happens_in_the_same_turn(turns: int) -> None:
-    async def scene() -> None:
+    async def act() -> None:
         async def answer(latest: float | None, most: int) -> dict[str, int]:
             return {"scheduled": 1}
 
@@ -75,7 +75,7 @@ def test_a_cancelled_drain_ends_whatever_happens_in_the_same_turn(turns: int) ->
             await asyncio.sleep(0)
         assert draining.cancelled()
 
-    asyncio.run(scene())
+    asyncio.run(act())
 
 
 class Retry:
