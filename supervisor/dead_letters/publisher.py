@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from supervisor.dead_letters.sink_runner import BatchSplitter, SinkRunner, delay_after
@@ -29,10 +30,10 @@ USUAL_LIMITS = PublisherLimits()
 
 
 class DeadLetterPublisher:
-    """Dead letters are claimed under a token like jobs, so two supervisors never publish the same one at once.
+    """Claims dead letters under a token, as jobs are, so that two supervisors never publish the same one at once.
 
-    `quiet`: nothing was pending at the last look, and nothing is under way. `failing` has the last error of each sink that
-    refuses dead letters.
+    `quiet` is true if nothing was pending at the last look and nothing is under way. `failing` has the last error of each sink
+    that refuses dead letters.
     """
 
     def __init__(
@@ -63,11 +64,11 @@ class DeadLetterPublisher:
 
     @property
     def stuck(self) -> bool:
-        """Whether pending dead letters will hardly be delivered soon: a sink refuses them, or there is no sink."""
+        """Whether a sink refuses dead letters, or there is no sink: further attempts will hardly deliver what is pending."""
         return bool(self.failing) or not self._runners
 
     def look(self) -> None:
-        """Look for pending dead letters: there may be some."""
+        """Look for pending dead letters, since there may be some."""
         if self._runners:
             self.quiet = False
             self._more.set()
@@ -170,7 +171,7 @@ class DeadLetterPublisher:
             return {}
         if runner.rests:
             return {dead_letter.id: delay_after(runner.failures) for dead_letter in missing}
-        parts = await runner.offer(missing, until, self._accepted)
+        parts = await runner.offer(missing, until, partial(self._accepted, runner.name))
         if parts.claim_expired:
             self._bus.emit(DeadLettersStale(runner.name, [dead_letter.id for dead_letter in parts.left], "claim"))
         if parts.offered:
@@ -197,10 +198,10 @@ class DeadLetterPublisher:
 
     # recording what a sink has accepted
 
-    async def _accepted(self, runner: SinkRunner, dead_letters: Sequence[DeadLetter]) -> None:
-        stale = await self._record_accepted(dead_letters, runner.name)
-        self._bus.emit(DeadLettersPublished(runner.name, [dead_letter.id for dead_letter in dead_letters]))
-        self._report_stale(runner.name, stale)
+    async def _accepted(self, sink: str, dead_letters: Sequence[DeadLetter]) -> None:
+        stale = await self._record_accepted(dead_letters, sink)
+        self._bus.emit(DeadLettersPublished(sink, [dead_letter.id for dead_letter in dead_letters]))
+        self._report_stale(sink, stale)
 
     def _report_stale(self, sink: str, ids: Sequence[int]) -> None:
         if ids:

@@ -1,4 +1,4 @@
-"""How a configured sink is offered dead letters: on a thread of its own, in what parts, and when it rests."""
+"""Offers dead letters to a sink: on a thread of its own, in parts, with rests after failures."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from supervisor.stores.records import DeadLetter
 
 
 class SinkLimits(NamedTuple):
-    """A sink that accepts nothing of so many parts in a row is not offered more: at first the whole and its halves show whether
-    the sink fails or one dead letter is bad; of a sink that has accepted some, more may be bad in a row."""
-
     publish: float = 30.0  # seconds for one publish
     wait: float = 1.0  # seconds for an earlier publish to end
     rest: float = 5.0  # seconds, at most, that a sink rests
+    # An offer ends when the sink accepts nothing of so many parts in a row. At first the whole and its halves show whether the
+    # sink fails or one dead letter is bad; once the sink has accepted some, more may be bad in a row.
     failed_parts_at_first: int = 3
     failed_parts: int = 12
 
+
+OnAccepted = Callable[[Sequence[DeadLetter]], Awaitable[None]]
 
 USUAL_LIMITS = SinkLimits()
 _RETRIES = Backoff(base=1.0, factor=2.0, max=60.0, jitter="none")
@@ -101,9 +102,9 @@ def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | No
 class BatchSplitter:
     """One offer of dead letters to a sink, in parts, and its results.
 
-    At first all are one part. A part that makes the sink raise is halved until the bad dead letter stands alone. After
-    `failures` of the sink in a row the parts begin small and grow, so that even among many bad dead letters the good ones are
-    found. `offered` and `accepted` are ids; `error` is that of the last part that was refused.
+    At first all are one part. A part that makes the sink raise is halved until the bad dead letter is alone. After `failures`
+    of the sink in a row the parts begin small and grow, so that even among many bad dead letters the good ones are found.
+    `offered` and `accepted` are ids; `error` is that of the last part that was refused.
     """
 
     def __init__(self, dead_letters: Sequence[DeadLetter], failures: int, limits: SinkLimits = USUAL_LIMITS) -> None:
@@ -156,11 +157,8 @@ class BatchSplitter:
         return [dead_letter for dead_letter in self._dead_letters if dead_letter.id not in self.accepted]
 
 
-OnAccepted = Callable[["SinkRunner", Sequence[DeadLetter]], Awaitable[None]]
-
-
 class SinkRunner:
-    """A sink, its thread and its failures in a row. A sink of which an offer fails rests for a while."""
+    """A sink, its thread and its failures in a row. It rests for a while after an offer of which it accepts nothing."""
 
     def __init__(
         self, name: str, sink: Sink, caller: Callable[[str], Caller] = SinkThread, limits: SinkLimits = USUAL_LIMITS
@@ -223,10 +221,10 @@ class SinkRunner:
             parts.note_raised(part, f"{type(failure).__name__}: {failure}")
             return
         if taken := parts.note(part, accepted):
-            await on_accepted(self, taken)
+            await on_accepted(taken)
 
     def _count_failure(self, parts: BatchSplitter) -> None:
-        """An offer of which nothing is accepted is a failure of the sink."""
+        """Count an offer of which nothing is accepted as a failure of the sink."""
         if parts.accepted:
             self.failures = max(0, self.failures - 1) if parts.refused else 0
             self._rests_until = 0.0
@@ -279,6 +277,6 @@ async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:
 
 
 def _retrieve_error(answer: asyncio.Future[Any]) -> None:
-    """asyncio reports an error that nobody has retrieved to the loop's handler, and that ends the supervisor."""
+    """Retrieve an error that nobody waits for: else asyncio reports it to the loop's handler, which ends the supervisor."""
     if not answer.cancelled():
         answer.exception()

@@ -13,8 +13,10 @@ from supervisor.workers.pool import Pool
 
 
 class Forkservers:
+    """`owner_fd` is the descriptor of the store that all processes inherit, if it has one."""
+
     def __init__(self, owner: str, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
-        self.owner_fd: int | None = None  # of the store, if it has one: every process inherits it
+        self.owner_fd: int | None = None
         self._owner = owner
         self._pool = pool
         self._loop = loop

@@ -16,7 +16,7 @@ BATCH = 1000
 
 
 class HookRunner:
-    """Passes events to `supervisor_events` in batches. Events that the queue has no room for are dropped, counted and reported."""
+    """Passes events to `supervisor_events` in batches. If the queue is full, events are dropped, counted and reported."""
 
     def __init__(self, plugins: PluginManager, bus: Bus, emit_from_thread: Subscriber) -> None:
         self._plugins = plugins

@@ -21,7 +21,7 @@ RETRY_INTERVAL = 0.2  # seconds
 
 @dataclass
 class Registration:
-    """The store is called in a thread of the loop's executor, since it may block.
+    """The registration of one owner. The store is called in a thread of the loop's executor, since it may block.
 
     `owner_fd` is the descriptor of the store that the forkserver and its workers inherit, if it has one. `latest` is the time by
     the store's clock `horizon` seconds after the first attempt to join, if a horizon is given.
@@ -87,7 +87,7 @@ class Registration:
 
 
 def _retrieve_error(joining: asyncio.Future[Store]) -> None:
-    """asyncio reports an error that nobody has retrieved to the loop's handler, and that ends the supervisor."""
+    """Retrieve an error that nobody waits for: else asyncio reports it to the loop's handler, which ends the supervisor."""
     if not joining.cancelled():
         joining.exception()
 

@@ -1,4 +1,4 @@
-"""The steps from the request to end to the exit code, each with a limit of time."""
+"""Ends a run, from the request to stop to the exit code; each step has a limit of time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Shutdown:
         """Return the exit code, and what remains, by its kind."""
         serving, remaining = self._parts.serving, dict[str, int]()
         if serving is None:
-            settled = Settled.UNKNOWN if drain else Settled.ALL
+            settled = Settled.UNKNOWN if drain else Settled.ALL  # a drain that has not begun has not done its work
             await self._stop_processes()
             await self._parts.registration.leave(self._limits.flush)
         else:
@@ -70,15 +70,17 @@ class Shutdown:
         return self.exit_code(settled, remaining), remaining
 
     async def _finish_jobs(self, serving: Serving, drain: bool) -> tuple[Settled, dict[str, int]]:
-        """Wait for the jobs that run, settle all outcomes and publish dead letters. Only a drain counts the jobs that remain
-        in the store."""
+        """Wait for running jobs, settle all outcomes and publish dead letters. Only a drain counts the jobs that remain in the
+        store."""
         engine = serving.engine
         await engine.drain(self._grace, self._stop.forced)
         settled = await self._settle(engine)
         remaining = {} if settled is Settled.ALL else self._report_unsettled(engine)
         await self._stop_publishing(serving.dead_letters, settled)
         if settled is Settled.ALL and engine.committer.unsettled:
-            await self.wait_for(engine.committer.finish(tries=1))  # they were tried meanwhile, too
+            await self.wait_for(
+                engine.committer.finish(tries=1)
+            )  # while dead letters were published, they were tried too
             if engine.committer.unsettled:
                 settled, remaining = Settled.SOME, self._report_unsettled(engine)
         if drain and settled is Settled.ALL:
@@ -91,7 +93,7 @@ class Shutdown:
         return settled, remaining
 
     async def _stop_processes(self) -> None:
-        """An older forkserver that takes too long for its workers is stopped with the rest."""
+        """Stop the forkservers and their workers: an older one that takes too long for its workers is stopped with the rest."""
         forkservers = self._parts.forkservers
         await self.wait_for(forkservers.retired())
         await forkservers.stop()
@@ -106,7 +108,7 @@ class Shutdown:
         return ExitCode.LEFT_BEHIND if remaining else ExitCode.DRAINED
 
     async def wait_for(self, work: Awaitable[Any], seconds: float | None = None) -> bool:
-        """Return whether the work has ended within `seconds` (by default, those of a flush); else it is cancelled. A second
+        """Return whether the work has ended within `seconds` (by default those of a flush), and cancel it otherwise. A second
         signal cuts the wait short."""
         seconds = self._limits.flush if seconds is None else seconds
         task = asyncio.ensure_future(work)
@@ -120,7 +122,7 @@ class Shutdown:
         return True
 
     async def prune(self, engine: Engine) -> None:
-        """Delete old jobs, which would never happen where each run is a short drain. No signal waits for it."""
+        """Delete old jobs: it would never happen where each run is a short drain. A signal cuts it short."""
         if self._stop.signalled.is_set():
             return
         pruning = asyncio.ensure_future(engine.prune())
@@ -131,7 +133,7 @@ class Shutdown:
             await cancel(pruning)
 
     async def _settle(self, engine: Engine) -> Settled:
-        """Settle all outcomes, however many, as long as the store takes some of them."""
+        """Settle all outcomes, however many they are, as long as the store takes some of them."""
         while True:
             before = engine.committer.batches_settled
             if await self.wait_for(engine.settle_all()):

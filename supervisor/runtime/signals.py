@@ -58,8 +58,8 @@ class StopRequest:
 
 
 class SignalInbox:
-    """Receives signals from now until `close`, and ignores them after it: one that comes while the process ends must not
-    change its exit code. (Handlers of the loop itself would be reset to the default, which kills, when it closes.)
+    """Receives signals from now until `close`, and ignores them from then on: a signal must not change the exit code of a
+    process that ends. (When the loop closes, it resets its own handlers to the default, which kills.)
 
     SIGPIPE stays ignored, as in every Python program: a closed standard error must not end the supervisor.
     """

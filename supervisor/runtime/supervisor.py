@@ -46,9 +46,9 @@ NEW_OBJECTS = 50_000  # between two garbage collections
 class Supervisor:
     """One run of one supervisor.
 
-    `reload` returns the settings anew after HUP; `drain` ends the run once the served queues have nothing left (that is due
-    within `horizon` seconds of the start, if given). `run` blocks and returns the exit code; it raises ConfigError and
-    StoreError for mistakes of the user that show before anything has started.
+    `reload` returns the settings anew after HUP. `drain` ends the run once the served queues have nothing left (that is due
+    within `horizon` seconds of the start, if given). `run` blocks and returns the exit code; it raises ConfigError or StoreError
+    for a mistake of the user that is found before anything has started.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Supervisor:
 
     async def _start(self, parts: Parts, inbox: SignalInbox) -> None:
         registration = parts.registration
-        # Workers inherit a descriptor of a built-in store, so it is joined first. Any other store comes from a plugin.
+        # A built-in store is joined first, since workers may inherit a descriptor of it; any other comes from a plugin.
         store = await registration.join() if registration.is_built_in else None
         parts.forkservers.owner_fd = registration.owner_fd
         backend = parts.forkservers.add(self.settings)
@@ -205,8 +205,8 @@ class Supervisor:
 
 
 def _tune_the_interpreter() -> None:
-    """Thousands of leases and outcomes come and go, none of them in a cycle: a search for cycles among every few hundred of
-    them would take a tenth of the time. And the writer's thread gets the interpreter back at once after each statement."""
+    """Search for cycles seldom: among thousands of leases and outcomes, none of which is in a cycle, it would take a tenth of the
+    time. And switch threads fast: the writer's thread gets the interpreter back soon after each statement."""
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
     sys.setswitchinterval(SWITCH_INTERVAL)

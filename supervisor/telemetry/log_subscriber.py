@@ -1,4 +1,4 @@
-"""Writes a log line for each event. Every line about a job has `job=ID`, and its handler where the event knows it."""
+"""Logs each event. Every line about a job has `job=ID`, and its handler if the event has it."""
 
 from __future__ import annotations
 
