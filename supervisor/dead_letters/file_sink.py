@@ -37,8 +37,8 @@ class FileSink:
     def publish(self, dead_letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
         """Append one line per dead letter, and return their ids. One that is not JSON is left out.
 
-        Raises OSError if the batch is not on the disk; then nothing of it is in the file. Raises TypeError if the only dead
-        letter is not JSON.
+        Raises OSError if the batch is not on the disk; then nothing of it is in the file. Raises TypeError if there is only one
+        dead letter, and it is not JSON.
         """
         lines: dict[int, bytes] = {}
         for dead_letter in dead_letters:
