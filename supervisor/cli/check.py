@@ -19,7 +19,7 @@ from supervisor.cli.store_access import is_absent, private_files, store_file, us
 from supervisor.config.contradictions import heartbeat_problems
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.settings import Settings
-from supervisor.dead_letters.built_in import BuiltInSinks
+from supervisor.dead_letters.opening import BuiltInSinks
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport
@@ -108,7 +108,7 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], findings: _
 
 def _check_sinks(settings: Settings, manager: PluginManager, findings: _Findings) -> None:
     """Check types and keys. Only built-in sinks are built, which opens nothing: the sink of a plugin may connect somewhere."""
-    manager.register(BuiltInSinks(), "built-in sinks")
+    manager.register(BuiltInSinks(), BuiltInSinks.NAME)
     built_in = list(BuiltInSinks().supervisor_sinks().values())
     types = manager.merged("supervisor_sinks")
     for sink in settings.dlq.sinks:

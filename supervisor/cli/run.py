@@ -18,7 +18,7 @@ from supervisor.cli.standard_streams import STDERR
 from supervisor.cli.store_access import private_files
 from supervisor.config.file_permissions import load_trusted, open_to_others
 from supervisor.config.settings import Settings
-from supervisor.events import ConfigReloaded, Subscriber, only
+from supervisor.events import ConfigReloaded, Subscriber
 from supervisor.text.redaction import Mask
 from supervisor.text.units import parse_duration
 
@@ -57,16 +57,17 @@ def _run(
     """Run a supervisor; return its exit code, and its settings after the last reload."""
     from supervisor.runtime.supervisor import Supervisor
 
-    def follow_config(event: ConfigReloaded) -> None:
+    def follow_config(_: ConfigReloaded) -> None:
         _configure_log(supervisor.settings, log_fd)
 
     _configure_log(settings, log_fd)
     supervisor = Supervisor(
         settings,
         reload=partial(load_trusted, settings.path),  # the same file, whatever a search would find now
-        subscribers=[telemetry.LogSubscriber(), *subscribers, only(ConfigReloaded, follow_config)],
+        subscribers=[telemetry.LogSubscriber(), *subscribers],
         **options,
     )
+    supervisor.bus.subscribe(follow_config, ConfigReloaded)
     for warning in open_to_others(private_files(settings)):
         logging.getLogger("supervisor").warning("%s", warning)
     try:

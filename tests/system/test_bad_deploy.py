@@ -133,7 +133,7 @@ def test_an_unknown_handler_does_not_spin_and_is_a_dead_letter_after_its_grace(c
         job = command.until(id, "failed")
         assert ([error["cause"] for error in job["errors"]], job["retries"]) == (["unknown_handler"], 0)
     wait_for(lambda: {command.job(id)["dead_letter"] for id in nobodys} == {"delivered"})
-    assert run.log.count("looked at again") == 1
+    assert run.log.count("tried again later") == 1
 
 
 def test_jobs_behind_a_crowd_of_an_unknown_handler_do_not_wait_for_each_of_it(command: Command) -> None:

@@ -15,18 +15,18 @@ def test_a_supervisor_that_was_idle_meanwhile_takes_jobs_at_once(command: Comman
     run = command.run()
     wait_ran(command, 1)
     with locked(command.folder / "jobs.db"):
-        run.logged("store is away")
-    run.logged("store is back")
+        run.logged("store unavailable")
+    run.logged("store available again")
     back = time.monotonic()
     command.until(command.enqueue("marks"), "succeeded")
     assert time.monotonic() - back < 4.0, "not only at the next poll"
-    assert " ended: " not in run.log
+    assert " exited: " not in run.log
 
 
 def test_a_second_signal_while_outcomes_wait_for_the_store_ends_it_now(command: Command) -> None:
     run, id = serve_gated(command)
     with locked(command.folder / "jobs.db"):
-        run.logged("store is away")
+        run.logged("store unavailable")
         (command.folder / "gate").touch()
         run.signal(signal.SIGTERM)
         wait_for(lambda: len(command.processes()) == 2)  # its workers are gone: only their outcomes are left to do

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.cli.app import run_command_line
 from supervisor.config.settings import Settings
-from supervisor.events import ConfigReloaded
+from supervisor.events import Bus, ConfigReloaded
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport
@@ -81,13 +81,14 @@ class FakeSupervisor:
     def __init__(self, settings: Settings, *, subscribers: Any = (), **options: Any) -> None:
         self.settings = settings
         self.options = options
-        self.subscribers = subscribers
+        self.bus = Bus()
+        for subscriber in subscribers:
+            self.bus.subscribe(subscriber)
         self.made.append(self)
 
     def run(self) -> int:
         for event in self.events:
             if isinstance(event, ConfigReloaded):
                 self.settings = self.options["reload"]()
-            for subscriber in self.subscribers:
-                subscriber(event)
+            self.bus.emit(event)
         return self.code
