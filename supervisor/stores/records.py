@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import orjson
 
 from supervisor.errors import StoreError
-from supervisor.jobs import Backoff, Failure, Lease, Outcome, Policy
+from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, Failure, Lease, Outcome, Policy
 from supervisor.stores.codes import CODES
 from supervisor.text.printable import printable
 from supervisor.text.strict_json import NotJSON, decode
@@ -115,21 +115,6 @@ def _are_alike(one: EnqueueRow, other: EnqueueRow) -> bool:
 
 # --- leases
 
-# Positions in a Lease, in the rows that stores make leases of, and in an Outcome: only the hot paths read these by index.
-ID: Final = 0
-TOKEN: Final = 1
-HANDLER: Final = 2
-QUEUE: Final = 3
-PAYLOAD: Final = 4
-HEADERS: Final = 5
-PRIORITY: Final = 7
-TIER: Final = 8
-POLICY: Final = 11
-
-OUTCOME_LEASE: Final = 0
-OUTCOME_RESULT: Final = 2
-OUTCOME_TOOK: Final = 3
-
 
 class Waiting(NamedTuple):
     """The number of jobs of one served, unpaused queue that are ready now."""
@@ -190,10 +175,10 @@ class ExpiredLease(NamedTuple):
 
 def by_queue_and_tier(leases: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int], int]:
     """The number of leases, or rows of leases, for each (queue, tier). Most batches are of one kind."""
-    queues, tiers = {lease[QUEUE] for lease in leases}, {lease[TIER] for lease in leases}
+    queues, tiers = {lease[LEASE_QUEUE] for lease in leases}, {lease[LEASE_TIER] for lease in leases}
     if len(queues) == len(tiers) == 1:
         return {(queues.pop(), tiers.pop()): len(leases)}
-    return Counter([(lease[QUEUE], lease[TIER]) for lease in leases])
+    return Counter([(lease[LEASE_QUEUE], lease[LEASE_TIER]) for lease in leases])
 
 
 def code_of_state(outcome: Outcome) -> int:

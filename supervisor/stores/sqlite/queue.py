@@ -10,17 +10,20 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from supervisor.errors import StoreError, StoreUnavailable
-from supervisor.jobs import Lease, Policy
+from supervisor.jobs import (
+    LEASE_HANDLER,
+    LEASE_HEADERS,
+    LEASE_ID,
+    LEASE_PAYLOAD,
+    LEASE_POLICY,
+    LEASE_PRIORITY,
+    LEASE_QUEUE,
+    Lease,
+    Policy,
+)
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import waiting_of
 from supervisor.stores.records import (
-    HANDLER,
-    HEADERS,
-    ID,
-    PAYLOAD,
-    POLICY,
-    PRIORITY,
-    QUEUE,
     ClaimRequest,
     EnqueueBatch,
     EnqueueRow,
@@ -118,12 +121,12 @@ class Policies:
             self._resolve = resolve
             self._resolved.clear()
         ids: dict[int, list[int]] = {}
-        for (queue, handler), run in groupby(rows, itemgetter(QUEUE, HANDLER)):
+        for (queue, handler), run in groupby(rows, itemgetter(LEASE_QUEUE, LEASE_HANDLER)):
             policy = self._resolved.get((queue, handler)) or self._resolve_for(queue, handler, resolve)
             its = ids.setdefault(policy, [])
             for row in run:
-                row[POLICY] = policy
-                its.append(row[ID])
+                row[LEASE_POLICY] = policy
+                its.append(row[LEASE_ID])
         return ids
 
     def leases_from(self, rows: Iterable[list[Any]]) -> list[Lease]:
@@ -133,8 +136,8 @@ class Policies:
         policies, make = self._policies, tuple.__new__
         for row in rows:
             options = row.pop()
-            policy = policies.get(row[POLICY]) or self.get(row[POLICY])
-            row[POLICY] = policy if options is None else overlaid(policy, options)
+            policy = policies.get(row[LEASE_POLICY]) or self.get(row[LEASE_POLICY])
+            row[LEASE_POLICY] = policy if options is None else overlaid(policy, options)
             leases.append(make(Lease, row))
         return leases
 
@@ -289,20 +292,20 @@ class Queue:
 
     def _pick(self, take: ClaimRequest) -> list[list[Any]]:
         fresh = self._connection.rows(CANDIDATES, take.queue, 0, take.limit)
-        urgent = len([row for row in fresh if row[PRIORITY] >= take.urgent])
+        urgent = len([row for row in fresh if row[LEASE_PRIORITY] >= take.urgent])
         most = take.retries_wanted(len(fresh))
         retries = self._connection.rows(CANDIDATES, take.queue, 1, most) if most else []
         return take.pick(fresh, urgent, retries)
 
     def _with_long_texts(self, rows: list[list[Any]]) -> list[list[Any]]:
         """The first of these candidates that fit into one claim, with the long texts that were not read with them."""
-        large = [row for row in rows if row[PAYLOAD] is None]
+        large = [row for row in rows if row[LEASE_PAYLOAD] is None]
         if not large:
             return rows
-        ids, most = [row[ID] for row in large], self._limits.claim_characters
+        ids, most = [row[LEASE_ID] for row in large], self._limits.claim_characters
         fit = first_that_fit(self._connection, ids, LENGTHS, most, MEASURED_AT_ONCE)
         for row, (payload, headers) in zip(large, self._connection.rows(TEXTS, packed(fit)), strict=False):
-            row[PAYLOAD], row[HEADERS] = payload, headers
+            row[LEASE_PAYLOAD], row[LEASE_HEADERS] = payload, headers
         return rows if len(fit) == len(large) else rows[: rows.index(large[len(fit)])]
 
 

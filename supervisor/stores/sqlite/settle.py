@@ -6,16 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from supervisor.jobs import JobState, Lease, Outcome
+from supervisor.jobs import LEASE_ID, LEASE_TOKEN, OUTCOME_LEASE, OUTCOME_RESULT, OUTCOME_TOOK, JobState, Lease, Outcome
 from supervisor.retry import KEEP, RESET, expired_count_change
 from supervisor.stores.codes import CANCELLED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.records import (
-    ID,
     MAX_ATTEMPTS_KEPT,
-    OUTCOME_LEASE,
-    OUTCOME_RESULT,
-    OUTCOME_TOOK,
-    TOKEN,
     by_queue_and_tier,
     code_of_state,
     failure_record,
@@ -140,10 +135,10 @@ class Settles:
         last: int | None = None
         for outcome in outcomes:
             lease, result, took = outcome[OUTCOME_LEASE], outcome[OUTCOME_RESULT], outcome[OUTCOME_TOOK]
-            if lease[TOKEN] != last:
-                rows = by_token.setdefault(last := lease[TOKEN], {})
+            if lease[LEASE_TOKEN] != last:
+                rows = by_token.setdefault(last := lease[LEASE_TOKEN], {})
             micros = None if took is None else int(took * 1e6)
-            rows[lease[ID]] = micros if result is None else f"{'' if micros is None else micros}:{result}"
+            rows[lease[LEASE_ID]] = micros if result is None else f"{'' if micros is None else micros}:{result}"
         return sum(self._connection.run(SUCCEED, now, packed(rows), token) for token, rows in by_token.items())
 
     def _dispose(self, outcomes: Sequence[Outcome]) -> list[int]:

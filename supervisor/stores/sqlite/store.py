@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.sqlite.connection import Connection
@@ -32,38 +31,37 @@ class SqliteStore:
     connection. `clock` gives seconds since the epoch."""
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        create: bool = False,
-        synchronous: str = "full",
-        clock: Callable[[], float] = time.time,
+        self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time,
         limits: SqliteLimits = DEFAULT_LIMITS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._synchronous, self._clock, self._limits = synchronous, clock, limits
-        self.connection = Connection(path, create=create, clock=clock, limits=limits)
-        self.path = self.connection.path
-        self.url = f"sqlite:///{self.path}"
-        folder = beside(self.path, ".notify")
-        bring_up(self.connection, synchronous, limits, folder)
-        self.notifier, self.owner_lock = Notifier(folder), OwnerLock(folder)
-        parts = _parts(self.url, self.connection, self.notifier, self.owner_lock, limits)
-        owner, queue, settles, recovery, dead_letters, queries, commands, transfer = parts
-        self.transaction, self.close = self.connection.transaction, self.connection.close
-        self.enqueue, self.notify, self.paused = queue.enqueue, self.notifier.notify, queue.paused
+        self.connection = connection = Connection(path, create=create, clock=clock, limits=limits)
+        self.path = connection.path
+        self.url, folder = f"sqlite:///{self.path}", beside(self.path, ".notify")
+        bring_up(connection, synchronous, limits, folder)
+        self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
+        counts, policies, owner = Counts(connection), Policies(connection), Ownership(connection, lock, notifier)
+        queue = Queue(connection, counts, policies, owner, notifier, limits)
+        settles = Settles(connection, counts, policies, owner)
+        recovery = Recovery(connection, policies, owner, lock)
+        queries = Queries(connection, counts, policies, owner, lock)
+        dead_letters = DeadLetterQueue(connection, queries, owner, limits)
+        commands = BatchedCommands(OperatorChanges(connection, counts), connection.transaction, notifier.notify)
+        transfer = Transfer(self.url, connection, counts, policies, queries)
+        self.transaction, self.close = connection.transaction, connection.close
+        self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
-        self.notification_fd, self.clear_notifications = self.notifier.fd, self.notifier.clear
+        self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
         self.promote, self.waiting, self.next_due = queue.promote, queue.waiting, queue.next_due
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
-        self.mark_accepted, self.clock = dead_letters.mark_accepted, queries.clock
-        self.stats, self.remaining = queries.stats, queries.remaining
-        self.get, self.list_jobs = queries.get, queries.list_jobs
+        self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats
+        self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
-        self.pause = commands.pause
+        self.delete, self.purge = commands.delete, commands.purge
+        self.prune, self.pause = commands.prune, commands.pause
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
@@ -74,30 +72,3 @@ class SqliteStore:
         sibling = SqliteStore(self.path, synchronous=self._synchronous, clock=self._clock, limits=self._limits)
         sibling.connection.run("pragma query_only = on")
         return sibling
-
-
-class _Parts(NamedTuple):
-    owner: Ownership
-    queue: Queue
-    settles: Settles
-    recovery: Recovery
-    dead_letters: DeadLetterQueue
-    queries: Queries
-    commands: BatchedCommands
-    transfer: Transfer
-
-
-def _parts(url: str, connection: Connection, notifier: Notifier, lock: OwnerLock, limits: SqliteLimits) -> _Parts:
-    counts, policies = Counts(connection), Policies(connection)
-    owner = Ownership(connection, lock, notifier)
-    queries = Queries(connection, counts, policies, owner, lock)
-    return _Parts(
-        owner,
-        Queue(connection, counts, policies, owner, notifier, limits),
-        Settles(connection, counts, policies, owner),
-        Recovery(connection, policies, owner, lock),
-        DeadLetterQueue(connection, queries, owner, limits),
-        queries,
-        BatchedCommands(OperatorChanges(connection, counts), connection.transaction, notifier.notify),
-        Transfer(url, connection, counts, policies, queries),
-    )

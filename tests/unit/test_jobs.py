@@ -1,0 +1,16 @@
+"""The indexes by which hot paths read leases and outcomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor import jobs
+
+
+@pytest.mark.parametrize(("prefix", "kind"), [("LEASE_", jobs.Lease), ("OUTCOME_", jobs.Outcome)])
+def test_each_index_is_that_of_the_field_it_names(prefix: str, kind: Any) -> None:
+    indexes = {name.removeprefix(prefix): index for name, index in vars(jobs).items() if name.startswith(prefix)}
+    assert len(indexes) > 5
+    assert {name: kind._fields[index].upper() for name, index in indexes.items()} == {name: name for name in indexes}
