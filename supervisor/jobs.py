@@ -1,4 +1,4 @@
-"""What a job is: plain data, no I/O.
+"""Jobs, leases and outcomes: plain data, no I/O.
 
     enqueue ──► scheduled ──due──► ready ──claim──► in_flight ──┬──► succeeded
                     ▲                ▲                          ├──► failed     (dead letter: pending ──► delivered)
@@ -9,6 +9,9 @@
 
 A job leaves `in_flight` only under the fencing token of its last claim. `succeeded`, `failed` and `cancelled` are
 terminal: only an operator's redrive changes them.
+
+Leases and outcomes are named tuples. On the hottest paths (claim, frames, outcomes, settle, metrics) their fields are read by
+an index, since that is faster than by name: LEASE_ID and the constants beside it name these indexes.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 MAX_NAME = 255
-"""Characters of the name of a handler or queue."""
+"""Characters in the name of a handler or queue."""
 MAX_RETRIES = 1000
 
 
@@ -51,14 +54,14 @@ class Cause(StrEnum):
 
 
 class Tier(IntEnum):
-    """Where a claimable job waits. An urgent job is a fresh one whose priority reaches `retry.urgent` of its queue."""
+    """The line in which a claimable job waits. A fresh job is urgent if its priority reaches `retry.urgent` of its queue."""
 
     FRESH = 0
     RETRY = 1
 
 
 class Backoff(NamedTuple):
-    """A curve of delays; seconds. `jitter` is "full", "none" or the width in seconds added above the ceiling."""
+    """A curve of delays, in seconds. `jitter` is "full", "none", or the seconds that are added at most above the ceiling."""
 
     base: float = 0.5
     factor: float = 2.0
@@ -67,7 +70,8 @@ class Backoff(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """What bounds one job, resolved at its claim: job, then `handlers:`, then decorator, then `queues:`, then `retry:`.
+    """The limits of one job, resolved when it is claimed: from the job, else `handlers:`, else the decorator, else `queues:`,
+    else `retry:`.
 
     Times are seconds; None is no limit.
     """
@@ -79,7 +83,7 @@ class Policy(NamedTuple):
 
 
 class Job:
-    """What a handler is given. `id` is the same at every attempt: use it as the idempotency key."""
+    """The argument of a handler. `id` is the same at every attempt: use it as the idempotency key."""
 
     __slots__ = ("attempt", "handler", "headers", "id", "payload", "priority", "queue")
 
@@ -126,10 +130,10 @@ class NewJob:
 
 
 class Lease(NamedTuple):
-    """A claim on one job: it may be settled under this `token` only.
+    """A claim on one job: the job may be settled under this `token` only.
 
-    `payload` and `headers` are JSON text as stored, never decoded in the parent. `due_at` and `created_at` are
-    microseconds since the epoch by the store's clock. A plain tuple: this is the hot path.
+    `payload` and `headers` are JSON text as stored, never decoded in the supervisor. `due_at` and `created_at` are
+    microseconds since the epoch by the store's clock.
     """
 
     id: int
@@ -150,12 +154,23 @@ class Lease(NamedTuple):
         return self.retries + 1
 
 
+LEASE_ID: Final = 0
+LEASE_TOKEN: Final = 1
+LEASE_HANDLER: Final = 2
+LEASE_QUEUE: Final = 3
+LEASE_PAYLOAD: Final = 4
+LEASE_RETRIES: Final = 6
+LEASE_PRIORITY: Final = 7
+LEASE_TIER: Final = 8
+LEASE_DUE_AT: Final = 9
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Everything known about one failed attempt. `at` is microseconds since the epoch, set by the store if 0.
 
-    `peak_memory` is bytes of the worker over its life, `heartbeat_age` seconds; `stack` is the Python stack of a hung
-    child, `stderr` the tail of what the job wrote there.
+    `peak_memory` is the most bytes that the worker ever had, `heartbeat_age` is seconds, `stack` is the Python stack of a
+    hung worker, and `stderr` is the end of what the job wrote there.
     """
 
     cause: Cause
@@ -175,12 +190,12 @@ class Failure:
     pid: int | None = None
 
     def record(self) -> dict[str, Any]:
-        """The failure as plain JSON values, all but `at` as they stand."""
+        """Return the failure as a dict of JSON values, by the names of the fields."""
         return {**asdict(self), "cause": self.cause.value}
 
 
 class Kind(StrEnum):
-    """What became of one attempt."""
+    """The ways for an attempt to end."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -188,12 +203,12 @@ class Kind(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """What became of one attempt, and, once decided, what the store is to make of it.
+    """The result of one attempt and, once decided, the change that the store makes to the job.
 
-    The first part is told by the worker or its death; `state`, `delay` and `counted` are filled by the one retry path
-    (`retry.decide`). `state` is where the job goes: SUCCEEDED, FAILED, SCHEDULED after `delay` seconds, or READY at
-    once. `counted` adds one to its retries. `letter` asks for a pending dead letter. `seen` is set by recovery only:
-    the lease deadline as observed, which must still stand for the settle to be accepted.
+    The fields up to `retry_after` (seconds) come from the worker, or from the way in which its process ended. `retry.decide`
+    fills those from `state` to `dead_letter`. `state` is the next state of the job: SUCCEEDED, FAILED, SCHEDULED for `delay`
+    seconds, or READY at once. `counted` adds one to the retries of the job. `dead_letter` makes it a pending dead letter.
+    `seen` is set by recovery only: the deadline of the lease as observed, which must be unchanged for the settle to be accepted.
     """
 
     lease: Lease
@@ -208,3 +223,11 @@ class Outcome(NamedTuple):
     counted: bool = False
     dead_letter: bool = False
     seen: int | None = None
+
+
+OUTCOME_LEASE: Final = 0
+OUTCOME_KIND: Final = 1
+OUTCOME_RESULT: Final = 2
+OUTCOME_TOOK: Final = 3
+OUTCOME_FAILURE: Final = 4
+OUTCOME_STATE: Final = 7

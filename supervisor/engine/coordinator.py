@@ -36,7 +36,7 @@ from supervisor.events import (
 from supervisor.handlers import HandlerInfo
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy
 from supervisor.plugins.reports import SourceReport, news, same_plugins
-from supervisor.retry import Random, put_off, unknown_handler
+from supervisor.retry import Random, release_for_later, unknown_handler
 from supervisor.stores.protocol import Store
 from supervisor.workers.interface import WorkerBackend
 from supervisor.workers.kill_reasons import LEASE_LOST, SHUTDOWN
@@ -187,7 +187,7 @@ class Engine:
         failure = outcomes[0].failure
         replaced = failure is not None and self.pool.replace(failure.pid or 0)
         self._bus.emit(JobsReleased(leases, "not_imported"))
-        self.committer.add(release(leases) if replaced else [put_off(lease) for lease in leases])
+        self.committer.add(release(leases) if replaced else [release_for_later(lease) for lease in leases])
 
     def _unknown(self, leases: list[Lease]) -> None:
         if not leases:
