@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.config.settings import Settings
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.dead_letters.sink_runner import SinkRunner
-from supervisor.engine.coordinator import Engine
+from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.store_writer import Work, Writer
 from supervisor.events import Bus
 from supervisor.handlers import HandlerInfo
@@ -123,9 +123,12 @@ class Owner:
         workers = self.settings.workers
         self.pool = Pool(workers.count, self.bus, self.loop, max_jobs=workers.max_jobs)
         self.writer = Writer(self.store, self.loop, self.bus, lambda writer: Executor(writer, self))  # type: ignore[arg-type]
-        self.engine = Engine(
+        runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
+        self.dead_letters = DeadLetterPublisher(self.writer, runners, self.bus, self.loop, world.intervals)
+        self.engine = Coordinator(
             self.store, self.pool, self.settings, self._reports(), self.bus, self.loop, self.writer,  # type: ignore[arg-type]
-            random=world.random.random, wall=world.clock.wall, suspended=lambda: 0.0, intervals=world.intervals,
+            random=world.random.random, on_dead_letter=self.dead_letters.look, wall=world.clock.wall,
+            suspended=lambda: 0.0, intervals=world.intervals, limits=world.limits,
         )  # fmt: skip
         reclaimed = self.engine.jobs_reclaimed
 
@@ -134,9 +137,6 @@ class Owner:
             reclaimed(leases)
 
         self.engine.jobs_reclaimed = jobs_reclaimed  # type: ignore[method-assign]
-        runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
-        self.dead_letters = DeadLetterPublisher(self.writer, runners, self.bus, self.loop, world.intervals)
-        self.engine.on_dead_letter = self.dead_letters.look
         self.dead_letters.on_quiet = self.engine.changes.set
         await self.engine.recover()
         self.engine.serve(SimulatedBackend(self))
@@ -156,7 +156,7 @@ class Owner:
     async def _every_period(self) -> None:
         while True:
             await asyncio.sleep(self.world.next_tick())
-            self.engine.tick("draining" if self.ending else "running")
+            self.engine.maintain("draining" if self.ending else "running")
 
     async def _beat(self) -> None:
         while True:
@@ -204,19 +204,19 @@ class Owner:
 
     def hands_out(self) -> None:
         """After a turn of its loop no fresh job is held beside a worker that could start it."""
-        if not self.well or not len(self.engine.fetcher):
+        if not self.well or not len(self.engine.buffers):
             return
         engine = self.engine
-        if engine._checking_after_gap or engine.committer.overfull or engine.watchdog.late():
+        if not engine.leases.checked_since_gap or engine.committer.overfull or engine.watchdog.late():
             return
         idle = [worker.number for worker in self.pool.slots_with_room() if not worker.sent]
-        fresh = any(buffer.fresh for buffer in engine.fetcher._buffers.values())
+        fresh = any(buffer.fresh for buffer in engine.buffers.by_queue.values())
         holds(not idle or not fresh, "jobs are held beside idle workers:", self, idle)
 
     def books_agree(self) -> None:
         """What is held here is either waiting in a lane, at a worker, or on its way into the store."""
-        held = [lease for buffer in self.engine.fetcher._buffers.values() for lease in buffer.everything()]
-        holds(len(held) == len(self.engine.fetcher), "the fetcher counts", len(self.engine.fetcher), "holds", len(held))
+        held = [lease for buffer in self.engine.buffers.by_queue.values() for lease in buffer.jobs()]
+        holds(len(held) == len(self.engine.buffers), "the buffers count", len(self.engine.buffers), "hold", len(held))
         sent = [lease for worker in self.pool.workers.values() for lease in worker.sent]
         keys = [(lease.id, lease.token) for lease in [*held, *sent]]
         holds(len(keys) == len(set(keys)), "a lease is in two places:", keys)
@@ -227,11 +227,11 @@ class Owner:
 
     def at_rest(self) -> None:
         engine = self.engine
-        holds(len(engine.leases) == 0 and len(engine.fetcher) == 0, "leases are left:", self)
+        holds(len(engine.leases) == 0 and len(engine.buffers) == 0, "leases are left:", self)
         holds(engine.committer.idle, "outcomes are left:", self)
         holds(not any(worker.sent for worker in self.pool.workers.values()), "jobs are left at workers:", self)
         holds(len(engine.recovery._seen) == 0, "sightings are left:", self)
-        holds(len(engine._tasks) < 10, "tasks are left:", self, len(engine._tasks))
+        holds(len(engine.tasks) < 10, "tasks are left:", self, len(engine.tasks))
 
 
 class Executor:

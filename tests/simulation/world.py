@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from supervisor.config.settings import Settings
+from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.jobs import Lease
 from supervisor.stores.records import EnqueueRow
@@ -45,7 +46,9 @@ class Odds:
 
 
 class World:
-    def __init__(self, seed: int, hours: float, factory: Callable[[Callable[[], float]], Any]) -> None:
+    def __init__(
+        self, seed: int, hours: float, factory: Callable[[Callable[[], float]], Any], limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.clock = Clock()
@@ -53,6 +56,7 @@ class World:
         self.dense = hours <= 1.0
         self.longest_tick = 1.0 if self.dense else 100.0
         self.intervals = USUAL if self.dense else SPARSE
+        self.limits = limits
         self.odds = Odds()
         self.stormy = True
         self.handlers = HANDLERS

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.engine.fetcher import MAX_HELD_PER_WORKER
+from supervisor.engine.limits import DEFAULT_LIMITS
 from supervisor.workers.pool import FRAME_JOBS
 from tests.system.command import Command, Running, wait_for
 
-IN_HAND = 2 * MAX_HELD_PER_WORKER + 2 * 2 * FRAME_JOBS
+IN_HAND = 2 * DEFAULT_LIMITS.buffered_per_worker + 2 * 2 * FRAME_JOBS
 """Claimed at once by one with two workers: held, and sent to them. None is claimed while the store can't take outcomes."""
 
 JOBS = {

@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from supervisor.config.settings import Settings
-from supervisor.engine.coordinator import Engine
+from supervisor.engine.coordinator import Coordinator
+from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.store_writer import Abandoned
 from supervisor.events import Bus, JobsSettled
 from supervisor.handlers import HandlerInfo
@@ -71,6 +72,7 @@ class SteppedWriter:
         self.waiting: list[tuple[Callable[[Store], Any], Answer]] = []
         self.unavailable = False
         self.eager = True
+        self.outages = 0
 
     def submit(self, call: Callable[[Store], Any]) -> Any:
         answer = Answer()
@@ -81,8 +83,11 @@ class SteppedWriter:
 
     def step(self) -> None:
         while self.waiting and not self.unavailable:
-            call, answer = self.waiting.pop(0)
-            answer.finish(call, self.store)
+            self.step_one()
+
+    def step_one(self) -> None:
+        call, answer = self.waiting.pop(0)
+        answer.finish(call, self.store)
 
     def abandon(self) -> None:
         for _, answer in self.waiting:
@@ -151,8 +156,9 @@ class Virtual:
     """`jobs` of handler "work" unless told otherwise. The store's clock is `wall`."""
 
     def __init__(
-        self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",), **settings: Any
-    ):
+        self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",),
+        engine_limits: Limits = DEFAULT_LIMITS, keep_unknown_jobs: bool = False, **settings: Any,
+    ) -> None:  # fmt: skip
         self.loop = VirtualLoop()
         self.suspended = 0.0
         self.wall = Wall(self.loop)
@@ -166,7 +172,7 @@ class Virtual:
         self.settings = Settings.model_validate({"workers": {"count": workers}, **settings})
         infos = tuple(HandlerInfo(name, {}, "work.py", 1) for name in handlers)
         self.writer = SteppedWriter(self.store)
-        self.engine = Engine(
+        self.engine = Coordinator(
             self.store,
             self.pool,
             self.settings,
@@ -177,6 +183,8 @@ class Virtual:
             random=lambda: 1.0,
             wall=self.wall,
             suspended=lambda: self.suspended,
+            keep_unknown_jobs=keep_unknown_jobs,
+            limits=engine_limits,
         )
 
     def serve(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor.engine.coordinator import FORCED_SECONDS, KILL_SECONDS
+from supervisor.engine.limits import Limits
 from supervisor.errors import RowRefused
 from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecovered
 from supervisor.jobs import Cause, JobState, Outcome, Policy
@@ -64,7 +65,7 @@ def test_jobs_of_unknown_length_are_claimed_one_for_each_idle_worker() -> None:
     ids = here.enqueue(*["work"] * 10)
     here.serve()
     assert [here.state(id) for id in ids] == ["in_flight"] * 2 + ["ready"] * 8
-    assert len(here.engine.fetcher) == 0
+    assert len(here.engine.buffers) == 0
 
 
 def test_short_jobs_are_held_up_to_100_ms_of_work_a_worker() -> None:
@@ -105,7 +106,7 @@ def test_a_paused_queue_gives_back_what_is_held_of_it() -> None:
     here.process.start_next()
     here.store.pause("default", True)
     here.loop.advance(0.1)
-    here.engine.tick("running")
+    here.engine.maintain("running")
     held = [id for id in ids if here.state(id) == "in_flight"]
     assert held == [ids[1]]
 
@@ -188,7 +189,7 @@ def test_the_worker_of_a_cancelled_job_is_killed_and_the_jobs_behind_it_go_elsew
     here.process.run_next(took=0.001)
     here.process.start_next()
     here.store.cancel([ids[1]])
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert here.process.killed == [False]
     here.backend.forked[0].die(signal="SIGKILL")
     here.backend.forked[1].come_up()
@@ -213,14 +214,13 @@ def test_cancelled_jobs_are_told_as_cancelled_and_not_as_stale() -> None:
     here.serve()
     here.process.start_next()
     here.store.cancel(ids[:2])
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert here.backend.forked[0].killed == [False]
     assert lost(here) == [("cancelled", [ids[0]])]
 
 
 def test_of_a_crowd_the_store_is_asked_only_for_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.engine.coordinator.MAX_CHECKED", 2)
-    here = Virtual()
+    here = Virtual(engine_limits=Limits(checked_leases=2))
     _, *ids = here.enqueue(*["work"] * 4)
     here.serve()
     here.process.run_next(took=0.001)
@@ -228,7 +228,7 @@ def test_of_a_crowd_the_store_is_asked_only_for_what_ran(monkeypatch: pytest.Mon
     here.store.cancel(ids)
     asked, get = [], here.store.get
     monkeypatch.setattr(here.store, "get", lambda job: asked.append(job) or get(job))
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert asked == ids[:1]
     assert ("cancelled", ids[:1]) in lost(here)
 
@@ -243,7 +243,7 @@ def test_a_job_that_another_supervisor_took_over_is_told_as_stale_and_not_as_can
     other = here.store.sibling()  # type: ignore[attr-defined]
     other.join("them", "there", 2)
     assert other.claim([ClaimRequest("default", 1, 1, 1, 100)], 30.0, lambda *_: Policy())
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert here.backend.forked[0].killed == [False]
     assert lost(here) == [("check", [id])]
 
@@ -255,10 +255,9 @@ def test_a_worker_whose_lease_is_lost_is_killed_before_the_store_is_asked_why() 
     here.process.start_next()
     here.store.cancel([id])
     here.writer.eager = False
-    here.engine.tick("running")
-    check = next(work for work in here.writer.waiting if work[0].__name__ == "_held")
-    here.writer.waiting.remove(check)
-    check[1].finish(check[0], here.store)
+    here.engine.maintain("running")
+    while not here.backend.forked[0].killed:
+        here.writer.step_one()
     assert here.backend.forked[0].killed == [False] and lost(here) == []
     here.writer.step()
     assert lost(here) == [("cancelled", [id])]
@@ -284,7 +283,7 @@ def test_after_a_gap_leases_are_checked_before_anything_is_dispatched() -> None:
     here.process.run_next(took=0.001)
     here.process.start_next()
     here.loop.advance(0.1)
-    assert len(here.engine.fetcher) == 1
+    assert len(here.engine.buffers) == 1
     here.loop.stand_still(90)
     here.writer.unavailable = True
     here.process.finish(took=0.001)
@@ -349,7 +348,7 @@ def test_the_leases_of_others_are_recovered_only_after_they_were_seen_expired_fo
     here.serve()
     for second in range(1, 60):
         pass_time(here, 1)
-        here.engine.tick("running")
+        here.engine.maintain("running")
         recovered = [event for event in here.events if isinstance(event, LeasesRecovered)]
         if second < 45:
             assert recovered == []
@@ -364,11 +363,11 @@ def test_recovery_starts_anew_after_an_outage() -> None:
     here.serve()
     for _ in range(40):
         pass_time(here, 1)
-        here.engine.tick("running")
+        here.engine.maintain("running")
     here.engine.recovery.forget()
     for _ in range(14):
         pass_time(here, 1)
-        here.engine.tick("running")
+        here.engine.maintain("running")
     assert not any(isinstance(event, LeasesRecovered) for event in here.events)
 
 
@@ -380,9 +379,9 @@ def test_what_waits_here_goes_back_while_another_supervisor_idles() -> None:
     here.process.start_next()
     here.neighbour_idles()
     here.loop.advance(0.1)
-    assert len(here.engine.fetcher) == 8
+    assert len(here.engine.buffers) == 8
     pass_time(here, 3)
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert [here.state(id) for id in ids] == ["succeeded", "in_flight"] + ["ready"] * 8
     assert [event.reason for event in here.events if isinstance(event, JobsReleased)] == ["others idle"]
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.engine.fairness import QueueBuffer, TokenBucket, plan_takes, share_out
+from supervisor.engine.fairness import QueueBuffer, TokenBucket, share_out
 from supervisor.jobs import Lease, Policy, Tier
-from supervisor.stores.records import ClaimRequest, Waiting
 
 RATIOS = st.fractions(Fraction(1, 50), 1, max_denominator=50)
 
@@ -153,29 +151,3 @@ def test_queues_share_the_capacity_and_none_idles(capacity: int, waiting: dict[s
     assert all(share <= waiting[queue] for queue, share in shares.items())
     hungry = [shares.get(queue, 0) for queue, n in waiting.items() if shares.get(queue, 0) < n]
     assert not hungry or max(shares.values(), default=0) - min(hungry) <= max(1, max(hungry) - min(hungry) + 1)
-
-
-@pytest.mark.parametrize(
-    ("waiting", "most", "expected"),
-    [
-        (Waiting(100, 100), None, ClaimRequest("q", 50, 16 + 10, 50, 100)),
-        (Waiting(0, 100), None, ClaimRequest("q", 50, 50, 50, 100)),
-        (Waiting(100, 100), 0, ClaimRequest("q", 50, 0, 0, 100)),
-        (Waiting(3, 0), None, ClaimRequest("q", 3, 0, 0, 100)),
-    ],
-)
-def test_a_claim_asks_for_as_many_retries_as_have_credit(
-    waiting: Waiting, most: int | None, expected: ClaimRequest
-) -> None:
-    tokens = TokenBucket(Fraction(1, 5), 16)
-    takes = plan_takes(
-        50, {"q": waiting}, 0, lambda _, n: tokens.allowance(n), lambda _, fresh: most, lambda queue: 100
-    )
-    assert takes == [expected]
-
-
-@pytest.mark.parametrize("turn", [0, 1])
-def test_a_queue_whose_retries_have_their_share_takes_no_place_from_another(turn: int) -> None:
-    waiting = {"full": Waiting(0, 100), "other": Waiting(5, 0)}
-    takes = plan_takes(1, waiting, turn, lambda _, n: n, lambda queue, _: 0 if queue == "full" else None, lambda _: 100)
-    assert takes == [ClaimRequest("other", 1, 0, 0, 100)]

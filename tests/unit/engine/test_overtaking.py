@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine import fetcher
+from supervisor.engine.limits import Limits
 from supervisor.stores.records import EnqueueRow
 from tests.unit.virtual import Virtual
 
@@ -38,7 +38,7 @@ def test_fresh_jobs_do_not_wait_for_all_the_retries_that_are_held() -> None:
     here.loop.advance(1.0)
     here.process.start_next()
     here.loop.advance(0.010)
-    assert len(here.engine.fetcher) > 50
+    assert len(here.engine.buffers) > 50
     here.enqueue("work")
     here.notify()
     here.process.finish(took=0.001)
@@ -79,7 +79,7 @@ def test_a_retry_held_off_by_the_limit_starts_when_the_one_before_it_ends_during
             process.run_next(kind="failed", took=0.3, error=OOPS)
     here.loop.advance(1.1)
     (busy,) = [process for process in here.backend.forked if process.permits]
-    while len(here.engine.fetcher):
+    while len(here.engine.buffers):
         busy.run_next(took=0.3)
     busy.start_next()
     here.writer.unavailable = True
@@ -92,9 +92,8 @@ def test_a_retry_held_off_by_the_limit_starts_when_the_one_before_it_ends_during
 
 
 @pytest.mark.parametrize("retry", [{"fetch_ratio": 1.0}, {"burst": 1000}])
-def test_nothing_overtakes_what_is_heavy_as_it_is(monkeypatch: pytest.MonkeyPatch, retry: dict[str, Any]) -> None:
-    monkeypatch.setattr(fetcher, "MAX_HELD_BYTES", 50_000)
-    here = Virtual(handlers=("flaky", "work"), retry={**SECOND, **retry})
+def test_nothing_overtakes_what_is_heavy_as_it_is(retry: dict[str, Any]) -> None:
+    here = Virtual(handlers=("flaky", "work"), engine_limits=Limits(held_bytes=50_000), retry={**SECOND, **retry})
     here.store.enqueue([EnqueueRow("flaky", f'"{"x" * 1000}"')] * 300)
     here.serve()
     for _ in range(300):
@@ -106,5 +105,5 @@ def test_nothing_overtakes_what_is_heavy_as_it_is(monkeypatch: pytest.MonkeyPatc
     heaviest = 0
     for _ in range(100):
         here.loop.advance(0.02)
-        heaviest = max(heaviest, here.engine.leases.size)
+        heaviest = max(heaviest, here.engine.leases.bytes)
     assert 40_000 < heaviest < 60_000

@@ -80,8 +80,7 @@ def test_of_a_file_that_is_gone_no_worker_serves_on() -> None:
 
 
 def test_what_was_put_off_for_want_of_a_plugin_is_looked_at_anew() -> None:
-    here = Virtual()
-    here.engine.unknown_jobs = set()
+    here = Virtual(keep_unknown_jobs=True)
     ids = here.enqueue("mail", "mail")
     here.serve()
     assert here.engine.unknown_jobs == set(ids)

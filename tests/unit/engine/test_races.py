@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
+from supervisor.engine.limits import Limits
 from supervisor.engine.poll_intervals import USUAL
 from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueueDepths
 from supervisor.jobs import Lease, Policy
@@ -57,7 +56,7 @@ def test_what_is_recovered_from_another_supervisor_starts_here_at_once() -> None
     here.serve()
     other, (lease,) = claim_elsewhere(here)
     other.leave()
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert here.process.permits
     assert here.state(lease.id) == "in_flight"
 
@@ -102,15 +101,11 @@ def recovered(here: Virtual) -> int:
     return sum(len(event.outcomes) for event in here.events if isinstance(event, LeasesRecovered))
 
 
-@pytest.fixture
-def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.engine.recovery.SEEN_AT_ONCE", 4)
-    monkeypatch.setattr("supervisor.engine.recovery.BATCH", 3)
+IN_SMALL_PARTS = Limits(expired_seen_at_once=4, recovered_at_once=3)
 
 
-@pytest.mark.usefixtures("in_small_parts")
 def test_all_leases_of_a_machine_that_is_lost_are_recovered_at_the_same_time() -> None:
-    here = Virtual(lease={"ttl": 30.0})
+    here = Virtual(engine_limits=IN_SMALL_PARTS, lease={"ttl": 30.0})
     lose_machine(here, 21)
     here.loop.create_task(here.engine.recovery.sweep())
     here.loop.advance(14.9)
@@ -121,9 +116,8 @@ def test_all_leases_of_a_machine_that_is_lost_are_recovered_at_the_same_time() -
     assert recovered(here) == 21
 
 
-@pytest.mark.usefixtures("in_small_parts")
 def test_what_the_provably_dead_left_is_recovered_at_once_however_much_else_has_lapsed() -> None:
-    here = Virtual(lease={"ttl": 30.0})
+    here = Virtual(engine_limits=IN_SMALL_PARTS, lease={"ttl": 30.0})
     lose_machine(here, 21)
     other, _ = claim_elsewhere(here, 9)
     other.leave()
@@ -131,9 +125,8 @@ def test_what_the_provably_dead_left_is_recovered_at_once_however_much_else_has_
     assert recovered(here) == 9
 
 
-@pytest.mark.usefixtures("in_small_parts")
-def test_what_is_forgotten_in_the_middle_of_a_sweep_was_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Virtual(lease={"ttl": 30.0})
+def test_what_is_forgotten_in_the_middle_of_a_sweep_was_not_seen() -> None:
+    here = Virtual(engine_limits=IN_SMALL_PARTS, lease={"ttl": 30.0})
     lose_machine(here, 6)
     here.loop.create_task(here.engine.recovery.sweep())
     here.loop.advance(10.0)
@@ -242,7 +235,7 @@ def test_what_is_heard_after_a_gap_starts_nothing_before_the_leases_are_checked(
     here.process.run_next(took=0.001)
     here.process.start_next()
     here.loop.advance(0.1)
-    assert len(here.engine.fetcher) == 1
+    assert len(here.engine.buffers) == 1
     here.loop.stand_still(90)
     here.writer.unavailable = True
     here.process.finish(took=0.001)  # not read before the supervisor wakes
@@ -262,7 +255,7 @@ def test_an_extend_from_before_a_gap_is_no_check_after_it() -> None:
     here.process.start_next()
     here.loop.advance(0.1)
     here.writer.unavailable = True
-    here.engine._extend()
+    here.engine.lease_keeper.extend_soon()
     here.loop.stand_still(90)
     here.process.finish(took=0.001)
     here.process.drain()
@@ -299,7 +292,7 @@ def test_a_cancelled_job_behind_replies_not_yet_read_is_killed() -> None:
     here.process.finish()
     assert here.process.start_next().id == ids[2]
     here.store.cancel([ids[2]])
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert here.backend.forked[0].killed == [False]
 
 
@@ -309,7 +302,7 @@ def test_leases_that_nobody_here_knows_of_are_given_back_although_none_is_held()
     (id,) = here.enqueue("work")
     here.store.claim([ClaimRequest("default", 1, 1, 1, 100)], 30.0, resolve)  # an answer that was lost
     for _ in range(20):
-        here.engine.tick("running")
+        here.engine.maintain("running")
     assert here.state(id) == "ready"
 
 
@@ -320,7 +313,7 @@ def test_pruning_a_mountain_is_done_once_at_a_time() -> None:
     here.writer.eager = False
     for _ in range(60):
         here.loop.advance(1.0)
-        here.engine.tick("running")
+        here.engine.maintain("running")
         for _ in range(20):
             if here.writer.waiting:
                 call, answer = here.writer.waiting.pop(0)
@@ -333,13 +326,13 @@ def test_a_step_of_the_clock_is_followed_by_an_extend_at_once() -> None:
     here.enqueue("work")
     here.serve()
     here.process.start_next()
-    here.engine.tick("running")
+    here.engine.maintain("running")
     here.wall.step(3600.0)
     other = here.store.sibling()  # type: ignore[attr-defined]
     other.join("them", "there", 2)
     assert other.expired_leases(10) != []
     here.loop.advance(1.0)
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert other.expired_leases(10) == []
     assert [event.seconds for event in here.events if isinstance(event, ClockStepped)] == [3600.0]
 
@@ -350,7 +343,7 @@ def test_a_suspended_machine_has_not_set_its_clock() -> None:
     here.wall.step(3600.0)
     here.suspended += 3600.0
     here.loop.advance(1.0)
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert not any(isinstance(event, ClockStepped) for event in here.events)
 
 
@@ -361,12 +354,12 @@ def test_what_was_seen_expired_before_a_step_of_the_clock_proves_nothing() -> No
     here.wall.step(3600.0)
     for _ in range(14):
         here.loop.advance(1.0)
-        here.engine.tick("running")
+        here.engine.maintain("running")
     here.wall.step(-3600.0)
     here.wall.step(3605.0)
     for _ in range(10):
         here.loop.advance(1.0)
-        here.engine.tick("running")
+        here.engine.maintain("running")
     assert not any(isinstance(event, LeasesRecovered) for event in here.events)
 
 
@@ -383,7 +376,7 @@ def test_retries_that_come_due_behind_a_long_job_are_not_hoarded() -> None:
     for _ in range(100):
         here.loop.advance(0.1)
         here.pool.heartbeat(here.process)
-    assert len(here.engine.fetcher) <= 1
+    assert len(here.engine.buffers) <= 1
 
 
 def test_a_crowd_of_strangers_does_not_make_a_hoard_of_those_behind_it() -> None:
@@ -438,7 +431,7 @@ def test_what_went_back_for_others_who_did_not_take_it_is_claimed_when_a_worker_
     for _ in range(4):
         here.loop.advance(0.6)
         here.pool.heartbeat(here.process)
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert [here.state(id) for id in ids[2:]] == ["ready"] * 8
     here.process.finish(took=2.4)
     here.process.drain()
@@ -451,11 +444,11 @@ def test_while_the_store_is_slow_to_answer_questions_do_not_heap_up() -> None:
     claim_elsewhere(here)
     here.enqueue("work", "work", "work")
     here.notify()
-    assert len(here.engine.fetcher) or here.process.permits
+    assert len(here.engine.buffers) or here.process.permits
     here.writer.eager = False
     for _ in range(100):
-        here.engine.tick("running")
-        here.engine._notified()
+        here.engine.maintain("running")
+        here.engine.store_notified()
         here.loop.advance(1.0)
     assert len(here.writer.waiting) < 10
-    assert len(here.engine._tasks) < 10
+    assert len(here.engine.tasks) < 10

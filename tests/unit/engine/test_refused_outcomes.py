@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from supervisor.engine import committer
+from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.errors import RowRefused, RowsLocked
 from supervisor.events import JobsLocked, JobsStale, PruneRefused
 from supervisor.jobs import Outcome
@@ -37,14 +37,14 @@ def test_a_job_whose_failure_cannot_be_recorded_does_not_run_for_ever(worst: boo
     for _ in range(60):
         here.loop.advance(0.5)
         here.pool.heartbeat(here.process)
-        here.engine.tick("running")
+        here.engine.maintain("running")
     assert here.state(id) == state
     assert not here.process.permits
     assert len(here.engine.leases) == worst
     assert len([event for event in here.events if isinstance(event, JobsStale)]) == worst
     store.worst = frozenset()
     for _ in range(10):
-        here.engine.tick("running")
+        here.engine.maintain("running")
     assert here.state(id) == "failed"
     assert len(here.engine.leases) == 0
 
@@ -69,9 +69,9 @@ def told(here: Virtual, kind: type) -> list[int]:
     return [lease.id for event in here.events if isinstance(event, kind) for lease in event.leases]
 
 
-def finished(*locked: int) -> tuple[Virtual, WithLocks, list[int]]:
+def finished(*locked: int, engine_limits: Limits = DEFAULT_LIMITS) -> tuple[Virtual, WithLocks, list[int]]:
     """Five jobs have ended, the first two settled alone and the others together; the rows of those at these places are locked."""
-    here = Virtual(workers=5, store=(store := WithLocks()))
+    here = Virtual(workers=5, store=(store := WithLocks()), engine_limits=engine_limits)
     ids = here.enqueue(*["work"] * 5)
     store.locked = frozenset(ids[place] for place in locked)
     here.serve()
@@ -92,12 +92,12 @@ def pass_seconds(here: Virtual, seconds: int) -> None:
         here.loop.advance(1.0)
         for process in here.backend.forked:
             here.pool.heartbeat(process)
-        here.engine.tick("running")
+        here.engine.maintain("running")
 
 
 def nothing_is_kept(here: Virtual) -> bool:
     its = here.engine.committer
-    return (its.unsettled, its._weight, len(here.engine.leases)) == (0, 0, 0)
+    return (its.unsettled, its._bytes, len(here.engine.leases)) == (0, 0, 0)
 
 
 def test_outcomes_whose_rows_are_locked_are_kept_told_once_and_settled_when_they_are_free() -> None:
@@ -107,7 +107,7 @@ def test_outcomes_whose_rows_are_locked_are_kept_told_once_and_settled_when_they
     assert told(here, JobsLocked) == []
     pass_seconds(here, 30)
     assert told(here, JobsLocked) == [ids[1], ids[3]]
-    assert here.engine.committer._weight == 2000
+    assert here.engine.committer._bytes == 2000
     store.locked = frozenset(ids[3:4])
     pass_seconds(here, 1)
     assert [here.state(id) == "succeeded" for id in ids] == [True, True, True, False, True]
@@ -129,9 +129,8 @@ def test_a_kept_outcome_whose_job_is_cancelled_meanwhile_is_forgotten() -> None:
     assert here.state(ids[3]) == "cancelled"
 
 
-def test_once_the_weight_of_kept_outcomes_is_gone_the_next_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "MAX_UNSETTLED_BYTES", 1000)
-    here, _, _ = finished(3)
+def test_once_the_weight_of_kept_outcomes_is_gone_the_next_job_starts() -> None:
+    here, _, _ = finished(3, engine_limits=Limits(unsettled_bytes=1000))
     (next_id,) = here.enqueue("work")
     here.notify()
     assert here.engine.committer.overfull and here.state(next_id) == "ready"
@@ -179,7 +178,7 @@ def test_what_cannot_be_pruned_is_told_once_and_nothing_ends_by_it() -> None:
     here = Virtual(store=store)
     for store.why in ("a foreign key", "a foreign key", "another", "", "another"):
         for _ in range(10):
-            here.engine.tick("running")
+            here.engine.maintain("running")
         here.loop.advance(0.1)
     assert [event.error for event in here.events if isinstance(event, PruneRefused)] == [
         "a foreign key", "another", "another",

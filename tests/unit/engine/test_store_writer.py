@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.store_writer import REST, Abandoned, Writer
+from supervisor.engine.store_writer import USUAL_PAUSES, Abandoned, Writer, WriterPauses
 from supervisor.errors import RowRefused, StoreContended, StoreUnavailable
 from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
 
@@ -46,11 +46,14 @@ def refuse(store: Any) -> None:
     raise RowRefused("bad row")
 
 
-def play(scene: Callable[[Writer, Notebook, list[Any]], Coroutine[Any, Any, None]]) -> None:
+def play(
+    scene: Callable[[Writer, Notebook, list[Any]], Coroutine[Any, Any, None]], pauses: WriterPauses = USUAL_PAUSES
+) -> None:
     async def run() -> None:
         store, events, bus = Notebook(), [], Bus()
         bus.subscribe(events.append)
-        await scene(Writer(store, asyncio.get_running_loop(), bus), store, events)  # type: ignore[arg-type]
+        writer = Writer(store, asyncio.get_running_loop(), bus, pauses=pauses)  # type: ignore[arg-type]
+        await scene(writer, store, events)
 
     asyncio.run(run())
 
@@ -61,12 +64,11 @@ def test_after_a_small_commit_it_rests_and_what_comes_meanwhile_shares_the_next(
     rests, go_on = threading.Event(), threading.Event()
 
     def rest(seconds: float) -> None:
-        assert seconds == REST
+        assert seconds == USUAL_PAUSES.pause
         rests.set()
         assert go_on.wait(10)
 
     monkeypatch.setattr("supervisor.engine.store_writer.time.sleep", rest)
-    monkeypatch.setattr("supervisor.engine.store_writer.SMALL", 60.0)  # however long this machine takes
 
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         await writer.submit(note("a"))
@@ -80,7 +82,7 @@ def test_after_a_small_commit_it_rests_and_what_comes_meanwhile_shares_the_next(
         assert await asyncio.gather(b, c) == ["b", "c"]
         assert store.kept == [["a"], ["b", "c"]]
 
-    play(scene)
+    play(scene, WriterPauses(small_commit=60.0))  # however long this machine takes
 
 
 def test_what_is_submitted_together_shares_one_commit_and_is_answered_in_order() -> None:

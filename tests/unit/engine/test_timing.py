@@ -77,8 +77,7 @@ def test_a_retry_is_due_by_when_its_outcome_was_written_not_by_when_that_was_dur
     written = slow.loop.now - COMMIT
     (settled,) = [event for event in slow.events if isinstance(event, JobsSettled)]
     assert settled.age == pytest.approx(COMMIT)
-    assert slow.engine.fetcher._due is not None
-    assert slow.engine.fetcher._due.when() == pytest.approx(written + settled.outcomes[0].delay)
+    assert slow.engine.fetcher.timers.next_due == pytest.approx(written + settled.outcomes[0].delay)
     assert slow.state(id) == "scheduled"
 
 
@@ -87,8 +86,7 @@ def test_what_a_look_finds_scheduled_is_due_by_when_it_looked(slow: Virtual) -> 
     looked = slow.loop.now
     slow.notify()
     assert slow.loop.now == looked + COMMIT
-    assert slow.engine.fetcher._due is not None
-    assert slow.engine.fetcher._due.when() == pytest.approx(looked + 10.0)
+    assert slow.engine.fetcher.timers.next_due == pytest.approx(looked + 10.0)
 
 
 def test_a_retry_that_came_due_during_its_commit_is_looked_for_though_another_is_due_later(slow: Virtual) -> None:
