@@ -40,8 +40,8 @@ LAST_TRIES_EVERY = 0.3  # seconds
 
 
 class Summary(NamedTuple):
-    """What accepted outcomes mean for the rest of the engine: whether there is a new dead letter, whether jobs are ready that
-    another supervisor may claim, and the seconds until the first of the others is due (None: there are none)."""
+    """The meaning of accepted outcomes for the rest of the engine: whether there are new dead letters, whether jobs are ready
+    that another supervisor may claim, and the seconds until the first job is due (None if none is scheduled)."""
 
     dead_letters: bool = False
     ready: bool = False
@@ -317,7 +317,7 @@ class Committer:
 
 
 def summary(outcomes: Sequence[Outcome], age: float = 0.0) -> Summary:
-    """Return what these outcomes, accepted `age` seconds ago, mean for the rest of the engine."""
+    """Summarize outcomes that were accepted `age` seconds ago."""
     dead_letters = ready = False
     due_in: float | None = None
     for outcome in [outcome for outcome in outcomes if outcome[OUTCOME_STATE] is not JobState.SUCCEEDED]:

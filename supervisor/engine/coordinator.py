@@ -1,4 +1,4 @@
-"""Wires the parts of the engine, and passes on what one part has to tell another."""
+"""Wires the parts of the engine, and passes reports from one part to another."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ exited by then are recovered when their leases expire."""
 
 
 class Coordinator:
-    """Moves jobs from the store to the workers, and their outcomes back. All of it runs on the loop, but for the calls that are
-    given to the writer.
+    """The engine as the rest of the program sees it. All of it runs on the loop, but for the calls that are given to the writer.
 
-    It is the listener of the pool. The pool's outcomes go straight to the committer and reclaimed jobs to the fetcher.
-    `changes` is set whenever something has changed that a drain may wait for.
+    It is the listener of the pool: outcomes go straight to the committer, and reclaimed jobs to the fetcher. `changes` is set
+    whenever something has changed that a drain may wait for.
     """
 
     def __init__(

@@ -152,7 +152,8 @@ class QueueBuffer:
 
 
 class QueueBuffers:
-    """The buffers of all queues, and what the last claim has left in the store. `turn` says which queue comes first."""
+    """The buffers of all queues, and the counts of the jobs that the last claim left in the store. `turn` selects the queue that
+    comes first."""
 
     def __init__(self, serving: Serving) -> None:
         self.by_queue: dict[str, QueueBuffer] = {}

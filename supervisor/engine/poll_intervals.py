@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class PollIntervals(NamedTuple):
-    """Seconds between two looks. `poll` is for claimable jobs, since a notification may be lost; `dead_letters` is for dead
-    letters that another supervisor has left; `watch`, the longest interval, is for the state of the workers."""
+    """Seconds between two looks: `poll` for claimable jobs, since a notification may be lost; `dead_letters` for pending ones
+    that another supervisor has left; `watch`, at most, for the state of the workers."""
 
     poll: float = 5.0
     dead_letters: float = 5.0

@@ -1,4 +1,4 @@
-"""What the fetcher knows of the claimable jobs in the store."""
+"""The fetcher's view of the claimable jobs in the store."""
 
 from __future__ import annotations
 

@@ -98,18 +98,18 @@ class Writer:
             future.exception()  # else asyncio logs it if nobody awaits the future
             return future
         if not self._gathered:
-            self._loop.call_soon(self._hand_over)
+            self._loop.call_soon(self._queue_gathered)
         self._gathered.append(Work(call, future))
         return future
 
-    def _hand_over(self) -> None:
+    def _queue_gathered(self) -> None:
         works, self._gathered = self._gathered, []
         if works:
             self._queue.put(works)
 
     async def close(self, timeout: float) -> bool:
         """Finish what was submitted, for at most `timeout` seconds. Return False if the store was unavailable for so long."""
-        self._hand_over()
+        self._queue_gathered()
         self._closed = True
         self._queue.put(None)
         deadline = self._loop.time() + timeout

@@ -1,5 +1,5 @@
 """Supervisors through thousands of hours of virtual time. `SUPERVISOR_SIMULATION_SEED` replays one history to the step (with
-`SUPERVISOR_SIMULATION_KIND`: sparse, dense or file); `SUPERVISOR_SIMULATION_HOURS` says how many hours of the sparse kind are made.
+`SUPERVISOR_SIMULATION_KIND`: sparse, dense or file); `SUPERVISOR_SIMULATION_HOURS` sets the hours of the sparse kind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def seeds(kind: str, count: int) -> list[int]:
 
 
 def limits(seed: int) -> Limits:
-    """In every other history, one job is so many that another claim is begun while one is under way."""
+    """Limits by which, in every other history, a claim brings one job and another claim begins while one is under way."""
     return DEFAULT_LIMITS._replace(claimed_at_once=1) if seed % 2 else DEFAULT_LIMITS
 
 
@@ -39,7 +39,7 @@ def test_a_day_of_faults(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds("dense", 6))
-def test_a_quarter_of_an_hour_of_faults_at_the_usual_pace(seed: int) -> None:
+def test_a_quarter_of_an_hour_of_faults_at_the_usual_intervals(seed: int) -> None:
     World(seed, DENSE, InMemory, limits(seed)).run()
 
 

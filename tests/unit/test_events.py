@@ -1,13 +1,13 @@
 from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
 
 
-def test_every_subscriber_hears_every_event_in_order_and_at_once() -> None:
-    bus, heard = Bus(), []
-    bus.subscribe(lambda event: heard.append(("first", event)))
+def test_every_subscriber_receives_every_event_in_order_and_at_once() -> None:
+    bus, received = Bus(), []
+    bus.subscribe(lambda event: received.append(("first", event)))
     bus.emit(StoreBecameUnavailable("locked"))
-    bus.subscribe(lambda event: heard.append(("second", event)))
+    bus.subscribe(lambda event: received.append(("second", event)))
     bus.emit(StoreAvailableAgain(1.0))
-    assert heard == [
+    assert received == [
         ("first", StoreBecameUnavailable("locked")),
         ("first", StoreAvailableAgain(1.0)),
         ("second", StoreAvailableAgain(1.0)),

@@ -1,4 +1,4 @@
-"""The real engine over a virtual clock, scripted children and the memory store: one thread, no waiting, every step in order."""
+"""The real engine with virtual time, scripted workers and the memory store: one thread, no waiting, every step in order."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Answer:
 
 
 class SteppedWriter:
-    """Takes work as the writer does; does it when stepped, or at once while `eager`. While `away` it keeps everything."""
+    """Takes work as the store writer does, and does it on `step`, or at once while `eager`. While `unavailable` it keeps all."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -91,12 +91,12 @@ class SteppedWriter:
 
     def abandon(self) -> None:
         for _, answer in self.waiting:
-            answer.error, answer.finished = Abandoned("away"), True
+            answer.error, answer.finished = Abandoned("unavailable"), True
         self.waiting.clear()
 
 
 class VirtualLoop(FakeTimer):
-    """Runs a coroutine as far as it goes; it goes on when what it awaits is done."""
+    """Runs a coroutine until it has to wait, and on when what it awaits is done."""
 
     def create_task(self, work: Coroutine[Any, Any, Any]) -> Any:
         task = Answer()
@@ -139,7 +139,7 @@ class VirtualLoop(FakeTimer):
 
 
 class Wall:
-    """The clock on the wall: goes with the loop's, and can be set."""
+    """A wall clock, which goes with the clock of the loop and can be set."""
 
     def __init__(self, loop: FakeTimer) -> None:
         self._loop = loop
@@ -153,7 +153,7 @@ class Wall:
 
 
 class Virtual:
-    """`jobs` of handler "work" unless told otherwise. The store's clock is `wall`."""
+    """A supervisor whose plugins serve `handlers`, without the processes. The clock of the store is `wall`."""
 
     def __init__(
         self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",),
@@ -199,7 +199,7 @@ class Virtual:
         self.engine.fetcher.notify()
 
     def neighbour_idles(self, owner: str = "them") -> None:
-        """Another supervisor on the same store says that a worker of its own has nothing to do."""
+        """Announce another supervisor on the same store that has an idle worker."""
         other = self.store.sibling()  # type: ignore[attr-defined]
         other.join(owner, "there", 2)
         other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))

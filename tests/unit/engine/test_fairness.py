@@ -1,4 +1,4 @@
-"""Whose turn it is: retries first, never more than their share; neither tier starves the other."""
+"""The order of dispatch: retries first, never more than their share; neither tier starves the other."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_storm_of_retries_gets_its_share(ratio: Fraction, burst: int) -> None:
     assert retries >= ratio * 500 - 1
 
 
-def test_ratio_one_is_strictly_retries_first() -> None:
+def test_with_a_ratio_of_one_all_retries_go_first() -> None:
     waiting = buffer(Fraction(1), burst=1)
     waiting.add(job(i) for i in range(50))
     waiting.add(job(1000 + i, Tier.RETRY) for i in range(50))
@@ -102,7 +102,7 @@ def test_neither_tier_waits_while_the_other_is_empty(fresh: int, retries: int, r
         assert ids == sorted(ids)
 
 
-def test_retries_spend_no_credit_while_no_fresh_job_waits() -> None:
+def test_retries_spend_no_token_while_no_fresh_job_waits() -> None:
     waiting = buffer(burst=2)
     waiting.add(job(i, Tier.RETRY) for i in range(100))
     assert len(order(waiting)) == 100
@@ -117,21 +117,21 @@ def test_fresh_jobs_left_in_the_store_count_as_waiting() -> None:
     assert [lease.id for lease in order(waiting)] == [1]
 
 
-def test_where_retries_have_their_share_of_workers_fresh_go_first() -> None:
+def test_fresh_jobs_go_first_while_retries_have_their_share_of_workers() -> None:
     waiting = buffer()
     waiting.add([job(1, Tier.RETRY), job(2)])
     taken = next(waiting.in_turn(retries_allowed=False), None)
     assert taken is not None and taken.id == 2
 
 
-def test_jobs_taken_back_are_first_in_their_tiers_in_order() -> None:
+def test_requeued_jobs_are_first_in_their_tiers_in_order() -> None:
     waiting = buffer()
     waiting.add([job(5), job(6)])
     waiting.requeue([job(1), job(2)])
     assert [lease.id for lease in order(waiting)] == [1, 2, 5, 6]
 
 
-def test_retries_that_are_taken_back_pay_once() -> None:
+def test_a_requeued_retry_spends_one_token_in_all() -> None:
     waiting = buffer()
     waiting.add([job(n) for n in range(3000)])
     waiting.add([job(n, Tier.RETRY) for n in range(3000, 4000)])
@@ -141,11 +141,13 @@ def test_retries_that_are_taken_back_pay_once() -> None:
         frame = [next(in_turn) for _ in range(10)]
         started += frame[:2]
         waiting.requeue(frame[2:])
-    assert sum(lease.tier == Tier.RETRY for lease in started) in range(216, 219)  # what was put back has earned already
+    assert sum(lease.tier == Tier.RETRY for lease in started) in range(
+        216, 219
+    )  # requeued jobs add no more to the tokens
 
 
 @given(st.integers(0, 100), st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 50)), st.integers(0, 10))
-def test_queues_share_the_capacity_and_none_idles(capacity: int, waiting: dict[str, int], turn: int) -> None:
+def test_queues_share_the_whole_capacity_equally(capacity: int, waiting: dict[str, int], turn: int) -> None:
     shares = share_out(capacity, waiting, turn)
     assert sum(shares.values()) == min(capacity, sum(waiting.values()))
     assert all(share <= waiting[queue] for queue, share in shares.items())

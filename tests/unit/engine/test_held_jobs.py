@@ -1,4 +1,4 @@
-"""How much is claimed ahead: nothing behind long jobs only to give it back again, and no more than the parent can hold."""
+"""How much is claimed ahead: nothing that would only be released again, and no more than the supervisor can hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def releases(here: Virtual) -> list[str]:
     return [event.reason for event in here.events if isinstance(event, JobsReleased)]
 
 
-def test_jobs_that_no_idle_supervisor_takes_are_given_back_once_and_wait_in_the_store() -> None:
+def test_jobs_released_to_an_idle_supervisor_that_takes_none_are_not_claimed_and_released_again() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 10)
     here.serve()
@@ -34,7 +34,7 @@ def test_jobs_that_no_idle_supervisor_takes_are_given_back_once_and_wait_in_the_
     assert {here.state(id) for id in ids} == {"succeeded"}
 
 
-def test_few_jobs_are_held_while_their_payloads_are_heavy() -> None:
+def test_few_jobs_are_held_while_their_payloads_are_large() -> None:
     here = Virtual(engine_limits=Limits(held_bytes=1000))
     here.enqueue(*["work"] * 3)
     here.serve()
@@ -53,7 +53,7 @@ def test_few_jobs_are_held_while_their_payloads_are_heavy() -> None:
 
 
 class SlowClaims:
-    """Claims are seen to begin before they are answered."""
+    """Claims that begin and are answered when the test calls for it."""
 
     def __init__(self, here: Virtual) -> None:
         self.here = here
@@ -74,7 +74,7 @@ class SlowClaims:
         answer.finish(lambda store: claimed, self.here.store)
 
 
-def test_quick_jobs_are_claimed_anew_once_a_claim_has_begun() -> None:
+def test_a_second_claim_of_quick_jobs_is_submitted_once_the_first_has_begun() -> None:
     here = Virtual(engine_limits=Limits(claimed_at_once=4))
     ids = here.enqueue(*["work"] * 30)
     here.serve()
@@ -101,7 +101,7 @@ def test_quick_jobs_are_claimed_anew_once_a_claim_has_begun() -> None:
     assert here.engine.fetcher.quiet
 
 
-def test_what_a_claim_will_bring_is_not_claimed_a_second_time() -> None:
+def test_a_second_claim_asks_for_none_of_the_jobs_of_the_first() -> None:
     here = Virtual(engine_limits=Limits(claimed_at_once=4, buffered_per_worker=6))
     here.enqueue(*["work"] * 30)
     here.serve()
@@ -114,7 +114,7 @@ def test_what_a_claim_will_bring_is_not_claimed_a_second_time() -> None:
     assert len(here.engine.leases) == 1 + 4
 
 
-def test_jobs_that_are_not_quick_are_claimed_one_claim_at_a_time() -> None:
+def test_jobs_that_are_not_quick_are_claimed_by_one_claim_at_a_time() -> None:
     here = Virtual(engine_limits=Limits(claimed_at_once=40))
     here.enqueue(*["work"] * 30)
     here.serve()
@@ -125,7 +125,7 @@ def test_jobs_that_are_not_quick_are_claimed_one_claim_at_a_time() -> None:
     assert claims.waiting() == []
 
 
-def test_few_outcomes_are_settled_at_once_while_their_results_are_heavy() -> None:
+def test_few_outcomes_are_settled_at_once_while_their_results_are_large() -> None:
     here = Virtual(workers=10, engine_limits=Limits(settled_bytes_at_once=1000))
     ids = here.enqueue(*["work"] * 10)
     here.serve()
@@ -140,7 +140,7 @@ def test_few_outcomes_are_settled_at_once_while_their_results_are_heavy() -> Non
     assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]
 
 
-def test_few_outcomes_are_settled_at_once_while_their_failures_tell_much() -> None:
+def test_few_outcomes_are_settled_at_once_while_their_failures_are_large() -> None:
     here = Virtual(workers=10, engine_limits=Limits(settled_bytes_at_once=1000))
     here.enqueue(*["work"] * 10)
     here.serve()
@@ -153,7 +153,7 @@ def test_few_outcomes_are_settled_at_once_while_their_failures_tell_much() -> No
     assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]
 
 
-def test_results_that_the_store_is_slow_to_take_hold_up_what_is_run() -> None:
+def test_no_job_starts_while_results_pile_up_unsettled() -> None:
     here = Virtual(engine_limits=Limits(settled_bytes_at_once=1000, unsettled_bytes=4000))
     here.enqueue(*["work"] * 3)
     here.serve()
@@ -176,7 +176,7 @@ def test_results_that_the_store_is_slow_to_take_hold_up_what_is_run() -> None:
     assert {here.state(id) for id in ids} == {"succeeded"}
 
 
-def test_what_was_claimed_as_short_is_given_back_when_it_turns_out_long() -> None:
+def test_jobs_claimed_as_short_are_released_when_they_turn_out_to_be_long() -> None:
     here = Virtual(handlers=("short", "long"))
     here.enqueue(*["short"] * 3)
     here.serve()

@@ -1,4 +1,4 @@
-"""What the fetcher knows of the store after notifications, claims and changes of workers."""
+"""The fetcher's view of the store after notifications, claims and changes of workers."""
 
 from __future__ import annotations
 
