@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from supervisor.engine.fairness import QueueBuffers
-from supervisor.engine.leases import Claim, Leases
+from supervisor.engine.leases import LeaseKey, Leases
 from supervisor.engine.limits import Limits
 from supervisor.engine.serving import Serving
 from supervisor.engine.store_writer import Abandoned, Writer
@@ -115,9 +115,9 @@ class Committer:
         self._waiting: list[Outcome] = []
         self._under_way = 0  # batches
         self._bytes = 0  # of all outcomes that are not settled yet
-        self._refused: dict[Claim, Outcome] = {}  # kept, since the store takes them in no form
-        self._locked: dict[Claim, Outcome] = {}  # kept, also while they are tried again
-        self._reported_locked: set[Claim] = set()
+        self._refused: dict[LeaseKey, Outcome] = {}  # kept, since the store takes them in no form
+        self._locked: dict[LeaseKey, Outcome] = {}  # kept, also while they are tried again
+        self._reported_locked: set[LeaseKey] = set()
         self._trying_locked: asyncio.Future[_Settled] | None = None
         self._idle_again = asyncio.Event()
 
@@ -268,15 +268,13 @@ class Committer:
 
     def _keep_refused(self, outcome: Outcome, error: BaseException) -> None:
         """Keep an outcome that the store takes in no form, to try it again: somebody may remove the cause."""
-        claim = outcome.lease[:2]
-        if claim not in self._refused:
+        key = outcome.lease[:2]
+        if key not in self._refused:
             self._bus.emit(JobsStale([outcome.lease], f"settle refused by the store: {error}"))
-        self._refused[claim] = outcome
+        self._refused[key] = outcome
 
     def retry_refused(self) -> None:
-        self._refused = {
-            claim: outcome for claim, outcome in self._refused.items() if self._leases.holds(outcome.lease)
-        }
+        self._refused = {key: outcome for key, outcome in self._refused.items() if self._leases.holds(outcome.lease)}
         for outcome in self._refused.values():
             self._settle_again([outcome])
 
@@ -286,22 +284,22 @@ class Committer:
         """Report each lock once, and only if the row is still locked at the second try: most locks are gone in a moment."""
         to_report = []
         for outcome in outcomes:
-            claim = outcome.lease[:2]
-            if claim not in self._locked:
+            key = outcome.lease[:2]
+            if key not in self._locked:
                 self._bytes += _bytes((outcome,))
-            elif claim not in self._reported_locked:
-                self._reported_locked.add(claim)
+            elif key not in self._reported_locked:
+                self._reported_locked.add(key)
                 to_report.append(outcome.lease)
-            self._locked.pop(claim, None)
-            self._locked[claim] = outcome  # behind the others
+            self._locked.pop(key, None)
+            self._locked[key] = outcome  # behind the others
         if to_report:
             self._bus.emit(JobsLocked(to_report))
 
     def _forget_locked(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            claim = lease[:2]
-            if (outcome := self._locked.pop(claim, None)) is not None:
-                self._reported_locked.discard(claim)
+            key = lease[:2]
+            if (outcome := self._locked.pop(key, None)) is not None:
+                self._reported_locked.discard(key)
                 self._bytes -= _bytes((outcome,))
 
     def retry_locked(self) -> None:

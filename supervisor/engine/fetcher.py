@@ -36,22 +36,19 @@ class Claimed(NamedTuple):
     missed: bool = False  # there were jobs to claim, and other supervisors had locked them all
 
 
+@dataclass(eq=False)
 class Claim:
-    """One claim, called on the writer's thread. `begun` is True from then on: jobs that are wanted after that come with
-    the next commit."""
+    """One claim, which the writer calls. Once it has `begun`, jobs that are wanted come with the next commit only."""
 
-    def __init__(
-        self, demand: Demand, now: Callable[[], float], *, want: int, max_known: int | None, overtaking: bool
-    ) -> None:
-        self.want = want
-        self.max_known = max_known
-        """Keep so many of the jobs with a known handler, if only some were wanted besides those with an unknown one."""
-        self.overtaking = overtaking
-        """Some of its jobs may go before those that workers have and have not started."""
-        self.begun = False
-        self.cancelled = False
-        self._demand = demand
-        self._now = now
+    _demand: Demand
+    _now: Callable[[], float]
+    want: int
+    max_known: int | None
+    """Of the jobs with a known handler keep only so many, since the others were claimed besides those with an unknown one."""
+    overtaking: bool
+    """Some of its jobs may go before those that workers have and have not started."""
+    begun: bool = False
+    cancelled: bool = False
 
     def __call__(self, store: Store) -> Claimed:
         self.begun = True
@@ -67,7 +64,7 @@ class Claim:
 
 @dataclass(eq=False)
 class Intake:
-    """Takes in the leases of a claim: into the books, and into the buffers if their handlers are known."""
+    """Takes in the leases of a claim: all are held, and the jobs with a known handler are buffered."""
 
     _leases: Leases
     _buffers: QueueBuffers
@@ -206,10 +203,8 @@ class Fetcher:
         overtaking = not want or self._view.change is Change.CAME_DUE
         self._view.claim_begins()
         unknown = min(MAX_UNKNOWN, 2 * self._intake.only_unknown) if want else 0
-        claim = Claim(
-            self._planner.demand(want + unknown), self._loop.time, want=want, max_known=want if unknown else None,
-            overtaking=overtaking,
-        )  # fmt: skip
+        demand = self._planner.demand(want + unknown)
+        claim = Claim(demand, self._loop.time, want, want if unknown else None, overtaking)
         self._claims.append(claim)
         self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, claim))
 

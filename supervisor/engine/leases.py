@@ -10,8 +10,8 @@ from supervisor.jobs import LEASE_ID, LEASE_PAYLOAD, LEASE_TOKEN, OUTCOME_LEASE,
 from supervisor.stores.protocol import Store
 from supervisor.workers.pool import Pool
 
-Claim = tuple[int, int]
-"""(id, token): a job and the fencing token under which it was claimed."""
+LeaseKey = tuple[int, int]
+"""(job id, fencing token)"""
 
 
 class Leases:
@@ -29,7 +29,7 @@ class Leases:
         self._ttl = ttl
         self._held: dict[int, Lease] = {}
         self._extending: asyncio.Future[list[int]] | None = None
-        self._checking: asyncio.Future[list[Claim]] | None = None
+        self._checking: asyncio.Future[list[LeaseKey]] | None = None
 
     def __len__(self) -> int:
         return len(self._held)
@@ -39,7 +39,7 @@ class Leases:
         self._held.update({lease[LEASE_ID]: lease for lease in leases})
 
     def drop(self, leases: Iterable[Lease]) -> None:
-        """Hold those of these leases no longer that are held. Hot path."""
+        """Hold these leases no longer; skip those that are not held. Hot path."""
         held, size = self._held, 0
         for lease in leases:
             ours = held.get(lease[LEASE_ID])
@@ -114,5 +114,5 @@ def _bytes(leases: Iterable[Lease]) -> int:
     return sum([len(lease[LEASE_PAYLOAD]) for lease in leases])
 
 
-def _claims_in_store(store: Store) -> list[Claim]:
+def _claims_in_store(store: Store) -> list[LeaseKey]:
     return store.held()
