@@ -37,8 +37,7 @@ async def _scan(settings: Settings) -> list[SourceReport]:
         result_limit=settings.limits.result,
         owner="scan",
     )
-    listener: Any = _Quiet()
-    backend = ForkserverBackend(options, listener, asyncio.get_running_loop())
+    backend = ForkserverBackend(options, _Quiet(), asyncio.get_running_loop())
     try:
         return list(await backend.start())
     finally:
@@ -50,7 +49,7 @@ class _Quiet:
 
     def forkserver_started(self, backend: Any, pid: int, reports: Sequence[SourceReport]) -> None: ...
     def forkserver_exited(self, pid: int, how: str) -> None: ...
-    def output(self, process: Any, stream: str, job_id: int | None, lines: Sequence[str]) -> None: ...
+    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None: ...
 
 
 def load_hooks(settings: Settings, reports: Sequence[SourceReport], hooks: frozenset[str]) -> PluginManager:

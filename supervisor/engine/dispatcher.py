@@ -9,8 +9,8 @@ from supervisor.engine.committer import Committer
 from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.leases import Leases
 from supervisor.engine.watchdog import Watchdog
-from supervisor.workers.pool import FRAME_JOBS, FRAME_SECONDS, Pool
-from supervisor.workers.slot import WorkerSlot
+from supervisor.workers.pool import Pool
+from supervisor.workers.slot import FRAME_JOBS, FRAME_SECONDS, WorkerSlot
 
 BLOCKED_SECONDS = 1.0
 MAKE_WAY_EVERY = FRAME_SECONDS  # a shorter frame makes way by itself
@@ -45,11 +45,11 @@ class Dispatcher:
         most = max(1, min(FRAME_JOBS, -(-len(self._buffers) // len(slots))))
         for slot in slots:
             in_turn = self._buffers.in_turn(self._pool.count, self.with_retries(but=slot))
-            frame = self._pool.frame_for(slot, in_turn, most)
+            frame = slot.frame_for(in_turn, most)
             if frame:
                 self._buffers.dispatched(len(frame))
                 self.moved()
-                self._pool.send(slot, frame)
+                slot.send(frame)
                 self._watchdog.work_sent(slot)
             if not len(self._buffers):
                 return

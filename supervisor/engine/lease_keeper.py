@@ -90,7 +90,7 @@ class LeaseKeeper:
             slot = self._pool.slot_of(lease.id)
             if slot is None:
                 continue
-            self._pool.reclaim_blocked(slot)  # the jobs behind it, and it too if it has not started
+            slot.reclaim_blocked()  # the jobs behind it, and it too if it has not started
             slot.process.drain()  # the jobs before it may have ended
             if slot.current is not None and slot.current.id == lease.id:
                 pids[lease.id] = slot.process.pid or 0

@@ -99,7 +99,7 @@ class Watchdog:
         self._cpu.clear()
 
     def _look_at(self, slot: WorkerSlot, now: float) -> None:
-        if slot.state in (State.DYING, State.STARTING):
+        if slot.state in (State.ENDING, State.STARTING):
             return
         if slot.state is State.RETIRING and not slot.sent and now - slot.retired_at >= RETIRE_SECONDS:
             self._pool.kill(slot, LINGERING)
@@ -107,10 +107,12 @@ class Watchdog:
         if slot.sent:
             if now >= slot.started + BLOCKED_AFTER:
                 if len(slot.sent) > 1:
-                    self._pool.reclaim_blocked(slot)
-                self._pool.report_started(slot)
+                    slot.reclaim_blocked()
+                slot.report_started()
             self._check_deadline(slot, now)
-        if not slot.kill_reason and slot.came_up:  # a worker that was retired at its start may still be importing
+        if (
+            not slot.kill_reason and slot.ready_at is not None
+        ):  # a worker that was retired at its start may still be importing
             self._check_heartbeat(slot, now)
 
     def _check_deadline(self, slot: WorkerSlot, now: float) -> None:
@@ -132,7 +134,7 @@ class Watchdog:
             return
         if known is None or used > known[0]:
             self._cpu[slot.number] = (used, now if known is not None else silent_since)
-            if now - silent_since < limit or self._pool.has_begun(slot):
+            if now - silent_since < limit or slot.runs_a_job():
                 return
         seen = silent_since if known is None or used > known[0] else max(known[1], silent_since)
         if now - seen >= limit:
@@ -146,7 +148,7 @@ class Watchdog:
     def _next_due(self, now: float) -> float:
         when = now + self._longest_wait
         for slot in self._pool.workers.values():
-            if slot.state not in (State.DYING, State.STARTING):
+            if slot.state not in (State.ENDING, State.STARTING):
                 when = min(when, self._due(slot, now))
         return max(when, now + 0.0005)
 

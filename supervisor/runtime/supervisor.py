@@ -46,10 +46,11 @@ from supervisor.stores.opening import BUILT_IN, open_store, retry_while_unavaila
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
+from supervisor.workers.blame import HOST
 from supervisor.workers.interface import WorkerOptions
+from supervisor.workers.parent.adopted_orphans import end_programs_of
 from supervisor.workers.parent.backend import ForkserverBackend
-from supervisor.workers.pool import HOST, Pool
-from supervisor.workers.system.orphans import end_programs_of
+from supervisor.workers.pool import Pool
 
 SWITCH = 0.00002  # seconds
 GARBAGE = 50_000  # objects more than there were

@@ -166,7 +166,7 @@ class Owner:
             await asyncio.sleep(self.settings.workers.heartbeat)
             for process in self.backend:
                 if process.alive and process.up and not process.silent and process in self.listened:
-                    self.pool.heartbeat(process)
+                    process.send_heartbeat()
             self.backend = [process for process in self.backend if process in self.listened or process.run]
 
     async def _end(self) -> None:

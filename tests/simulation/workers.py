@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Lease
 from supervisor.plugins.reports import SourceReport
-from supervisor.workers.interface import ExitReport
+from supervisor.workers.interface import ExitReport, WorkerListener
 from tests.simulation.checks import Run
 from tests.unit.fakes import FakeWorker
 
@@ -21,8 +21,8 @@ HANG = float("inf")
 class SimulatedWorker(FakeWorker):
     """A worker that runs one job after the other until it is killed or retired, or its owner is killed."""
 
-    def __init__(self, number: int, owner: Owner) -> None:
-        super().__init__(number, owner.pool)
+    def __init__(self, number: int, listener: WorkerListener, owner: Owner) -> None:
+        super().__init__(number, listener)
         self.owner = owner
         self.world = owner.world
         self.pid = owner.world.next_pid()
@@ -65,7 +65,7 @@ class SimulatedWorker(FakeWorker):
     def kill(self, *, with_stack: bool = False) -> None:
         super().kill(with_stack=with_stack)
         if self.run is not None:
-            self.world.checks.killed(self.owner, self.run, self.listener._by_child[id(self)].kill_reason, self.silent)  # type: ignore[attr-defined]
+            self.world.checks.killed(self.owner, self.run, self.listener.kill_reason, self.silent)  # type: ignore[attr-defined]
         self.stop_running("cut")
         late = self.world.random.random() < 0.02
         self.owner.after(self.world.random.uniform(0.5, 3.0) if late else 0.003, self.perish, "signal", "SIGKILL")
@@ -125,12 +125,12 @@ class SimulatedWorker(FakeWorker):
 
     def report_exit(self, how: str, value: Any) -> None:
         self.drain()
-        self.listener.exited(self)
+        self.listener.exited()
         self.owner.after(self.world.random.choice((0.0, 0.001, 0.5)), self.report_end, how, value)
 
     def report_end(self, how: str, value: Any) -> None:
         self.owner.listened.discard(self)
-        self.listener.ended(self, ExitReport(self.pid or 0, **{how: value}))
+        self.listener.ended(ExitReport(self.pid or 0, **{how: value}))
 
     def vanish(self) -> None:
         """Exit with its owner, unreported."""
@@ -150,8 +150,8 @@ class SimulatedBackend:
     async def start(self) -> Sequence[SourceReport]:
         return ()
 
-    def fork(self, number: int) -> SimulatedWorker:
-        process = SimulatedWorker(number, self.owner)
+    def fork(self, number: int, listener: WorkerListener) -> SimulatedWorker:
+        process = SimulatedWorker(number, listener, self.owner)
         self.owner.listened.add(process)
         self.owner.backend.append(process)
         return process

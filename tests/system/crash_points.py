@@ -21,7 +21,7 @@ from supervisor.events import Bus, DeadLettersPublished, LeasesRecovered
 from supervisor.runtime import supervisor  # noqa: F401  the engine, without which there is nothing to wrap
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.store import SqliteStore
-from supervisor.workers.pool import Pool
+from supervisor.workers.slot import WorkerSlot
 
 MARK = "killed at the crash point"
 Test = Callable[..., bool]
@@ -41,7 +41,7 @@ def event(kind: type) -> Test:
 
 BEFORE: dict[str, tuple[Any, str, Test]] = {
     "a claim is durable and not heard of": (Fetcher, "_claimed", claimed_some),
-    "leases are held and not dispatched": (Pool, "send", always),
+    "leases are held and not dispatched": (WorkerSlot, "send", always),
     "an outcome has arrived": (Committer, "add", always),
     "a settle is durable and not heard of": (Committer, "_settled", always),
     "letters are accepted by one sink": (Bus, "emit", event(DeadLettersPublished)),

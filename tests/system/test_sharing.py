@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.engine.limits import DEFAULT_LIMITS
-from supervisor.workers.pool import FRAME_JOBS
+from supervisor.workers.slot import FRAME_JOBS
 from tests.system.command import Command, Running, wait_for
 
 CLAIMED_AHEAD = 2 * DEFAULT_LIMITS.buffered_per_worker + 2 * 2 * FRAME_JOBS

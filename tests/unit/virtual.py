@@ -168,7 +168,7 @@ class Virtual:
         self.events: list[Any] = []
         self.bus.subscribe(self.events.append)
         self.pool = Pool(workers, self.bus, self.loop)
-        self.backend = FakeBackend(self.pool)
+        self.backend = FakeBackend()
         self.settings = Settings.model_validate({"workers": {"count": workers}, **settings})
         infos = tuple(HandlerInfo(name, {}, "work.py", 1) for name in handlers)
         self.writer = SteppedWriter(self.store)

@@ -83,7 +83,7 @@ def _become_supervisor(settings: Settings, drain: bool, echo: int, parent_death:
     code = 1
     try:
         os.setpgid(0, 0)
-        linux.die_with_parent(parent_death)
+        linux.arm_parent_death(parent_death)
         logs.configure(settings.log.level, settings.log.format, mask=Mask(settings.secrets))
         rate = _Rate(echo)
         code = Supervisor(settings, drain=drain, subscribers=[logs.LogSubscriber(), rate]).run()

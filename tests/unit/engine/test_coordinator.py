@@ -22,7 +22,7 @@ def pass_time(here: Virtual, seconds: float) -> None:
     for _ in range(round(seconds / 0.5)):
         here.loop.advance(0.5)
         for worker in here.pool.workers.values():
-            here.pool.heartbeat(worker.process)
+            worker.process.send_heartbeat()
 
 
 def finish_for(here: Virtual, seconds: float, **how: Any) -> int:

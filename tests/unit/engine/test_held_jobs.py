@@ -24,7 +24,7 @@ def test_jobs_released_to_an_idle_supervisor_that_takes_none_are_not_claimed_and
     here.neighbour_idles("them, serving another queue")
     for _ in range(60):
         here.loop.advance(0.5)
-        here.pool.heartbeat(here.process)
+        here.process.send_heartbeat()
         here.engine.maintain("running")
     assert releases(here) == ["others idle"]
     here.process.finish(took=30.0)

@@ -375,7 +375,7 @@ def test_retries_that_come_due_behind_a_long_job_are_not_buffered() -> None:
     assert here.process.start_next().handler == "work"
     for _ in range(100):
         here.loop.advance(0.1)
-        here.pool.heartbeat(here.process)
+        here.process.send_heartbeat()
     assert len(here.engine.buffers) <= 1
 
 
@@ -430,7 +430,7 @@ def test_jobs_released_to_others_that_took_none_are_claimed_when_a_worker_is_fre
     here.neighbour_idles()
     for _ in range(4):
         here.loop.advance(0.6)
-        here.pool.heartbeat(here.process)
+        here.process.send_heartbeat()
     here.engine.maintain("running")
     assert [here.state(id) for id in ids[2:]] == ["ready"] * 8
     here.process.finish(took=2.4)

@@ -36,7 +36,7 @@ def test_a_job_whose_failure_cannot_be_recorded_is_not_run_forever(worst: bool, 
     here.process.run_next(kind="failed", error={"type": "Oops"})
     for _ in range(60):
         here.loop.advance(0.5)
-        here.pool.heartbeat(here.process)
+        here.process.send_heartbeat()
         here.engine.maintain("running")
     assert here.state(id) == state
     assert not here.process.permits
@@ -91,7 +91,7 @@ def pass_seconds(here: Virtual, seconds: int) -> None:
     for _ in range(seconds):
         here.loop.advance(1.0)
         for process in here.backend.forked:
-            here.pool.heartbeat(process)
+            process.send_heartbeat()
         here.engine.maintain("running")
 
 

@@ -37,7 +37,7 @@ def running(timeout: float | None = None) -> tuple[Virtual, FakeWorker]:
     here.enqueue("work", timeout=timeout)
     here.notify()
     here.loop.advance(0.3)
-    here.pool.heartbeat(here.process)
+    here.process.send_heartbeat()
     here.writer.step()
     here.process.start_next()
     return here, here.process

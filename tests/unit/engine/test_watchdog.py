@@ -38,7 +38,7 @@ class Watched(Setup):
             if self.process.cpu is not None:
                 self.process.cpu += cpu * step
             if heartbeats:
-                self.pool.heartbeat(self.process)
+                self.process.send_heartbeat()
 
 
 def test_a_job_is_killed_at_its_deadline_and_not_before() -> None:
@@ -64,7 +64,7 @@ def test_the_timeout_of_the_next_job_counts_from_its_own_start() -> None:
 
 def test_a_shorter_timeout_behind_a_long_one_is_not_missed() -> None:
     here = Watched()
-    here.pool.send(here.worker, [make_lease(1, timeout=60.0), make_lease(2, timeout=0.5)])
+    here.worker.send([make_lease(1, timeout=60.0), make_lease(2, timeout=0.5)])
     here.watchdog.work_sent(here.worker)
     here.process.run_next()
     here.watchdog.work_ended()
@@ -87,9 +87,9 @@ def test_jobs_behind_a_long_one_are_reclaimed() -> None:
     here.process.start_next()
     here.watchdog.work_sent(here.worker)
     here.timer.advance(BLOCKED_AFTER - 0.001)
-    assert here.heard.returned == []
+    assert here.received.reclaimed == []
     here.timer.advance(0.002)
-    assert [lease.id for lease in here.heard.returned] == [2, 3]
+    assert [lease.id for lease in here.received.reclaimed] == [2, 3]
 
 
 def test_the_start_of_a_running_job_is_reported_once() -> None:
@@ -112,7 +112,7 @@ def test_the_start_of_a_job_that_its_worker_takes_late_is_reported_soon_after() 
 
 def test_a_worker_that_is_retired_while_it_imports_needs_no_heartbeat() -> None:
     here = Watched(heartbeat_timeout=2.0)
-    here.worker.state, here.worker.came_up = State.STARTING, False
+    here.worker.state, here.worker.ready_at = State.STARTING, None
     here.pool.stop()
     here.pass_time(RETIRE_SECONDS - 1.0, heartbeats=False)
     assert here.process.killed == []
@@ -144,7 +144,7 @@ def test_a_worker_without_heartbeat_that_uses_cpu_time_without_a_job_is_killed()
     here.watchdog.work_sent(here.worker)
     here.pass_time(3.0, heartbeats=False, cpu=1.0)
     assert len(here.backend.forked[0].killed) == 1
-    assert [lease.id for lease in here.heard.returned] == [1]
+    assert [lease.id for lease in here.received.reclaimed] == [1]
     here.backend.forked[0].die(signal="SIGKILL")
     assert here.failed() == []
 
@@ -189,13 +189,13 @@ def test_replies_written_during_a_gap_are_read_before_deadlines_are_checked() ->
     here.timer.stand_still(90)
     here.timer.advance(0)
     assert here.process.killed == []
-    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
+    assert [outcome.lease.id for outcome in here.received.outcomes] == [1]
 
 
 def test_timeouts_of_all_workers_at_once_kill_all_of_them() -> None:
     here = Watched(count=4)
     for number, worker in enumerate(here.pool.workers.values(), 1):
-        here.pool.send(worker, [make_lease(number, timeout=1.0)])
+        worker.send([make_lease(number, timeout=1.0)])
         here.watchdog.work_sent(worker)
     for process in list(here.backend.forked):
         process.start_next()
@@ -213,7 +213,7 @@ def test_a_silent_worker_that_has_answered_meanwhile_is_not_killed() -> None:
     here.process.finish(took=30.0)  # in its channel, not read yet
     here.pass_time(31.0, heartbeats=False)
     assert here.process.killed == []
-    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
+    assert [outcome.lease.id for outcome in here.received.outcomes] == [1]
 
 
 def test_a_silent_worker_that_has_not_begun_its_job_is_killed_and_the_job_runs_elsewhere() -> None:
@@ -221,13 +221,13 @@ def test_a_silent_worker_that_has_not_begun_its_job_is_killed_and_the_job_runs_e
     here.send(1)
     here.pass_time(31.0, heartbeats=False)
     assert here.backend.forked[0].killed == [True]
-    assert [lease.id for lease in here.heard.returned] == [1]
+    assert [lease.id for lease in here.received.reclaimed] == [1]
 
 
 def test_a_retired_worker_that_does_not_exit_after_its_last_job_is_killed() -> None:
     here = Watched()
     here.start(1, timeout=None)
-    here.pool.retire(here.worker)
+    here.worker.retire()
     here.pass_time(RETIRE_SECONDS * 3)
     assert here.process.killed == []
     here.process.finish()
