@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
-from supervisor.engine.coordinator import Coordinator
+from supervisor.engine.coordinator import Engine
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
 
@@ -17,9 +17,7 @@ LOOK_EVERY = 0.5
 ASKED_AT_ONCE = 500
 
 
-async def until_drained(
-    engine: Coordinator, dead_letters: DeadLetterPublisher, latest: float | None, grace: float
-) -> None:
+async def until_drained(engine: Engine, dead_letters: DeadLetterPublisher, latest: float | None, grace: float) -> None:
     """Until the served, unpaused queues have nothing left (due by `latest`, by the store's clock, if given), or only what this
     run can't do: jobs whose handler no plugin serves, or letters that no sink has taken for `grace` seconds with nothing else
     to do."""
@@ -44,7 +42,7 @@ async def until_drained(
         await _wait(engine.changes, LOOK_EVERY)
 
 
-async def _only_unknown(engine: Coordinator, scheduled: int, latest: float | None) -> bool:
+async def _only_unknown(engine: Engine, scheduled: int, latest: float | None) -> bool:
     """Whether what is scheduled, and due by `latest`, is nothing but jobs that no plugin serves. What has left the schedule
     since it was put off for that, cancelled say, is forgotten: if it comes back, the engine finds out again."""
     put_off = engine.unknown_jobs or set()

@@ -17,7 +17,7 @@ from supervisor.config.settings import Settings
 from supervisor.dead_letters.built_in import BuiltInSinks
 from supervisor.dead_letters.opening import open_sinks
 from supervisor.dead_letters.publisher import DeadLetterPublisher
-from supervisor.engine.coordinator import Coordinator
+from supervisor.engine.coordinator import Engine
 from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.engine.store_writer import Writer
 from supervisor.errors import ConfigError, NoForkserver, StoreBroken, StoreUnavailable
@@ -115,7 +115,7 @@ class Supervisor:
         self.plugins = PluginManager(self._hook_failed)
         self._hooks: HookThread | None = None
         self._store: Store | None = None
-        self._engine: Coordinator | None = None
+        self._engine: Engine | None = None
         self._backend: list[ForkserverBackend] = []  # the newest last; those before it are ending
         self._joining: asyncio.Future[int | None] | None = None
         self._periodic: asyncio.Task[None] | None = None
@@ -230,11 +230,13 @@ class Supervisor:
         assert self._store is not None
         runners = open_sinks(self.settings, self.plugins)
         writer = Writer(self._store, self._loop, self._bus)
+        self._engine = Engine(
+            self._store, self._pool, self.settings, reports, self._bus, self._loop, writer, random=random
+        )
+        if self._drain:
+            self._engine.unknown_jobs = set()
         self._dead_letters = DeadLetterPublisher(writer, runners, self._bus, self._loop)
-        self._engine = Coordinator(
-            self._store, self._pool, self.settings, reports, self._bus, self._loop, writer, random=random,
-            on_dead_letter=self._dead_letters.look, keep_unknown_jobs=self._drain,
-        )  # fmt: skip
+        self._engine.on_dead_letter = self._dead_letters.look
         self._dead_letters.on_quiet = self._engine.changes.set
         await self._engine.recover()
         self._engine.serve(backend)
@@ -275,7 +277,7 @@ class Supervisor:
     def _every_period(self) -> None:
         assert self._engine is not None
         self._notifier.tell("WATCHDOG=1")
-        self._engine.maintain(self.state)
+        self._engine.tick(self.state)
 
     # what signals ask for
 
@@ -376,7 +378,7 @@ class Supervisor:
         await self._close(flushed)
         return self._exit_code(flushed and settled, remaining), remaining
 
-    async def _settle_all(self, engine: Coordinator) -> bool:
+    async def _settle_all(self, engine: Engine) -> bool:
         """However much it is, as long as the store takes some of it."""
         while True:
             before = engine.committer.batches_settled
@@ -385,14 +387,14 @@ class Supervisor:
             if self._stop.forced.is_set() or engine.committer.batches_settled == before:
                 return False
 
-    def _told_unsettled(self, engine: Coordinator) -> dict[str, int]:
+    def _told_unsettled(self, engine: Engine) -> dict[str, int]:
         """What the store has not taken, which others recover when its leases end; and why, if nobody has said so yet."""
         if not engine.writer.unavailable and not engine.committer.unsettled:
             assert self._store is not None
             self._bus.emit(StoreBecameUnavailable(f"{self._store.url}: it has not answered at the end"))
         return {"unsettled": len(engine.leases)} if len(engine.leases) else {}
 
-    async def _prune(self, engine: Coordinator) -> None:
+    async def _prune(self, engine: Engine) -> None:
         """Whoever runs nothing but short drains would otherwise never do it. Who is told to end waits for nothing of the kind."""
         if self._stop.told.is_set():
             return
