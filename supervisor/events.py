@@ -243,16 +243,24 @@ Subscriber = Callable[[Event], None]
 
 
 class Bus:
-    """Hands each event to every subscriber, in order, at once. A subscriber must be quick and must not raise."""
+    """Hands each event to its subscribers, in the order of their subscription. A subscriber must be quick and must not raise."""
 
-    __slots__ = ("_subscribers",)
+    __slots__ = ("_by_type", "_subscriptions")
 
     def __init__(self) -> None:
-        self._subscribers: list[Subscriber] = []
+        self._subscriptions: list[tuple[Subscriber, tuple[type[Any], ...]]] = []
+        self._by_type: dict[type[Any], tuple[Subscriber, ...]] = {}
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        self._subscribers.append(subscriber)
+    def subscribe(self, subscriber: Subscriber, *types: type[Any]) -> None:
+        """Hand it each event of these types; every event, if no type is given."""
+        self._subscriptions.append((subscriber, types))
+        self._by_type = {}
 
     def emit(self, event: Event) -> None:
-        for subscriber in self._subscribers:
+        kind = type(event)
+        if (subscribers := self._by_type.get(kind)) is None:
+            subscribers = self._by_type[kind] = tuple(
+                subscriber for subscriber, types in self._subscriptions if not types or kind in types
+            )
+        for subscriber in subscribers:
             subscriber(event)

@@ -109,9 +109,9 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], checks: _Fi
 
 def _check_sinks(settings: Settings, manager: PluginManager, checks: _Findings) -> None:
     """Their types and keys; none is opened. Those of our own are built, which opens nothing: a plugin's may connect."""
-    from supervisor.dead_letters.built_in import BuiltInSinks
+    from supervisor.dead_letters.opening import BuiltInSinks
 
-    manager.register(BuiltInSinks(), "supervisor.dead_letters.built_in")
+    manager.register(BuiltInSinks(), BuiltInSinks.NAME)
     own = list(BuiltInSinks().supervisor_sinks().values())
     types = manager.merged("supervisor_sinks")
     for sink in settings.dlq.sinks:

@@ -13,7 +13,7 @@ import click
 from supervisor.cli.context import config_option, load_settings, private_files, read_with
 from supervisor.config.file_permissions import load_trusted, open_to_others
 from supervisor.config.settings import Settings
-from supervisor.events import ConfigReloaded, Event, Subscriber
+from supervisor.events import ConfigReloaded
 from supervisor.text.redaction import Mask
 from supervisor.text.units import parse_duration
 
@@ -42,10 +42,8 @@ def _serve(settings: Settings) -> int:
     from supervisor.runtime.supervisor import Supervisor
 
     logs.configure(settings.log.level, settings.log.format, mask=Mask(settings.secrets))
-    supervisor = Supervisor(
-        settings, reload=_reload(settings), subscribers=[logs.LogSubscriber(), lambda event: follow(event)]
-    )
-    follow = _following(supervisor)
+    supervisor = Supervisor(settings, reload=_reload(settings), subscribers=[logs.LogSubscriber()])
+    _follow_log_settings(supervisor)
     _warn(settings)
     try:
         return supervisor.run()
@@ -67,9 +65,9 @@ def _drain(settings: Settings, horizon: float | None) -> int:
             reload=_reload(settings),
             drain=True,
             horizon=horizon,
-            subscribers=[logs.LogSubscriber(), report, lambda event: follow(event)],
+            subscribers=[logs.LogSubscriber(), report],
         )
-        follow = _following(supervisor)
+        _follow_log_settings(supervisor)
         _warn(settings)
         try:
             code = supervisor.run()
@@ -80,16 +78,15 @@ def _drain(settings: Settings, horizon: float | None) -> int:
     return code
 
 
-def _following(supervisor: Supervisor) -> Subscriber:
-    """A subscriber that keeps the log as the config has it."""
+def _follow_log_settings(supervisor: Supervisor) -> None:
+    """Configure the log anew after each reload."""
     from supervisor import telemetry as logs
 
-    def follow(event: Event) -> None:
-        if isinstance(event, ConfigReloaded):
-            new = supervisor.settings
-            logs.configure(new.log.level, new.log.format, mask=Mask(new.secrets))
+    def configure(_: ConfigReloaded) -> None:
+        new = supervisor.settings
+        logs.configure(new.log.level, new.log.format, mask=Mask(new.secrets))
 
-    return follow
+    supervisor.bus.subscribe(configure, ConfigReloaded)
 
 
 def _warn(settings: Settings) -> None:

@@ -114,8 +114,8 @@ class Running:
 
     def forkserver(self) -> int:
         """The pid of the newest nursery."""
-        self.logged("nursery started")
-        lines = [line for line in self.log.splitlines() if "nursery started" in line]
+        self.logged("forkserver started")
+        lines = [line for line in self.log.splitlines() if "forkserver started" in line]
         return int(lines[-1].rpartition("pid ")[2].rstrip(")"))
 
     def end(self) -> None:

@@ -133,7 +133,7 @@ def test_a_job_with_an_unknown_handler_is_claimed_seldom_and_is_a_dead_letter_af
         job = command.until(id, "failed")
         assert ([error["cause"] for error in job["errors"]], job["retries"]) == (["unknown_handler"], 0)
     wait_for(lambda: {command.job(id)["dead_letter"] for id in nobodys} == {"delivered"})
-    assert run.log.count("looked at again") == 1
+    assert run.log.count("tried again later") == 1
 
 
 def test_jobs_behind_many_with_an_unknown_handler_do_not_wait_for_each_of_these(command: Command) -> None:

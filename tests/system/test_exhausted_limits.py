@@ -165,7 +165,7 @@ def test_a_lack_of_processes_for_a_while_costs_no_job_and_nothing_else(owned: tu
     wait_for(lambda: [job["result"] for job in command.jobs("--state", "succeeded")] == [survivor.pid] * 20)
     survivor.kill()
     os.kill(forkserver, signal.SIGKILL)
-    run.logged("nursery could not be started: Resource temporarily unavailable")
+    run.logged("forkserver could not be started: Resource temporarily unavailable")
     limit_processes([run.pid], resource.getrlimit(resource.RLIMIT_NPROC)[0], under)
     wait_for(lambda: run.forkserver() != forkserver)
     wait_for(lambda: len(psutil.Process(run.forkserver()).children()) == 2)

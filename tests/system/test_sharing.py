@@ -163,7 +163,7 @@ def test_a_writer_that_holds_the_lock_again_and_again_costs_no_job_and_no_worker
     assert len(ids) == 3
     assert ran(command) == dict.fromkeys(range(1, 504), 1)
     for run in runs:
-        assert " ended: " not in run.log
+        assert " exited: " not in run.log
         assert "crashed" not in run.log
         assert "killed" not in run.log
 
@@ -179,21 +179,21 @@ def serve_waits(command: Command) -> tuple[Running, int]:
 def test_jobs_go_on_and_outcomes_are_kept_while_the_store_is_unavailable(command: Command) -> None:
     run, id = serve_waits(command)
     with locked(command.folder / "jobs.db"):
-        run.logged("store is away")
+        run.logged("store unavailable")
         (command.folder / "go").touch()
         time.sleep(4)  # past the lease: no other supervisor may take it over
-    run.logged("store is back")
+    run.logged("store available again")
     job = command.until(id, "succeeded")
     assert (job["result"], job["retries"], job["errors"]) == ("finished", 0, [])
     command.until(command.enqueue("marks"), "succeeded")
     assert ran(command) == {id: 1, id + 1: 1}
-    assert " ended: " not in run.log
+    assert " exited: " not in run.log
 
 
 def test_a_supervisor_stopped_while_the_store_is_unavailable_exits_and_loses_no_job(command: Command) -> None:
     run, id = serve_waits(command)
     with locked(command.folder / "jobs.db"):
-        run.logged("store is away")
+        run.logged("store unavailable")
         (command.folder / "go").touch()
         run.signal(signal.SIGTERM)
         assert run.wait(30) == 1, "its outcome could not be settled"
@@ -205,7 +205,7 @@ def test_a_supervisor_stopped_while_the_store_is_unavailable_exits_and_loses_no_
 def test_a_drain_settles_outcomes_when_the_store_is_available_again(command: Command) -> None:
     run, id = serve_waits(command)
     with locked(command.folder / "jobs.db"):
-        run.logged("store is away")
+        run.logged("store unavailable")
         run.signal(signal.SIGTERM)
         run.logged("supervisor stopping")
     (command.folder / "go").touch()
@@ -219,7 +219,7 @@ def test_a_start_waits_for_a_store_that_is_locked(command: Command) -> None:
     with locked(command.folder / "jobs.db"):
         run = command.run()
         stopped = command.run()
-        stopped.logged("store is away", timeout=30)
+        stopped.logged("store unavailable", timeout=30)
         stopped.signal(signal.SIGTERM)
         assert stopped.wait(30) == 0
         assert "Traceback" not in stopped.log
@@ -251,11 +251,11 @@ def test_a_full_disk_stops_no_supervisor_and_outcomes_are_settled_when_there_is_
         with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(100_000))
-        run.logged("store is away")
+        run.logged("store unavailable")
         assert run.code is None
-        assert len([line for line in run.log.splitlines() if "store is away" in line]) < 10
+        assert len([line for line in run.log.splitlines() if "store unavailable" in line]) < 10
         filler.unlink()
-        run.logged("store is back")
+        run.logged("store available again")
         wait_all_succeeded(command)
         assert set(ran(command).values()) == {1}
         run.signal(signal.SIGTERM)

@@ -15,18 +15,18 @@ def test_a_supervisor_that_was_idle_during_an_outage_claims_jobs_at_once_after_i
     run = command.run()
     wait_ran(command, 1)
     with locked(command.folder / "jobs.db"):
-        run.logged("store is away")
-    run.logged("store is back")
+        run.logged("store unavailable")
+    run.logged("store available again")
     back = time.monotonic()
     command.until(command.enqueue("marks"), "succeeded")
     assert time.monotonic() - back < 4.0, "not only at the next poll"
-    assert " ended: " not in run.log
+    assert " exited: " not in run.log
 
 
 def test_a_second_signal_ends_a_supervisor_whose_outcomes_wait_for_the_store(command: Command) -> None:
     run, id = serve_waits(command)
     with locked(command.folder / "jobs.db"):
-        run.logged("store is away")
+        run.logged("store unavailable")
         (command.folder / "go").touch()
         run.signal(signal.SIGTERM)
         wait_for(lambda: len(command.processes()) == 2)  # its workers have exited: only their outcomes are left

@@ -22,15 +22,16 @@ class FakeSupervisor:
     def __init__(self, settings: Settings, *, subscribers: Any = (), **options: Any) -> None:
         self.settings = settings
         self.options = options
-        self.subscribers = subscribers
+        self.bus = events.Bus()
+        for subscriber in subscribers:
+            self.bus.subscribe(subscriber)
         self.made.append(self)
 
     def run(self) -> int:
         for event in self.told:
             if isinstance(event, events.ConfigReloaded):
                 self.settings = self.options["reload"]()
-            for subscriber in self.subscribers:
-                subscriber(event)
+            self.bus.emit(event)
         return self.code
 
 

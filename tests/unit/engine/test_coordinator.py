@@ -14,7 +14,7 @@ from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecov
 from supervisor.jobs import Cause, JobState, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import ClaimRequest
-from tests.unit.dead_letters.test_publisher import JumpingLoop
+from tests.unit.jumping_loop import JumpingLoop
 from tests.unit.virtual import Virtual
 
 
