@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.config.settings import Settings
+from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import QueueBuffers, TokenBucket, retries_limit, share_out
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
-from supervisor.engine.serving import Serving
 from supervisor.stores.records import ClaimRequest, Resolve, Waiting
 from supervisor.workers.pool import Pool
 
@@ -85,7 +85,7 @@ class ClaimPlanner:
     _leases: Leases
     _buffers: QueueBuffers
     _dispatcher: Dispatcher
-    _serving: Serving
+    _config: CurrentConfig
     _limits: Limits
 
     def room(self, wanted: int) -> int:
@@ -109,8 +109,8 @@ class ClaimPlanner:
         return Demand(
             capacity,
             self._buffers.turn,
-            self._serving.settings,
-            self._serving.resolve,
+            self._config.settings,
+            self._config.resolve,
             tokens={queue: buffer.tokens.copy() for queue, buffer in by_queue.items()},
             buffered={queue: (len(it.fresh), len(it.retries)) for queue, it in by_queue.items() if len(it)},
             workers=self._pool.count,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.leases import LeaseKey, Leases
 from supervisor.engine.limits import Limits
-from supervisor.engine.serving import Serving
 from supervisor.engine.store_writer import Abandoned, Writer
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.errors import RowsLocked
@@ -60,7 +60,7 @@ class CommitterListener(Protocol):
 class RetryDecider:
     """Applies the settings to `retry.decide`."""
 
-    _serving: Serving
+    _config: CurrentConfig
     _buffers: QueueBuffers
     _random: Random
     _now: Callable[[], float]
@@ -70,7 +70,7 @@ class RetryDecider:
         self._budgets = {}
 
     def decide(self, outcome: Outcome) -> Outcome:
-        settings, queue = self._serving.settings, outcome.lease.queue
+        settings, queue = self._config.settings, outcome.lease.queue
         retry = settings.retry_for(queue)
         return decide(
             outcome,
@@ -83,7 +83,7 @@ class RetryDecider:
     def _budget(self, queue: str) -> Callable[[], bool]:
         budget = self._budgets.get(queue)
         if budget is None:
-            limits = self._serving.settings.retry_for(queue).budget
+            limits = self._config.settings.retry_for(queue).budget
             assert limits is not None
             budget = self._budgets[queue] = RetryBudget(limits.limit, limits.per)
         return lambda: budget.spend(self._now())

@@ -10,6 +10,7 @@ from typing import Any
 from supervisor.config.settings import Settings
 from supervisor.engine.claim_planner import ClaimPlanner
 from supervisor.engine.committer import Committer, RetryDecider, Summary
+from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.fetcher import Fetcher, Intake
@@ -21,7 +22,6 @@ from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
-from supervisor.engine.serving import Serving
 from supervisor.engine.store_writer import Writer, ignore_abandoned
 from supervisor.engine.tasks import BackgroundTasks
 from supervisor.engine.unknown_handlers import UnknownHandlers
@@ -57,13 +57,13 @@ class Coordinator:
         self.pool, self.writer, self.store_url = pool, writer, store.url
         self.changes, self.tasks = asyncio.Event(), BackgroundTasks(loop)
         self._store, self._bus, self._loop, self.on_dead_letter = store, bus, loop, on_dead_letter
-        self._serving = serving = Serving(settings, reports)
+        self._config = config = CurrentConfig(settings, reports)
         self.leases = leases = Leases(writer, pool, ttl)
-        self.buffers = buffers = QueueBuffers(serving)
+        self.buffers = buffers = QueueBuffers(config)
         self._unknown_handlers = unknown = UnknownHandlers(
-            serving, pool, bus, now, max_jobs=limits.missing_handlers, keep_ids=keep_unknown_jobs
+            config, pool, bus, now, max_jobs=limits.missing_handlers, keep_ids=keep_unknown_jobs
         )
-        self._decider = decider = RetryDecider(serving, buffers, random, now)
+        self._decider = decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
             writer, leases, decider, unknown, bus, ttl=ttl, now=now, listener=self, limits=limits
         )
@@ -75,22 +75,22 @@ class Coordinator:
             pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, intervals
         )
         dispatcher = Dispatcher(pool, leases, buffers, committer, watchdog, loop)
-        planner = ClaimPlanner(pool, leases, buffers, dispatcher, serving, limits)
-        intake = Intake(leases, buffers, committer, unknown, keeper, serving)
+        planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
+        intake = Intake(leases, buffers, committer, unknown, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, intervals, limits)
         self._announcer = announcer = Announcer(writer, pool, leases, loop, ttl)
-        pruner = Pruner(writer, serving, bus)
+        pruner = Pruner(writer, config, bus)
         clock = WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, recovery, buffers, dispatcher, committer, announcer, pruner, clock, self.tasks
         )
         self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
-        self.recover, self.newly_broken = recovery.recover_all, serving.newly_broken
+        self.recover, self.newly_broken = recovery.recover_all, config.newly_broken
         self.prune, self.maintain = pruner.prune, maintenance.run
 
     @property
     def settings(self) -> Settings:
-        return self._serving.settings
+        return self._config.settings
 
     @property
     def unknown_jobs(self) -> set[int]:
@@ -115,7 +115,7 @@ class Coordinator:
 
     def plugins_reported(self, reports: Sequence[SourceReport]) -> None:
         """Serve what a new forkserver has found: a file may have changed since the last one started."""
-        before = self._serving.reports
+        before = self._config.reports
         self._replace(self.settings, reports)
         if not same_plugins(reports, before):
             emit_plugin_events(self._bus, news(reports, before), self.settings)
@@ -171,7 +171,7 @@ class Coordinator:
         self._serve_by(backend)
 
     def _replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
-        self._serving.replace(settings, reports)
+        self._config.replace(settings, reports)
         self._unknown_handlers.plugins_replaced()
 
     def _serve_by(self, backend: WorkerBackend) -> None:

@@ -13,7 +13,7 @@ from itertools import accumulate, chain, groupby, zip_longest
 from operator import itemgetter
 
 from supervisor.config.settings import RetrySettings
-from supervisor.engine.serving import Serving
+from supervisor.engine.current_config import CurrentConfig
 from supervisor.jobs import LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease, Tier
 from supervisor.stores.records import Waiting
 from supervisor.workers.run_times import RunTimes
@@ -155,10 +155,10 @@ class QueueBuffers:
     """The buffers of all queues, and the counts of the jobs that the last claim left in the store. `turn` selects the queue that
     comes first."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, config: CurrentConfig) -> None:
         self.by_queue: dict[str, QueueBuffer] = {}
         self.turn = 0
-        self._serving = serving
+        self._config = config
         self._count = 0
         self._left_in_store: Mapping[str, Waiting] = {}
 
@@ -168,7 +168,7 @@ class QueueBuffers:
     def of(self, queue: str) -> QueueBuffer:
         buffer = self.by_queue.get(queue)
         if buffer is None:
-            retry = self._serving.settings.retry_for(queue)
+            retry = self._config.settings.retry_for(queue)
             buffer = self.by_queue[queue] = QueueBuffer(TokenBucket(retry.fetch_ratio, retry.burst), retry.urgent)
         return buffer
 
@@ -228,7 +228,7 @@ class QueueBuffers:
         return chain.from_iterable(order[start:] + order[:start])
 
     def _retries_allowed(self, queue: str, buffer: QueueBuffer, workers: int, with_retries: int) -> bool:
-        limit = retries_limit(self._serving.settings.retry_for(queue), buffer.fresh_waits, workers)
+        limit = retries_limit(self._config.settings.retry_for(queue), buffer.fresh_waits, workers)
         return limit is None or with_retries < limit
 
     def dispatched(self, count: int) -> None:

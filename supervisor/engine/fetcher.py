@@ -10,13 +10,13 @@ from typing import NamedTuple
 from supervisor.engine.claim_planner import ClaimPlanner, Demand
 from supervisor.engine.claim_timers import ClaimTimers
 from supervisor.engine.committer import Committer
+from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
 from supervisor.engine.poll_intervals import PollIntervals
-from supervisor.engine.serving import Serving
 from supervisor.engine.store_view import Change, Claimable, StoreView
 from supervisor.engine.store_writer import Abandoned, Writer
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
@@ -71,7 +71,7 @@ class Intake:
     _committer: Committer
     _unknown_handlers: UnknownHandlers
     _lease_keeper: LeaseKeeper
-    _serving: Serving
+    _config: CurrentConfig
     only_unknown: int = 0
     """The jobs of the last claim, if this supervisor knows the handler of none."""
 
@@ -83,7 +83,7 @@ class Intake:
         self._leases.add(leases)
 
     def buffer(self, leases: list[Lease], max_known: int | None) -> None:
-        served = self._serving.handlers
+        served = self._config.handlers
         missing = {handler for handler in {lease[LEASE_HANDLER] for lease in leases} if handler not in served}
         unknown = [lease for lease in leases if lease.handler in missing] if missing else []
         self.only_unknown = len(unknown) if len(unknown) == len(leases) else 0

@@ -10,13 +10,13 @@ from typing import Any
 
 from supervisor.engine.claim_planner import BUFFERED_SECONDS
 from supervisor.engine.committer import Committer
+from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
-from supervisor.engine.serving import Serving
 from supervisor.engine.store_writer import Writer
 from supervisor.engine.tasks import BackgroundTasks, SingleTask
 from supervisor.errors import StoreError
@@ -61,7 +61,7 @@ class Pruner:
     """Deletes jobs that are past their retention."""
 
     _writer: Writer
-    _serving: Serving
+    _config: CurrentConfig
     _bus: Bus
     _refused: str = ""
 
@@ -70,7 +70,7 @@ class Pruner:
         pruning."""
         if self._writer.unavailable:
             return
-        kept = self._serving.settings.retention
+        kept = self._config.settings.retention
         keep = Retention(kept.succeeded, kept.cancelled, kept.failed)
         refused = ""
         try:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
-from supervisor.engine.serving import Serving
+from supervisor.engine.current_config import CurrentConfig
 from supervisor.events import Bus, JobsReleased
 from supervisor.jobs import JobState, Kind, Lease, Outcome
 from supervisor.retry import release_for_later, unknown_handler
@@ -69,10 +69,10 @@ class UnknownHandlers:
     for that reason since the plugins were last replaced."""
 
     def __init__(
-        self, serving: Serving, pool: Pool, bus: Bus, now: Callable[[], float], *, max_jobs: int, keep_ids: bool
+        self, config: CurrentConfig, pool: Pool, bus: Bus, now: Callable[[], float], *, max_jobs: int, keep_ids: bool
     ) -> None:
         self.released_jobs: set[int] = set()
-        self._serving = serving
+        self._config = config
         self._pool = pool
         self._bus = bus
         self._now = now
@@ -81,13 +81,13 @@ class UnknownHandlers:
 
     def plugins_replaced(self) -> None:
         """Forget the jobs whose handlers are served now. All ids are dropped: those of jobs that still miss theirs come again."""
-        self._missing.found(self._serving.handlers)
+        self._missing.found(self._config.handlers)
         self.released_jobs.clear()
 
     def instead_of(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Return other outcomes in place of these, of jobs whose handler was unknown to the worker that was to run them."""
-        served = [outcome for outcome in outcomes if outcome.lease.handler in self._serving.handlers]
-        not_served = [outcome.lease for outcome in outcomes if outcome.lease.handler not in self._serving.handlers]
+        served = [outcome for outcome in outcomes if outcome.lease.handler in self._config.handlers]
+        not_served = [outcome.lease for outcome in outcomes if outcome.lease.handler not in self._config.handlers]
         return [*self._not_imported(served), *self.outcomes_of(not_served)]
 
     def _not_imported(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -104,7 +104,7 @@ class UnknownHandlers:
         """Release jobs whose handler is unknown here, or fail those whose handler has been missing for the grace."""
         if not leases:
             return []
-        now, grace = self._now(), self._serving.settings.unknown_handler.grace
+        now, grace = self._now(), self._config.settings.unknown_handler.grace
         outcomes = []
         for lease in leases:
             missing_for = self._missing.missing_for(lease, now, grace=grace, again_in=lease.policy.backoff.max)

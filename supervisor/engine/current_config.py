@@ -10,7 +10,7 @@ from supervisor.plugins.reports import SourceReport
 from supervisor.stores.records import Resolve
 
 
-class Serving:
+class CurrentConfig:
     """The settings and plugins that this supervisor serves with. A reload, or a new forkserver, replaces them.
 
     `resolve` gives the policy of a handler in a queue, and may be called from any thread. It is the same function until
