@@ -56,7 +56,7 @@ class Coordinator:
         ttl, now = settings.lease.ttl, loop.time
         self.pool, self.writer, self.store_url = pool, writer, store.url
         self.changes, self.tasks = asyncio.Event(), BackgroundTasks(loop)
-        self._store, self._bus, self._loop, self.on_dead_letter = store, bus, loop, on_dead_letter
+        self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
         self._config = config = CurrentConfig(settings, reports)
         self.leases = leases = Leases(writer, pool, ttl)
         self.buffers = buffers = QueueBuffers(config)
@@ -123,7 +123,7 @@ class Coordinator:
 
     def settled(self, summary: Summary) -> None:
         if summary.dead_letters:
-            self.on_dead_letter()
+            self._on_dead_letter()
         if summary.due_in is not None:
             self.fetcher.timers.due_at(self._loop.time() + summary.due_in)
         if summary.ready:
@@ -243,18 +243,3 @@ class Coordinator:
         self.writer.submit(lambda store: store.leave()).add_done_callback(ignore_abandoned)
         if await self.writer.close(timeout):
             self._store.close()
-
-
-class Engine(Coordinator):
-    """The coordinator under its old names. It goes once the runtime uses `Coordinator`, `maintain` and `keep_unknown_jobs`."""
-
-    @property
-    def unknown_jobs(self) -> set[int]:
-        return self._unknown_handlers.released_jobs
-
-    @unknown_jobs.setter
-    def unknown_jobs(self, _: set[int]) -> None:
-        self._unknown_handlers.keep_ids = True
-
-    def tick(self, state: str) -> None:
-        self.maintain(state)

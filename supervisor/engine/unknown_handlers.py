@@ -76,7 +76,7 @@ class UnknownHandlers:
         self._pool = pool
         self._bus = bus
         self._now = now
-        self.keep_ids = keep_ids
+        self._keep_ids = keep_ids
         self._missing = MissingHandlers(max_jobs)
 
     def plugins_replaced(self) -> None:
@@ -109,7 +109,7 @@ class UnknownHandlers:
         for lease in leases:
             missing_for = self._missing.missing_for(lease, now, grace=grace, again_in=lease.policy.backoff.max)
             outcomes.append(unknown_handler(lease, unknown_for=missing_for, grace=grace))
-        if self.keep_ids:
+        if self._keep_ids:
             self.released_jobs.update(lease.id for lease in leases)
         self._bus.emit(JobsReleased(leases, "unknown_handler"))
         return outcomes
