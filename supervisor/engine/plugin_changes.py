@@ -1,4 +1,4 @@
-"""What became of the plugins, as events; and what of it is news."""
+"""The events that report which plugins were loaded."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def emit_plugin_events(bus: Bus, reports: Sequence[SourceReport], settings: Sett
         if report.error is None or report.handlers:
             names = tuple(info.name for info in report.handlers)
             bus.emit(PluginLoaded(report.source, names, report.hooks))
-        odd = [problem for info in report.handlers for problem in heartbeat_problems(settings, info)]
-        for warning in (*report.warnings, *odd):
+        problems = [problem for info in report.handlers for problem in heartbeat_problems(settings, info)]
+        for warning in (*report.warnings, *problems):
             bus.emit(PluginWarning(report.source, warning))

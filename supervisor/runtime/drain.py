@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
-from supervisor.engine.coordinator import Engine
+from supervisor.engine.coordinator import Coordinator
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
 
@@ -17,7 +17,9 @@ LOOK_EVERY = 0.5  # seconds
 BATCH = 500  # jobs
 
 
-async def until_drained(engine: Engine, dead_letters: DeadLetterPublisher, latest: float | None, grace: float) -> None:
+async def until_drained(
+    engine: Coordinator, dead_letters: DeadLetterPublisher, latest: float | None, grace: float
+) -> None:
     """Wait until the served, unpaused queues have nothing left that is due by `latest` (by the store's clock; None: ever),
     or only what this run can't do.
 
@@ -43,7 +45,7 @@ async def until_drained(engine: Engine, dead_letters: DeadLetterPublisher, lates
                 await engine.changes.wait()
 
 
-async def _left_to_do(engine: Engine, latest: float | None) -> set[str]:
+async def _left_to_do(engine: Coordinator, latest: float | None) -> set[str]:
     """Return the kinds of what remains ("ready", "scheduled", "dead_letters", ...) and can be done here."""
     limit = len(engine.unknown_jobs or ()) + 1
     remaining = await engine.remaining(latest, limit)
@@ -53,7 +55,7 @@ async def _left_to_do(engine: Engine, latest: float | None) -> set[str]:
     return left
 
 
-async def _only_unknown(engine: Engine, scheduled: int, latest: float | None) -> bool:
+async def _only_unknown(engine: Coordinator, scheduled: int, latest: float | None) -> bool:
     """Return whether all jobs that are scheduled, and due by `latest`, are jobs that no plugin serves.
 
     A job that is no longer scheduled, because it was cancelled for example, is removed from `engine.unknown_jobs`: if it comes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
-from supervisor.engine.coordinator import Engine
+from supervisor.engine.coordinator import Coordinator
 from supervisor.plugins.manager import PluginManager
 from supervisor.runtime.forkservers import Forkservers
 from supervisor.runtime.hook_runner import HookRunner
@@ -18,7 +18,7 @@ from supervisor.workers.pool import Pool
 class Serving:
     """The parts that move jobs."""
 
-    engine: Engine
+    engine: Coordinator
     dead_letters: DeadLetterPublisher
 
 

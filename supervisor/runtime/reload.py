@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from supervisor.config.settings import Settings
-from supervisor.engine.coordinator import Engine
+from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.errors import ConfigError, NoForkserver
 from supervisor.events import Bus, ConfigRefused, ConfigReloaded
@@ -29,14 +29,14 @@ class Reloader:
         self.requested = asyncio.Event()
         self._bus = bus
 
-    async def run(self, read: Callable[[], Settings], engine: Engine, forkservers: Forkservers) -> None:
+    async def run(self, read: Callable[[], Settings], engine: Coordinator, forkservers: Forkservers) -> None:
         """Reload at each request. One that comes during a reload leads to another, since a file may have changed meanwhile."""
         while True:
             await self.requested.wait()
             self.requested.clear()
             await self.reload(read, engine, forkservers)
 
-    async def reload(self, read: Callable[[], Settings], engine: Engine, forkservers: Forkservers) -> None:
+    async def reload(self, read: Callable[[], Settings], engine: Coordinator, forkservers: Forkservers) -> None:
         """Take over what `read` returns and the plugins that it names."""
         try:
             settings = await asyncio.get_running_loop().run_in_executor(None, read)
@@ -61,7 +61,9 @@ class Reloader:
         forkservers.retire(old, engine.until_gone)
 
 
-async def _import_plugins(backend: ForkserverBackend, engine: Engine) -> tuple[Sequence[SourceReport], tuple[str, ...]]:
+async def _import_plugins(
+    backend: ForkserverBackend, engine: Coordinator
+) -> tuple[Sequence[SourceReport], tuple[str, ...]]:
     """Return a report of each plugin, and the reasons to refuse them, if there are any."""
     try:
         reports = await backend.start()

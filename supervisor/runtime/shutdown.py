@@ -8,7 +8,7 @@ from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
-from supervisor.engine.coordinator import Engine
+from supervisor.engine.coordinator import Coordinator
 from supervisor.events import Bus, StoreBecameUnavailable
 from supervisor.runtime.parts import Parts, Serving
 from supervisor.runtime.signals import StopRequest
@@ -121,7 +121,7 @@ class Shutdown:
         task.result()
         return True
 
-    async def prune(self, engine: Engine) -> None:
+    async def prune(self, engine: Coordinator) -> None:
         """Delete old jobs: it would never happen where each run is a short drain. A signal cuts it short."""
         if self._stop.signalled.is_set():
             return
@@ -132,7 +132,7 @@ class Shutdown:
         else:
             await cancel(pruning)
 
-    async def _settle(self, engine: Engine) -> Settled:
+    async def _settle(self, engine: Coordinator) -> Settled:
         """Settle all outcomes, however many they are, as long as the store takes some of them."""
         while True:
             before = engine.committer.batches_settled
@@ -141,7 +141,7 @@ class Shutdown:
             if self._stop.forced.is_set() or engine.committer.batches_settled == before:
                 return Settled.UNKNOWN
 
-    def _report_unsettled(self, engine: Engine) -> dict[str, int]:
+    def _report_unsettled(self, engine: Coordinator) -> dict[str, int]:
         """Return how many leases are left, whose jobs are recovered when they expire; emit the reason, if no event has done so."""
         if not engine.writer.unavailable and not engine.committer.unsettled:
             self._bus.emit(StoreBecameUnavailable(f"{engine.store_url}: it has not answered at the end"))

@@ -14,7 +14,7 @@ from random import random
 from supervisor.config.settings import Settings
 from supervisor.dead_letters.opening import BuiltInSinks, open_sinks
 from supervisor.dead_letters.publisher import DeadLetterPublisher
-from supervisor.engine.coordinator import Engine
+from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.engine.store_writer import Writer
 from supervisor.events import Bus, Event, Subscriber, SupervisorStarted, SupervisorStopped, SupervisorStopping
@@ -142,11 +142,11 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         runners = open_sinks(self.settings, parts.plugins)
         writer = Writer(store, loop, self.bus)
-        engine = Engine(store, parts.pool, self.settings, reports, self.bus, loop, writer, random=random)
-        if self._drain:
-            engine.unknown_jobs = set()
         dead_letters = DeadLetterPublisher(writer, runners, self.bus, loop)
-        engine.on_dead_letter = dead_letters.look
+        engine = Coordinator(
+            store, parts.pool, self.settings, reports, self.bus, loop, writer, random=random,
+            on_dead_letter=dead_letters.look, keep_unknown_jobs=self._drain,
+        )  # fmt: skip
         dead_letters.on_quiet = engine.changes.set
         return Serving(engine, dead_letters)
 
@@ -169,21 +169,21 @@ class Supervisor:
             if reloading is not None:
                 await cancel(reloading)
 
-    def _emit_started(self, hooks: HookRunner, engine: Engine) -> None:
+    def _emit_started(self, hooks: HookRunner, engine: Coordinator) -> None:
         self.state = "running"
         pid, url = os.getpid(), Mask(self.settings.secrets)(engine.store_url)
         self.bus.emit(SupervisorStarted(self.owner, HOST, pid, url))
         hooks.call("supervisor_started", info={"owner": self.owner, "host": HOST, "pid": pid, "store": url})
         self._systemd.notify("READY=1")
 
-    def _reload_at_requests(self, parts: Parts, engine: Engine) -> asyncio.Task[None] | None:
+    def _reload_at_requests(self, parts: Parts, engine: Coordinator) -> asyncio.Task[None] | None:
         if self._read_settings is None:
             return None
         return start_task(self._reloader.run(self._read_settings, engine, parts.forkservers))
 
-    def _every_period(self, engine: Engine) -> None:
+    def _every_period(self, engine: Coordinator) -> None:
         self._systemd.notify("WATCHDOG=1")
-        engine.tick(self.state)
+        engine.maintain(self.state)
 
     def _resize(self, pool: Pool, by: int) -> None:
         if not self._stop.requested.is_set():

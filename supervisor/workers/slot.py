@@ -14,7 +14,18 @@ from itertools import groupby, islice
 from typing import Final, NamedTuple, Protocol
 
 from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerStarted
-from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
+from supervisor.jobs import (
+    LEASE_HANDLER,
+    LEASE_ID,
+    LEASE_PAYLOAD,
+    LEASE_RETRIES,
+    Cause,
+    Failure,
+    JobState,
+    Kind,
+    Lease,
+    Outcome,
+)
 from supervisor.workers.blame import HOST, outcome_at_exit
 from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend
 from supervisor.workers.kill_reasons import KillReason, broken_channel
@@ -26,11 +37,7 @@ FRAME_BYTES = 256 * 1024
 MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
 MIN_GROWTH = 1.1  # a worker that was past the limit at its start would only be replaced by one of the same size
 
-# Fields of leases and replies that the hot paths take by index.
-LEASE_ID: Final = 0
-LEASE_HANDLER: Final = 2
-LEASE_PAYLOAD: Final = 4
-LEASE_RETRIES: Final = 6
+# Fields of replies that the hot paths take by index.
 REPLY_JOB_ID: Final = 0
 REPLY_KIND: Final = 1
 REPLY_TOOK: Final = 2

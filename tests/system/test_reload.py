@@ -286,6 +286,6 @@ def test_the_status_is_written_to_the_log_when_asked(command: Command) -> None:
     status = json.loads(run.logged("status: ").partition("status: ")[2])
     (worker,) = status["workers"]
     assert (worker["state"], worker["current_job"]["job_id"], worker["current_job"]["handler"]) == ("busy", id, "gated")
-    assert (status["state"], status["leases"], status["store_away"]) == ("running", 1, False)
+    assert (status["state"], status["leases"], status["store_unavailable"]) == ("running", 1, False)
     (command.folder / "gate").touch()
     command.until(id, "succeeded")

@@ -40,7 +40,7 @@ def needs_root() -> None:
 
 
 def of_the_supervisor(run: Running) -> list[int]:
-    """Return the pids of the supervisor and its children, as seen from outside of the namespace."""
+    """Return its children, by their pids outside of the namespace."""
     first = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
     assert len(first) == 1
     return [int(first[0]), *map(int, Path(f"/proc/{first[0]}/task/{first[0]}/children").read_text().split())]
@@ -61,7 +61,7 @@ def zombies(run: Running) -> list[str]:
     return found
 
 
-def test_a_supervisor_as_process_one_reaps_orphans_and_ends_at_term(command: Command) -> None:
+def test_a_supervisor_as_process_one_reaps_orphans_and_stops_on_term(command: Command) -> None:
     needs_root()
     command.write(config="workers: {count: 2}\n", plugins=JOBS)
     run = command.run(under=FIRST)
@@ -71,7 +71,7 @@ def test_a_supervisor_as_process_one_reaps_orphans_and_ends_at_term(command: Com
     assert "pid=1 " in run.logged("supervisor started")
 
     first, forkserver = of_the_supervisor(run)
-    # A program that is started in the container and left there becomes a child of process 1.
+    # An orphan in the container becomes a child of process 1.
     subprocess.run(["nsenter", f"--target={first}", "--pid", "sh", "-c", "sleep 1 &"], check=True)
     assert len(of_the_supervisor(run)) == 3
 
@@ -85,7 +85,7 @@ def test_a_supervisor_as_process_one_reaps_orphans_and_ends_at_term(command: Com
     assert command.left_behind() == {}
 
 
-def test_a_new_run_in_a_container_recovers_the_jobs_of_one_that_was_killed(command: Command) -> None:
+def test_a_new_run_in_a_container_recovers_the_jobs_of_the_killed_one(command: Command) -> None:
     needs_root()
     hang = """
         import os, time
@@ -111,7 +111,7 @@ def test_a_new_run_in_a_container_recovers_the_jobs_of_one_that_was_killed(comma
 
 
 @contextmanager
-def notify_socket(address: str) -> Iterator[socket.socket]:
+def notified(address: str) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(address)
         receiver.settimeout(15)
@@ -119,23 +119,23 @@ def notify_socket(address: str) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_receives_ready_watchdog_and_stopping(command: Command, tmp_path: Path, abstract: bool) -> None:
+def test_systemd_is_notified_of_ready_watchdog_and_stopping(command: Command, tmp_path: Path, abstract: bool) -> None:
     name = f"supervisor-test-{command.mark}" if abstract else str(tmp_path / "notify")
     command.env["NOTIFY_SOCKET"] = "@" + name if abstract else name
     command.write(plugins=JOBS)
-    with notify_socket("\0" + name if abstract else name) as receiver:
+    with notified("\0" + name if abstract else name) as receiver:
         run = command.run()
         assert receiver.recv(100) == b"READY=1"
         run.logged("supervisor started")
         assert [receiver.recv(100), receiver.recv(100)] == [b"WATCHDOG=1"] * 2
         run.signal(signal.SIGTERM)
-        received = receiver.recv(100)
-        assert received == b"STOPPING=1" or receiver.recv(100) == b"STOPPING=1"
+        message = receiver.recv(100)
+        assert message == b"STOPPING=1" or receiver.recv(100) == b"STOPPING=1"
         assert run.wait() == 0
 
 
-def test_a_notify_socket_that_is_not_read_does_no_harm(command: Command, tmp_path: Path) -> None:
-    command.env["NOTIFY_SOCKET"] = str(tmp_path / "unread")
+def test_a_notify_socket_without_a_reader_harms_nothing(command: Command, tmp_path: Path) -> None:
+    command.env["NOTIFY_SOCKET"] = str(tmp_path / "nobody")
     command.write(plugins=JOBS)
     id = command.enqueue("pids")
     assert command.run("--drain").wait() == 0
