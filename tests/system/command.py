@@ -116,7 +116,7 @@ class Running:
         return wait_for(line, timeout)
 
     def forkserver(self) -> int:
-        """The pid of the newest nursery."""
+        """The pid of the newest forkserver."""
         self.logged("forkserver started")
         lines = [line for line in self.log.splitlines() if "forkserver started" in line]
         return int(lines[-1].rpartition("pid ")[2].rstrip(")"))

@@ -172,7 +172,7 @@ def test_workers_stop_as_usual_though_a_plugin_has_forked_the_supervisor(command
     wait_for((command.folder / "seen").exists)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
-    assert "worker 1" in run.logged("ended: stopped")
+    assert "worker 1" in run.logged("exited: stopped")
     (command.folder / "over").touch()
 
 

@@ -81,7 +81,7 @@ def test_without_listening_it_polls(command: Command, postgres: Command, server:
 
 def test_a_dead_supervisors_jobs_are_taken_over_at_once_on_its_machine(postgres: Command) -> None:
     run = postgres.run()
-    id = postgres.enqueue("gated")
+    id = postgres.enqueue("waits")
     wait_ran(postgres, 1)
     wait_for(lambda: postgres.job(id)["started_at"] is not None)
     run.kill()
@@ -89,7 +89,7 @@ def test_a_dead_supervisors_jobs_are_taken_over_at_once_on_its_machine(postgres:
     postgres.run().logged("supervisor started")
     wait_for(lambda: ran(postgres.folder) == [id, id])
     print(f"taken over after {time.monotonic() - killed:.1f}s")
-    (postgres.folder / "gate").touch()
+    (postgres.folder / "go").touch()
     assert postgres.until(id, "succeeded")["errors"][0]["cause"] == "lease_expired"
     assert len(postgres.status()["supervisors"]) == 1
 
@@ -97,11 +97,11 @@ def test_a_dead_supervisors_jobs_are_taken_over_at_once_on_its_machine(postgres:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
 def test_the_server_is_restarted_while_a_job_runs(postgres: Command, server: Server, how: signal.Signals) -> None:
     run = postgres.run()
-    id = postgres.enqueue("gated")
+    id = postgres.enqueue("waits")
     wait_ran(postgres, 1)
     server.stop(how)
     run.logged("store unavailable")
-    (postgres.folder / "gate").touch()
+    (postgres.folder / "go").touch()
     time.sleep(3.5)  # past the lease
     server.start()
     run.logged("store available again")
@@ -114,10 +114,10 @@ def test_the_server_is_restarted_while_a_job_runs(postgres: Command, server: Ser
 
 def test_a_server_that_hangs_stops_neither_what_runs_nor_the_end(postgres: Command, server: Server) -> None:
     run = postgres.run()
-    id = postgres.enqueue("gated")
+    id = postgres.enqueue("waits")
     wait_ran(postgres, 1)
     server.freeze()
-    (postgres.folder / "gate").touch()
+    (postgres.folder / "go").touch()
     run.logged("store unavailable", 30)
     run.signal(signal.SIGTERM)
     run.logged("supervisor stopping")
@@ -128,11 +128,11 @@ def test_a_server_that_hangs_stops_neither_what_runs_nor_the_end(postgres: Comma
 
 def test_asked_to_end_during_an_outage_it_ends_in_time(postgres: Command, server: Server) -> None:
     run = postgres.run()
-    id = postgres.enqueue("gated")
+    id = postgres.enqueue("waits")
     wait_ran(postgres, 1)
     server.stop()
     run.logged("store unavailable")
-    (postgres.folder / "gate").touch()
+    (postgres.folder / "go").touch()
     run.signal(signal.SIGTERM)
     asked = time.monotonic()
     assert run.wait(60) == 1, "its outcome could not be settled: that is not a clean end"
@@ -153,7 +153,7 @@ def test_an_outcome_is_kept_while_the_server_lets_nobody_in(postgres: Command, s
     rules = server.data / "pg_hba.conf"
     before = rules.read_text()
     run = postgres.run()
-    id = postgres.enqueue("gated")
+    id = postgres.enqueue("waits")
     wait_ran(postgres, 1)
     admin = server.connect()
     try:
@@ -164,7 +164,7 @@ def test_an_outcome_is_kept_while_the_server_lets_nobody_in(postgres: Command, s
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where pid != pg_backend_pid() and backend_type = 'client backend'"
         )
-        (postgres.folder / "gate").touch()
+        (postgres.folder / "go").touch()
         run.logged("store unavailable")
     finally:
         rules.write_text(before)
