@@ -117,7 +117,9 @@ def test_a_command_reports_that_no_process_could_import_the_plugins_in_time(
     command.write(config="plugins: {import_timeout: 1ms}\n", plugins={"empty.py": ""})
     ended = command.call(*arguments)
     assert ended.code == code
-    assert "Error: no forkserver could be started: the last one gave no answer within 0.001s and was killed\n" in ended.err
+    assert (
+        "Error: no forkserver could be started: the last one gave no answer within 0.001s and was killed\n" in ended.err
+    )
     assert "Traceback" not in ended.err
 
 
