@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from supervisor.cli.exit_codes import FATAL
-from supervisor.text.output import write_some
+from supervisor.text.output import wait_for_room
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 MAX_DROPPED_WRITES = 1000  # so that a command that prints without end still ends
@@ -30,9 +30,11 @@ class _Descriptor(io.FileIO):
         self._drops_left = max_dropped
 
     def write(self, data: Any) -> int:
-        if self.error is None:
+        while self.error is None:
             try:
-                return write_some(self.fileno(), data)
+                return os.write(self.fileno(), data)
+            except BlockingIOError:
+                wait_for_room(self.fileno())
             except OSError as error:
                 self.error = error
         self._drops_left -= 1

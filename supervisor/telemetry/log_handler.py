@@ -9,6 +9,7 @@ Fields for programs come in as `extra={"fields": {...}}`.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from supervisor.text.output import write_some
+from supervisor.text.output import wait_for_room
 from supervisor.text.printable import JSON_ESCAPES, STEERING, printable
 from supervisor.text.redaction import NO_SECRETS, Mask
 
@@ -170,8 +171,11 @@ class LogOutput(logging.Handler):
         rest = memoryview(b"\n" + line if self._torn else line)
         try:
             while rest:
-                rest = rest[write_some(self._fd, rest) :]
-                self._torn = bool(rest)
+                try:
+                    rest = rest[os.write(self._fd, rest) :]
+                    self._torn = bool(rest)
+                except BlockingIOError:
+                    wait_for_room(self._fd)
         except OSError:
             return False
         return True
