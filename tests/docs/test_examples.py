@@ -276,13 +276,13 @@ def test_the_commands_that_enqueue_work(command: Command) -> None:
 # --- commands
 
 
+KNOWN_PROGRAMS = {"supervisor", "python3", "pip", "systemctl", "kill", "mkdocs", "python", "source", "mkdir", "cd"}
+
+
 @pytest.mark.parametrize("block", blocks("sh", "console"), ids=lambda block: block.where)
 def test_the_commands_of_the_pages_parse(block: Block) -> None:
     for words in commands_in(block):
-        assert words[0] in {"supervisor", "python3", "pip", "systemctl", "kill", "mkdocs", "python"}, (
-            block.where,
-            words,
-        )
+        assert words[0] in KNOWN_PROGRAMS, (block.where, words)
         if words[0] == "supervisor" and words[1] != "greet":
             parse(words[1:])
 

@@ -106,7 +106,7 @@ def test_options_and_commands_in_the_text_exist() -> None:
 
 
 def test_what_a_job_can_have_names_every_argument_and_option() -> None:
-    table = rows(page("guides/enqueueing.md").section("What a job can have"))
+    table = rows(page("guides/enqueueing.md").section("Arguments of a job"))
     assert {code for row in table for code in codes(row[0])} == {field.name for field in fields(NewJob)}
     options = {code for row in table for code in codes(row[1]) if code.startswith("--")}
     assert options == options_of("supervisor enqueue") - {"-c", "--config", "--file"}
