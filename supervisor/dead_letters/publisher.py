@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from supervisor.dead_letters.sink_runner import BatchSplitter, SinkRunner, delay_after
 from supervisor.engine.poll_intervals import USUAL, PollIntervals
-from supervisor.engine.store_writer import Abandoned, Writer
+from supervisor.engine.store_writer import Writer
+from supervisor.engine.tasks import report_error
 from supervisor.errors import RowsLocked
 from supervisor.events import Bus, DeadLettersFailed, DeadLettersPublished, DeadLettersStale
 from supervisor.stores.protocol import Store
@@ -57,7 +58,7 @@ class DeadLetterPublisher:
         self._publishing: dict[asyncio.Task[None], Sequence[DeadLetter]] = {}
         self._task = loop.create_task(self._run()) if runners else None
         if self._task is not None:
-            self._task.add_done_callback(self._report_fault)
+            self._task.add_done_callback(report_error)
         self.quiet = not runners
         self.on_quiet: Callable[[], None] = lambda: None
         self.failing: dict[str, str] = {}
@@ -99,12 +100,7 @@ class DeadLetterPublisher:
     def _release(self, dead_letters: Sequence[DeadLetter]) -> None:
         """End the claim, so that the next supervisor need not wait until it expires."""
         if dead_letters:
-            self._writer.submit(lambda store: store.postpone(dead_letters, 0.0)).add_done_callback(self._report_fault)
-
-    def _report_fault(self, ended: asyncio.Future[Any]) -> None:
-        error = None if ended.cancelled() else ended.exception()
-        if error is not None and not isinstance(error, Abandoned):
-            self._loop.call_exception_handler({"message": "publishing dead letters failed", "exception": error})
+            self._writer.submit(lambda store: store.postpone(dead_letters, 0.0)).add_done_callback(report_error)
 
     # claiming
 
@@ -133,7 +129,7 @@ class DeadLetterPublisher:
 
     def _published(self, task: asyncio.Task[None]) -> None:
         del self._publishing[task]
-        self._report_fault(task)
+        report_error(task)
         self.look()
 
     async def _rest(self) -> None:

@@ -10,6 +10,7 @@ from copy import deepcopy
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
+from supervisor.engine.tasks import drop_error
 from supervisor.hooks import Sink
 from supervisor.jobs import Backoff
 from supervisor.retry import ceiling
@@ -244,7 +245,7 @@ class SinkRunner:
             raise ClaimExpired
         self._overdue = False
         answer: asyncio.Future[frozenset[int]] = self._calls.call(lambda: frozenset(self._sink.publish(own)))
-        answer.add_done_callback(_retrieve_error)
+        answer.add_done_callback(drop_error)
         self._under_way = answer
         if not await _ends(answer, self._limits.publish):
             self._overdue = True
@@ -266,7 +267,7 @@ class SinkRunner:
     async def close(self) -> None:
         """Close the sink after a publish under way. An error of the sink is dropped."""
         closed = self._calls.call(self._sink.close)
-        closed.add_done_callback(_retrieve_error)
+        closed.add_done_callback(drop_error)
         self._calls.end()
         await asyncio.wait([closed])
 
@@ -274,9 +275,3 @@ class SinkRunner:
 async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:
     done, _ = await asyncio.wait([work], timeout=seconds)
     return bool(done)
-
-
-def _retrieve_error(answer: asyncio.Future[Any]) -> None:
-    """Retrieve an error that nobody waits for: else asyncio reports it to the loop's handler, which ends the supervisor."""
-    if not answer.cancelled():
-        answer.exception()

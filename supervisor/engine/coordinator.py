@@ -22,8 +22,8 @@ from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
-from supervisor.engine.store_writer import Writer, ignore_abandoned
-from supervisor.engine.tasks import BackgroundTasks
+from supervisor.engine.store_writer import Writer
+from supervisor.engine.tasks import BackgroundTasks, report_error
 from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.engine.watchdog import Watchdog, seconds_suspended
 from supervisor.events import MAX_COUNTED, Bus
@@ -240,6 +240,6 @@ class Coordinator:
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
             self._loop.remove_reader(notification_fd)
-        self.writer.submit(lambda store: store.leave()).add_done_callback(ignore_abandoned)
+        self.writer.submit(lambda store: store.leave()).add_done_callback(report_error)
         if await self.writer.close(timeout):
             self._store.close()

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.engine.leases import Leases
-from supervisor.engine.store_writer import Writer, ignore_abandoned
+from supervisor.engine.store_writer import Writer
+from supervisor.engine.tasks import report_error
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import Presence
 from supervisor.workers.pool import Pool
@@ -48,7 +49,7 @@ class Announcer:
             if running:
                 store.extend((), ttl, running)
 
-        self._writer.submit(announce).add_done_callback(ignore_abandoned)
+        self._writer.submit(announce).add_done_callback(report_error)
 
 
 def _row(slot: WorkerSlot, now: float) -> dict[str, Any]:

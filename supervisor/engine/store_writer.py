@@ -207,10 +207,3 @@ def _thread(writer: Writer) -> threading.Thread:
 def _deliver(works: list[Work[Any]]) -> None:
     for work in works:
         work.deliver()
-
-
-def ignore_abandoned(future: asyncio.Future[Any]) -> None:
-    """Report an error of work that nobody awaits, but for Abandoned."""
-    error = future.exception()
-    if error is not None and not isinstance(error, Abandoned):
-        future.get_loop().call_exception_handler({"message": "the store refused", "exception": error})
