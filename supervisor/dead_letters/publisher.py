@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from supervisor.dead_letters.sink_runner import BatchSplitter, SinkRunner, delay_after
-from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.store_writer import Writer
 from supervisor.engine.tasks import report_error
 from supervisor.errors import RowsLocked
@@ -23,6 +22,7 @@ SLACK = 0.01  # seconds after a delay, so that a delayed dead letter is due by t
 class PublisherLimits(NamedTuple):
     batch: int = 100  # dead letters that are claimed at once
     claim: float = 60.0  # seconds that they stay claimed
+    look: float = 5.0  # seconds between two looks for dead letters that another supervisor has left
     slow_sink: float = 1.0  # seconds until the next are claimed although a sink is still busy with these
     locked: float = 1.0  # seconds between two attempts to record an acceptance whose row is locked
 
@@ -38,19 +38,13 @@ class DeadLetterPublisher:
     """
 
     def __init__(
-        self,
-        writer: Writer,
-        runners: Sequence[SinkRunner],
-        bus: Bus,
-        loop: asyncio.AbstractEventLoop,
-        intervals: PollIntervals = USUAL,
+        self, writer: Writer, runners: Sequence[SinkRunner], bus: Bus, loop: asyncio.AbstractEventLoop,
         limits: PublisherLimits = USUAL_LIMITS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._writer = writer
         self._runners = runners
         self._bus = bus
         self._loop = loop
-        self._intervals = intervals
         self._limits = limits
         self._wanted = frozenset(runner.name for runner in runners)
         self._more = asyncio.Event()
@@ -138,7 +132,7 @@ class DeadLetterPublisher:
             self.quiet = True
             self.on_quiet()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._intervals.dead_letters):
+            async with asyncio.timeout(self._limits.look):
                 await self._more.wait()
 
     # publishing

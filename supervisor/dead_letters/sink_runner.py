@@ -10,6 +10,7 @@ from copy import deepcopy
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
+from supervisor.engine.store_writer import answer
 from supervisor.engine.tasks import drop_error
 from supervisor.hooks import Sink
 from supervisor.jobs import Backoff
@@ -48,7 +49,7 @@ class Busy(Exception):
 
 class _Call(NamedTuple):
     work: Callable[[], Any]
-    answer: asyncio.Future[Any]
+    future: asyncio.Future[Any]
 
 
 class Caller(Protocol):
@@ -66,9 +67,9 @@ class SinkThread:
         threading.Thread(target=self._run, name=f"sink-{name}", daemon=True).start()
 
     def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls.put(_Call(work, answer))
-        return answer
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls.put(_Call(work, future))
+        return future
 
     def end(self) -> None:
         """End the thread after the calls that were made."""
@@ -82,22 +83,13 @@ class SinkThread:
             except BaseException as raised:  # a sink that calls sys.exit must not end the loop either
                 error = RuntimeError(f"{type(raised).__name__}: {raised}") if _is_exit(raised) else raised
             try:
-                call.answer.get_loop().call_soon_threadsafe(_deliver, call.answer, result, error)
+                call.future.get_loop().call_soon_threadsafe(answer, call.future, result, error)
             except RuntimeError:
                 return  # the loop has ended
 
 
 def _is_exit(raised: BaseException) -> bool:
     return not isinstance(raised, Exception) or isinstance(raised, StopIteration)
-
-
-def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if answer.cancelled():
-        return
-    if error is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(result)
 
 
 class BatchSplitter:
@@ -244,13 +236,13 @@ class SinkRunner:
         if asyncio.get_running_loop().time() >= until:
             raise ClaimExpired
         self._overdue = False
-        answer: asyncio.Future[frozenset[int]] = self._calls.call(lambda: frozenset(self._sink.publish(own)))
-        answer.add_done_callback(drop_error)
-        self._under_way = answer
-        if not await _ends(answer, self._limits.publish):
+        publishing: asyncio.Future[frozenset[int]] = self._calls.call(lambda: frozenset(self._sink.publish(own)))
+        publishing.add_done_callback(drop_error)
+        self._under_way = publishing
+        if not await _ends(publishing, self._limits.publish):
             self._overdue = True
             raise TimeoutError(f"no answer within {self._limits.publish:g}s")
-        return answer.result()
+        return publishing.result()
 
     async def _wait_for_earlier(self) -> None:
         """Wait until no publish is under way: when one ends, one of those that wait goes on, and the others wait for it."""

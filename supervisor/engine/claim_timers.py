@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from supervisor.engine.poll_intervals import PollIntervals
 from supervisor.retry import GrowingDelay
 
 FIRST_LOOK = 0.1
@@ -17,16 +16,20 @@ class ClaimTimers:
     `look_for_due` when a scheduled job is due."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, intervals: PollIntervals, *, look: Callable[[], None],
+        self,
+        loop: asyncio.AbstractEventLoop,
+        poll: float,
+        *,
+        look: Callable[[], None],
         look_for_due: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop = loop
-        self._poll_interval = intervals.poll
+        self._poll_interval = poll
         self._look = look
         self._look_for_due = look_for_due
         self._due: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
-        self._again_delay = GrowingDelay(FIRST_LOOK, intervals.poll)
+        self._again_delay = GrowingDelay(FIRST_LOOK, poll)
 
     def start(self) -> None:
         self._loop.call_later(self._poll_interval, self._poll)

@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.config.settings import Settings
 from supervisor.engine.claim_planner import ClaimPlanner
 from supervisor.engine.committer import Committer, RetryDecider, Summary
-from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.current_config import CurrentConfig, emit_plugin_events
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.fetcher import Fetcher, Intake
@@ -18,8 +18,6 @@ from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.maintenance import Maintenance, Pruner, WallClock
-from supervisor.engine.plugin_changes import emit_plugin_events
-from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.store_writer import Writer
@@ -51,7 +49,7 @@ class Coordinator:
         self, store: Store, pool: Pool, settings: Settings, reports: Sequence[SourceReport], bus: Bus,
         loop: asyncio.AbstractEventLoop, writer: Writer, *, random: Random, on_dead_letter: Callable[[], None] = lambda: None,
         keep_unknown_jobs: bool = False, wall: Callable[[], float] = time.time,
-        suspended: Callable[[], float] = seconds_suspended, intervals: PollIntervals = USUAL, limits: Limits = DEFAULT_LIMITS,
+        suspended: Callable[[], float] = seconds_suspended, limits: Limits = DEFAULT_LIMITS,
     ) -> None:  # fmt: skip
         ttl, now = settings.lease.ttl, loop.time
         self.pool, self.writer, self.store_url = pool, writer, store.url
@@ -65,19 +63,30 @@ class Coordinator:
         )
         self._decider = decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
-            writer, leases, decider, unknown, bus, ttl=ttl, now=now, listener=self, limits=limits
+            writer,
+            leases,
+            decider,
+            unknown,
+            bus,
+            ttl=ttl,
+            now=now,
+            limits=limits,
+            on_settled=self._settled,
+            on_relieved=lambda: self.fetcher.pump(),
         )
         self.lease_keeper = keeper = LeaseKeeper(
             writer, leases, buffers, committer, pool, bus, loop, self.tasks, ttl, limits
         )
-        self.recovery = recovery = Recovery(writer, decider, bus, ttl=ttl, now=now, listener=self, limits=limits)
+        self.recovery = recovery = Recovery(
+            writer, decider, bus, ttl=ttl, now=now, limits=limits, on_recovered=self._recovered
+        )
         self.watchdog = watchdog = Watchdog(
-            pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, intervals
+            pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, limits
         )
         dispatcher = Dispatcher(pool, leases, buffers, committer, watchdog, loop)
         planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
         intake = Intake(leases, buffers, committer, unknown, keeper, config)
-        self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, intervals, limits)
+        self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits)
         self._announcer = announcer = Announcer(writer, pool, leases, loop, ttl)
         pruner = Pruner(writer, config, bus)
         clock = WallClock(bus, loop, wall, suspended)
@@ -121,7 +130,7 @@ class Coordinator:
             emit_plugin_events(self._bus, changed_reports(reports, before), self.settings)
             self._serve_by(self.pool.backend)
 
-    def settled(self, summary: Summary) -> None:
+    def _settled(self, summary: Summary) -> None:
         if summary.dead_letters:
             self._on_dead_letter()
         if summary.due_in is not None:
@@ -131,11 +140,8 @@ class Coordinator:
             self.tasks.start(self._notify_others())
         self.changes.set()
 
-    def relieved(self) -> None:
-        self.fetcher.pump()
-
-    def recovered(self, summary: Summary) -> None:
-        self.settled(summary)
+    def _recovered(self, summary: Summary) -> None:
+        self._settled(summary)
         self.fetcher.notify()
 
     def _woke_from_gap(self) -> None:

@@ -16,7 +16,6 @@ from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
-from supervisor.engine.poll_intervals import PollIntervals
 from supervisor.engine.store_view import Change, Claimable, StoreView
 from supervisor.engine.store_writer import Abandoned, Writer
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
@@ -107,10 +106,10 @@ class Fetcher:
 
     def __init__(
         self, writer: Writer, planner: ClaimPlanner, dispatcher: Dispatcher, buffers: QueueBuffers, intake: Intake, bus: Bus,
-        loop: asyncio.AbstractEventLoop, intervals: PollIntervals, limits: Limits,
+        loop: asyncio.AbstractEventLoop, limits: Limits,
     ) -> None:  # fmt: skip
         self.closed = True  # also before it is opened
-        self.timers = ClaimTimers(loop, intervals, look=self.notify, look_for_due=self._notify_due)
+        self.timers = ClaimTimers(loop, limits.poll, look=self.notify, look_for_due=self._notify_due)
         self._writer = writer
         self._planner = planner
         self._dispatcher = dispatcher

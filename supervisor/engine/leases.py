@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from supervisor.engine.store_writer import Writer
 from supervisor.jobs import LEASE_ID, LEASE_PAYLOAD, LEASE_TOKEN, OUTCOME_LEASE, Lease, Outcome
-from supervisor.stores.protocol import Store
 from supervisor.workers.pool import Pool
 
 LeaseKey = tuple[int, int]
@@ -103,7 +102,7 @@ class Leases:
         if self._checking is not None and not self._checking.done():
             return [], []
         before = dict(self._held)
-        self._checking = self._writer.submit(_claims_in_store)
+        self._checking = self._writer.submit(lambda store: store.held())
         ours = dict(await self._checking)
         lost = [lease for id, lease in before.items() if ours.get(id) != lease.token and self.holds(lease)]
         known = self._held.keys() | before.keys()
@@ -112,7 +111,3 @@ class Leases:
 
 def _bytes(leases: Iterable[Lease]) -> int:
     return sum([len(lease[LEASE_PAYLOAD]) for lease in leases])
-
-
-def _claims_in_store(store: Store) -> list[LeaseKey]:
-    return store.held()

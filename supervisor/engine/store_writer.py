@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -35,22 +36,12 @@ class Abandoned(Exception):
     """The supervisor ended before the store was available again; nothing of this work was done."""
 
 
+@dataclass(slots=True, eq=False)
 class Work(Generic[Result]):
-    __slots__ = ("call", "error", "future", "result")
-
-    def __init__(self, call: Callable[[Store], Result], future: asyncio.Future[Result]) -> None:
-        self.call = call
-        self.future = future
-        self.result: Any = None
-        self.error: Exception | None = None
-
-    def deliver(self) -> None:
-        if self.future.cancelled():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
+    call: Callable[[Store], Result]
+    future: asyncio.Future[Result]
+    result: Any = None
+    error: Exception | None = None
 
 
 class Executor(Protocol):
@@ -206,4 +197,14 @@ def _thread(writer: Writer) -> threading.Thread:
 
 def _deliver(works: list[Work[Any]]) -> None:
     for work in works:
-        work.deliver()
+        answer(work.future, work.result, work.error)
+
+
+def answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Give the future its error or, if that is None, its result; do nothing if it was cancelled."""
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

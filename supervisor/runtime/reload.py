@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
-from supervisor.engine.plugin_changes import emit_plugin_events
+from supervisor.engine.current_config import emit_plugin_events
 from supervisor.errors import ConfigError, NoForkserver
 from supervisor.events import Bus, ConfigRefused, ConfigReloaded
 from supervisor.plugins.reports import SourceReport

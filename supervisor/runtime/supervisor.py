@@ -16,7 +16,7 @@ from supervisor.config.settings import Settings
 from supervisor.dead_letters.opening import BuiltInSinks, open_sinks
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Coordinator
-from supervisor.engine.plugin_changes import emit_plugin_events
+from supervisor.engine.current_config import emit_plugin_events
 from supervisor.engine.store_writer import Writer
 from supervisor.events import Bus, Event, Subscriber
 from supervisor.plugins.discovery import discover
