@@ -95,7 +95,7 @@ class Committer:
 
     def __init__(
         self, writer: Writer, leases: Leases, decider: RetryDecider, unknown_handlers: UnknownHandlers, bus: Bus, *,
-        ttl: float, now: Callable[[], float], limits: Limits, on_settled: Callable[[Summary], None],
+        now: Callable[[], float], limits: Limits, on_settled: Callable[[Summary], None],
         on_relieved: Callable[[], None],
     ) -> None:  # fmt: skip
         self.batches_settled = 0
@@ -104,7 +104,6 @@ class Committer:
         self._decider = decider
         self._unknown_handlers = unknown_handlers
         self._bus = bus
-        self._ttl = ttl
         self._now = now
         self._limits = limits
         self._on_settled = on_settled
@@ -189,7 +188,7 @@ class Committer:
     def _settle(self, batch: list[Outcome]) -> asyncio.Future[_Settled]:
         """Write the batch and, in the same commit, start marks of what runs: not of jobs that will have ended before it."""
         self._under_way += 1
-        running, ttl = self._leases.running(MARK_AFTER), self._ttl
+        running, ttl = self._leases.running(MARK_AFTER), self._leases.ttl
 
         def settle(store: Store) -> _Settled:
             stale, locked = _settle_unlocked(store, batch)

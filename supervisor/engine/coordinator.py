@@ -28,8 +28,8 @@ from supervisor.events import MAX_COUNTED, Bus
 from supervisor.plugins.reports import SourceReport, changed_reports, same_plugins
 from supervisor.retry import Random
 from supervisor.stores.protocol import Store
+from supervisor.workers.blame import SHUTDOWN
 from supervisor.workers.interface import WorkerBackend
-from supervisor.workers.kill_reasons import SHUTDOWN
 from supervisor.workers.pool import Pool
 
 KILL_SECONDS = 10.0
@@ -58,28 +58,16 @@ class Coordinator:
         self._config = config = CurrentConfig(settings, reports)
         self.leases = leases = Leases(writer, pool, ttl)
         self.buffers = buffers = QueueBuffers(config)
-        self._unknown_handlers = unknown = UnknownHandlers(
-            config, pool, bus, now, max_jobs=limits.missing_handlers, keep_ids=keep_unknown_jobs
-        )
+        self._unknown_handlers = unknown = UnknownHandlers(config, pool, bus, now, limits, keep_ids=keep_unknown_jobs)
         self._decider = decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
-            writer,
-            leases,
-            decider,
-            unknown,
-            bus,
-            ttl=ttl,
-            now=now,
-            limits=limits,
-            on_settled=self._settled,
+            writer, leases, decider, unknown, bus, now=now, limits=limits, on_settled=self._settled,
             on_relieved=lambda: self.fetcher.pump(),
-        )
+        )  # fmt: skip
         self.lease_keeper = keeper = LeaseKeeper(
-            writer, leases, buffers, committer, pool, bus, loop, self.tasks, ttl, limits
+            writer, leases, buffers, committer, pool, bus, loop, self.tasks, limits
         )
-        self.recovery = recovery = Recovery(
-            writer, decider, bus, ttl=ttl, now=now, limits=limits, on_recovered=self._recovered
-        )
+        self.recovery = Recovery(writer, decider, bus, ttl=ttl, now=now, limits=limits, on_recovered=self._recovered)
         self.watchdog = watchdog = Watchdog(
             pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, limits
         )
@@ -87,14 +75,14 @@ class Coordinator:
         planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
         intake = Intake(leases, buffers, committer, unknown, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits)
-        self._announcer = announcer = Announcer(writer, pool, leases, loop, ttl)
+        self._announcer = announcer = Announcer(writer, pool, leases, loop)
         pruner = Pruner(writer, config, bus)
         clock = WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
-            writer, pool, leases, keeper, recovery, buffers, dispatcher, committer, announcer, pruner, clock, self.tasks
-        )
+            writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, clock, self.tasks
+        )  # fmt: skip
         self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
-        self.recover, self.newly_broken = recovery.recover_all, config.newly_broken
+        self.recover, self.newly_broken = self.recovery.recover_all, config.newly_broken
         self.prune, self.maintain = pruner.prune, maintenance.run
 
     @property

@@ -14,18 +14,19 @@ LeaseKey = tuple[int, int]
 
 
 class Leases:
-    """Holds each lease from its claim until its outcome is settled. `bytes` is the characters of all their payloads.
+    """Holds each lease from its claim until its outcome is settled. `ttl` is the seconds that a lease holds after a claim or
+    an extend; `bytes` is the characters of all their payloads.
 
     `checked_since_gap` is False from the end of a gap, in which the supervisor stood still, until the leases are extended:
     they may have expired meanwhile.
     """
 
     def __init__(self, writer: Writer, pool: Pool, ttl: float) -> None:
+        self.ttl = ttl
         self.bytes = 0
         self.checked_since_gap = True
         self._writer = writer
         self._pool = pool
-        self._ttl = ttl
         self._held: dict[int, Lease] = {}
         self._extending: asyncio.Future[list[int]] | None = None
         self._checking: asyncio.Future[list[LeaseKey]] | None = None
@@ -89,7 +90,7 @@ class Leases:
         """
         if self._extending is not None and not self._extending.done():
             return []
-        leases, running, ttl = list(self._held.values()), self.running(), self._ttl
+        leases, running, ttl = list(self._held.values()), self.running(), self.ttl
         if not leases:
             return []
         self._extending = self._writer.submit(lambda store: store.extend(leases, ttl, running))

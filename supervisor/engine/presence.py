@@ -23,18 +23,17 @@ class Announcer:
     _pool: Pool
     _leases: Leases
     _loop: asyncio.AbstractEventLoop
-    _ttl: float
     _last: tuple[Any, ...] = ()
     _announced_at: float = 0.0
 
     def presence(self, state: str) -> Presence:
         """Return the row; `state` is that of the supervisor."""
         rows = [_row(slot, self._loop.time()) for slot in self._pool.workers.values()]
-        return Presence(state, rows, self._pool.idle_count(), self._ttl)
+        return Presence(state, rows, self._pool.idle_count(), self._leases.ttl)
 
     def announce(self, state: str) -> None:
         """Write the row, if need be, and start marks for the jobs that run."""
-        now, running, ttl = self._loop.time(), self._leases.running(), self._ttl
+        now, running, ttl = self._loop.time(), self._leases.running(), self._leases.ttl
         workers = [
             (slot.process.pid, slot.state, slot.current and slot.current[:2]) for slot in self._pool.workers.values()
         ]

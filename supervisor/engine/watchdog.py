@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.events import Bus, LoopGap
-from supervisor.workers.kill_reasons import LINGERING, heartbeat_lost, timed_out
+from supervisor.workers.blame import LINGERING, heartbeat_lost, timed_out
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import State, WorkerSlot
 

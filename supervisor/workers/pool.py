@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from supervisor.events import Bus, ForkserverExited, ForkserverStarted, WorkerExited, WorkerOutput
 from supervisor.jobs import Cause, Lease
 from supervisor.plugins.reports import SourceReport
+from supervisor.workers.blame import KillReason
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
-from supervisor.workers.kill_reasons import KillReason
 from supervisor.workers.refork_delays import USEFUL_AFTER, ReforkDelays
 from supervisor.workers.run_times import RunTimes
 from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot

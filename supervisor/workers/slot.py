@@ -26,9 +26,8 @@ from supervisor.jobs import (
     Lease,
     Outcome,
 )
-from supervisor.workers.blame import HOST, outcome_at_exit
+from supervisor.workers.blame import HOST, KillReason, broken_channel, outcome_at_exit
 from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend
-from supervisor.workers.kill_reasons import KillReason, broken_channel
 from supervisor.workers.run_times import RunTimes
 
 FRAME_SECONDS = 0.010

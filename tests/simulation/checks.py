@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.engine.watchdog import GAP
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.stores.records import DeadLetter
-from supervisor.workers.kill_reasons import KillReason
+from supervisor.workers.blame import KillReason
 from tests.simulation.promises import holds
 from tests.simulation.turns import Turns
 

@@ -206,38 +206,34 @@ class Forkserver:
             os.close(pidfd)
 
     def _start_worker(self, order: wire.Fork) -> int:
-        hello = self._hello
-        setup = worker.WorkerSetup(
-            order.number, hello.owner, order.token, hello.heartbeat, hello.heartbeats, hello.result_limit
-        )
         ends = self._control.take_ends()
         try:
-            if hello.start == "spawn":
+            if self._hello.start == "spawn":
                 failed = [report.source for report in self._plugins.reports if report.error is not None]
-                return spawn(setup, ends, hello, self._owner, failed)
-            return self._fork(setup, ends)
+                return spawn(self._hello, order, ends, self._owner, failed)
+            return self._fork(order, ends)
         finally:
             close_all(ends)
 
-    def _fork(self, setup: worker.WorkerSetup, ends: WorkerEnds) -> int:
+    def _fork(self, order: wire.Fork, ends: WorkerEnds) -> int:
         flush_streams()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # about threads: Ready has reported them
             pid = os.fork()
         if pid == 0:
-            self._become_worker(setup, ends)
+            self._become_worker(order, ends)
         try:
             os.setpgid(pid, pid)
         except OSError:  # the worker has done so before, and may have exited
             pass
         return pid
 
-    def _become_worker(self, setup: worker.WorkerSetup, ends: WorkerEnds) -> NoReturn:
+    def _become_worker(self, order: wire.Fork, ends: WorkerEnds) -> NoReturn:
         try:
             os.setpgid(0, 0)
             self._control.close()
             close_all((self._woken, self._wake, self._parent_death))
-            worker.worker_main(setup, ends, lambda: self._plugins)
+            worker.worker_main(self._hello, order, ends, lambda: self._plugins)
         finally:
             os._exit(1)
 
