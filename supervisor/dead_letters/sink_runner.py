@@ -30,7 +30,7 @@ class SinkLimits(NamedTuple):
 
 OnAccepted = Callable[[Sequence[DeadLetter]], Awaitable[None]]
 
-USUAL_LIMITS = SinkLimits()
+LIMITS = SinkLimits()
 _RETRIES = Backoff(base=1.0, factor=2.0, max=60.0, jitter="none")
 
 
@@ -100,9 +100,8 @@ class BatchSplitter:
     `offered` and `accepted` are ids; `error` is that of the last part that was refused.
     """
 
-    def __init__(self, dead_letters: Sequence[DeadLetter], failures: int, limits: SinkLimits = USUAL_LIMITS) -> None:
+    def __init__(self, dead_letters: Sequence[DeadLetter], failures: int) -> None:
         self._dead_letters = dead_letters
-        self._limits = limits
         self._ahead = dead_letters
         self._size = max(1, len(dead_letters) >> failures)
         self._halves: deque[Sequence[DeadLetter]] = deque()
@@ -114,7 +113,7 @@ class BatchSplitter:
 
     def next(self) -> Sequence[DeadLetter]:
         """Return the next part; it is empty if all were offered or the sink seems to fail."""
-        limit = self._limits.failed_parts if self.accepted else self._limits.failed_parts_at_first
+        limit = LIMITS.failed_parts if self.accepted else LIMITS.failed_parts_at_first
         if self._failed_parts >= limit:
             return ()
         if self._halves:
@@ -153,13 +152,10 @@ class BatchSplitter:
 class SinkRunner:
     """A sink, its thread and its failures in a row. It rests for a while after an offer of which it accepts nothing."""
 
-    def __init__(
-        self, name: str, sink: Sink, caller: Callable[[str], Caller] = SinkThread, limits: SinkLimits = USUAL_LIMITS
-    ) -> None:
+    def __init__(self, name: str, sink: Sink, caller: Callable[[str], Caller] = SinkThread) -> None:
         self.name = name
         self.failures = 0
         self._sink = sink
-        self._limits = limits
         self._calls = caller(name)
         self._under_way: asyncio.Future[frozenset[int]] | None = None
         self._overdue = False
@@ -184,14 +180,14 @@ class SinkRunner:
     @property
     def rest_seconds(self) -> float:
         """Seconds that it rests after this many failures: few, since one bad dead letter may be the cause, not the sink."""
-        return min(self._limits.rest, delay_after(self.failures))
+        return min(LIMITS.rest, delay_after(self.failures))
 
     async def offer(self, dead_letters: Sequence[DeadLetter], until: float, on_accepted: OnAccepted) -> BatchSplitter:
         """Offer dead letters in parts, and wait for `on_accepted` after each part of which some are accepted.
 
         No part is begun after `until`, the end of the claim by the loop's clock. A part that is not offered is no failure.
         """
-        parts = BatchSplitter(dead_letters, self.failures, self._limits)
+        parts = BatchSplitter(dead_letters, self.failures)
         try:
             while (part := parts.next()) and not (parts.offered and (self._stopping or self.hangs)):
                 await self._offer_part(parts, part, until, on_accepted)
@@ -239,15 +235,15 @@ class SinkRunner:
         publishing: asyncio.Future[frozenset[int]] = self._calls.call(lambda: frozenset(self._sink.publish(own)))
         publishing.add_done_callback(drop_error)
         self._under_way = publishing
-        if not await _ends(publishing, self._limits.publish):
+        if not await _ends(publishing, LIMITS.publish):
             self._overdue = True
-            raise TimeoutError(f"no answer within {self._limits.publish:g}s")
+            raise TimeoutError(f"no answer within {LIMITS.publish:g}s")
         return publishing.result()
 
     async def _wait_for_earlier(self) -> None:
         """Wait until no publish is under way: when one ends, one of those that wait goes on, and the others wait for it."""
         loop = asyncio.get_running_loop()
-        last = loop.time() + self._limits.wait
+        last = loop.time() + LIMITS.wait
         while (earlier := self._under_way) is not None and not earlier.done():
             if not await _ends(earlier, last - loop.time()):
                 raise TimeoutError("still busy with an earlier publish") if self.hangs else Busy

@@ -121,7 +121,8 @@ class Supervisor:
         backend = parts.forkservers.add(self.settings)
         reports = await backend.start()
         emit_plugin_events(self.bus, reports, self.settings)
-        self._load_parent_side(parts.plugins, reports)
+        parts.plugins.register(BuiltInSinks(), BuiltInSinks.NAME)
+        load_parent_side(parts.plugins, discover(self.settings.plugins.paths, self.settings.base), reports)
         inbox.listen()  # an import may have set signal handlers of its own
         parts.hooks.start()
         if store is None:
@@ -130,10 +131,6 @@ class Supervisor:
         await serving.engine.recover()
         serving.engine.serve(backend)
         serving.dead_letters.look()
-
-    def _load_parent_side(self, plugins: PluginManager, reports: Sequence[SourceReport]) -> None:
-        plugins.register(BuiltInSinks(), BuiltInSinks.NAME)
-        load_parent_side(plugins, discover(self.settings.plugins.paths, self.settings.base), reports)
 
     def _assemble(self, parts: Parts, store: Store, reports: Sequence[SourceReport]) -> Serving:
         loop = asyncio.get_running_loop()
@@ -154,7 +151,9 @@ class Supervisor:
         _tune_the_interpreter()
         self._emit_started(parts.hooks, serving.engine)
         parts.periods = start_task(run_every(PERIOD, lambda: self._every_period(serving.engine)))
-        reloading = self._reload_at_requests(parts, serving.engine)
+        read, reloading = self._read_settings, None
+        if read is not None:
+            reloading = start_task(self._reloader.run(read, serving.engine, parts.forkservers))
         try:
             if self._drain:
                 latest, grace = parts.registration.latest, self.settings.shutdown.grace
@@ -172,11 +171,6 @@ class Supervisor:
         self.bus.emit(events.SupervisorStarted(self.owner, HOST, pid, url))
         hooks.call("supervisor_started", info={"owner": self.owner, "host": HOST, "pid": pid, "store": url})
         self._systemd.notify("READY=1")
-
-    def _reload_at_requests(self, parts: Parts, engine: Coordinator) -> asyncio.Task[None] | None:
-        if self._read_settings is None:
-            return None
-        return start_task(self._reloader.run(self._read_settings, engine, parts.forkservers))
 
     def _every_period(self, engine: Coordinator) -> None:
         self._systemd.notify("WATCHDOG=1")

@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -162,11 +163,9 @@ class Forkserver:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self, ready: wire.Ready) -> None:
-        try:
+        with suppress(ConnectionError):
             self._control.send(ready)
             self._serve()
-        except ConnectionError:
-            pass
         self._orphans.end_all()
 
     def _serve(self) -> None:
@@ -222,10 +221,8 @@ class Forkserver:
             pid = os.fork()
         if pid == 0:
             self._become_worker(order, ends)
-        try:
+        with suppress(OSError):  # the worker has done so before, and may have exited
             os.setpgid(pid, pid)
-        except OSError:  # the worker has done so before, and may have exited
-            pass
         return pid
 
     def _become_worker(self, order: wire.Fork, ends: WorkerEnds) -> NoReturn:

@@ -77,7 +77,7 @@ class ForkserverBackend:
     # WorkerBackend
 
     async def start(self) -> Sequence[SourceReport]:
-        """Raises NoForkserver if none can be started."""
+        """Start the forkserver; return what it found once it has imported the plugins. Raises NoForkserver if none can be started."""
         linux.become_subreaper()
         self._first_ready = self.loop.create_future()
         self._start_forkserver()
@@ -94,6 +94,7 @@ class ForkserverBackend:
         return process
 
     async def stop(self) -> None:
+        """Kill the workers that are left, end the forkserver, and kill the orphans of both."""
         self._stopping = True
         for timer in (self._restart, self._orphans_timer):
             if timer is not None:
