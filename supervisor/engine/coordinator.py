@@ -174,7 +174,6 @@ class Coordinator:
         self.fetcher.notify()
 
     async def until_gone(self, backend: WorkerBackend) -> None:
-        """Wait until no worker of this backend is left."""
         while any(worker.backend is backend for worker in self.pool.workers.values()):
             await self._until_change(timeout=1.0)
 
@@ -222,7 +221,6 @@ class Coordinator:
             wait.cancel()
 
     async def settle_all(self) -> None:
-        """Settle what has ended."""
         if self.fetcher.claiming:
             await self.writer.submit(lambda store: None)  # the claim may bring jobs, which are released
         await self.committer.finish()

@@ -52,7 +52,6 @@ class Leases:
         return bool(self.held_of((lease,)))
 
     def held_of(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Return those of these leases that are held."""
         held = self._held
         return [
             lease

@@ -28,7 +28,11 @@ class Announcer:
 
     def presence(self, state: str) -> Presence:
         """Return the row; `state` is that of the supervisor."""
-        rows = [_row(slot, self._loop.time()) for slot in self._pool.workers.values()]
+        now = self._loop.time()
+        rows = [
+            {"pid": slot.process.pid, "state": _state(slot), "current_job": _current_job(slot, now)}
+            for slot in self._pool.workers.values()
+        ]
         return Presence(state, rows, self._pool.idle_count(), self._leases.ttl)
 
     def announce(self, state: str) -> None:
@@ -49,10 +53,6 @@ class Announcer:
                 store.extend((), ttl, running)
 
         self._writer.submit(announce).add_done_callback(report_error)
-
-
-def _row(slot: WorkerSlot, now: float) -> dict[str, Any]:
-    return {"pid": slot.process.pid, "state": _state(slot), "current_job": _current_job(slot, now)}
 
 
 def _state(slot: WorkerSlot) -> str:

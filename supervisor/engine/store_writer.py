@@ -74,7 +74,8 @@ class Writer:
         self._give_up = threading.Event()
         self._unavailable_since: float | None = None
         self._closed = False
-        self._executor = executor(self) if executor is not None else _thread(self)
+        thread = threading.Thread(target=self.run, name="store-writer", daemon=True)
+        self._executor = executor(self) if executor is not None else thread
         self._executor.start()
 
     @property
@@ -189,10 +190,6 @@ class Writer:
             self._unavailable_since = None
             self.outages += 1
             self._call_on_loop(self._bus.emit, StoreAvailableAgain(self._loop.time() - since))
-
-
-def _thread(writer: Writer) -> threading.Thread:
-    return threading.Thread(target=writer.run, name="store-writer", daemon=True)
 
 
 def _deliver(works: list[Work[Any]]) -> None:

@@ -58,6 +58,5 @@ class SingleTask:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start it, unless it still runs."""
         if self._task is None or self._task.done():
             self._task = self._tasks.start(self._work())

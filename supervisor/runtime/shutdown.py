@@ -105,9 +105,8 @@ class Shutdown:
         remaining = {} if settled is Settled.ALL else self._report_unsettled(engine)
         await self._stop_publishing(serving.dead_letters, settled)
         if settled is Settled.ALL and engine.committer.unsettled:
-            await self.wait_for(
-                engine.committer.finish(tries=1)
-            )  # they were tried while dead letters were published, too
+            # While dead letters were published, these were tried too.
+            await self.wait_for(engine.committer.finish(tries=1))
             if engine.committer.unsettled:
                 settled, remaining = Settled.SOME, self._report_unsettled(engine)
         if drain and settled is Settled.ALL:

@@ -147,7 +147,6 @@ class Supervisor:
     # serving
 
     async def _serve(self, parts: Parts, serving: Serving) -> None:
-        """Serve until a stop is requested."""
         _tune_the_interpreter()
         self._emit_started(parts.hooks, serving.engine)
         parts.periods = start_task(run_every(PERIOD, lambda: self._every_period(serving.engine)))

@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import orjson
 
 from supervisor.events import HookFailed
-from supervisor.handlers import Handler
 from supervisor.jobs import Job
 from supervisor.plugins.manager import PluginManager
 from supervisor.text import strict_json as payloads
@@ -85,14 +84,14 @@ def _set_up_process(owner: str, ends: WorkerEnds) -> None:
 def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginManager) -> int:
     """Return the exit status."""
     info = WorkerInfo(os.getpid(), order.number)
-    intervals = {**_own_intervals(plugins.handlers), **hello.heartbeats}
+    by_decorator = {name: it.heartbeat for name, it in plugins.handlers.items() if it.heartbeat is not None}
+    intervals = {**{name: parse_duration(each) for name, each in by_decorator.items()}, **hello.heartbeats}
     stack = StackDumper(ends.stack)
     heartbeat = Heartbeat(ends.heartbeat, hello.heartbeat, min([hello.heartbeat, *intervals.values()]), stack)
     heartbeat.start()
     plugins.call("supervisor_worker_started", worker=info)
-    runner = JobRunner(
-        hello, order.token, ends, plugins, heartbeat, intervals, stack
-    )  # takes the process as the hooks left it
+    # After the hooks: it takes the state of the process that they left as the one to restore.
+    runner = JobRunner(hello, order.token, ends, plugins, heartbeat, intervals, stack)
     try:
         runner.run()
     except OSError as error:  # not of a job: its errors become its outcome
@@ -251,11 +250,6 @@ class JobRunner:
         """Return whether any program has ended since the last call."""
         before, self._programs = self._programs, resource.getrusage(resource.RUSAGE_CHILDREN)
         return self._programs != before
-
-
-def _own_intervals(handlers: Mapping[str, Handler]) -> dict[str, float]:
-    """Return the seconds between heartbeats that decorators ask for."""
-    return {name: parse_duration(own.heartbeat) for name, own in handlers.items() if own.heartbeat is not None}
 
 
 def report_hook(failed: HookFailed) -> None:

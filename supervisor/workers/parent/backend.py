@@ -146,7 +146,7 @@ class ForkserverBackend:
         for serial, ends in self._waiting.items():
             process = self._ordered[serial]
             process.forkserver = forkserver
-            forkserver.fork(wire.Fork(serial, process.number, process.token), ends)
+            forkserver.ask(wire.Fork(serial, process.number, process.token), ends)
         self._waiting.clear()
 
     def drop_order(self, process: ForkedWorker) -> bool:
@@ -164,7 +164,7 @@ class ForkserverBackend:
         self._reaping[process.serial] = process
         forkserver = self._forkserver
         if forkserver is not None and process.forkserver is forkserver:
-            forkserver.reap(process.serial)
+            forkserver.ask(wire.Reap(process.serial))
         else:
             self._reap_adopted(process)
 

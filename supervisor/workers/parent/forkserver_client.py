@@ -88,12 +88,12 @@ class ForkserverClient:
 
     # orders
 
-    def fork(self, order: wire.Fork, ends: WorkerEnds) -> None:
-        """Close `ends` once they are sent, or can't be."""
-        self._ask(order, ends)
-
-    def reap(self, serial: int) -> None:
-        self._ask(wire.Reap(serial))
+    def ask(self, order: wire.Fork | wire.Reap, ends: WorkerEnds | None = None) -> None:
+        """Order what has an answer. Close `ends` once they are sent, or can't be."""
+        self._unanswered += 1
+        if self._unanswered == 1:
+            self._expect(self._answer_timeout)
+        self._order(order, ends)
 
     def stop(self) -> None:
         """Have it exit. While it imports it does not read its orders, and has nothing to lose."""
@@ -114,12 +114,6 @@ class ForkserverClient:
         """In a copy of this process: the forkserver exits with the last process that has these open."""
         os.close(self._parent_death)
         self._channel.close()
-
-    def _ask(self, message: wire.Message, ends: WorkerEnds | None = None) -> None:
-        self._unanswered += 1
-        if self._unanswered == 1:
-            self._expect(self._answer_timeout)
-        self._order(message, ends)
 
     def _order(self, message: wire.Message, ends: WorkerEnds | None = None) -> None:
         self._orders.append((wire.encode(message), ends))

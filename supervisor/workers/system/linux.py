@@ -42,7 +42,6 @@ def disarm_parent_death(pipe: int) -> None:
 
 
 def bytes_waiting(pipe: int) -> int:
-    """Return how many bytes in the pipe are unread."""
     size = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
     return int.from_bytes(size, sys.byteorder)
 
