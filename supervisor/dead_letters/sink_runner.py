@@ -10,7 +10,6 @@ from copy import deepcopy
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
-from supervisor.engine.store_writer import answer
 from supervisor.engine.tasks import drop_error
 from supervisor.hooks import Sink
 from supervisor.jobs import Backoff
@@ -83,13 +82,22 @@ class SinkThread:
             except BaseException as raised:  # a sink that calls sys.exit must not end the loop either
                 error = RuntimeError(f"{type(raised).__name__}: {raised}") if _is_exit(raised) else raised
             try:
-                call.future.get_loop().call_soon_threadsafe(answer, call.future, result, error)
+                call.future.get_loop().call_soon_threadsafe(_deliver, call.future, result, error)
             except RuntimeError:
                 return  # the loop has ended
 
 
 def _is_exit(raised: BaseException) -> bool:
     return not isinstance(raised, Exception) or isinstance(raised, StopIteration)
+
+
+def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 class BatchSplitter:

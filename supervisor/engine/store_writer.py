@@ -43,6 +43,14 @@ class Work(Generic[Result]):
     result: Any = None
     error: Exception | None = None
 
+    def deliver(self) -> None:
+        if self.future.cancelled():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
 
 class Executor(Protocol):
     """Runs the writer: a thread, or a simulation of one."""
@@ -194,14 +202,4 @@ class Writer:
 
 def _deliver(works: list[Work[Any]]) -> None:
     for work in works:
-        answer(work.future, work.result, work.error)
-
-
-def answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Give the future its error or, if that is None, its result; do nothing if it was cancelled."""
-    if future.cancelled():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+        work.deliver()

@@ -63,16 +63,11 @@ class ForkserverClient:
         self._unanswered = 0
         self._lines = wire.Lines()
         self._fds: deque[int] = deque()
-        started = _start(options)
-        self._process = started.process
-        self._pidfd = started.pidfd
-        self._parent_death = started.parent_death
-        self.pid = started.process.pid
-        self._channel = socket.socket(fileno=started.channel)
+        self._process, self._pidfd, channel, self._parent_death, stdout, stderr = _start(options)
+        self.pid = self._process.pid
+        self._channel = socket.socket(fileno=channel)
         self._channel.setblocking(False)
-        self._outputs = {
-            fd: self._output(fd, name) for name, fd in (("stdout", started.stdout), ("stderr", started.stderr))
-        }
+        self._outputs = {stdout: self._output(stdout, "stdout"), stderr: self._output(stderr, "stderr")}
         loop.add_reader(self._channel, self._readable)
         loop.add_reader(self._pidfd, self._ended)
         self._order(_hello(options, skip))
