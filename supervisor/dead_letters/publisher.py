@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from supervisor.dead_letters.sink_runner import BatchSplitter, SinkRunner, delay_after
-from supervisor.engine.poll_intervals import USUAL, PollIntervals
-from supervisor.engine.store_writer import Abandoned, Writer
+from supervisor.engine.store_writer import Writer
+from supervisor.engine.tasks import report_error
 from supervisor.errors import RowsLocked
 from supervisor.events import Bus, DeadLettersFailed, DeadLettersPublished, DeadLettersStale
 from supervisor.stores.protocol import Store
@@ -22,6 +22,7 @@ SLACK = 0.01  # seconds after a delay, so that a delayed dead letter is due by t
 class PublisherLimits(NamedTuple):
     batch: int = 100  # dead letters that are claimed at once
     claim: float = 60.0  # seconds that they stay claimed
+    look: float = 5.0  # seconds between two looks for dead letters that another supervisor has left
     slow_sink: float = 1.0  # seconds until the next are claimed although a sink is still busy with these
     locked: float = 1.0  # seconds between two attempts to record an acceptance whose row is locked
 
@@ -37,19 +38,13 @@ class DeadLetterPublisher:
     """
 
     def __init__(
-        self,
-        writer: Writer,
-        runners: Sequence[SinkRunner],
-        bus: Bus,
-        loop: asyncio.AbstractEventLoop,
-        intervals: PollIntervals = USUAL,
+        self, writer: Writer, runners: Sequence[SinkRunner], bus: Bus, loop: asyncio.AbstractEventLoop,
         limits: PublisherLimits = USUAL_LIMITS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._writer = writer
         self._runners = runners
         self._bus = bus
         self._loop = loop
-        self._intervals = intervals
         self._limits = limits
         self._wanted = frozenset(runner.name for runner in runners)
         self._more = asyncio.Event()
@@ -57,7 +52,7 @@ class DeadLetterPublisher:
         self._publishing: dict[asyncio.Task[None], Sequence[DeadLetter]] = {}
         self._task = loop.create_task(self._run()) if runners else None
         if self._task is not None:
-            self._task.add_done_callback(self._report_fault)
+            self._task.add_done_callback(report_error)
         self.quiet = not runners
         self.on_quiet: Callable[[], None] = lambda: None
         self.failing: dict[str, str] = {}
@@ -99,12 +94,7 @@ class DeadLetterPublisher:
     def _release(self, dead_letters: Sequence[DeadLetter]) -> None:
         """End the claim, so that the next supervisor need not wait until it expires."""
         if dead_letters:
-            self._writer.submit(lambda store: store.postpone(dead_letters, 0.0)).add_done_callback(self._report_fault)
-
-    def _report_fault(self, ended: asyncio.Future[Any]) -> None:
-        error = None if ended.cancelled() else ended.exception()
-        if error is not None and not isinstance(error, Abandoned):
-            self._loop.call_exception_handler({"message": "publishing dead letters failed", "exception": error})
+            self._writer.submit(lambda store: store.postpone(dead_letters, 0.0)).add_done_callback(report_error)
 
     # claiming
 
@@ -133,7 +123,7 @@ class DeadLetterPublisher:
 
     def _published(self, task: asyncio.Task[None]) -> None:
         del self._publishing[task]
-        self._report_fault(task)
+        report_error(task)
         self.look()
 
     async def _rest(self) -> None:
@@ -142,7 +132,7 @@ class DeadLetterPublisher:
             self.quiet = True
             self.on_quiet()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._intervals.dead_letters):
+            async with asyncio.timeout(self._limits.look):
                 await self._more.wait()
 
     # publishing

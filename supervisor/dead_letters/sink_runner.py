@@ -10,6 +10,7 @@ from copy import deepcopy
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
+from supervisor.engine.tasks import drop_error
 from supervisor.hooks import Sink
 from supervisor.jobs import Backoff
 from supervisor.retry import ceiling
@@ -28,7 +29,7 @@ class SinkLimits(NamedTuple):
 
 OnAccepted = Callable[[Sequence[DeadLetter]], Awaitable[None]]
 
-USUAL_LIMITS = SinkLimits()
+LIMITS = SinkLimits()
 _RETRIES = Backoff(base=1.0, factor=2.0, max=60.0, jitter="none")
 
 
@@ -47,7 +48,7 @@ class Busy(Exception):
 
 class _Call(NamedTuple):
     work: Callable[[], Any]
-    answer: asyncio.Future[Any]
+    future: asyncio.Future[Any]
 
 
 class Caller(Protocol):
@@ -65,9 +66,9 @@ class SinkThread:
         threading.Thread(target=self._run, name=f"sink-{name}", daemon=True).start()
 
     def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls.put(_Call(work, answer))
-        return answer
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls.put(_Call(work, future))
+        return future
 
     def end(self) -> None:
         """End the thread after the calls that were made."""
@@ -81,7 +82,7 @@ class SinkThread:
             except BaseException as raised:  # a sink that calls sys.exit must not end the loop either
                 error = RuntimeError(f"{type(raised).__name__}: {raised}") if _is_exit(raised) else raised
             try:
-                call.answer.get_loop().call_soon_threadsafe(_deliver, call.answer, result, error)
+                call.future.get_loop().call_soon_threadsafe(_deliver, call.future, result, error)
             except RuntimeError:
                 return  # the loop has ended
 
@@ -90,13 +91,13 @@ def _is_exit(raised: BaseException) -> bool:
     return not isinstance(raised, Exception) or isinstance(raised, StopIteration)
 
 
-def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if answer.cancelled():
+def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.cancelled():
         return
     if error is not None:
-        answer.set_exception(error)
+        future.set_exception(error)
     else:
-        answer.set_result(result)
+        future.set_result(result)
 
 
 class BatchSplitter:
@@ -107,9 +108,8 @@ class BatchSplitter:
     `offered` and `accepted` are ids; `error` is that of the last part that was refused.
     """
 
-    def __init__(self, dead_letters: Sequence[DeadLetter], failures: int, limits: SinkLimits = USUAL_LIMITS) -> None:
+    def __init__(self, dead_letters: Sequence[DeadLetter], failures: int) -> None:
         self._dead_letters = dead_letters
-        self._limits = limits
         self._ahead = dead_letters
         self._size = max(1, len(dead_letters) >> failures)
         self._halves: deque[Sequence[DeadLetter]] = deque()
@@ -121,7 +121,7 @@ class BatchSplitter:
 
     def next(self) -> Sequence[DeadLetter]:
         """Return the next part; it is empty if all were offered or the sink seems to fail."""
-        limit = self._limits.failed_parts if self.accepted else self._limits.failed_parts_at_first
+        limit = LIMITS.failed_parts if self.accepted else LIMITS.failed_parts_at_first
         if self._failed_parts >= limit:
             return ()
         if self._halves:
@@ -160,13 +160,10 @@ class BatchSplitter:
 class SinkRunner:
     """A sink, its thread and its failures in a row. It rests for a while after an offer of which it accepts nothing."""
 
-    def __init__(
-        self, name: str, sink: Sink, caller: Callable[[str], Caller] = SinkThread, limits: SinkLimits = USUAL_LIMITS
-    ) -> None:
+    def __init__(self, name: str, sink: Sink, caller: Callable[[str], Caller] = SinkThread) -> None:
         self.name = name
         self.failures = 0
         self._sink = sink
-        self._limits = limits
         self._calls = caller(name)
         self._under_way: asyncio.Future[frozenset[int]] | None = None
         self._overdue = False
@@ -191,14 +188,14 @@ class SinkRunner:
     @property
     def rest_seconds(self) -> float:
         """Seconds that it rests after this many failures: few, since one bad dead letter may be the cause, not the sink."""
-        return min(self._limits.rest, delay_after(self.failures))
+        return min(LIMITS.rest, delay_after(self.failures))
 
     async def offer(self, dead_letters: Sequence[DeadLetter], until: float, on_accepted: OnAccepted) -> BatchSplitter:
         """Offer dead letters in parts, and wait for `on_accepted` after each part of which some are accepted.
 
         No part is begun after `until`, the end of the claim by the loop's clock. A part that is not offered is no failure.
         """
-        parts = BatchSplitter(dead_letters, self.failures, self._limits)
+        parts = BatchSplitter(dead_letters, self.failures)
         try:
             while (part := parts.next()) and not (parts.offered and (self._stopping or self.hangs)):
                 await self._offer_part(parts, part, until, on_accepted)
@@ -243,18 +240,18 @@ class SinkRunner:
         if asyncio.get_running_loop().time() >= until:
             raise ClaimExpired
         self._overdue = False
-        answer: asyncio.Future[frozenset[int]] = self._calls.call(lambda: frozenset(self._sink.publish(own)))
-        answer.add_done_callback(_retrieve_error)
-        self._under_way = answer
-        if not await _ends(answer, self._limits.publish):
+        publishing: asyncio.Future[frozenset[int]] = self._calls.call(lambda: frozenset(self._sink.publish(own)))
+        publishing.add_done_callback(drop_error)
+        self._under_way = publishing
+        if not await _ends(publishing, LIMITS.publish):
             self._overdue = True
-            raise TimeoutError(f"no answer within {self._limits.publish:g}s")
-        return answer.result()
+            raise TimeoutError(f"no answer within {LIMITS.publish:g}s")
+        return publishing.result()
 
     async def _wait_for_earlier(self) -> None:
         """Wait until no publish is under way: when one ends, one of those that wait goes on, and the others wait for it."""
         loop = asyncio.get_running_loop()
-        last = loop.time() + self._limits.wait
+        last = loop.time() + LIMITS.wait
         while (earlier := self._under_way) is not None and not earlier.done():
             if not await _ends(earlier, last - loop.time()):
                 raise TimeoutError("still busy with an earlier publish") if self.hangs else Busy
@@ -266,7 +263,7 @@ class SinkRunner:
     async def close(self) -> None:
         """Close the sink after a publish under way. An error of the sink is dropped."""
         closed = self._calls.call(self._sink.close)
-        closed.add_done_callback(_retrieve_error)
+        closed.add_done_callback(drop_error)
         self._calls.end()
         await asyncio.wait([closed])
 
@@ -274,9 +271,3 @@ class SinkRunner:
 async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:
     done, _ = await asyncio.wait([work], timeout=seconds)
     return bool(done)
-
-
-def _retrieve_error(answer: asyncio.Future[Any]) -> None:
-    """Retrieve an error that nobody waits for: else asyncio reports it to the loop's handler, which ends the supervisor."""
-    if not answer.cancelled():
-        answer.exception()

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.fairness import QueueBuffers
@@ -46,14 +46,6 @@ class Summary(NamedTuple):
     dead_letters: bool = False
     ready: bool = False
     due_in: float | None = None
-
-
-class CommitterListener(Protocol):
-    def settled(self, summary: Summary) -> None:
-        """The store has accepted outcomes."""
-
-    def relieved(self) -> None:
-        """The committer is no longer overfull."""
 
 
 @dataclass(eq=False)
@@ -96,11 +88,15 @@ class _Settled(NamedTuple):
 
 
 class Committer:
-    """Writes at most two batches at a time. The outcomes that arrive meanwhile are the next one, so batches grow with the load."""
+    """Writes at most two batches at a time. The outcomes that arrive meanwhile are the next one, so batches grow with the load.
+
+    `on_settled` is called when the store has accepted outcomes, and `on_relieved` when the committer is no longer overfull.
+    """
 
     def __init__(
         self, writer: Writer, leases: Leases, decider: RetryDecider, unknown_handlers: UnknownHandlers, bus: Bus, *,
-        ttl: float, now: Callable[[], float], listener: CommitterListener, limits: Limits,
+        now: Callable[[], float], limits: Limits, on_settled: Callable[[Summary], None],
+        on_relieved: Callable[[], None],
     ) -> None:  # fmt: skip
         self.batches_settled = 0
         self._writer = writer
@@ -108,10 +104,10 @@ class Committer:
         self._decider = decider
         self._unknown_handlers = unknown_handlers
         self._bus = bus
-        self._ttl = ttl
         self._now = now
-        self._listener = listener
         self._limits = limits
+        self._on_settled = on_settled
+        self._on_relieved = on_relieved
         self._waiting: list[Outcome] = []
         self._under_way = 0  # batches
         self._bytes = 0  # of all outcomes that are not settled yet
@@ -192,7 +188,7 @@ class Committer:
     def _settle(self, batch: list[Outcome]) -> asyncio.Future[_Settled]:
         """Write the batch and, in the same commit, start marks of what runs: not of jobs that will have ended before it."""
         self._under_way += 1
-        running, ttl = self._leases.running(MARK_AFTER), self._ttl
+        running, ttl = self._leases.running(MARK_AFTER), self._leases.ttl
 
         def settle(store: Store) -> _Settled:
             stale, locked = _settle_unlocked(store, batch)
@@ -227,7 +223,7 @@ class Committer:
         if self._under_way < BATCHES_AT_ONCE:
             self._settle_next()
         if was_overfull and not self.overfull:
-            self._listener.relieved()
+            self._on_relieved()
 
     def _accepted(self, batch: list[Outcome], stale: frozenset[int], at: float) -> None:
         if self._locked:
@@ -239,7 +235,7 @@ class Committer:
         if batch:
             age = self._now() - at
             self._bus.emit(JobsSettled(batch, age))
-            self._listener.settled(summary(batch, age))
+            self._on_settled(summary(batch, age))
 
     def _report_stale(self, leases: Sequence[Lease]) -> None:
         """Report each lease once: an extend or a check may have found it stale before."""
@@ -309,7 +305,7 @@ class Committer:
         was_overfull = self.overfull
         self._forget_locked([it.lease for it in self._locked.values() if not self._leases.holds(it.lease)])
         if was_overfull and not self.overfull:
-            self._listener.relieved()
+            self._on_relieved()
         if outcomes := list(self._locked.values()):
             self._trying_locked = self._settle_again(outcomes[: self._fitting(outcomes)])
 

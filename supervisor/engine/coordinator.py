@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.config.settings import Settings
 from supervisor.engine.claim_planner import ClaimPlanner
 from supervisor.engine.committer import Committer, RetryDecider, Summary
-from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.current_config import CurrentConfig, emit_plugin_events
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.fetcher import Fetcher, Intake
@@ -18,20 +18,18 @@ from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.maintenance import Maintenance, Pruner, WallClock
-from supervisor.engine.plugin_changes import emit_plugin_events
-from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
-from supervisor.engine.store_writer import Writer, ignore_abandoned
-from supervisor.engine.tasks import BackgroundTasks
+from supervisor.engine.store_writer import Writer
+from supervisor.engine.tasks import BackgroundTasks, report_error
 from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.engine.watchdog import Watchdog, seconds_suspended
 from supervisor.events import MAX_COUNTED, Bus
 from supervisor.plugins.reports import SourceReport, changed_reports, same_plugins
 from supervisor.retry import Random
 from supervisor.stores.protocol import Store
+from supervisor.workers.blame import SHUTDOWN
 from supervisor.workers.interface import WorkerBackend
-from supervisor.workers.kill_reasons import SHUTDOWN
 from supervisor.workers.pool import Pool
 
 KILL_SECONDS = 10.0
@@ -51,7 +49,7 @@ class Coordinator:
         self, store: Store, pool: Pool, settings: Settings, reports: Sequence[SourceReport], bus: Bus,
         loop: asyncio.AbstractEventLoop, writer: Writer, *, random: Random, on_dead_letter: Callable[[], None] = lambda: None,
         keep_unknown_jobs: bool = False, wall: Callable[[], float] = time.time,
-        suspended: Callable[[], float] = seconds_suspended, intervals: PollIntervals = USUAL, limits: Limits = DEFAULT_LIMITS,
+        suspended: Callable[[], float] = seconds_suspended, limits: Limits = DEFAULT_LIMITS,
     ) -> None:  # fmt: skip
         ttl, now = settings.lease.ttl, loop.time
         self.pool, self.writer, self.store_url = pool, writer, store.url
@@ -60,32 +58,31 @@ class Coordinator:
         self._config = config = CurrentConfig(settings, reports)
         self.leases = leases = Leases(writer, pool, ttl)
         self.buffers = buffers = QueueBuffers(config)
-        self._unknown_handlers = unknown = UnknownHandlers(
-            config, pool, bus, now, max_jobs=limits.missing_handlers, keep_ids=keep_unknown_jobs
-        )
+        self._unknown_handlers = unknown = UnknownHandlers(config, pool, bus, now, limits, keep_ids=keep_unknown_jobs)
         self._decider = decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
-            writer, leases, decider, unknown, bus, ttl=ttl, now=now, listener=self, limits=limits
-        )
+            writer, leases, decider, unknown, bus, now=now, limits=limits, on_settled=self._settled,
+            on_relieved=lambda: self.fetcher.pump(),
+        )  # fmt: skip
         self.lease_keeper = keeper = LeaseKeeper(
-            writer, leases, buffers, committer, pool, bus, loop, self.tasks, ttl, limits
+            writer, leases, buffers, committer, pool, bus, loop, self.tasks, limits
         )
-        self.recovery = recovery = Recovery(writer, decider, bus, ttl=ttl, now=now, listener=self, limits=limits)
+        self.recovery = Recovery(writer, decider, bus, ttl=ttl, now=now, limits=limits, on_recovered=self._recovered)
         self.watchdog = watchdog = Watchdog(
-            pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, intervals
+            pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, limits
         )
         dispatcher = Dispatcher(pool, leases, buffers, committer, watchdog, loop)
         planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
         intake = Intake(leases, buffers, committer, unknown, keeper, config)
-        self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, intervals, limits)
-        self._announcer = announcer = Announcer(writer, pool, leases, loop, ttl)
+        self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits)
+        self._announcer = announcer = Announcer(writer, pool, leases, loop)
         pruner = Pruner(writer, config, bus)
         clock = WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
-            writer, pool, leases, keeper, recovery, buffers, dispatcher, committer, announcer, pruner, clock, self.tasks
-        )
+            writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, clock, self.tasks
+        )  # fmt: skip
         self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
-        self.recover, self.newly_broken = recovery.recover_all, config.newly_broken
+        self.recover, self.newly_broken = self.recovery.recover_all, config.newly_broken
         self.prune, self.maintain = pruner.prune, maintenance.run
 
     @property
@@ -121,7 +118,7 @@ class Coordinator:
             emit_plugin_events(self._bus, changed_reports(reports, before), self.settings)
             self._serve_by(self.pool.backend)
 
-    def settled(self, summary: Summary) -> None:
+    def _settled(self, summary: Summary) -> None:
         if summary.dead_letters:
             self._on_dead_letter()
         if summary.due_in is not None:
@@ -131,11 +128,8 @@ class Coordinator:
             self.tasks.start(self._notify_others())
         self.changes.set()
 
-    def relieved(self) -> None:
-        self.fetcher.pump()
-
-    def recovered(self, summary: Summary) -> None:
-        self.settled(summary)
+    def _recovered(self, summary: Summary) -> None:
+        self._settled(summary)
         self.fetcher.notify()
 
     def _woke_from_gap(self) -> None:
@@ -180,7 +174,6 @@ class Coordinator:
         self.fetcher.notify()
 
     async def until_gone(self, backend: WorkerBackend) -> None:
-        """Wait until no worker of this backend is left."""
         while any(worker.backend is backend for worker in self.pool.workers.values()):
             await self._until_change(timeout=1.0)
 
@@ -228,7 +221,6 @@ class Coordinator:
             wait.cancel()
 
     async def settle_all(self) -> None:
-        """Settle what has ended."""
         if self.fetcher.claiming:
             await self.writer.submit(lambda store: None)  # the claim may bring jobs, which are released
         await self.committer.finish()
@@ -240,6 +232,6 @@ class Coordinator:
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
             self._loop.remove_reader(notification_fd)
-        self.writer.submit(lambda store: store.leave()).add_done_callback(ignore_abandoned)
+        self.writer.submit(lambda store: store.leave()).add_done_callback(report_error)
         if await self.writer.close(timeout):
             self._store.close()

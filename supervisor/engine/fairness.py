@@ -136,7 +136,6 @@ class QueueBuffer:
         self._paid &= sent
 
     def take_out(self, ids: set[int]) -> list[Lease]:
-        """Remove the jobs with these ids, and return them."""
         taken: list[Lease] = []
         self._earned -= ids
         for tier in (self.urgent, self.retries, self.fresh):
@@ -235,7 +234,6 @@ class QueueBuffers:
         self._count -= count
 
     def take_out(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Remove those of these jobs that are here, and return them."""
         ids = {lease.id for lease in leases}
         taken = [lease for buffer in self.by_queue.values() for lease in buffer.take_out(ids)]
         self._count -= len(taken)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.engine.claim_planner import ClaimPlanner, Demand
-from supervisor.engine.claim_timers import ClaimTimers
 from supervisor.engine.committer import Committer
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
@@ -16,17 +15,19 @@ from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
-from supervisor.engine.poll_intervals import PollIntervals
 from supervisor.engine.store_view import Change, Claimable, StoreView
 from supervisor.engine.store_writer import Abandoned, Writer
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.events import Bus, JobsClaimed, QueueDepths
 from supervisor.jobs import LEASE_HANDLER, LEASE_TIER, Lease, Tier
+from supervisor.retry import GrowingDelay
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import Waiting, by_queue_and_tier
 
 MAX_PROMOTED = 1000
 MAX_UNKNOWN = 1000
+FIRST_LOOK = 0.1
+"""Seconds to the next look for jobs that other supervisors were claiming; twice as many after each look in vain."""
 
 
 class Claimed(NamedTuple):
@@ -102,15 +103,71 @@ class Intake:
         self._buffers.requeue(self._leases.held_of(leases))
 
 
+class ClaimTimers:
+    """Calls `look` at regular intervals, since a notification may be lost, and again after a claim that missed the jobs; calls
+    `look_for_due` when a scheduled job is due."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        poll: float,
+        *,
+        look: Callable[[], None],
+        look_for_due: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._poll_interval = poll
+        self._look = look
+        self._look_for_due = look_for_due
+        self._due: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._again_delay = GrowingDelay(FIRST_LOOK, poll)
+
+    def start(self) -> None:
+        self._loop.call_later(self._poll_interval, self._poll)
+
+    def _poll(self) -> None:
+        self.start()
+        self._look()
+
+    @property
+    def next_due(self) -> float | None:
+        """The time (of the loop) at which a scheduled job is known to be due, if any is."""
+        return None if self._due is None else self._due.when()
+
+    def due_at(self, when: float) -> None:
+        """Look at this time (of the loop), if not before."""
+        if self._due is None or when < self._due.when():
+            if self._due is not None:
+                self._due.cancel()
+            self._due = self._loop.call_at(when, self._come_due)
+
+    def _come_due(self) -> None:
+        self._due = None
+        self._look_for_due()
+
+    def claim_missed(self) -> None:
+        """There were jobs, and other supervisors had locked them all: look again, since they may not keep them."""
+        if self._again is None:
+            self._again = self._loop.call_later(self._again_delay.next(), self._look_again)
+
+    def claim_did_not_miss(self) -> None:
+        self._again_delay.reset()
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._look()
+
+
 class Fetcher:
     """Decides when to claim. `pump` is called whenever something has changed, and never waits."""
 
     def __init__(
         self, writer: Writer, planner: ClaimPlanner, dispatcher: Dispatcher, buffers: QueueBuffers, intake: Intake, bus: Bus,
-        loop: asyncio.AbstractEventLoop, intervals: PollIntervals, limits: Limits,
+        loop: asyncio.AbstractEventLoop, limits: Limits,
     ) -> None:  # fmt: skip
         self.closed = True  # also before it is opened
-        self.timers = ClaimTimers(loop, intervals, look=self.notify, look_for_due=self._notify_due)
+        self.timers = ClaimTimers(loop, limits.poll, look=self.notify, look_for_due=self._notify_due)
         self._writer = writer
         self._planner = planner
         self._dispatcher = dispatcher
@@ -137,7 +194,6 @@ class Fetcher:
 
     @property
     def claiming(self) -> bool:
-        """Whether a claim is under way, and may bring jobs."""
         return bool(self._claims)
 
     @property

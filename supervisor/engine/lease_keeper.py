@@ -15,7 +15,7 @@ from supervisor.engine.tasks import BackgroundTasks
 from supervisor.events import Bus, JobCancelled, JobsStale
 from supervisor.jobs import JobState, Lease
 from supervisor.stores.protocol import Store
-from supervisor.workers.kill_reasons import LEASE_LOST
+from supervisor.workers.blame import LEASE_LOST
 from supervisor.workers.pool import Pool
 
 
@@ -31,13 +31,12 @@ class LeaseKeeper:
     _bus: Bus
     _loop: asyncio.AbstractEventLoop
     _tasks: BackgroundTasks
-    _ttl: float
     _limits: Limits
     _timer: asyncio.TimerHandle | None = None
     _gaps_to_check: int = 0
 
     def start(self) -> None:
-        self._timer = self._loop.call_later(self._ttl / 3, self._extend_again)
+        self._timer = self._loop.call_later(self._leases.ttl / 3, self._extend_again)
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from supervisor.engine.store_writer import Writer
 from supervisor.jobs import LEASE_ID, LEASE_PAYLOAD, LEASE_TOKEN, OUTCOME_LEASE, Lease, Outcome
-from supervisor.stores.protocol import Store
 from supervisor.workers.pool import Pool
 
 LeaseKey = tuple[int, int]
@@ -15,18 +14,19 @@ LeaseKey = tuple[int, int]
 
 
 class Leases:
-    """Holds each lease from its claim until its outcome is settled. `bytes` is the characters of all their payloads.
+    """Holds each lease from its claim until its outcome is settled. `ttl` is the seconds that a lease holds after a claim or
+    an extend; `bytes` is the characters of all their payloads.
 
     `checked_since_gap` is False from the end of a gap, in which the supervisor stood still, until the leases are extended:
     they may have expired meanwhile.
     """
 
     def __init__(self, writer: Writer, pool: Pool, ttl: float) -> None:
+        self.ttl = ttl
         self.bytes = 0
         self.checked_since_gap = True
         self._writer = writer
         self._pool = pool
-        self._ttl = ttl
         self._held: dict[int, Lease] = {}
         self._extending: asyncio.Future[list[int]] | None = None
         self._checking: asyncio.Future[list[LeaseKey]] | None = None
@@ -52,7 +52,6 @@ class Leases:
         return bool(self.held_of((lease,)))
 
     def held_of(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Return those of these leases that are held."""
         held = self._held
         return [
             lease
@@ -90,7 +89,7 @@ class Leases:
         """
         if self._extending is not None and not self._extending.done():
             return []
-        leases, running, ttl = list(self._held.values()), self.running(), self._ttl
+        leases, running, ttl = list(self._held.values()), self.running(), self.ttl
         if not leases:
             return []
         self._extending = self._writer.submit(lambda store: store.extend(leases, ttl, running))
@@ -103,7 +102,7 @@ class Leases:
         if self._checking is not None and not self._checking.done():
             return [], []
         before = dict(self._held)
-        self._checking = self._writer.submit(_claims_in_store)
+        self._checking = self._writer.submit(lambda store: store.held())
         ours = dict(await self._checking)
         lost = [lease for id, lease in before.items() if ours.get(id) != lease.token and self.holds(lease)]
         known = self._held.keys() | before.keys()
@@ -112,7 +111,3 @@ class Leases:
 
 def _bytes(leases: Iterable[Lease]) -> int:
     return sum([len(lease[LEASE_PAYLOAD]) for lease in leases])
-
-
-def _claims_in_store(store: Store) -> list[LeaseKey]:
-    return store.held()

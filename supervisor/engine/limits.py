@@ -1,4 +1,4 @@
-"""The sizes that bound the engine."""
+"""The sizes and intervals that bound the engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """How much the engine holds and handles at once. Bytes are characters of payloads, of results and of failure texts."""
+    """How much the engine holds and handles at once, and how often it looks by itself for changes that it was not notified of.
+    Bytes are characters of payloads, of results and of failure texts; intervals are seconds."""
 
     claimed_at_once: int = 1000
     """Other clients that write to the store wait meanwhile."""
@@ -24,6 +25,10 @@ class Limits(NamedTuple):
     recovered_at_once: int = 500
     missing_handlers: int = 100_000
     """Jobs for which it is remembered since when their handler has been missing."""
+    poll: float = 5.0
+    """Between two looks for claimable jobs, since a notification may be lost."""
+    watch: float = 1.0
+    """Between two looks at the state of the workers, at most."""
 
 
 DEFAULT_LIMITS = Limits()

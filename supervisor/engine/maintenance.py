@@ -4,9 +4,8 @@ vain, and prune."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from supervisor.engine.claim_planner import BUFFERED_SECONDS
 from supervisor.engine.committer import Committer
@@ -153,10 +152,6 @@ class Maintenance:
     async def _release_to_idle(self) -> None:
         """Release all buffered jobs if another supervisor has an idle worker and this one has none."""
         stats = await self._writer.submit(lambda store: store.stats())
-        others = [row for row in stats["supervisors"] if any(_idle(worker) for worker in row["workers"])]
+        others = [row for row in stats["supervisors"] if any(worker["state"] == "idle" for worker in row["workers"])]
         if others and not self._pool.idle_count():
             self._committer.release(self._buffers.take_all(), "others idle")
-
-
-def _idle(worker: Mapping[str, Any]) -> bool:
-    return bool(worker["state"] == "idle")

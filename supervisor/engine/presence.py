@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.engine.leases import Leases
-from supervisor.engine.store_writer import Writer, ignore_abandoned
+from supervisor.engine.store_writer import Writer
+from supervisor.engine.tasks import report_error
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import Presence
 from supervisor.workers.pool import Pool
@@ -22,18 +23,21 @@ class Announcer:
     _pool: Pool
     _leases: Leases
     _loop: asyncio.AbstractEventLoop
-    _ttl: float
     _last: tuple[Any, ...] = ()
     _announced_at: float = 0.0
 
     def presence(self, state: str) -> Presence:
         """Return the row; `state` is that of the supervisor."""
-        rows = [_row(slot, self._loop.time()) for slot in self._pool.workers.values()]
-        return Presence(state, rows, self._pool.idle_count(), self._ttl)
+        now = self._loop.time()
+        rows = [
+            {"pid": slot.process.pid, "state": _state(slot), "current_job": _current_job(slot, now)}
+            for slot in self._pool.workers.values()
+        ]
+        return Presence(state, rows, self._pool.idle_count(), self._leases.ttl)
 
     def announce(self, state: str) -> None:
         """Write the row, if need be, and start marks for the jobs that run."""
-        now, running, ttl = self._loop.time(), self._leases.running(), self._ttl
+        now, running, ttl = self._loop.time(), self._leases.running(), self._leases.ttl
         workers = [
             (slot.process.pid, slot.state, slot.current and slot.current[:2]) for slot in self._pool.workers.values()
         ]
@@ -48,11 +52,7 @@ class Announcer:
             if running:
                 store.extend((), ttl, running)
 
-        self._writer.submit(announce).add_done_callback(ignore_abandoned)
-
-
-def _row(slot: WorkerSlot, now: float) -> dict[str, Any]:
-    return {"pid": slot.process.pid, "state": _state(slot), "current_job": _current_job(slot, now)}
+        self._writer.submit(announce).add_done_callback(report_error)
 
 
 def _state(slot: WorkerSlot) -> str:

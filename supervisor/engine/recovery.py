@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from supervisor.engine.committer import RetryDecider, Summary, summary
 from supervisor.engine.limits import Limits
@@ -19,26 +18,21 @@ SeenLease = tuple[int, int, int]
 """(job id, fencing token, deadline)"""
 
 
-class RecoveryListener(Protocol):
-    def recovered(self, summary: Summary) -> None:
-        """The store has accepted the outcomes of expired leases."""
-
-
 class Recovery:
     """Recovers at once the leases of an owner that is provably gone. It recovers others after it has seen them expired and
     unchanged for half their time to live on its own monotonic clock, with the store available all the while."""
 
     def __init__(
-        self, writer: Writer, decider: RetryDecider, bus: Bus, *, ttl: float, now: Callable[[], float],
-        listener: RecoveryListener, limits: Limits,
+        self, writer: Writer, decider: RetryDecider, bus: Bus, *, ttl: float, now: Callable[[], float], limits: Limits,
+        on_recovered: Callable[[Summary], None],
     ) -> None:  # fmt: skip
         self._writer = writer
         self._wait = ttl / 2
         self._decider = decider
         self._bus = bus
         self._now = now
-        self._listener = listener
         self._limits = limits
+        self._on_recovered = on_recovered
         self._seen: dict[SeenLease, float] = {}
         self._outages = writer.outages
 
@@ -92,7 +86,7 @@ class Recovery:
         accepted = [outcome for outcome in outcomes if outcome.lease.id not in stale]
         if accepted:
             self._bus.emit(LeasesRecovered(accepted))
-            self._listener.recovered(summary(accepted))
+            self._on_recovered(summary(accepted))
         return len(accepted)
 
 
@@ -104,9 +98,5 @@ def _outcome(expired: ExpiredLease) -> Outcome:
     how = "is gone" if expired.owner_gone else "did not extend it"
     message = f"the lease ended without an outcome: its owner {expired.owner} {how}"
     return expired_lease_outcome(
-        expired.lease,
-        started=expired.started,
-        expired_count=expired.expired_count,
-        deadline=expired.deadline,
-        message=message,
-    )
+        expired.lease, started=expired.started, expired_count=expired.expired_count, deadline=expired.deadline, message=message
+    )  # fmt: skip

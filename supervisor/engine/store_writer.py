@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -35,14 +36,12 @@ class Abandoned(Exception):
     """The supervisor ended before the store was available again; nothing of this work was done."""
 
 
+@dataclass(slots=True, eq=False)
 class Work(Generic[Result]):
-    __slots__ = ("call", "error", "future", "result")
-
-    def __init__(self, call: Callable[[Store], Result], future: asyncio.Future[Result]) -> None:
-        self.call = call
-        self.future = future
-        self.result: Any = None
-        self.error: Exception | None = None
+    call: Callable[[Store], Result]
+    future: asyncio.Future[Result]
+    result: Any = None
+    error: Exception | None = None
 
     def deliver(self) -> None:
         if self.future.cancelled():
@@ -83,7 +82,8 @@ class Writer:
         self._give_up = threading.Event()
         self._unavailable_since: float | None = None
         self._closed = False
-        self._executor = executor(self) if executor is not None else _thread(self)
+        thread = threading.Thread(target=self.run, name="store-writer", daemon=True)
+        self._executor = executor(self) if executor is not None else thread
         self._executor.start()
 
     @property
@@ -200,17 +200,6 @@ class Writer:
             self._call_on_loop(self._bus.emit, StoreAvailableAgain(self._loop.time() - since))
 
 
-def _thread(writer: Writer) -> threading.Thread:
-    return threading.Thread(target=writer.run, name="store-writer", daemon=True)
-
-
 def _deliver(works: list[Work[Any]]) -> None:
     for work in works:
         work.deliver()
-
-
-def ignore_abandoned(future: asyncio.Future[Any]) -> None:
-    """Report an error of work that nobody awaits, but for Abandoned."""
-    error = future.exception()
-    if error is not None and not isinstance(error, Abandoned):
-        future.get_loop().call_exception_handler({"message": "the store refused", "exception": error})

@@ -1,4 +1,4 @@
-"""The asyncio tasks of the engine."""
+"""The asyncio tasks of the engine, and the errors of work that nobody awaits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,21 @@ from supervisor.engine.store_writer import Abandoned
 Work = Coroutine[Any, Any, None]
 
 
+def report_error(ended: asyncio.Future[Any]) -> None:
+    """Report an error of work that nobody awaits to the loop's exception handler, which ends the supervisor."""
+    error = None if ended.cancelled() else ended.exception()
+    if error is not None and not isinstance(error, Abandoned):
+        ended.get_loop().call_exception_handler({"message": "a part of the supervisor failed", "exception": error})
+
+
+def drop_error(ended: asyncio.Future[Any]) -> None:
+    """Retrieve an error that nobody waits for: else asyncio reports it to the loop's handler, which ends the supervisor."""
+    if not ended.cancelled():
+        ended.exception()
+
+
 class BackgroundTasks:
-    """The tasks that run beside the engine. The loop's exception handler is called if one of them fails."""
+    """The tasks that run beside the engine."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -25,6 +38,7 @@ class BackgroundTasks:
         task = self._loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
+        task.add_done_callback(report_error)
         return task
 
     def cancel(self) -> None:
@@ -33,9 +47,6 @@ class BackgroundTasks:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, Abandoned):
-            self._loop.call_exception_handler({"message": "a part of the engine failed", "exception": error})
 
 
 class SingleTask:
@@ -47,6 +58,5 @@ class SingleTask:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start it, unless it still runs."""
         if self._task is None or self._task.done():
             self._task = self._tasks.start(self._work())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.limits import Limits
 from supervisor.events import Bus, JobsReleased
 from supervisor.jobs import JobState, Kind, Lease, Outcome
 from supervisor.retry import release_for_later, unknown_handler
@@ -69,7 +70,7 @@ class UnknownHandlers:
     for that reason since the plugins were last replaced."""
 
     def __init__(
-        self, config: CurrentConfig, pool: Pool, bus: Bus, now: Callable[[], float], *, max_jobs: int, keep_ids: bool
+        self, config: CurrentConfig, pool: Pool, bus: Bus, now: Callable[[], float], limits: Limits, *, keep_ids: bool
     ) -> None:
         self.released_jobs: set[int] = set()
         self._config = config
@@ -77,7 +78,7 @@ class UnknownHandlers:
         self._bus = bus
         self._now = now
         self._keep_ids = keep_ids
-        self._missing = MissingHandlers(max_jobs)
+        self._missing = MissingHandlers(limits.missing_handlers)
 
     def plugins_replaced(self) -> None:
         """Forget the jobs whose handlers are served now. All ids are dropped: those of jobs that still miss theirs come again."""

@@ -9,9 +9,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from supervisor.engine.poll_intervals import USUAL, PollIntervals
+from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.events import Bus, LoopGap
-from supervisor.workers.kill_reasons import LINGERING, heartbeat_lost, timed_out
+from supervisor.workers.blame import LINGERING, heartbeat_lost, timed_out
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import State, WorkerSlot
 
@@ -31,7 +31,7 @@ class Watchdog:
     def __init__(
         self, pool: Pool, bus: Bus, loop: asyncio.AbstractEventLoop, idle_heartbeat_timeout: float | None,
         woke_from_gap: Callable[[], None], suspended: Callable[[], float] = seconds_suspended,
-        intervals: PollIntervals = USUAL,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:  # fmt: skip
         self.idle_heartbeat_timeout = idle_heartbeat_timeout
         self._pool = pool
@@ -39,7 +39,7 @@ class Watchdog:
         self._loop = loop
         self._woke_from_gap = woke_from_gap
         self._suspended = suspended
-        self._longest_wait = intervals.watch
+        self._longest_wait = limits.watch
         self._suspended_before = self._suspended()
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
@@ -110,9 +110,8 @@ class Watchdog:
                     slot.reclaim_blocked()
                 slot.report_started()
             self._check_deadline(slot, now)
-        if (
-            not slot.kill_reason and slot.ready_at is not None
-        ):  # a worker that was retired at its start may still be importing
+        # A worker that was retired at its start may still be importing.
+        if not slot.kill_reason and slot.ready_at is not None:
             self._check_heartbeat(slot, now)
 
     def _check_deadline(self, slot: WorkerSlot, now: float) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
+from supervisor.engine.tasks import drop_error
 from supervisor.errors import StoreBroken, StoreUnavailable
 from supervisor.events import Bus, StoreBecameUnavailable
 from supervisor.plugins.manager import PluginManager
@@ -51,7 +52,7 @@ class Registration:
         reported = False
         while True:
             joining = self._joining = loop.run_in_executor(None, self.join_now)
-            joining.add_done_callback(_retrieve_error)
+            joining.add_done_callback(drop_error)
             # Not through a shield, which reports an error after its own cancellation to the loop's exception handler.
             await asyncio.wait((joining,))
             try:
@@ -84,12 +85,6 @@ class Registration:
         """Remove the owner and close the store, without an engine that would do it. Tries for at most `timeout` seconds."""
         if self.store is not None:
             await asyncio.get_running_loop().run_in_executor(None, _leave, self.store, timeout)
-
-
-def _retrieve_error(joining: asyncio.Future[Store]) -> None:
-    """Retrieve an error that nobody waits for: else asyncio reports it to the loop's handler, which ends the supervisor."""
-    if not joining.cancelled():
-        joining.exception()
 
 
 def _leave(store: Store, timeout: float) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
-from supervisor.engine.plugin_changes import emit_plugin_events
+from supervisor.engine.current_config import emit_plugin_events
 from supervisor.errors import ConfigError, NoForkserver
 from supervisor.events import Bus, ConfigRefused, ConfigReloaded
-from supervisor.plugins.reports import SourceReport
 from supervisor.runtime.forkservers import Forkservers
-from supervisor.workers.parent.backend import ForkserverBackend
 
 RELOADABLE = ("plugins", "workers", "retry", "queues", "handlers", "limits", "retention", "unknown_handler", "log")
 FIXED = ("store", "lease", "dlq", "shutdown")
@@ -48,7 +46,11 @@ class Reloader:
             return
         settings, needs_restart = only_reloadable(self.settings, settings)
         old, new = forkservers.newest, forkservers.add(settings)
-        reports, refused = await _import_plugins(new, engine)
+        try:
+            reports = await new.start()
+            refused = engine.newly_broken(reports)
+        except NoForkserver as error:
+            refused = (str(error),)
         if refused:
             await forkservers.remove(new)
             self._bus.emit(ConfigRefused(refused))
@@ -59,17 +61,6 @@ class Reloader:
         engine.renew(settings, new, reports)
         self._bus.emit(ConfigReloaded(changed, needs_restart))
         forkservers.retire(old, engine.until_gone)
-
-
-async def _import_plugins(
-    backend: ForkserverBackend, engine: Coordinator
-) -> tuple[Sequence[SourceReport], tuple[str, ...]]:
-    """Return a report of each plugin, and the reasons to refuse them, if there are any."""
-    try:
-        reports = await backend.start()
-    except NoForkserver as error:
-        return (), (str(error),)
-    return reports, engine.newly_broken(reports)
 
 
 def only_reloadable(old: Settings, new: Settings) -> tuple[Settings, tuple[str, ...]]:

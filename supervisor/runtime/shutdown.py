@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Coordinator
 from supervisor.events import Bus, StoreBecameUnavailable
-from supervisor.runtime.parts import Parts, Serving
+from supervisor.plugins.manager import PluginManager
+from supervisor.runtime.forkservers import Forkservers
+from supervisor.runtime.hook_runner import HookRunner
+from supervisor.runtime.registration import Registration
 from supervisor.runtime.signals import StopRequest
 from supervisor.runtime.tasks import cancel, done_or_set
+from supervisor.workers.pool import Pool
 
 
 class ExitCode(IntEnum):
@@ -32,6 +37,28 @@ class ShutdownLimits(NamedTuple):
 
 
 USUAL_LIMITS = ShutdownLimits()
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The parts that move jobs."""
+
+    engine: Coordinator
+    dead_letters: DeadLetterPublisher
+
+
+@dataclass
+class Parts:
+    """The parts of one run. Each is idle until the start has come to it; `serving` does not exist before the store is joined and
+    the plugins are loaded, nor `periods` before it serves."""
+
+    pool: Pool
+    plugins: PluginManager
+    registration: Registration
+    forkservers: Forkservers
+    hooks: HookRunner
+    serving: Serving | None = None
+    periods: asyncio.Task[None] | None = None
 
 
 class Settled(Enum):
@@ -78,9 +105,8 @@ class Shutdown:
         remaining = {} if settled is Settled.ALL else self._report_unsettled(engine)
         await self._stop_publishing(serving.dead_letters, settled)
         if settled is Settled.ALL and engine.committer.unsettled:
-            await self.wait_for(
-                engine.committer.finish(tries=1)
-            )  # while dead letters were published, they were tried too
+            # While dead letters were published, these were tried too.
+            await self.wait_for(engine.committer.finish(tries=1))
             if engine.committer.unsettled:
                 settled, remaining = Settled.SOME, self._report_unsettled(engine)
         if drain and settled is Settled.ALL:
@@ -97,7 +123,8 @@ class Shutdown:
         forkservers = self._parts.forkservers
         await self.wait_for(forkservers.retired())
         await forkservers.stop()
-        self._parts.timer.stop()
+        if self._parts.periods is not None:
+            self._parts.periods.cancel()
         await self.wait_for(self._parts.registration.joined())
 
     def exit_code(self, settled: Settled, remaining: dict[str, int]) -> ExitCode:

@@ -11,28 +11,26 @@ import sys
 from collections.abc import Callable, Sequence
 from random import random
 
+from supervisor import events
 from supervisor.config.settings import Settings
 from supervisor.dead_letters.opening import BuiltInSinks, open_sinks
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Coordinator
-from supervisor.engine.plugin_changes import emit_plugin_events
+from supervisor.engine.current_config import emit_plugin_events
 from supervisor.engine.store_writer import Writer
-from supervisor.events import Bus, Event, Subscriber, SupervisorStarted, SupervisorStopped, SupervisorStopping
+from supervisor.events import Bus, Event, Subscriber
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager, load_parent_side
 from supervisor.plugins.reports import SourceReport
 from supervisor.runtime.drain import until_drained
 from supervisor.runtime.forkservers import Forkservers
 from supervisor.runtime.hook_runner import HookRunner
-from supervisor.runtime.parts import Parts, Serving
-from supervisor.runtime.periodic_timer import PeriodicTimer
 from supervisor.runtime.registration import Registration
 from supervisor.runtime.reload import Reloader
-from supervisor.runtime.shutdown import ExitCode, Shutdown
+from supervisor.runtime.shutdown import ExitCode, Parts, Serving, Shutdown
 from supervisor.runtime.signals import SignalInbox, StopRequest
-from supervisor.runtime.status import emit_status
 from supervisor.runtime.systemd import SystemdNotifier
-from supervisor.runtime.tasks import cancel, start_task
+from supervisor.runtime.tasks import cancel, run_every, start_task
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
@@ -95,7 +93,7 @@ class Supervisor:
         finally:
             code, remaining = await self._end(parts)
             inbox.close()
-        self.bus.emit(SupervisorStopped(code, remaining))
+        self.bus.emit(events.SupervisorStopped(code, remaining))
         return code
 
     def _make_parts(self, loop: asyncio.AbstractEventLoop) -> Parts:
@@ -111,7 +109,6 @@ class Supervisor:
             registration=Registration(self.settings, self.owner, self.bus, plugins, self._horizon),
             forkservers=Forkservers(self.owner, pool, loop),
             hooks=HookRunner(plugins, self.bus, emit_from_thread),
-            timer=PeriodicTimer(),
         )
 
     # starting
@@ -124,7 +121,8 @@ class Supervisor:
         backend = parts.forkservers.add(self.settings)
         reports = await backend.start()
         emit_plugin_events(self.bus, reports, self.settings)
-        self._load_parent_side(parts.plugins, reports)
+        parts.plugins.register(BuiltInSinks(), BuiltInSinks.NAME)
+        load_parent_side(parts.plugins, discover(self.settings.plugins.paths, self.settings.base), reports)
         inbox.listen()  # an import may have set signal handlers of its own
         parts.hooks.start()
         if store is None:
@@ -133,10 +131,6 @@ class Supervisor:
         await serving.engine.recover()
         serving.engine.serve(backend)
         serving.dead_letters.look()
-
-    def _load_parent_side(self, plugins: PluginManager, reports: Sequence[SourceReport]) -> None:
-        plugins.register(BuiltInSinks(), BuiltInSinks.NAME)
-        load_parent_side(plugins, discover(self.settings.plugins.paths, self.settings.base), reports)
 
     def _assemble(self, parts: Parts, store: Store, reports: Sequence[SourceReport]) -> Serving:
         loop = asyncio.get_running_loop()
@@ -153,11 +147,12 @@ class Supervisor:
     # serving
 
     async def _serve(self, parts: Parts, serving: Serving) -> None:
-        """Serve until a stop is requested."""
         _tune_the_interpreter()
         self._emit_started(parts.hooks, serving.engine)
-        parts.timer.start(PERIOD, lambda: self._every_period(serving.engine))
-        reloading = self._reload_at_requests(parts, serving.engine)
+        parts.periods = start_task(run_every(PERIOD, lambda: self._every_period(serving.engine)))
+        read, reloading = self._read_settings, None
+        if read is not None:
+            reloading = start_task(self._reloader.run(read, serving.engine, parts.forkservers))
         try:
             if self._drain:
                 latest, grace = parts.registration.latest, self.settings.shutdown.grace
@@ -172,14 +167,9 @@ class Supervisor:
     def _emit_started(self, hooks: HookRunner, engine: Coordinator) -> None:
         self.state = "running"
         pid, url = os.getpid(), Mask(self.settings.secrets)(engine.store_url)
-        self.bus.emit(SupervisorStarted(self.owner, HOST, pid, url))
+        self.bus.emit(events.SupervisorStarted(self.owner, HOST, pid, url))
         hooks.call("supervisor_started", info={"owner": self.owner, "host": HOST, "pid": pid, "store": url})
         self._systemd.notify("READY=1")
-
-    def _reload_at_requests(self, parts: Parts, engine: Coordinator) -> asyncio.Task[None] | None:
-        if self._read_settings is None:
-            return None
-        return start_task(self._reloader.run(self._read_settings, engine, parts.forkservers))
 
     def _every_period(self, engine: Coordinator) -> None:
         self._systemd.notify("WATCHDOG=1")
@@ -191,14 +181,15 @@ class Supervisor:
 
     def _emit_status(self, parts: Parts) -> None:
         if parts.serving is not None:
-            emit_status(self.bus, parts.serving.engine, self.metrics, self.owner, self.state)
+            status = parts.serving.engine.status(self.owner, self.state)
+            self.bus.emit(events.StatusDumped({**status, "metrics": self.metrics.snapshot()}))
 
     # ending
 
     async def _end(self, parts: Parts) -> tuple[ExitCode, dict[str, int]]:
         self.state = "draining"
         reason = self._stop.reason or "it could not start"
-        self.bus.emit(SupervisorStopping(reason))
+        self.bus.emit(events.SupervisorStopping(reason))
         self._systemd.notify("STOPPING=1")
         parts.hooks.call("supervisor_stopping", reason=reason)
         shutdown = Shutdown(parts, self._stop, self.bus, self.settings.shutdown.grace)

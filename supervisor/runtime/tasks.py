@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+from supervisor.engine.tasks import report_error
 
 
 def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """Start a task whose error goes to the loop's exception handler when it ends, and not when it is garbage collected."""
     task = asyncio.get_running_loop().create_task(work)
-    task.add_done_callback(_report_error)
+    task.add_done_callback(report_error)
     return task
 
 
-def _report_error(task: asyncio.Task[None]) -> None:
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        context = {"message": "a task of the supervisor failed", "exception": error}
-        task.get_loop().call_exception_handler(context)
+async def run_every(period: float, act: Callable[[], None]) -> None:
+    """Call `act` every `period` seconds, without drift: each call follows from the schedule, not from the end of the last one.
+
+    Calls that were missed while the loop stood still are not made up for: there is one call, and a new schedule from there.
+    """
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        due = max(due + period, loop.time())
+        await asyncio.sleep(due - loop.time())
+        act()
 
 
 async def cancel(task: asyncio.Future[Any]) -> None:

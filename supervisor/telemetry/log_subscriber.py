@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import orjson
@@ -12,17 +12,38 @@ import orjson
 from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.telemetry.log_handler import LOGGER
-from supervisor.telemetry.rate_limit import RateLimit
 from supervisor.text.redaction import NO_SECRETS
 from supervisor.text.units import format_duration
 
 logger = logging.getLogger(LOGGER)
 _without_passwords = NO_SECRETS
 _MAX_ERROR = 300
+MAX_KEYS = 1000  # that a rate limit remembers
+REPEAT_AFTER = 60.0  # seconds until an identical line is let through again
 _NOT_SERVED = {
     "unknown_handler": "no plugin serves it",
     "not_imported": "a worker could not import it, though others could",
 }
+
+
+class RateLimit:
+    """Allows each key once a minute of `clock`, and counts how often it was held back since."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: dict[Hashable, tuple[float, int]] = {}
+
+    def allow(self, key: Hashable) -> int | None:
+        """Return how often the key was held back since it was last allowed, or None if it is held back now."""
+        now = self._clock()
+        last, held = self._seen.get(key, (None, 0))
+        if last is not None and now - last < REPEAT_AFTER:
+            self._seen[key] = (last, held + 1)
+            return None
+        if len(self._seen) >= MAX_KEYS:
+            self._seen.clear()
+        self._seen[key] = (now, 0)
+        return held
 
 
 class LogSubscriber:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -92,7 +92,7 @@ class Metrics:
         self._overflows: Counter[str] = Counter()
         self._waiting: Mapping[str, tuple[int, int]] = {}
         self._workers: set[int] = set()
-        self._run_times: dict[str, Histogram] = {}
+        self._run_times: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(RUN_BUCKETS))
         self._wait_times = Histogram(WAIT_BUCKETS)
         self._retry_waits = Histogram(WAIT_BUCKETS)
         self._backoffs = Histogram(WAIT_BUCKETS)
@@ -139,7 +139,7 @@ class Metrics:
         for handler, run in groupby(won, _handler):
             times.setdefault(handler, []).extend([outcome.took for outcome in run if outcome.took is not None])
         for handler, values in times.items():
-            self._run_times_of(handler).observe_all(values)
+            self._run_times[handler].observe_all(values)
         retries = sum([outcome.lease.retries > 0 for outcome in won])
         self._jobs[JobState.SUCCEEDED] += len(won)
         self._retries_succeeded += retries
@@ -149,7 +149,7 @@ class Metrics:
         if outcome.kind is Kind.RELEASED:
             return
         if outcome.took is not None:
-            self._run_times_of(outcome.lease.handler).observe(outcome.took)
+            self._run_times[outcome.lease.handler].observe(outcome.took)
         if outcome.lease.retries:
             self._retries_ended += 1
         if outcome.state is JobState.FAILED:
@@ -158,11 +158,6 @@ class Metrics:
         elif outcome.counted:
             self._retries += 1
             self._backoffs.observe(outcome.delay)
-
-    def _run_times_of(self, handler: str) -> Histogram:
-        if (times := self._run_times.get(handler)) is None:
-            times = self._run_times[handler] = Histogram(RUN_BUCKETS)
-        return times
 
     def _jobs_claimed(self, event: events.JobsClaimed) -> None:
         now = self._clock()

@@ -53,7 +53,6 @@ class ExitReport:
 class WorkerProcess(Protocol):
     """One worker process, from the order to fork it until it is reaped."""
 
-    number: int
     pid: int | None
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
@@ -100,16 +99,10 @@ class WorkerListener(Protocol):
 
 
 class WorkerBackend(Protocol):
-    """A forkserver and the workers forked from it."""
-
-    async def start(self) -> Sequence[SourceReport]:
-        """Start the forkserver; return what it found once it has imported the plugins."""
+    """A forkserver and the workers forked from it, as the pool uses them."""
 
     def fork(self, number: int, listener: WorkerListener) -> WorkerProcess:
         """Order a new worker and return at once; `ready` or `ended` follows. Raises OSError if no channels can be opened."""
-
-    async def stop(self) -> None:
-        """Kill the workers that are left, end the forkserver, and kill the orphans of both."""
 
 
 class BackendListener(Protocol):

@@ -2,22 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from supervisor.events import Bus, ForkserverExited, ForkserverStarted, WorkerExited, WorkerOutput
 from supervisor.jobs import Cause, Lease
 from supervisor.plugins.reports import SourceReport
+from supervisor.retry import GrowingDelay
+from supervisor.workers.blame import KillReason
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
-from supervisor.workers.kill_reasons import KillReason
-from supervisor.workers.refork_delays import USEFUL_AFTER, ReforkDelays
 from supervisor.workers.run_times import RunTimes
 from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot
 
 FILL_AFTER = 0.050  # seconds: the kernel may take much longer to end a worker of many gigabytes
 REPLACE_INTERVAL = 5.0  # seconds
+REFORK_DELAYS = (0.1, 30.0)  # seconds, the first and the longest
+USEFUL_AFTER = 1.0  # seconds
 
 _PRESENT = (State.STARTING, State.READY, State.EXITED)
 """Workers in these states count; those in the others have been, or are being, replaced."""
+
+
+class ReforkDelays:
+    """Counts the forks that are waiting for a delay, and calls `fork` when each may be made.
+
+    A worker was of no use if it ended before it was ready, or within a second after that with no job done. The first of the
+    latter kind is replaced at once. The delay grows once for all workers that end in the course of it: otherwise a pool of many
+    workers would soon wait for the longest delay.
+    """
+
+    def __init__(self, timer: Timer, fork: Callable[[], None]) -> None:
+        self._timer = timer
+        self._fork = fork
+        self._delays = GrowingDelay(*REFORK_DELAYS)
+        self._delay = 0.0
+        self._delay_stands_until = 0.0
+        self._excused = False
+        self._waiting: set[object] = set()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def was_useless(self, slot: WorkerSlot) -> bool:
+        """Return whether this worker, which ended without a job, was of no use."""
+        if slot.ready_at is None:
+            return slot.state is not State.RETIRING
+        if slot.state not in (State.READY, State.EXITED):
+            return False
+        short = not slot.done and self._timer.time() - slot.ready_at < USEFUL_AFTER
+        excused, self._excused = self._excused, self._excused or short
+        return short and excused
+
+    def add(self) -> None:
+        now = self._timer.time()
+        if now >= self._delay_stands_until:
+            self._delay = self._delays.next()
+            self._delay_stands_until = now + self._delay
+        token = object()
+        self._waiting.add(token)
+        self._timer.call_later(self._delay, self._fork_now, token)
+
+    def _fork_now(self, token: object) -> None:
+        if token in self._waiting:
+            self._waiting.remove(token)
+            self._fork()
+
+    def reset(self) -> None:
+        """A worker was of use: the next delay is the shortest."""
+        self._delays.reset()
+        self._delay_stands_until, self._excused = 0.0, False
+
+    def cancel(self) -> None:
+        """Wait for no delay any more."""
+        self._waiting.clear()
+        self.reset()
 
 
 class Pool:
@@ -112,7 +170,7 @@ class Pool:
     def slots_with_room(self) -> list[WorkerSlot]:
         """Return the workers that can take another frame now, idle ones first."""
         slots = [slot for slot in self.workers.values() if slot.has_room()]
-        slots.sort(key=_jobs_sent)
+        slots.sort(key=lambda slot: len(slot.sent))
         return slots
 
     def idle_count(self) -> int:
@@ -122,7 +180,6 @@ class Pool:
         return sum(1 for slot in self.workers.values() if slot.state is State.READY)
 
     def reclaim_unstarted(self) -> None:
-        """Reclaim every job that has not started from every worker."""
         for slot in self.workers.values():
             slot.reclaim()
 
@@ -202,7 +259,3 @@ class Pool:
 
     def forkserver_output(self, stream: str, lines: Sequence[str]) -> None:
         self._bus.emit(WorkerOutput(0, 0, stream, None, lines))
-
-
-def _jobs_sent(slot: WorkerSlot) -> int:
-    return len(slot.sent)

@@ -26,9 +26,8 @@ from supervisor.jobs import (
     Lease,
     Outcome,
 )
-from supervisor.workers.blame import HOST, outcome_at_exit
+from supervisor.workers.blame import HOST, KillReason, broken_channel, outcome_at_exit
 from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend
-from supervisor.workers.kill_reasons import KillReason, broken_channel
 from supervisor.workers.run_times import RunTimes
 
 FRAME_SECONDS = 0.010
@@ -100,9 +99,8 @@ class WorkerSlot:
         self.state = State.STARTING
         self.sent: deque[Lease] = deque()  # in order, without those replied to; the first runs if its permit is taken
         self._frame = 0  # the last one sent
-        self._frames: dict[
-            int, int
-        ] = {}  # in order: how many jobs of each frame are in `sent`; has_room limits their number
+        # In order: how many jobs of each frame are in `sent`; has_room limits their number.
+        self._frames: dict[int, int] = {}
         self.retries = 0  # of the jobs in `sent`
         self.started = now  # since when the first job may be running
         self.ready_at: float | None = None
@@ -133,7 +131,6 @@ class WorkerSlot:
     # jobs sent and reclaimed
 
     def has_room(self) -> bool:
-        """Return whether it can take another frame now."""
         sent = self.sent
         if self.state is not State.READY or self._is_used_up():
             return False
@@ -359,7 +356,6 @@ def _outcomes(leases: Sequence[Lease], replies: Sequence[Reply], pid: int | None
 
 
 def _failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
-    """A failed attempt, as its worker reported it."""
     error = reply.error or {}
     failure = Failure(
         _CAUSES.get(reply.kind, Cause.EXCEPTION), type=str(error.get("type", "")), message=str(error.get("message", "")),

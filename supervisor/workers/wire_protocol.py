@@ -32,7 +32,8 @@ class Broken(ValueError):
 
 
 class Hello(NamedTuple):
-    """The first message to a forkserver. `plugins` are relative to `base`; `skip` names the sources not to import."""
+    """The first message to a forkserver. `plugins` are relative to `base`; `skip` names the sources not to import. `heartbeat`
+    and the values of `heartbeats` are seconds, `result_limit` is bytes."""
 
     plugins: Sequence[str]
     base: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.engine.watchdog import GAP
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.stores.records import DeadLetter
-from supervisor.workers.kill_reasons import KillReason
+from supervisor.workers.blame import KillReason
 from tests.simulation.promises import holds
 from tests.simulation.turns import Turns
 
@@ -101,7 +101,7 @@ class Checks:
         undisturbed = owner.excused_until < run.since
         if reason.cause is Cause.TIMEOUT:
             assert run.timeout is not None
-            least = run.timeout - (SLOW if undisturbed else GAP + self._world.intervals.watch)
+            least = run.timeout - (SLOW if undisturbed else GAP + self._world.limits.watch)
             holds(ran > least, f"killed after {ran:g}s:", run)
             holds(ran < run.timeout + LATE or not undisturbed, f"killed {ran - run.timeout:g}s too late:", run)
         elif reason.cause is Cause.HEARTBEAT_LOST:

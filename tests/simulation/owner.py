@@ -124,11 +124,11 @@ class Owner:
         self.pool = Pool(workers.count, self.bus, self.loop, max_jobs=workers.max_jobs)
         self.writer = Writer(self.store, self.loop, self.bus, lambda writer: Executor(writer, self))  # type: ignore[arg-type]
         runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
-        self.dead_letters = DeadLetterPublisher(self.writer, runners, self.bus, self.loop, world.intervals)
+        self.dead_letters = DeadLetterPublisher(self.writer, runners, self.bus, self.loop, world.publisher_limits)
         self.engine = Coordinator(
             self.store, self.pool, self.settings, self._reports(), self.bus, self.loop, self.writer,  # type: ignore[arg-type]
             random=world.random.random, on_dead_letter=self.dead_letters.look, wall=world.clock.wall,
-            suspended=lambda: 0.0, intervals=world.intervals, limits=world.limits,
+            suspended=lambda: 0.0, limits=world.limits,
         )  # fmt: skip
         reclaimed = self.engine.jobs_reclaimed
 

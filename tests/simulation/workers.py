@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Lease
-from supervisor.plugins.reports import SourceReport
 from supervisor.workers.interface import ExitReport, WorkerListener
 from tests.simulation.checks import Run
 from tests.unit.fakes import FakeWorker
@@ -147,14 +146,8 @@ class SimulatedBackend:
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
 
-    async def start(self) -> Sequence[SourceReport]:
-        return ()
-
     def fork(self, number: int, listener: WorkerListener) -> SimulatedWorker:
         process = SimulatedWorker(number, listener, self.owner)
         self.owner.listened.add(process)
         self.owner.backend.append(process)
         return process
-
-    async def stop(self) -> None:
-        pass

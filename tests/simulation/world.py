@@ -15,8 +15,8 @@ from random import Random
 from typing import Any
 
 from supervisor.config.settings import Settings
+from supervisor.dead_letters.publisher import PublisherLimits
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
-from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.jobs import Lease
 from supervisor.stores.records import EnqueueRow
 from tests.simulation.checks import TERMINAL, Checks, Record
@@ -28,7 +28,8 @@ from tests.simulation.workers import HANG
 HANDLERS = ("fast", "slow", "flaky", "crash", "hang", "spin", "hopeless", "picky")
 STRANGE = "nobody"
 QUEUES = ("a", "b")
-SPARSE = PollIntervals(poll=120.0, dead_letters=120.0, watch=60.0)
+SPARSE_POLL = 120.0  # seconds, for jobs and for dead letters
+SPARSE_WATCH = 60.0  # seconds
 CALM = 12 * 3600.0
 REMEMBERED = 80
 
@@ -55,8 +56,8 @@ class World:
         self.end = self.clock.now + hours * 3600.0
         self.dense = hours <= 1.0
         self.longest_period = 1.0 if self.dense else 100.0
-        self.intervals = USUAL if self.dense else SPARSE
-        self.limits = limits
+        self.limits = limits if self.dense else limits._replace(poll=SPARSE_POLL, watch=SPARSE_WATCH)
+        self.publisher_limits = PublisherLimits() if self.dense else PublisherLimits(look=SPARSE_POLL)
         self.odds = Odds()
         self.stormy = True
         self.handlers = HANDLERS

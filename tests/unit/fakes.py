@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from supervisor.jobs import Lease, Policy
-from supervisor.plugins.reports import SourceReport
 from supervisor.workers.interface import ExitReport, Reply, WorkerListener
 
 
@@ -144,17 +143,11 @@ class FakeBackend:
         self.forked: list[FakeWorker] = []
         self.error: OSError | None = None  # what a fork raises
 
-    async def start(self) -> Sequence[SourceReport]:
-        return ()
-
     def fork(self, number: int, listener: WorkerListener) -> FakeWorker:
         if self.error is not None:
             raise self.error
         self.forked.append(FakeWorker(number, listener))
         return self.forked[-1]
-
-    async def stop(self) -> None:
-        pass
 
 
 def make_lease(id: int, handler: str = "work", retries: int = 0, **policy: Any) -> Lease:

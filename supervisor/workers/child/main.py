@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import orjson
 
 from supervisor.events import HookFailed
-from supervisor.handlers import Handler
 from supervisor.jobs import Job
 from supervisor.plugins.manager import PluginManager
 from supervisor.text import strict_json as payloads
@@ -47,18 +46,6 @@ NO_JOB = 0
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSetup:
-    """The settings of one worker. `heartbeat` and the values of `heartbeats` are seconds, `result_limit` is bytes."""
-
-    number: int
-    owner: str
-    token: str
-    heartbeat: float
-    heartbeats: Mapping[str, float]
-    result_limit: int
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """The argument of the hooks supervisor_worker_started and supervisor_worker_stopping."""
 
@@ -66,14 +53,14 @@ class WorkerInfo:
     number: int
 
 
-def worker_main(setup: WorkerSetup, ends: WorkerEnds, load: Callable[[], PluginManager]) -> NoReturn:
-    """Run a worker in this process, and exit. `load` returns the plugins, and may import them first."""
+def worker_main(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, load: Callable[[], PluginManager]) -> NoReturn:
+    """Run the worker that was ordered in this process, and exit. `load` returns the plugins, and may import them first."""
     status = 1
     try:
         ends = move_out_of_reach(ends)
         linux.arm_parent_death(ends.parent_death)
-        _set_up_process(setup, ends)
-        status = _run(setup, ends, load())
+        _set_up_process(hello.owner, ends)
+        status = _run(hello, order, ends, load())
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -81,7 +68,7 @@ def worker_main(setup: WorkerSetup, ends: WorkerEnds, load: Callable[[], PluginM
         os._exit(status)
 
 
-def _set_up_process(setup: WorkerSetup, ends: WorkerEnds) -> None:
+def _set_up_process(owner: str, ends: WorkerEnds) -> None:
     signal.set_wakeup_fd(-1)
     quiet_signals()
     obey_signals_in_forks()
@@ -89,20 +76,22 @@ def _set_up_process(setup: WorkerSetup, ends: WorkerEnds) -> None:
     for pipe, fd in ((null, 0), (ends.stdout, 1), (ends.stderr, 2)):
         os.dup2(pipe, fd)
     os.close(null)
-    os.environ[MARK] = f"{setup.owner}:{os.getpid()}"
+    os.environ[MARK] = f"{owner}:{os.getpid()}"
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     linux.prefer_as_oom_victim()
 
 
-def _run(setup: WorkerSetup, ends: WorkerEnds, plugins: PluginManager) -> int:
+def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginManager) -> int:
     """Return the exit status."""
-    info = WorkerInfo(os.getpid(), setup.number)
-    intervals = {**_own_intervals(plugins.handlers), **setup.heartbeats}
+    info = WorkerInfo(os.getpid(), order.number)
+    by_decorator = {name: it.heartbeat for name, it in plugins.handlers.items() if it.heartbeat is not None}
+    intervals = {**{name: parse_duration(each) for name, each in by_decorator.items()}, **hello.heartbeats}
     stack = StackDumper(ends.stack)
-    heartbeat = Heartbeat(ends.heartbeat, setup.heartbeat, min([setup.heartbeat, *intervals.values()]), stack)
+    heartbeat = Heartbeat(ends.heartbeat, hello.heartbeat, min([hello.heartbeat, *intervals.values()]), stack)
     heartbeat.start()
     plugins.call("supervisor_worker_started", worker=info)
-    runner = JobRunner(setup, ends, plugins, heartbeat, intervals, stack)  # takes the process as the hooks left it
+    # After the hooks: it takes the state of the process that they left as the one to restore.
+    runner = JobRunner(hello, order.token, ends, plugins, heartbeat, intervals, stack)
     try:
         runner.run()
     except OSError as error:  # not of a job: its errors become its outcome
@@ -118,17 +107,17 @@ class JobRunner:
     """Runs jobs until the supervisor has no more. Between two jobs it restores what the first changed of the process."""
 
     def __init__(
-        self, setup: WorkerSetup, ends: WorkerEnds, plugins: PluginManager, heartbeat: Heartbeat,
+        self, hello: wire.Hello, token: str, ends: WorkerEnds, plugins: PluginManager, heartbeat: Heartbeat,
         intervals: Mapping[str, float], stack: StackDumper,
     ) -> None:  # fmt: skip
         self._handlers = plugins.handlers
-        self._result_limit = setup.result_limit
-        self._token = setup.token.encode()
+        self._result_limit = hello.result_limit
+        self._token = token.encode()
         self._pid = os.getpid()
         self._jobs, self._outcomes, self._permits = ends.jobs, ends.outcomes, ends.permits
         self._permit: bytes | None = None  # of a later frame, taken while one of an earlier frame was wanted
         self._heartbeat = heartbeat
-        self._interval = setup.heartbeat
+        self._interval = hello.heartbeat
         self._intervals = intervals
         wrappers = plugins.wrappers("supervisor_run")
         self._middleware = Middleware(wrappers) if wrappers else None
@@ -261,11 +250,6 @@ class JobRunner:
         """Return whether any program has ended since the last call."""
         before, self._programs = self._programs, resource.getrusage(resource.RUSAGE_CHILDREN)
         return self._programs != before
-
-
-def _own_intervals(handlers: Mapping[str, Handler]) -> dict[str, float]:
-    """Return the seconds between heartbeats that decorators ask for."""
-    return {name: parse_duration(own.heartbeat) for name, own in handlers.items() if own.heartbeat is not None}
 
 
 def report_hook(failed: HookFailed) -> None:

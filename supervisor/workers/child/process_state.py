@@ -51,9 +51,8 @@ def obey_signals_in_forks() -> None:
 
 class _Blocked(threading.local):
     def __init__(self) -> None:
-        self.masks: list[
-            set[signal.Signals]
-        ] = []  # one for each fork under way: a plugin's hook at a fork may fork, too
+        # One for each fork under way: a plugin's hook at a fork may fork, too.
+        self.masks: list[set[signal.Signals]] = []
 
 
 _blocked = _Blocked()

@@ -6,7 +6,6 @@ and the job's id. What stands between two marks belongs to the job of the second
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import io
 import os
@@ -59,10 +58,15 @@ def install_streams() -> None:
 
 
 def flush_streams() -> None:
-    """Flush stdout and stderr, whatever objects a plugin or a job has put there."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):
-            stream.flush()
+        _flush(stream)
+
+
+def _flush(stream: Any) -> None:
+    try:
+        stream.flush()
+    except BaseException:  # a plugin or a job may have put any object there
+        pass
 
 
 def _open_input() -> io.TextIOWrapper:
@@ -114,12 +118,12 @@ class Output:
         stream = self.stream
         current = getattr(sys, self._name, None)
         if current is not stream or _is_closed(stream):
-            self._flush(current)
+            _flush(current)
             self._restore_descriptor()  # the job may have closed the descriptor too
             stream = self.stream = self._new_stream()
             stream.wrote = True
         if stream.wrote:
-            self._flush(stream)
+            _flush(stream)
         try:
             if not _is_same(os.fstat(self._fd), self._status):
                 self._restore_descriptor()
@@ -147,12 +151,6 @@ class Output:
         stream = Stream(self._fd)
         setattr(sys, self._name, stream)
         return stream
-
-    def _flush(self, stream: Any) -> None:
-        try:
-            stream.flush()
-        except BaseException:  # a job may have put any object there
-            pass
 
 
 def _is_same(one: os.stat_result, other: os.stat_result) -> bool:

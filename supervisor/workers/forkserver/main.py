@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -162,11 +163,9 @@ class Forkserver:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self, ready: wire.Ready) -> None:
-        try:
+        with suppress(ConnectionError):
             self._control.send(ready)
             self._serve()
-        except ConnectionError:
-            pass
         self._orphans.end_all()
 
     def _serve(self) -> None:
@@ -206,38 +205,32 @@ class Forkserver:
             os.close(pidfd)
 
     def _start_worker(self, order: wire.Fork) -> int:
-        hello = self._hello
-        setup = worker.WorkerSetup(
-            order.number, hello.owner, order.token, hello.heartbeat, hello.heartbeats, hello.result_limit
-        )
         ends = self._control.take_ends()
         try:
-            if hello.start == "spawn":
+            if self._hello.start == "spawn":
                 failed = [report.source for report in self._plugins.reports if report.error is not None]
-                return spawn(setup, ends, hello, self._owner, failed)
-            return self._fork(setup, ends)
+                return spawn(self._hello, order, ends, self._owner, failed)
+            return self._fork(order, ends)
         finally:
             close_all(ends)
 
-    def _fork(self, setup: worker.WorkerSetup, ends: WorkerEnds) -> int:
+    def _fork(self, order: wire.Fork, ends: WorkerEnds) -> int:
         flush_streams()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # about threads: Ready has reported them
             pid = os.fork()
         if pid == 0:
-            self._become_worker(setup, ends)
-        try:
+            self._become_worker(order, ends)
+        with suppress(OSError):  # the worker has done so before, and may have exited
             os.setpgid(pid, pid)
-        except OSError:  # the worker has done so before, and may have exited
-            pass
         return pid
 
-    def _become_worker(self, setup: worker.WorkerSetup, ends: WorkerEnds) -> NoReturn:
+    def _become_worker(self, order: wire.Fork, ends: WorkerEnds) -> NoReturn:
         try:
             os.setpgid(0, 0)
             self._control.close()
             close_all((self._woken, self._wake, self._parent_death))
-            worker.worker_main(setup, ends, lambda: self._plugins)
+            worker.worker_main(self._hello, order, ends, lambda: self._plugins)
         finally:
             os._exit(1)
 

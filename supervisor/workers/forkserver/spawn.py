@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import orjson
@@ -21,12 +20,10 @@ from supervisor.workers.child.stdio import install_streams
 from supervisor.workers.system import interpreter
 
 
-def spawn(
-    setup: worker.WorkerSetup, ends: WorkerEnds, hello: wire.Hello, owner: Sequence[int], failed: Sequence[str]
-) -> int:
+def spawn(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, owner: Sequence[int], failed: Sequence[str]) -> int:
     """Start a worker in a group of its own; return its pid. `failed` names sources that do not load. Raises OSError."""
     with open(os.memfd_create("worker-setup"), "w+b") as setup_file:  # not the command line, which every user can read
-        setup_file.write(orjson.dumps([asdict(setup), list(ends), list(hello), owner, failed]))
+        setup_file.write(orjson.dumps([list(hello), list(order), list(ends), owner, failed]))
         setup_file.seek(0)
         process = subprocess.Popen(
             interpreter.command(main, str(setup_file.fileno())), stdin=subprocess.DEVNULL, stdout=ends.stdout,
@@ -39,11 +36,11 @@ def spawn(
 
 def main(setup_file: str) -> None:
     with open(int(setup_file), "rb") as text:
-        setup, ends, hello, owner, failed = orjson.loads(text.read())
-    channels, orders = WorkerEnds(*ends), wire.Hello(*hello)
-    for fd in (*channels, *owner):
+        fields, order, ends, owner, failed = orjson.loads(text.read())
+    hello = wire.Hello(*fields)
+    for fd in (*ends, *owner):
         os.set_inheritable(fd, False)
-    worker.worker_main(worker.WorkerSetup(**setup), channels, lambda: _load(orders, failed))
+    worker.worker_main(hello, wire.Fork(*order), WorkerEnds(*ends), lambda: _load(hello, failed))
 
 
 def _load(hello: wire.Hello, failed: Sequence[str]) -> PluginManager:

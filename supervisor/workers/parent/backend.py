@@ -77,7 +77,7 @@ class ForkserverBackend:
     # WorkerBackend
 
     async def start(self) -> Sequence[SourceReport]:
-        """Raises NoForkserver if none can be started."""
+        """Start the forkserver; return what it found once it has imported the plugins. Raises NoForkserver if none can be started."""
         linux.become_subreaper()
         self._first_ready = self.loop.create_future()
         self._start_forkserver()
@@ -94,6 +94,7 @@ class ForkserverBackend:
         return process
 
     async def stop(self) -> None:
+        """Kill the workers that are left, end the forkserver, and kill the orphans of both."""
         self._stopping = True
         for timer in (self._restart, self._orphans_timer):
             if timer is not None:
@@ -145,7 +146,7 @@ class ForkserverBackend:
         for serial, ends in self._waiting.items():
             process = self._ordered[serial]
             process.forkserver = forkserver
-            forkserver.fork(wire.Fork(serial, process.number, process.token), ends)
+            forkserver.ask(wire.Fork(serial, process.number, process.token), ends)
         self._waiting.clear()
 
     def drop_order(self, process: ForkedWorker) -> bool:
@@ -163,7 +164,7 @@ class ForkserverBackend:
         self._reaping[process.serial] = process
         forkserver = self._forkserver
         if forkserver is not None and process.forkserver is forkserver:
-            forkserver.reap(process.serial)
+            forkserver.ask(wire.Reap(process.serial))
         else:
             self._reap_adopted(process)
 

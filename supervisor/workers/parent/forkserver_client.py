@@ -63,16 +63,11 @@ class ForkserverClient:
         self._unanswered = 0
         self._lines = wire.Lines()
         self._fds: deque[int] = deque()
-        started = _start(options)
-        self._process = started.process
-        self._pidfd = started.pidfd
-        self._parent_death = started.parent_death
-        self.pid = started.process.pid
-        self._channel = socket.socket(fileno=started.channel)
+        self._process, self._pidfd, channel, self._parent_death, stdout, stderr = _start(options)
+        self.pid = self._process.pid
+        self._channel = socket.socket(fileno=channel)
         self._channel.setblocking(False)
-        self._outputs = {
-            fd: self._output(fd, name) for name, fd in (("stdout", started.stdout), ("stderr", started.stderr))
-        }
+        self._outputs = {stdout: self._output(stdout, "stdout"), stderr: self._output(stderr, "stderr")}
         loop.add_reader(self._channel, self._readable)
         loop.add_reader(self._pidfd, self._ended)
         self._order(_hello(options, skip))
@@ -88,12 +83,12 @@ class ForkserverClient:
 
     # orders
 
-    def fork(self, order: wire.Fork, ends: WorkerEnds) -> None:
-        """Close `ends` once they are sent, or can't be."""
-        self._ask(order, ends)
-
-    def reap(self, serial: int) -> None:
-        self._ask(wire.Reap(serial))
+    def ask(self, order: wire.Fork | wire.Reap, ends: WorkerEnds | None = None) -> None:
+        """Order what has an answer. Close `ends` once they are sent, or can't be."""
+        self._unanswered += 1
+        if self._unanswered == 1:
+            self._expect(self._answer_timeout)
+        self._order(order, ends)
 
     def stop(self) -> None:
         """Have it exit. While it imports it does not read its orders, and has nothing to lose."""
@@ -114,12 +109,6 @@ class ForkserverClient:
         """In a copy of this process: the forkserver exits with the last process that has these open."""
         os.close(self._parent_death)
         self._channel.close()
-
-    def _ask(self, message: wire.Message, ends: WorkerEnds | None = None) -> None:
-        self._unanswered += 1
-        if self._unanswered == 1:
-            self._expect(self._answer_timeout)
-        self._order(message, ends)
 
     def _order(self, message: wire.Message, ends: WorkerEnds | None = None) -> None:
         self._orders.append((wire.encode(message), ends))

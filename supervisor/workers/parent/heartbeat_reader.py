@@ -10,9 +10,8 @@ from supervisor.workers.channels import CHUNK
 
 HEARTBEAT = b"."
 READ_INTERVAL = 0.010  # seconds: however much is written, the loop has time for other things
-MAX_BYTES = (
-    4096  # of one read: a worker that sends heartbeats without a pause writes a hundredth of that in the interval
-)
+MAX_BYTES = 4096
+"""Of one read: a worker that sends heartbeats without a pause writes a hundredth of that in the interval."""
 
 
 class HeartbeatCheck:

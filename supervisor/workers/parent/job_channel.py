@@ -142,7 +142,7 @@ class JobChannel:
             self._loop.add_reader(self._ends.outcomes, self._read_outcomes)
 
     def ignore_outcomes(self) -> None:
-        self._receive = _ignore
+        self._receive = lambda _block: None
 
     def drain(self) -> None:
         while self._receive is not None and self._read_outcomes():
@@ -238,7 +238,3 @@ class JobChannel:
             self._loop.remove_reader(ends.jobs)
             self._loop.remove_writer(ends.jobs)
             self._loop.remove_reader(ends.outcomes)
-
-
-def _ignore(_block: bytes) -> None:
-    pass

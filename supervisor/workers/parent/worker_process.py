@@ -74,7 +74,8 @@ class ForkedWorker:
         self.pid = pid
         self._pidfd = pidfd
         self._loop.add_reader(pidfd, self._exited)
-        self._unready = self._loop.call_later(self._ready_timeout, self._never_ready)
+        why = f"not ready after {self._ready_timeout:g}s"
+        self._unready = self._loop.call_later(self._ready_timeout, self.channel_broken, why)
         self._jobs.listen()
         if self.phase is Phase.KILLED:
             self._kill_now()
@@ -82,9 +83,6 @@ class ForkedWorker:
     def became_ready(self) -> None:
         _cancel(self._unready)
         self._listener.ready()
-
-    def _never_ready(self) -> None:
-        self.channel_broken(f"not ready after {self._ready_timeout:g}s")
 
     # the end that the supervisor wants
 

@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import termios
+from contextlib import suppress
 
 STACK_SIGNAL = signal.SIGRTMAX - 3
 
@@ -41,7 +42,6 @@ def disarm_parent_death(pipe: int) -> None:
 
 
 def bytes_waiting(pipe: int) -> int:
-    """Return how many bytes in the pipe are unread."""
     size = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
     return int.from_bytes(size, sys.byteorder)
 
@@ -72,20 +72,16 @@ def pid_of(pidfd: int) -> int | None:
 
 def send_signal(pidfd: int, number: int) -> None:
     """Signal a process that may have exited."""
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         signal.pidfd_send_signal(pidfd, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def kill_group(pid: int) -> None:
     """Send SIGKILL to the group that `pid` leads. Raises ValueError for this process's own group, and for 0 and 1."""
     if pid <= 1 or pid == os.getpgrp():
         raise ValueError(f"refusing to kill process group {pid}")
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def name_of_signal(number: int) -> str:
@@ -97,16 +93,8 @@ def name_of_signal(number: int) -> str:
 
 def prefer_as_oom_victim() -> None:
     """Have the kernel, if memory runs out, rather kill this process than the supervisor, as far as that is allowed."""
-    try:
-        file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        os.write(file, _OOM_SCORE)
-    except OSError:
-        pass
-    finally:
-        os.close(file)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:
+        file.write(_OOM_SCORE)
 
 
 def oom_kills(root: str = "") -> int | None:

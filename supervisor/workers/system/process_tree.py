@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from supervisor.workers.system import linux
@@ -108,17 +109,13 @@ def marked(owner: str) -> Iterator[int]:
 
 
 def reap(pid: int) -> None:
-    try:
+    with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass
 
 
 def kill(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def kill_with_group(pid: int) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from supervisor.engine.limits import Limits
-from supervisor.engine.poll_intervals import USUAL
+from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueueDepths
 from supervisor.jobs import Lease, Policy
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Resolve
@@ -47,7 +46,7 @@ def test_a_dead_letter_that_is_not_published_here_does_not_keep_the_fetcher_busy
         assert timers < 100, "a timer is armed again and again for now"
         return run(when, callback, *args)
 
-    here.loop.advance(USUAL.poll * 2)
+    here.loop.advance(DEFAULT_LIMITS.poll * 2)
     assert claims(here) - before <= 3
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from supervisor.config.settings import Settings
-from supervisor.engine.plugin_changes import emit_plugin_events
+from supervisor.engine.current_config import emit_plugin_events
 from supervisor.events import Bus, ConfigRefused, Event, PluginWarning
 from supervisor.handlers import HandlerInfo
 from supervisor.plugins.reports import SourceReport

@@ -7,7 +7,7 @@ import pytest
 from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.telemetry import LogSubscriber
-from supervisor.telemetry.rate_limit import MAX_KEYS, RateLimit
+from supervisor.telemetry.log_subscriber import MAX_KEYS, RateLimit
 
 
 class Clock:

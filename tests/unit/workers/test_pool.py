@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from supervisor.events import Bus, JobStarted, WorkerExited
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
+from supervisor.workers.blame import LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.workers.interface import ExitReport, Reply
-from supervisor.workers.kill_reasons import LEASE_LOST, SHUTDOWN, timed_out
-from supervisor.workers.pool import Pool
-from supervisor.workers.refork_delays import REFORK_DELAYS
+from supervisor.workers.pool import REFORK_DELAYS, Pool
 from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, State, WorkerSlot
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker, make_lease
 

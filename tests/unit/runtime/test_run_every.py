@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from supervisor.runtime.periodic_timer import run_every
+from supervisor.runtime.tasks import run_every
 from tests.unit.jumping_loop import JumpingLoop
 
 
