@@ -179,9 +179,6 @@ class Store(
         """One commit around all calls inside; all or nothing. Raises StoreUnavailable if it can't begin or commit.
         `single`: if jobs are claimed in it, that comes last, so that it may be committed with the claim."""
 
-    def reader(self) -> Store:
-        """A sibling for another thread, which must call its Queries only."""
-
     def close(self) -> None: ...
 
 

@@ -125,9 +125,9 @@ def test_the_status_has_the_presence_of_each_supervisor(factory, store):
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
 
 
-def test_a_reader_sees_committed_changes_only(store):
+def test_a_reader_sees_committed_changes_only(factory, store):
     put(store)
-    reader = store.reader()
+    reader = factory.open()
     assert len(reader.list_jobs()) == 1
     assert reader.stats() == store.stats()
     assert reader.remaining(None, None) == {"ready": 1}

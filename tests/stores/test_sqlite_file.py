@@ -485,7 +485,7 @@ def test_the_log_is_shortened_once_nobody_reads_an_old_state(tmp_path, caplog):
 
 def test_the_store_holds_no_read_open(store, raw):
     put(store)
-    reader = store.reader()
+    reader = SqliteStore(store.path)
     reader.stats(), reader.list_jobs(), reader.get(1), store.waiting(None), store.expired_leases(1)
     busy, _, _ = raw.execute("pragma wal_checkpoint(truncate)").fetchone()
     assert busy == 0
@@ -493,7 +493,8 @@ def test_the_store_holds_no_read_open(store, raw):
 
 
 def test_a_reader_cannot_write(store):
-    reader = store.reader()
+    reader = SqliteStore(store.path)
+    reader.connection.run("pragma query_only = on")
     with pytest.raises(StoreError, match="readonly"):
         put(reader)
     reader.close()

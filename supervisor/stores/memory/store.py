@@ -49,6 +49,3 @@ class MemoryStore:
     def sibling(self) -> MemoryStore:
         """The same jobs, as another owner or client has them."""
         return MemoryStore(state=self.state)
-
-    def reader(self) -> MemoryStore:
-        return self.sibling()

@@ -34,7 +34,6 @@ class SqliteStore:
         self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time,
         limits: SqliteLimits = DEFAULT_LIMITS,
     ) -> None:  # fmt: skip
-        self._synchronous, self._clock, self._limits = synchronous, clock, limits
         self.connection = connection = Connection(path, create=create, clock=clock, limits=limits)
         self.path = connection.path
         self.url, folder = f"sqlite:///{self.path}", beside(self.path, ".notify")
@@ -67,8 +66,3 @@ class SqliteStore:
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
         self.has_received = transfer.has_received
-
-    def reader(self) -> SqliteStore:
-        sibling = SqliteStore(self.path, synchronous=self._synchronous, clock=self._clock, limits=self._limits)
-        sibling.connection.run("pragma query_only = on")
-        return sibling
