@@ -159,6 +159,8 @@ class ShutdownSettings(Section):
 
 
 class RetentionSettings(Section):
+    """The time that a job is kept after it ended; 0 is not at all, and None for ever."""
+
     succeeded: float | None = setting(kind.kept, default=86_400.0)
     cancelled: float | None = setting(kind.kept, default=7 * 86_400.0)
     failed: float | None = setting(kind.kept, default=30 * 86_400.0)

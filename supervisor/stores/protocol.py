@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.records import (
@@ -24,7 +25,6 @@ from supervisor.stores.records import (
     OperatorResult,
     Presence,
     Resolve,
-    Retention,
     Waiting,
 )
 
@@ -166,7 +166,7 @@ class OperatorCommands(Protocol):
 
     def pause(self, queue: str, paused: bool) -> None: ...
 
-    def prune(self, retention: Retention, limit: int) -> int:
+    def prune(self, retention: RetentionSettings, limit: int) -> int:
         """Delete up to `limit` terminal jobs past their retention, never one with a pending dead letter; returns how many."""
 
 

@@ -228,15 +228,6 @@ class OperatorResult(NamedTuple):
     refused: dict[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Seconds that a terminal job is kept after it ended, 0 for not at all; None keeps it."""
-
-    succeeded: float | None = 86_400.0
-    cancelled: float | None = 7 * 86_400.0
-    failed: float | None = 30 * 86_400.0
-
-
 # --- jobs as people see them
 
 

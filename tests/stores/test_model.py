@@ -26,11 +26,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.errors import StoreError
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome, Policy
 from supervisor.retry import decide, expired_lease_outcome
 from supervisor.stores.protocol import Store
-from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Retention
+from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease
 from tests.stores.factories import FACTORIES, SqliteFactory, StoreFactory, put
 from tests.stores.model import Model
 
@@ -38,7 +39,7 @@ EXAMPLES = int(os.environ.get("SUPERVISOR_MODEL_EXAMPLES", "40"))
 STEPS = 30
 TTL = 30.0
 SINKS = frozenset({"x", "y"})
-RETENTION = Retention(succeeded=5.0, cancelled=None, failed=0.5)
+RETENTION = RetentionSettings(succeeded=5.0, cancelled=None, failed=0.5)
 
 
 def resolve(handler: str, queue: str) -> Policy:

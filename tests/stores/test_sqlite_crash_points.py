@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from supervisor.stores.records import Retention
+from supervisor.config.settings import RetentionSettings
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import SqliteFactory, again, dead, dead_letters, make_dead, put, success, take, take_one
 
 TABLES = ("jobs", "counts", "attempts", "dead_letters", "queues", "supervisors", "policies", "sqlite_sequence")
-EVERYTHING = Retention(0.0, 0.0, 0.0)
+EVERYTHING = RetentionSettings(succeeded=0.0, cancelled=0.0, failed=0.0)
 Act = Callable[[SqliteStore], Any]
 
 

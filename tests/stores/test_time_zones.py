@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from supervisor.stores.records import Retention
+from supervisor.config.settings import RetentionSettings
 from tests.stores.factories import again, put, success, take
 
 HOUR = 3600.0
@@ -44,7 +44,7 @@ def test_retention_is_exact_across_the_change(half_an_hour_before, factory, stor
     (id,) = put(store)
     store.settle([success(lease) for lease in take(store)])
     factory.clock.step(HOUR - 0.001)
-    assert store.prune(Retention(succeeded=HOUR), 10) == 0
+    assert store.prune(RetentionSettings(succeeded=HOUR), 10) == 0
     factory.clock.step(0.001)
-    assert store.prune(Retention(succeeded=HOUR), 10) == 1
+    assert store.prune(RetentionSettings(succeeded=HOUR), 10) == 1
     assert store.get(id) is None
