@@ -14,8 +14,7 @@ import click
 from supervisor import __version__
 from supervisor.cli.context import CommandContext, load_settings
 from supervisor.cli.exit_codes import FATAL, INTERRUPTED, MISTAKE
-from supervisor.cli.groups import SuggestingGroup
-from supervisor.cli.options import config_option
+from supervisor.cli.options import SuggestingGroup, config_option
 from supervisor.cli.standard_streams import OutputLost, code_after_output
 from supervisor.errors import ConfigError, NoForkserver, StoreError
 from supervisor.text.strict_json import NotJSON

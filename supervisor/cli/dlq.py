@@ -7,11 +7,9 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.changes import change_jobs
 from supervisor.cli.context import UserMistake, load_settings
-from supervisor.cli.groups import SuggestingGroup
-from supervisor.cli.job_output import print_job, print_jobs
-from supervisor.cli.options import COUNT, config_option, force_option, json_option, limit_option
+from supervisor.cli.job_output import change_jobs, print_job, print_jobs
+from supervisor.cli.options import COUNT, SuggestingGroup, config_option, force_option, json_option, limit_option
 from supervisor.cli.store_access import use_store
 from supervisor.config.settings import Settings
 

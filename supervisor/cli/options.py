@@ -1,4 +1,4 @@
-"""Options and arguments that several commands take."""
+"""The class of groups of commands, and the options and arguments that several commands take."""
 
 from __future__ import annotations
 
@@ -10,10 +10,26 @@ import click
 
 from supervisor.text.names import NAME, is_name
 from supervisor.text.strict_json import MAX_INTEGER
+from supervisor.text.suggestions import did_you_mean_or_all
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 COUNT = click.IntRange(min=1, max=MAX_INTEGER)
+
+
+class SuggestingGroup(click.Group):
+    """A group that lists its commands in the order of their definition, and answers a misspelt name with the nearest one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            raise click.UsageError(f"no command {name!r}{did_you_mean_or_all(name, self.list_commands(ctx))}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 def config_option(command: F) -> F:

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from supervisor.cli.context import load_settings
-from supervisor.cli.groups import SuggestingGroup
-from supervisor.cli.options import config_option, json_option, name_of, read_with
+from supervisor.cli.options import SuggestingGroup, config_option, json_option, name_of, read_with
 from supervisor.cli.render import print_json
 from supervisor.cli.status import print_queues
 from supervisor.cli.store_access import use_store
@@ -59,7 +58,6 @@ def _set_paused(config: Path | None, queue: str, paused: bool) -> bool:
     def change(store: Store) -> bool:
         was_paused = queue in store.paused()
         store.pause(queue, paused)
-        store.notify()
         return was_paused
 
     return use_store(load_settings(config), change)

@@ -36,12 +36,8 @@ def print_queues(queues: list[dict[str, Any]]) -> None:
     if not queues:
         click.echo("no jobs yet: supervisor enqueue HANDLER [JSON]")
         return
-    rows = [[*(_count(queue.get(key)) for key in QUEUE_KEYS), "paused" if queue["paused"] else ""] for queue in queues]
+    rows = [[*(queue[key] for key in QUEUE_KEYS), "paused" if queue["paused"] else ""] for queue in queues]
     print_table(QUEUE_COLUMNS, rows)
-
-
-def _count(value: Any) -> Any:
-    return len(value) if isinstance(value, list) else value
 
 
 def _print_supervisors(supervisors: list[dict[str, Any]]) -> None:

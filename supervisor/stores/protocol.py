@@ -152,7 +152,7 @@ class Queries(Protocol):
 
 class OperatorCommands(Protocol):
     """Many jobs are changed in batches, a commit each: a call that ends in StoreUnavailable may have changed some, and the same
-    call again refuses these."""
+    call again refuses these. Supervisors are notified of each change but `prune`."""
 
     def cancel(self, ids: Sequence[int]) -> OperatorResult: ...
 
