@@ -16,8 +16,7 @@ from supervisor.config.settings import StoreSettings
 from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.opening import open_store
 from supervisor.stores.records import EnqueueBatch, EnqueueRow, Presence, Waiting
-from supervisor.stores.sqlite.connection import Connection
-from supervisor.stores.sqlite.limits import SqliteLimits
+from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import (
     PAST_ALL_LIMITS,

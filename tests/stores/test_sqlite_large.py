@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.stores.records import EnqueueRow, Waiting
-from supervisor.stores.sqlite.limits import SqliteLimits
+from supervisor.stores.sqlite.connection import SqliteLimits
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import dead, dead_letters, take
 

@@ -1,12 +1,15 @@
-"""One connection to a SQLite store: transactions and statements."""
+"""One connection to a SQLite store: transactions, statements, and the length of the write-ahead log."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,28 @@ from typing import Any
 import orjson
 
 from supervisor.errors import RowRefused, StoreError
-from supervisor.stores.sqlite.database_file import prepare_file, store_error
-from supervisor.stores.sqlite.limits import SqliteLimits
-from supervisor.stores.sqlite.write_ahead_log import BUSY_MILLISECONDS, WriteAheadLog
+from supervisor.stores.sqlite.database_file import beside, prepare_file, store_error
 from supervisor.stores.sqlite.write_lock import FairWriteLock
+
+BUSY_MILLISECONDS = 250
+"""The time that SQLite itself waits for a lock."""
+WARN_AGAIN_SECONDS = 60.0
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteLimits:
+    """Limits that tests set lower.
+
+    `claim_characters`: of the texts in one claim; to read them takes several times as much memory for a moment.
+    `wal_bytes`: of the write-ahead log, whose length is looked at every `wal_seconds`.
+    `write_seconds`: the longest wait for other writers."""
+
+    claim_characters: int = 16_000_000
+    wal_bytes: int = 64 * 1024 * 1024
+    wal_seconds: float = 1.0
+    write_seconds: float = 1.0
 
 
 class Select:
@@ -46,7 +67,7 @@ class Connection:
 
     def __init__(self, path: Path, *, create: bool, clock: Callable[[], float], limits: SqliteLimits) -> None:
         self.path = Path(os.path.realpath(path))  # so that every link to a file leads to the same locks
-        self._clock, self._process = clock, os.getpid()
+        self.limits, self._clock, self._process = limits, clock, os.getpid()
         self._transaction: _Transaction = _NONE
         self._before_commit: list[Callable[[], None]] = []
         self._on_rollback: list[Callable[[], None]] = []
@@ -186,6 +207,36 @@ class Connection:
         except sqlite3.DataError:  # more than SQLite can hold in one value
             return [_loads(text) for (text,) in self.execute(select.as_text_each, parameters)]
         return rows
+
+
+class WriteAheadLog:
+    """SQLite's own checkpoints reuse the log, but can't while another program reads an old snapshot: the log grows, and is
+    shortened here afterwards."""
+
+    def __init__(self, path: Path, sqlite: sqlite3.Connection, limits: SqliteLimits) -> None:
+        self._path, self._sqlite, self._limits = path, sqlite, limits
+        self._looked_at = time.monotonic()
+        self._warned_at = float("-inf")
+
+    def keep_short(self) -> None:
+        """Shorten the log if it is too long; call this after each transaction."""
+        if time.monotonic() - self._looked_at < self._limits.wal_seconds:
+            return
+        self._looked_at = time.monotonic()
+        with suppress(OSError, sqlite3.Error):
+            if beside(self._path, "-wal").stat().st_size > self._limits.wal_bytes:
+                self._shorten()
+
+    def _shorten(self) -> None:
+        self._sqlite.execute("pragma busy_timeout = 0")
+        try:
+            busy, _, _ = self._sqlite.execute("pragma wal_checkpoint(truncate)").fetchone()
+        finally:
+            self._sqlite.execute(f"pragma busy_timeout = {BUSY_MILLISECONDS}")
+        if busy and time.monotonic() - self._warned_at > WARN_AGAIN_SECONDS:
+            self._warned_at = time.monotonic()
+            megabytes = self._limits.wal_bytes >> 20
+            _logger.warning("%s-wal is over %d MB: another program keeps reading an old state", self._path, megabytes)
 
 
 def packed(batch: Any) -> str:

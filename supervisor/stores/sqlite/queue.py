@@ -39,7 +39,6 @@ from supervisor.stores.records import (
 )
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.counts import Counts
-from supervisor.stores.sqlite.limits import SqliteLimits
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
 
@@ -172,16 +171,10 @@ class Queue:
     """Jobs on their way in, and out to their owner."""
 
     def __init__(
-        self,
-        connection: Connection,
-        counts: Counts,
-        policies: Policies,
-        owner: Ownership,
-        notifier: Notifier,
-        limits: SqliteLimits,
+        self, connection: Connection, counts: Counts, policies: Policies, owner: Ownership, notifier: Notifier
     ) -> None:
         self._connection, self._counts, self._policies = connection, counts, policies
-        self._owner, self._notifier, self._limits = owner, notifier, limits
+        self._owner, self._notifier = owner, notifier
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         """If a commit failed in a way that may have kept the rows, the same EnqueueBatch is not stored twice when it comes again,
@@ -302,17 +295,16 @@ class Queue:
         large = [row for row in rows if row[LEASE_PAYLOAD] is None]
         if not large:
             return rows
-        ids, most = [row[LEASE_ID] for row in large], self._limits.claim_characters
-        fit = first_that_fit(self._connection, ids, LENGTHS, most, MEASURED_AT_ONCE)
+        fit = first_that_fit(self._connection, [row[LEASE_ID] for row in large], LENGTHS, MEASURED_AT_ONCE)
         for row, (payload, headers) in zip(large, self._connection.rows(TEXTS, packed(fit)), strict=False):
             row[LEASE_PAYLOAD], row[LEASE_HEADERS] = payload, headers
         return rows if len(fit) == len(large) else rows[: rows.index(large[len(fit)])]
 
 
-def first_that_fit(connection: Connection, ids: list[int], lengths: str, most: int, at_once: int) -> list[int]:
-    """The first of these jobs, as many as have at most `most` characters together; at least one. `lengths` is a statement that
-    selects the lengths of jobs by their ids, for `at_once` jobs at a time."""
-    room = most
+def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once: int) -> list[int]:
+    """The first of these jobs, as many as fit into one claim; at least one. `lengths` is a statement that selects the lengths of
+    jobs by their ids, for `at_once` jobs at a time."""
+    room = connection.limits.claim_characters
     for start in range(0, len(ids), at_once):
         for place, length in enumerate(connection.json(lengths, packed(ids[start : start + at_once])), start):
             room -= length

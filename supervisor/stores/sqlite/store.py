@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.stores.operator_commands import BatchedCommands
-from supervisor.stores.sqlite.connection import Connection
+from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.counts import Counts
 from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
-from supervisor.stores.sqlite.limits import SqliteLimits
 from supervisor.stores.sqlite.migrations import bring_up
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.operator import OperatorChanges
@@ -37,14 +36,14 @@ class SqliteStore:
         self.connection = connection = Connection(path, create=create, clock=clock, limits=limits)
         self.path = connection.path
         self.url, folder = f"sqlite:///{self.path}", beside(self.path, ".notify")
-        bring_up(connection, synchronous, limits, folder)
+        bring_up(connection, synchronous, folder)
         self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
         counts, policies, owner = Counts(connection), Policies(connection), Ownership(connection, lock, notifier)
-        queue = Queue(connection, counts, policies, owner, notifier, limits)
+        queue = Queue(connection, counts, policies, owner, notifier)
         settles = Settles(connection, counts, policies, owner)
         recovery = Recovery(connection, policies, owner, lock)
         queries = Queries(connection, counts, policies, owner, lock)
-        dead_letters = DeadLetterQueue(connection, queries, owner, limits)
+        dead_letters = DeadLetterQueue(connection, queries, owner)
         commands = BatchedCommands(OperatorChanges(connection, counts), connection.transaction, notifier.notify)
         transfer = Transfer(self.url, connection, counts, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
