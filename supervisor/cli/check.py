@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -30,11 +29,11 @@ from supervisor.text.suggestions import did_you_mean, did_you_mean_or_all
 
 @click.command()
 @config_option
-def check(config: Path | None) -> int:
+def check() -> int:
     """Check the config, the plugins and the store, and print every mistake."""
     findings = _Findings()
     try:
-        settings = load_settings(config)
+        settings = load_settings()
         findings.good(f"config: {settings.path or 'none found, so all defaults'}")
     except ConfigError as error:
         findings.mistake(*error.errors)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
@@ -52,12 +51,12 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         _print_error(error)
 
 
-def change_jobs(config: Path | None, done: str, change: Callable[[Store], OperatorResult], *, empty: str = "") -> None:
+def change_jobs(done: str, change: Callable[[Store], OperatorResult], *, empty: str = "") -> None:
     """Change jobs in the store of the config, and print `done` and their ids, or `empty` if there were none.
 
     Raises UserMistake if any job was refused; the others are changed all the same.
     """
-    changed, refused = use_store(load_settings(config), change)
+    changed, refused = use_store(load_settings(), change)
     if changed:
         click.echo(f"{done}: {' '.join(map(str, changed))}")
     elif empty and not refused:

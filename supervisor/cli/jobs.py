@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
@@ -36,13 +35,11 @@ def jobs() -> None:
 @click.option("--handler", callback=read_with(name_of), help="Only jobs for this handler.")
 @limit_option
 @json_option
-def list_jobs(
-    config: Path | None, state: str | None, queue: str | None, handler: str | None, limit: int, as_json: bool
-) -> None:
+def list_jobs(state: str | None, queue: str | None, handler: str | None, limit: int, as_json: bool) -> None:
     """List jobs, newest first."""
     wanted = JobState(state) if state else None
     found = use_store(
-        load_settings(config),
+        load_settings(),
         lambda store: store.list_jobs(state=wanted, queue=queue, handler=handler, limit=limit),
     )
     filtered = state or queue or handler
@@ -53,9 +50,9 @@ def list_jobs(
 @config_option
 @click.argument("id", type=COUNT)
 @json_option
-def show(config: Path | None, id: int, as_json: bool) -> None:
+def show(id: int, as_json: bool) -> None:
     """Show everything about one job."""
-    job = use_store(load_settings(config), lambda store: store.get(id))
+    job = use_store(load_settings(), lambda store: store.get(id))
     if job is None:
         raise UserMistake(f"no job {id}")
     print_job(job, as_json)
@@ -64,23 +61,23 @@ def show(config: Path | None, id: int, as_json: bool) -> None:
 @jobs.command()
 @config_option
 @job_ids
-def cancel(config: Path | None, ids: Sequence[int]) -> None:
+def cancel(ids: Sequence[int]) -> None:
     """Cancel jobs. The worker of a running job is killed."""
-    change_jobs(config, "cancelled", lambda store: store.cancel(ids))
+    change_jobs("cancelled", lambda store: store.cancel(ids))
 
 
 @jobs.command()
 @config_option
 @job_ids
-def retry(config: Path | None, ids: Sequence[int]) -> None:
+def retry(ids: Sequence[int]) -> None:
     """Make scheduled jobs due now, and start failed and cancelled jobs again."""
-    change_jobs(config, "due now", lambda store: store.retry(ids))
+    change_jobs("due now", lambda store: store.retry(ids))
 
 
 @jobs.command()
 @config_option
 @job_ids
 @force_option
-def delete(config: Path | None, ids: Sequence[int], force: bool) -> None:
+def delete(ids: Sequence[int], force: bool) -> None:
     """Delete jobs that are not running."""
-    change_jobs(config, "deleted", lambda store: store.delete(ids, force=force))
+    change_jobs("deleted", lambda store: store.delete(ids, force=force))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from supervisor.cli.context import CommandContext
 from supervisor.text.names import NAME, is_name
 from supervisor.text.strict_json import MAX_INTEGER
 from supervisor.text.suggestions import did_you_mean_or_all
@@ -32,16 +33,21 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def config_option(command: F) -> F:
-    return click.option(
-        "-c",
-        "--config",
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Configuration file; by default $SUPERVISOR_CONFIG, ./supervisor.yaml or ./etc/supervisor.yaml.",
-    )(command)
+def _use_config(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+    """The file named after the command goes before the one named before it, whose option is read first."""
+    if value is not None:
+        ctx.ensure_object(CommandContext).config = value
 
 
+config_option = click.option(
+    "-c",
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    expose_value=False,
+    callback=_use_config,
+    help="Configuration file; by default $SUPERVISOR_CONFIG, ./supervisor.yaml or ./etc/supervisor.yaml.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 force_option = click.option(
     "--force", is_flag=True, help="Include jobs with a dead letter that no sink has accepted yet."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import click
 
@@ -18,9 +17,9 @@ from supervisor.plugins.reports import SourceReport
 @click.command()
 @config_option
 @json_option
-def plugins(config: Path | None, as_json: bool) -> None:
+def plugins(as_json: bool) -> None:
     """Show the handlers, hooks and sinks of each plugin, and its errors."""
-    settings = load_settings(config)
+    settings = load_settings()
     reports = [_without_secrets(report) for report in with_sinks(settings, scan(settings))]
     if as_json:
         for report in reports:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,9 +20,9 @@ WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for")
 @click.command()
 @config_option
 @json_option
-def status(config: Path | None, as_json: bool) -> None:
+def status(as_json: bool) -> None:
     """Show every queue, every supervisor and the current job of each worker."""
-    stats = use_store(load_settings(config), lambda store: store.stats())
+    stats = use_store(load_settings(), lambda store: store.stats())
     if as_json:
         print_json(stats)
         return

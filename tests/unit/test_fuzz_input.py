@@ -150,7 +150,7 @@ options = st.fixed_dictionaries(
 @given(options | trees | st.dictionaries(names, scalars))
 def test_a_job_is_a_row_or_an_error_that_names_the_key(job: Any) -> None:
     try:
-        row = enqueue_row(job, limit=500, queue_for=lambda handler: "default")
+        row = enqueue_row(Settings(limits={"payload": 500}), job)
     except InvalidJob as error:
         assert str(error)
     else:
