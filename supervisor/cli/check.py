@@ -24,7 +24,7 @@ from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport
 from supervisor.stores.protocol import Store
 from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
-from supervisor.text.suggestions import did_you_mean, did_you_mean_or_all
+from supervisor.text.names import did_you_mean, did_you_mean_or_all
 
 
 @click.command()

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from supervisor.cli.context import CommandContext
-from supervisor.text.names import NAME, is_name
+from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 from supervisor.text.strict_json import MAX_INTEGER
-from supervisor.text.suggestions import did_you_mean_or_all
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,13 +16,13 @@ from supervisor.errors import ConfigError, InvalidJob, StoreError
 from supervisor.jobs import MAX_RETRIES, Backoff, NewJob
 from supervisor.stores.opening import attempts_while_unavailable, settings_of, transactional_enqueue_of
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
-from supervisor.text.names import NAME, is_name
+from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 from supervisor.text.strict_json import MAX_INTEGER, NotJSON, encode
-from supervisor.text.suggestions import did_you_mean_or_all
 from supervisor.text.units import parse_duration
 
 if TYPE_CHECKING:
-    from supervisor.stores.protocol import Store, TransactionalEnqueue
+    from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
+    from supervisor.stores.protocol import Store
 
 Answer = TypeVar("Answer")
 AnyJob = NewJob | Mapping[str, Any] | tuple[str, Any]

@@ -15,7 +15,8 @@ from supervisor.retry import GrowingDelay
 
 if TYPE_CHECKING:
     from supervisor.stores.postgres.scratch_schema import ScratchSchema
-    from supervisor.stores.protocol import Store, TransactionalEnqueue
+    from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
+    from supervisor.stores.protocol import Store
 
 
 class Opener(Protocol):
@@ -91,8 +92,12 @@ def _open_memory(settings: StoreSettings, *, create: bool, base: Path) -> Store:
 def transactional_enqueue_of(
     settings: StoreSettings, ask: Callable[[Callable[[Store], Any]], Any]
 ) -> TransactionalEnqueue:
-    """Open the way to enqueue inside callers' transactions. `ask` calls its argument with the store itself: for the case that a
-    connection does not show by itself whether it leads to that store."""
+    """Open the way to enqueue inside transactions of callers, on connections of theirs to the store's database: supervisors wake
+    when these commit. Its `enqueue` raises StoreError, before anything is done, for a connection that can't be used.
+
+    `ask` calls its argument with the store itself: for the case that a connection does not show by itself whether it leads to
+    that store.
+    """
     if BUILT_IN.get(settings.scheme) is not _open_postgres:
         raise StoreError(
             f"connection: only a PostgreSQL store takes jobs inside other transactions; this is {settings.shown}"

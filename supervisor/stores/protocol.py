@@ -180,11 +180,3 @@ class Store(
         `single`: if jobs are claimed in it, that comes last, so that it may be committed with the claim."""
 
     def close(self) -> None: ...
-
-
-class TransactionalEnqueue(Protocol):
-    """Enqueues inside transactions of its callers, on connections of theirs to the store's database. From any thread."""
-
-    def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:
-        """Return the ids in order; the jobs exist if and when the caller's transaction commits, and supervisors wake then. Raises
-        StoreError, before anything is done, for a connection that can't be used."""

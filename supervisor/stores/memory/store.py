@@ -36,7 +36,7 @@ class MemoryStore:
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases = settles.held, settles.leases
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
-        self.mark_accepted, self.clock = dead_letters.mark_accepted, queries.clock
+        self.mark_accepted, self.clock = dead_letters.mark_accepted, state.clock
         self.stats, self.remaining = queries.stats, queries.remaining
         self.get, self.list_jobs = queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive

@@ -65,9 +65,6 @@ class Queries:
         self._connection, self._counts, self._policies = connection, counts, policies
         self._owner, self._lock = owner, lock
 
-    def clock(self) -> float:
-        return self._connection.now() / 1_000_000
-
     def get(self, id: int) -> dict[str, Any] | None:
         with self._connection.snapshot():
             found = self.jobs_shown([id])

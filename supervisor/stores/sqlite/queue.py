@@ -58,11 +58,7 @@ CLAIMABLE = Select(
     f"from counts where state = {READY} and n > 0 and queue not in (select queue from queues where paused)",
 )
 NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
-LOOK = f"""
-  select json_array(
-    json((select json_group_array(json_array(queue, tier, n)) from counts
-      where state = {READY} and n > 0 and queue not in (select queue from queues where paused))),
-    (select min(due_at) from jobs where state = {SCHEDULED}))"""
+LOOK = f"select json_array(json(({CLAIMABLE.as_one_text})), ({NEXT_DUE}))"
 PAUSED = "select json_group_array(queue) from queues where paused"
 
 _IS_SHORT = "coalesce(length(payload), 0) + coalesce(length(headers), 0) <= 4096"

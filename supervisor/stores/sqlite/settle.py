@@ -59,14 +59,11 @@ SETTLED_BEFORE = """
   select json_group_array(it.key) from json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
     and jobs.settled = json_extract(it.value, '$[1]')"""
 
-EXTEND = f"""
-  update jobs set lease_until = ?1
+_OF_LEASES = f"""
   from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token from json_each(?2)) as it
   where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}"""
-MARK_STARTED = f"""
-  update jobs set started_at = coalesce(started_at, ?1)
-  from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token from json_each(?2)) as it
-  where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}"""
+EXTEND = f"update jobs set lease_until = ?1 {_OF_LEASES}"
+MARK_STARTED = f"update jobs set started_at = coalesce(started_at, ?1) {_OF_LEASES}"
 
 HELD = Select("id, token", f"from jobs where state = {IN_FLIGHT} and owner = ?")
 LEASES = Select(

@@ -68,16 +68,12 @@ class Transfer:
 
     def transfer_record(self) -> TransferRecord | None:
         with self._connection.snapshot():
-            return self._record()
-
-    def _record(self) -> TransferRecord | None:
-        if not self._has_table("transfer_out"):
-            return None
-        return next((TransferRecord(*row) for row in self._connection.rows(RECORD)), None)
+            rows = self._connection.rows(RECORD) if self._has_table("transfer_out") else []
+        return next((TransferRecord(*row) for row in rows), None)
 
     def close_for_transfer(self, transfer_record: TransferRecord) -> None:
         with self._connection.transaction():
-            if (closed_for := self._record()) is not None:
+            if (closed_for := self.transfer_record()) is not None:
                 raise closed_for_another(self._url, closed_for)
             supervisors = self._queries.stats()["supervisors"]
             refuse_in_use(self._url, supervisors, self._connection.value(IN_FLIGHT_COUNT))
@@ -92,7 +88,7 @@ class Transfer:
 
     def reopen(self, transfer_record: TransferRecord) -> None:
         with self._connection.transaction():
-            closed_for = self._record()
+            closed_for = self.transfer_record()
             if closed_for is None:
                 return
             if closed_for.id != transfer_record.id:
@@ -130,7 +126,7 @@ class Transfer:
     ) -> None:
         with self._connection.transaction():
             has_jobs = bool(self._connection.value("select 1 from jobs limit 1"))
-            refuse_as_target(self._url, self._record(), has_jobs)
+            refuse_as_target(self._url, self.transfer_record(), has_jobs)
             self._connection.run(TRANSFERS_IN)
             self._connection.run("insert into transfers_in values (?)", transfer_record.id)
             for batch in batches:
