@@ -24,14 +24,13 @@ def find(environ: Mapping[str, str] = os.environ) -> Path | None:
     """
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE])
-    return next((Path(path) for path in SEARCHED if _is_file(Path(path))), None)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError as error:
-        raise ConfigError([f"{path}: {error.strerror}; expected a config that can be read, or none"]) from None
+    for path in map(Path, SEARCHED):
+        try:
+            if path.is_file():
+                return path
+        except OSError as error:
+            raise ConfigError([f"{path}: {error.strerror}; expected a config that can be read, or none"]) from None
+    return None
 
 
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:

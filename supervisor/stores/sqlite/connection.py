@@ -1,4 +1,4 @@
-"""One connection to a SQLite store: transactions, statements, and the length of the write-ahead log."""
+"""One connection to a SQLite store: transactions, statements, counts, and the length of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ from supervisor.stores.sqlite.write_lock import FairWriteLock
 BUSY_MILLISECONDS = 250
 """The time that SQLite itself waits for a lock."""
 WARN_AGAIN_SECONDS = 60.0
+
+ADD_COUNTS = """
+  insert into counts(state, queue, tier, n)
+  select json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
+  from json_each(?) where true
+  on conflict(state, queue, tier) do update set n = n + excluded.n"""
 
 _logger = logging.getLogger(__name__)
 
@@ -69,7 +76,6 @@ class Connection:
         self.path = Path(os.path.realpath(path))  # so that every link to a file leads to the same locks
         self.limits, self._clock, self._process = limits, clock, os.getpid()
         self._transaction: _Transaction = _NONE
-        self._before_commit: list[Callable[[], None]] = []
         self._on_rollback: list[Callable[[], None]] = []
         self._after_commit: list[Callable[[], None]] = []
         prepare_file(self.path, create)
@@ -84,6 +90,7 @@ class Connection:
             )
         self._sqlite.text_factory = bytes
         self._log = WriteAheadLog(self.path, self._sqlite, limits)
+        self.counts = Counts(self)
 
     def close(self) -> None:
         self._check_process()
@@ -136,10 +143,6 @@ class Connection:
             finally:
                 self.execute("commit")
 
-    def before_commit(self, act: Callable[[], None]) -> None:
-        """Call `act` before every commit from now on."""
-        self._before_commit.append(act)
-
     def on_rollback(self, act: Callable[[], None]) -> None:
         """Call `act` at every rollback from now on."""
         self._on_rollback.append(act)
@@ -151,12 +154,12 @@ class Connection:
     def _commit(self) -> None:
         if self._transaction is _FAILED:
             raise StoreError(f"{self.path}: a write inside this transaction failed, so none of it is kept")
-        for act in self._before_commit:
-            act()
+        self.counts.write()
         self.execute("commit")
 
     def _roll_back(self) -> None:
         self._after_commit.clear()
+        self.counts.clear()
         for act in self._on_rollback:
             act()
         with suppress(sqlite3.Error):
@@ -207,6 +210,30 @@ class Connection:
         except sqlite3.DataError:  # more than SQLite can hold in one value
             return [_loads(text) for (text,) in self.execute(select.as_text_each, parameters)]
         return rows
+
+
+class Counts:
+    """The counts of jobs are kept in a table, so that nobody has to count rows. Their changes in a transaction are collected, and
+    written by one statement before its commit."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._changes: Counter[tuple[int, str, int]] = Counter()
+
+    def add(self, state: int, queue: str, tier: int, n: int = 1) -> None:
+        self._changes[state, queue, tier] += n
+
+    def clear(self) -> None:
+        self._changes.clear()
+
+    def write(self, state: int | None = None) -> None:
+        """Write the changes, as is needed before the counts are read; with `state`, only if they change a count of it."""
+        if state is not None and not any(n for key, n in self._changes.items() if key[0] == state):
+            return
+        changes = [(*key, n) for key, n in self._changes.items() if n]
+        self._changes.clear()
+        if changes:
+            self._connection.run(ADD_COUNTS, packed(changes))
 
 
 class WriteAheadLog:

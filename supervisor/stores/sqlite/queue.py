@@ -38,7 +38,6 @@ from supervisor.stores.records import (
     policy_text,
 )
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.counts import Counts
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
 
@@ -166,11 +165,8 @@ class Policies:
 class Queue:
     """Jobs on their way in, and out to their owner."""
 
-    def __init__(
-        self, connection: Connection, counts: Counts, policies: Policies, owner: Ownership, notifier: Notifier
-    ) -> None:
-        self._connection, self._counts, self._policies = connection, counts, policies
-        self._owner, self._notifier = owner, notifier
+    def __init__(self, connection: Connection, policies: Policies, owner: Ownership, notifier: Notifier) -> None:
+        self._connection, self._policies, self._owner, self._notifier = connection, policies, owner, notifier
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         """If a commit failed in a way that may have kept the rows, the same EnqueueBatch is not stored twice when it comes again,
@@ -206,7 +202,7 @@ class Queue:
             (row,) = rows
             values = _values(row, now)
             self._connection.run(_ONE_ROW, now, first, row.payload, *values)
-            self._counts.add(values.state, values.queue, 0)
+            self._connection.counts.add(values.state, values.queue, 0)
             return first, now
         batch = EnqueueBatch.of(rows)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
@@ -224,7 +220,7 @@ class Queue:
         sql = insert_sql(len(part), tuple(map(len, given)))
         self._connection.run(sql, now, first, *chain.from_iterable(given))
         for place, n in places.items():
-            self._counts.add(kinds[place].state, kinds[place].queue, 0, n)
+            self._connection.counts.add(kinds[place].state, kinds[place].queue, 0, n)
 
     def promote(self, limit: int) -> int:
         with self._connection.transaction():
@@ -232,13 +228,13 @@ class Queue:
             if due:
                 self._connection.run(PROMOTE, packed([id for id, _, _ in due]))
             for (queue, tier), n in Counter((queue, tier) for _, queue, tier in due).items():
-                self._counts.add(SCHEDULED, queue, tier, -n)
-                self._counts.add(READY, queue, tier, n)
+                self._connection.counts.add(SCHEDULED, queue, tier, -n)
+                self._connection.counts.add(READY, queue, tier, n)
             return len(due)
 
     def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
         with self._connection.snapshot():
-            self._counts.write()
+            self._connection.counts.write()
             return waiting_of(self._connection.rows(CLAIMABLE), served)
 
     def next_due(self) -> float | None:
@@ -248,11 +244,11 @@ class Queue:
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
         """One statement as long as nothing is due: each releases the GIL, and waits to have it again."""
         with self._connection.transaction():
-            self._counts.write(READY)
+            self._connection.counts.write(READY)
             rows, due = self._connection.json(LOOK)
             if due is not None and due <= self._connection.now():
                 self.promote(limit)
-                self._counts.write()
+                self._connection.counts.write()
                 rows, due = self._connection.json(LOOK)
             return Look(waiting_of(rows, served), self._seconds_until(due))
 
@@ -275,8 +271,8 @@ class Queue:
             for policy, ids in self._policies.assign(rows, resolve).items():
                 self._connection.run(CLAIM, self._owner.id, until, policy, packed(ids))
             for (queue, tier), n in by_queue_and_tier(rows).items():
-                self._counts.add(READY, queue, tier, -n)
-                self._counts.add(IN_FLIGHT, queue, tier, n)
+                self._connection.counts.add(READY, queue, tier, -n)
+                self._connection.counts.add(IN_FLIGHT, queue, tier, n)
             return self._policies.leases_from(rows)
 
     def _pick(self, take: ClaimRequest) -> list[list[Any]]:
@@ -317,7 +313,7 @@ def next_age(connection: Connection) -> int:
 @lru_cache(256)
 def insert_sql(rows: int, given: tuple[int, ...]) -> str:
     """An insert of so many rows. Its parameters are the time, the first id, and of each column (payload, then _Values) as many
-    values as are `given`: one for every row, or one that all rows share. To hand over a value for each row is most of the cost
+    values as are `given`: one for every row, or one that all rows share. To pass a value for each row is most of the cost
     of a row."""
     marks, last = [], 2
     for n in given:

@@ -18,7 +18,6 @@ from supervisor.stores.records import (
     require_seen,
 )
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.counts import Counts
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import Policies
 
@@ -89,8 +88,8 @@ ADD_DEAD_LETTERS = f"""
 
 
 class Settles:
-    def __init__(self, connection: Connection, counts: Counts, policies: Policies, owner: Ownership) -> None:
-        self._connection, self._counts, self._policies, self._owner = connection, counts, policies, owner
+    def __init__(self, connection: Connection, policies: Policies, owner: Ownership) -> None:
+        self._connection, self._policies, self._owner = connection, policies, owner
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         succeeded = [outcome for outcome in outcomes if outcome.state is _SUCCEEDED and outcome.seen is None]
@@ -123,8 +122,8 @@ class Settles:
     def _succeed(self, outcomes: Sequence[Outcome]) -> list[int]:
         accepted, stale = self._settle(self._run_succeed, outcomes, self._connection.now())
         for (queue, tier), n in by_queue_and_tier([outcome[OUTCOME_LEASE] for outcome in accepted]).items():
-            self._counts.add(IN_FLIGHT, queue, tier, -n)
-            self._counts.add(SUCCEEDED, queue, tier, n)
+            self._connection.counts.add(IN_FLIGHT, queue, tier, -n)
+            self._connection.counts.add(SUCCEEDED, queue, tier, n)
         return stale
 
     def _run_succeed(self, outcomes: Sequence[Outcome], now: int) -> int:
@@ -180,8 +179,8 @@ class Settles:
         """Write the counts, attempts and dead letters that follow from accepted outcomes."""
         kinds = Counter((o.lease.queue, o.lease.tier, o.counted, code_of_state(o)) for o in outcomes)
         for (queue, tier, counted, state), n in kinds.items():
-            self._counts.add(IN_FLIGHT, queue, tier, -n)
-            self._counts.add(state, queue, 1 if counted else tier, n)
+            self._connection.counts.add(IN_FLIGHT, queue, tier, -n)
+            self._connection.counts.add(state, queue, 1 if counted else tier, n)
         failures = [
             (o.lease.id, packed(failure_record(o.failure, o.lease, now))) for o in outcomes if o.failure is not None
         ]

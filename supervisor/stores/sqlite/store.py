@@ -8,7 +8,6 @@ from pathlib import Path
 
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.sqlite.connection import Connection, SqliteLimits
-from supervisor.stores.sqlite.counts import Counts
 from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
 from supervisor.stores.sqlite.migrations import bring_up
@@ -38,14 +37,14 @@ class SqliteStore:
         self.url, folder = f"sqlite:///{self.path}", beside(self.path, ".notify")
         bring_up(connection, synchronous, folder)
         self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
-        counts, policies, owner = Counts(connection), Policies(connection), Ownership(connection, lock, notifier)
-        queue = Queue(connection, counts, policies, owner, notifier)
-        settles = Settles(connection, counts, policies, owner)
+        policies, owner = Policies(connection), Ownership(connection, lock, notifier)
+        queue = Queue(connection, policies, owner, notifier)
+        settles = Settles(connection, policies, owner)
         recovery = Recovery(connection, policies, owner, lock)
-        queries = Queries(connection, counts, policies, owner, lock)
+        queries = Queries(connection, policies, owner, lock)
         dead_letters = DeadLetterQueue(connection, queries, owner)
-        commands = BatchedCommands(OperatorChanges(connection, counts), connection.transaction, notifier.notify)
-        transfer = Transfer(self.url, connection, counts, policies, queries)
+        commands = BatchedCommands(OperatorChanges(connection), connection.transaction, notifier.notify)
+        transfer = Transfer(self.url, connection, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
         self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce

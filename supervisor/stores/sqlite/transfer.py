@@ -9,7 +9,6 @@ import orjson
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED, STATES, WITHDRAWN
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.counts import Counts
 from supervisor.stores.sqlite.operator import PAUSE
 from supervisor.stores.sqlite.queries import ATTEMPTS, Queries
 from supervisor.stores.sqlite.queue import Policies, next_age
@@ -59,9 +58,8 @@ RAISE_LAST_ID = "update sqlite_sequence set seq = max(seq, ?) where name = 'jobs
 class Transfer:
     """Implements `supervisor.stores.transfer.Transferable`."""
 
-    def __init__(self, url: str, connection: Connection, counts: Counts, policies: Policies, queries: Queries) -> None:
-        self._url, self._connection, self._counts = url, connection, counts
-        self._policies, self._queries = policies, queries
+    def __init__(self, url: str, connection: Connection, policies: Policies, queries: Queries) -> None:
+        self._url, self._connection, self._policies, self._queries = url, connection, policies, queries
 
     def place(self) -> str:
         return f"sqlite {self._connection.path.resolve()}"
@@ -145,7 +143,7 @@ class Transfer:
             IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None]
         )
         for (state, queue, tier), n in counts_of(jobs).items():
-            self._counts.add(state, queue, tier, n)
+            self._connection.counts.add(state, queue, tier, n)
 
     def has_received(self, transfer_record: TransferRecord) -> bool:
         with self._connection.transaction():
