@@ -25,7 +25,6 @@ from supervisor.stores.records import (
     OperatorResult,
     Presence,
     Resolve,
-    Waiting,
 )
 
 
@@ -63,14 +62,9 @@ class Ownership(Protocol):
 
 
 class Claims(Protocol):
-    def promote(self, limit: int) -> int:
-        """Make up to `limit` scheduled jobs that are due ready; returns how many."""
-
-    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
-        """Ready jobs by queue, without paused queues and, unless None, only of the queues in `served`; empty queues are left out."""
-
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
-        """Call `promote`, then return the answers of `waiting` and `next_due`."""
+        """Make up to `limit` scheduled jobs that are due ready; then return the ready jobs by queue, without paused queues and,
+        unless None, only of the queues in `served`; empty queues are left out."""
 
     def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         """Ready jobs become in_flight for this owner: token + 1, deadline now + ttl, start mark cleared, policy resolved and
@@ -121,9 +115,6 @@ class DeadLetterQueue(Protocol):
 class Queries(Protocol):
     def clock(self) -> float:
         """Seconds since the epoch by the clock that due times are counted by."""
-
-    def next_due(self) -> float | None:
-        """Seconds until the next scheduled job is due (0 if it is now); None if there is none."""
 
     def stats(self) -> dict[str, Any]:
         """The object that `status --json` prints: `queues` and `supervisors`."""

@@ -124,7 +124,8 @@ class Waiting(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The view of a store before a claim: `waiting` by queue, and the seconds until the next job is due."""
+    """The view of a store before a claim: `waiting` by queue, and the seconds until the next scheduled job is due (0 if it is now),
+    None if there is none."""
 
     waiting: dict[str, Waiting]
     next_due: float | None

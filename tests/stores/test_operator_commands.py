@@ -3,7 +3,20 @@ from __future__ import annotations
 import pytest
 
 from supervisor.config.settings import RetentionSettings
-from tests.stores.factories import again, dead, dead_letters, make_dead, put, state_of, states, success, take, take_one
+from tests.stores.factories import (
+    again,
+    dead,
+    dead_letters,
+    make_dead,
+    promote,
+    put,
+    state_of,
+    states,
+    success,
+    take,
+    take_one,
+    waiting,
+)
 
 DAY = 86_400.0
 
@@ -30,7 +43,7 @@ def test_waiting_and_running_jobs_are_cancelled_and_finished_ones_refused(store,
     assert set(states(store, done)) == {"cancelled"}
     assert refused[one_of_each["succeeded"]] == "already succeeded"
     assert refused[999] == "no such job"
-    assert store.waiting(None) == {}
+    assert waiting(store) == {}
     assert store.held() == []
 
 
@@ -79,7 +92,7 @@ def test_finished_jobs_are_redriven_and_others_refused(factory, store, one_of_ea
 def test_a_redriven_job_starts_over_and_keeps_its_history(factory, store):
     (id,) = put(store)
     store.settle([again(take_one(store), delay=0.0)])
-    store.promote(1)
+    promote(store, 1)
     store.settle([dead(take_one(store), dead_letter=False)])
     factory.clock.step(5)
     assert store.redrive([id]) == ([id], {})

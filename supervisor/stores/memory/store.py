@@ -31,7 +31,6 @@ class MemoryStore:
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = owner.watch_owners, settles.expired_leases
         self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
-        self.promote, self.waiting, self.next_due = queue.promote, queue.waiting, queue.next_due
         self.look, self.claim, self.paused = queue.look, queue.claim, queue.paused
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases = settles.held, settles.leases

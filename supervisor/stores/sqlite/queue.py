@@ -29,7 +29,6 @@ from supervisor.stores.records import (
     EnqueueRow,
     Look,
     Resolve,
-    Waiting,
     by_queue_and_tier,
     microseconds,
     options_text,
@@ -52,12 +51,12 @@ DUE = Select(
 )
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
 
-CLAIMABLE = Select(
-    "queue, tier, n",
-    f"from counts where state = {READY} and n > 0 and queue not in (select queue from queues where paused)",
-)
 NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
-LOOK = f"select json_array(json(({CLAIMABLE.as_one_text})), ({NEXT_DUE}))"
+LOOK = f"""
+  select json_array(
+    json((select json_group_array(json_array(queue, tier, n)) from counts
+      where state = {READY} and n > 0 and queue not in (select queue from queues where paused))),
+    ({NEXT_DUE}))"""
 PAUSED = "select json_group_array(queue) from queues where paused"
 
 _IS_SHORT = "coalesce(length(payload), 0) + coalesce(length(headers), 0) <= 4096"
@@ -222,38 +221,24 @@ class Queue:
         for place, n in places.items():
             self._connection.counts.add(kinds[place].state, kinds[place].queue, 0, n)
 
-    def promote(self, limit: int) -> int:
-        with self._connection.transaction():
-            due = self._connection.rows(DUE, self._connection.now(), limit)
-            if due:
-                self._connection.run(PROMOTE, packed([id for id, _, _ in due]))
-            for (queue, tier), n in Counter((queue, tier) for _, queue, tier in due).items():
-                self._connection.counts.add(SCHEDULED, queue, tier, -n)
-                self._connection.counts.add(READY, queue, tier, n)
-            return len(due)
-
-    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
-        with self._connection.snapshot():
-            self._connection.counts.write()
-            return waiting_of(self._connection.rows(CLAIMABLE), served)
-
-    def next_due(self) -> float | None:
-        with self._connection.snapshot():
-            return self._seconds_until(self._connection.value(NEXT_DUE))
-
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
         """One statement as long as nothing is due: each releases the GIL, and waits to have it again."""
         with self._connection.transaction():
             self._connection.counts.write(READY)
             rows, due = self._connection.json(LOOK)
             if due is not None and due <= self._connection.now():
-                self.promote(limit)
+                self._promote(limit)
                 self._connection.counts.write()
                 rows, due = self._connection.json(LOOK)
-            return Look(waiting_of(rows, served), self._seconds_until(due))
+            seconds = None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
+            return Look(waiting_of(rows, served), seconds)
 
-    def _seconds_until(self, due: int | None) -> float | None:
-        return None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
+    def _promote(self, limit: int) -> None:
+        due = self._connection.rows(DUE, self._connection.now(), limit)
+        self._connection.run(PROMOTE, packed([id for id, _, _ in due]))
+        for (queue, tier), n in Counter((queue, tier) for _, queue, tier in due).items():
+            self._connection.counts.add(SCHEDULED, queue, tier, -n)
+            self._connection.counts.add(READY, queue, tier, n)
 
     def paused(self) -> frozenset[str]:
         with self._connection.snapshot():

@@ -50,7 +50,6 @@ class SqliteStore:
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
-        self.promote, self.waiting, self.next_due = queue.promote, queue.waiting, queue.next_due
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
