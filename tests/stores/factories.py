@@ -123,7 +123,7 @@ class MemoryFactory(StoreFactory):
         self._first = MemoryStore(self.clock)
 
     def _open(self) -> Store:
-        return self._first.sibling()
+        return MemoryStore(state=self._first.state)
 
 
 class Moment(NamedTuple):

@@ -93,7 +93,7 @@ class OwnerRecord:
 
 
 class MemoryState:
-    """Shared by every sibling of a store. `clock` gives seconds since the epoch.
+    """Shared by every store of the same jobs. `clock` gives seconds since the epoch.
 
     A heap may hold entries that are no longer true: an entry that is taken out is compared with its job.
     """

@@ -16,8 +16,8 @@ from supervisor.stores.operator_commands import BatchedCommands
 
 
 class MemoryStore:
-    """Implements `supervisor.stores.protocol.Store`: its methods are those of its parts, which share one state. Without a `state`
-    of another store it has one of its own, whose `clock` gives seconds since the epoch."""
+    """Implements `supervisor.stores.protocol.Store`: its methods are those of its parts, which share one state. With the `state`
+    of another store it has the same jobs, for another owner or client; otherwise `clock` gives seconds since the epoch."""
 
     url = "memory://"
 
@@ -44,7 +44,3 @@ class MemoryStore:
 
     def close(self) -> None:
         pass
-
-    def sibling(self) -> MemoryStore:
-        """The same jobs, as another owner or client has them."""
-        return MemoryStore(state=self.state)
