@@ -46,11 +46,6 @@ def echo(text: str, *, err: bool = False) -> None:
     click.echo(current_context().shown(text), err=err)
 
 
-def masked(text: str) -> str:
-    """Return the text without the secrets of the settings in use."""
-    return current_context().mask(text)
-
-
 def load_settings(load: Callable[[Path | None], Settings] = load_config) -> Settings:
     """Load the file that the command line names, else the one that a search finds."""
     context = current_context()

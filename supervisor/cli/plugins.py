@@ -6,12 +6,13 @@ from dataclasses import asdict, replace
 
 import click
 
-from supervisor.cli.context import load_settings, masked
+from supervisor.cli.context import current_context, load_settings
 from supervisor.cli.options import config_option, json_option
 from supervisor.cli.plugin_scan import location, scan, with_sinks
 from supervisor.cli.render import print_block, print_fields, print_heading, print_json
 from supervisor.handlers import HandlerInfo
 from supervisor.plugins.reports import SourceReport
+from supervisor.text.redaction import Mask
 
 
 @click.command()
@@ -20,7 +21,8 @@ from supervisor.plugins.reports import SourceReport
 def plugins(as_json: bool) -> None:
     """Show the handlers, hooks and sinks of each plugin, and its errors."""
     settings = load_settings()
-    reports = [_without_secrets(report) for report in with_sinks(settings, scan(settings))]
+    mask = current_context().mask
+    reports = [_without_secrets(report, mask) for report in with_sinks(settings, scan(settings))]
     if as_json:
         for report in reports:
             print_json(asdict(report))
@@ -31,13 +33,13 @@ def plugins(as_json: bool) -> None:
         _print_report(report)
 
 
-def _without_secrets(report: SourceReport) -> SourceReport:
+def _without_secrets(report: SourceReport, mask: Mask) -> SourceReport:
     """Mask the texts that a plugin may have written itself."""
     return replace(
         report,
-        error=report.error and masked(report.error),
-        traceback=masked(report.traceback),
-        warnings=tuple(map(masked, report.warnings)),
+        error=report.error and mask(report.error),
+        traceback=mask(report.traceback),
+        warnings=tuple(map(mask, report.warnings)),
     )
 
 
