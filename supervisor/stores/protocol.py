@@ -161,9 +161,7 @@ class OperatorCommands(Protocol):
         """Delete up to `limit` terminal jobs past their retention, never one with a pending dead letter; returns how many."""
 
 
-class Store(
-    Enqueues, Ownership, Claims, Settles, Recovers, DeadLetterQueue, Queries, OperatorCommands, Protocol
-):  # fmt: skip
+class Store(Enqueues, Ownership, Claims, Settles, Recovers, DeadLetterQueue, Queries, OperatorCommands, Protocol):
     url: str
 
     def transaction(self, *, single: bool = False) -> AbstractContextManager[None]:
