@@ -112,10 +112,6 @@ class MemoryState:
         self._before: dict[int, JobRecord | None] | None = None  # jobs as they were before the open transaction
         self._failed = False  # a write inside the open transaction has failed
 
-    @property
-    def in_transaction(self) -> bool:
-        return self._before is not None
-
     @contextmanager
     def transaction(self, *, single: bool = False) -> Iterator[None]:
         with self.lock:
