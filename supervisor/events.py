@@ -252,7 +252,7 @@ class Bus:
         self._by_type: dict[type[Any], tuple[Subscriber, ...]] = {}
 
     def subscribe(self, subscriber: Subscriber, *types: type[Any]) -> None:
-        """Hand it each event of these types; every event, if no type is given."""
+        """Call it with each event of these types; with every event, if no type is given."""
         self._subscriptions.append((subscriber, types))
         self._by_type = {}
 

@@ -18,9 +18,6 @@ PROJECT = "supervisor"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
-WORKER_HOOKS = frozenset(
-    {"supervisor_handlers", "supervisor_worker_started", "supervisor_worker_stopping", "supervisor_run"}
-)
 PARENT_HOOKS = frozenset(
     {"supervisor_sinks", "supervisor_events", "supervisor_started", "supervisor_stopping", "supervisor_stores"}
 )

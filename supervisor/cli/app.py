@@ -7,31 +7,19 @@ import io
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import click
 
 from supervisor import __version__
 from supervisor.cli.context import CommandContext, load_settings
 from supervisor.cli.exit_codes import FATAL, INTERRUPTED, MISTAKE
-from supervisor.cli.groups import SuggestingGroup
-from supervisor.cli.options import config_option
+from supervisor.cli.options import SuggestingGroup, config_option
 from supervisor.cli.standard_streams import OutputLost, code_after_output
 from supervisor.errors import ConfigError, NoForkserver, StoreError
 from supervisor.text.strict_json import NotJSON
 
-COMMANDS = {
-    "run": "supervisor.cli.run",
-    "check": "supervisor.cli.check",
-    "enqueue": "supervisor.cli.enqueue",
-    "status": "supervisor.cli.status",
-    "jobs": "supervisor.cli.jobs",
-    "dlq": "supervisor.cli.dlq",
-    "queues": "supervisor.cli.queues",
-    "plugins": "supervisor.cli.plugins",
-    "copy": "supervisor.cli.copy",
-    "bench": "supervisor.cli.bench.command",
-}
+COMMANDS = ("run", "check", "enqueue", "status", "jobs", "dlq", "queues", "plugins", "copy", "bench")
+"""Each is the function of its name in the module of its name."""
 
 
 class Root(SuggestingGroup):
@@ -42,7 +30,8 @@ class Root(SuggestingGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
-            command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+            module = importlib.import_module("supervisor.cli." + ("bench.command" if cmd_name == "bench" else cmd_name))
+            command = getattr(module, cmd_name)
             assert isinstance(command, click.Command)
             return command
         if cmd_name not in self.commands and not ctx.resilient_parsing:
@@ -54,17 +43,15 @@ class Root(SuggestingGroup):
         from supervisor.cli.plugin_scan import load_hooks, scan
         from supervisor.hooks import COMMAND_HOOKS
 
-        settings = load_settings(ctx.params.get("config"))
+        settings = load_settings()
         load_hooks(settings, scan(settings), COMMAND_HOOKS).call("supervisor_commands", group=self)
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="supervisor %(version)s")
 @config_option
-@click.pass_context
-def root(ctx: click.Context, config: Any) -> None:
+def root() -> None:
     """Run a folder of plain Python functions as supervised background workers."""
-    ctx.ensure_object(CommandContext).config = config
 
 
 def run_command_line(arguments: Sequence[str] | None = None, context: CommandContext | None = None) -> int:

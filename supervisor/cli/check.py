@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
-from supervisor.cli.context import echo, load_settings, masked
+from supervisor.cli.context import current_context, echo, load_settings
 from supervisor.cli.exit_codes import MISTAKE
 from supervisor.cli.options import config_option
 from supervisor.cli.plugin_scan import load_hooks, location, scan
@@ -25,88 +24,85 @@ from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport
 from supervisor.stores.protocol import Store
 from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
-from supervisor.text.suggestions import did_you_mean, did_you_mean_or_all
+from supervisor.text.names import did_you_mean, did_you_mean_or_all
 
 
 @click.command()
 @config_option
-def check(config: Path | None) -> int:
+def check() -> int:
     """Check the config, the plugins and the store, and print every mistake."""
-    findings = _Findings()
+    mistakes = _Mistakes()
     try:
-        settings = load_settings(config)
-        findings.good(f"config: {settings.path or 'none found, so all defaults'}")
+        settings = load_settings()
+        echo(f"config: {settings.path or 'none found, so all defaults'}")
     except ConfigError as error:
-        findings.mistake(*error.errors)
+        mistakes.add(*error.errors)
         if error.settings is None:
-            return findings.finish()
+            return mistakes.finish()
         settings = error.settings
     try:
         reports = scan(settings)
     except ConfigError as error:  # plugins that root must not import, since others may change them
-        findings.mistake(*error.errors)
-        return findings.finish()
+        mistakes.add(*error.errors)
+        return mistakes.finish()
     except NoForkserver as error:
-        findings.mistake(str(error))
-        return findings.finish()
-    _check_plugins(reports, findings)
-    _check_handlers(settings, reports, findings)
-    _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), findings)
-    _check_store(settings, findings)
+        mistakes.add(str(error))
+        return mistakes.finish()
+    _check_plugins(reports, mistakes)
+    _check_handlers(settings, reports, mistakes)
+    _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), mistakes)
+    _check_store(settings, mistakes)
     for warning in open_to_others(private_files(settings)):
         echo(f"Warning: {warning}", err=True)
-    return findings.finish()
+    return mistakes.finish()
 
 
-class _Findings:
-    """Printed one by one; mistakes are counted."""
+class _Mistakes:
+    """Prints mistakes one by one, and counts them."""
 
     def __init__(self) -> None:
-        self._mistakes = 0
+        self._number = 0
 
-    def good(self, text: str) -> None:
-        echo(text)
-
-    def mistake(self, *errors: str) -> None:
-        self._mistakes += len(errors)
+    def add(self, *errors: str) -> None:
+        self._number += len(errors)
         for error in errors:
             echo(f"Error: {error}", err=True)
 
     def finish(self) -> int:
         """Print the result, and return the exit code."""
-        if self._mistakes:
-            click.echo(f"{self._mistakes} mistake{'s' if self._mistakes > 1 else ''}", err=True)
+        if self._number:
+            click.echo(f"{self._number} mistake{'s' if self._number > 1 else ''}", err=True)
             return MISTAKE
         click.echo("all right")
         return 0
 
 
-def _check_plugins(reports: list[SourceReport], findings: _Findings) -> None:
+def _check_plugins(reports: list[SourceReport], mistakes: _Mistakes) -> None:
     for report in reports:
         names = [info.name for info in report.handlers] + list(report.hooks)
         if report.error is None:
-            findings.good(f"plugin: {report.source}: {', '.join(names) or 'no handlers and no hooks'}")
+            echo(f"plugin: {report.source}: {', '.join(names) or 'no handlers and no hooks'}")
         else:
-            findings.mistake(f"{location(report)}: {report.error}")
+            mistakes.add(f"{location(report)}: {report.error}")
             if report.traceback:
                 click.echo("", err=True)
-                print_block(masked(report.traceback), err=True)
+                print_block(current_context().mask(report.traceback), err=True)
         for warning in report.warnings:
             echo(f"Warning: {report.source}: {warning}", err=True)
 
 
-def _check_handlers(settings: Settings, reports: list[SourceReport], findings: _Findings) -> None:
+def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _Mistakes) -> None:
     handlers = [info for report in reports for info in report.handlers]
     for info in handlers:
-        findings.mistake(*(f"{info.file}:{info.line}: {problem}" for problem in heartbeat_problems(settings, info)))
+        mistakes.add(*(f"{info.file}:{info.line}: {problem}" for problem in heartbeat_problems(settings, info)))
     known = {info.name for info in handlers}
     for name in settings.handlers:
         if name not in known:
             hint = did_you_mean(name, known)
-            findings.mistake(f"{settings.path}: handlers.{name}: no plugin brings this handler{hint}")
+            mistakes.add(f"{settings.path}: handlers.{name}: no plugin brings this handler{hint}")
 
 
-def _check_sinks(settings: Settings, manager: PluginManager, findings: _Findings) -> None:
+def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes) -> None:
     """Check types and keys. Only built-in sinks are built, which opens nothing: the sink of a plugin may connect somewhere."""
     manager.register(BuiltInSinks(), BuiltInSinks.NAME)
     built_in = list(BuiltInSinks().supervisor_sinks().values())
@@ -115,14 +111,14 @@ def _check_sinks(settings: Settings, manager: PluginManager, findings: _Findings
         where = f"{settings.path}: {sink.key}"
         if sink.type not in types:
             hint = did_you_mean_or_all(sink.type, sorted(types))
-            findings.mistake(f"{where}.type: no plugin brings a sink {sink.type!r}{hint}")
+            mistakes.add(f"{where}.type: no plugin brings a sink {sink.type!r}{hint}")
             continue
         build = types[sink.type]
         problem = _call_problem(build, sink.options)
         if problem is None and settings.dlq.active and build in built_in:
             problem = _build_problem(build, sink.options)
         if problem:
-            findings.mistake(f"{where}: sink {sink.type!r}: {problem}")
+            mistakes.add(f"{where}: sink {sink.type!r}: {problem}")
 
 
 def _call_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | None:
@@ -145,28 +141,28 @@ def _build_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | 
     return None
 
 
-def _check_store(settings: Settings, findings: _Findings) -> None:
+def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
     shown = settings.store.shown
     if settings.store.scheme == "memory":
-        findings.good(f"store: {shown}: exists in one supervisor only, so no other process can enqueue")
+        echo(f"store: {shown}: exists in one supervisor only, so no other process can enqueue")
         return
     file = store_file(settings)
     if file is not None and is_absent(file):
         if file.parent.is_dir() and os.access(file.parent, os.W_OK):
-            findings.good(f"store: {shown}: {file} will be created")
+            echo(f"store: {shown}: {file} will be created")
         else:
-            findings.mistake(f"store: {shown}: {file.parent} is not a directory that can be written to")
+            mistakes.add(f"store: {shown}: {file.parent} is not a directory that can be written to")
         return
     try:
         record = use_store(settings, _transfer_record)
         if record is None:
-            findings.good(f"store: {shown}: reachable")
+            echo(f"store: {shown}: reachable")
         else:
-            findings.mistake(f"store: {shown}: {closed_message(record.target)}")
+            mistakes.add(f"store: {shown}: {closed_message(record.target)}")
     except StoreMissing as missing:
-        findings.good(f"store: {missing}; it will be created")
+        echo(f"store: {missing}; it will be created")
     except StoreError as error:
-        findings.mistake(f"store: {error}")
+        mistakes.add(f"store: {error}")
 
 
 def _transfer_record(store: Store) -> TransferRecord | None:

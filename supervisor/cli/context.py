@@ -22,7 +22,7 @@ class UserMistake(click.ClickException):
 
 @dataclass(slots=True)
 class CommandContext:
-    """`config` is the file named before the command, `mask` hides the secrets of the settings in use, and calls of a store that
+    """`config` is the file that the command line names, `mask` hides the secrets of the settings in use, and calls of a store that
     is unavailable are tried again for `store_timeout` seconds."""
 
     config: Path | None = None
@@ -46,16 +46,11 @@ def echo(text: str, *, err: bool = False) -> None:
     click.echo(current_context().shown(text), err=err)
 
 
-def masked(text: str) -> str:
-    """Return the text without the secrets of the settings in use."""
-    return current_context().mask(text)
-
-
-def load_settings(config: Path | None, load: Callable[[Path | None], Settings] = load_config) -> Settings:
-    """Load the file named after the command, else the one named before it, else the one that a search finds."""
+def load_settings(load: Callable[[Path | None], Settings] = load_config) -> Settings:
+    """Load the file that the command line names, else the one that a search finds."""
     context = current_context()
     try:
-        settings = load(context.config if config is None else config)
+        settings = load(context.config)
     except ConfigError as error:
         context.mask = Mask(error.settings.secrets if error.settings else ())
         raise

@@ -24,7 +24,7 @@ from supervisor.stores.transfer import Transferable, TransferReport, transfer_jo
 @click.option("--to", "target", metavar="URL", help="The target: an empty store; by default that of the config.")
 @click.option("--reopen", is_flag=True, help="Undo an interrupted copy: open the source again.")
 @click.option("--force", is_flag=True, help="With --reopen: even if the target has the jobs or can't be examined.")
-def copy(config: Path | None, source: str, target: str | None, reopen: bool, force: bool) -> None:
+def copy(source: str, target: str | None, reopen: bool, force: bool) -> None:
     """Transfer ready, scheduled and failed jobs to an empty store, all or nothing.
 
     Jobs keep their ids, attempts and dead letters. No supervisor may run on the source. Afterwards the source is closed: it
@@ -33,7 +33,7 @@ def copy(config: Path | None, source: str, target: str | None, reopen: bool, for
     """
     if force and not reopen:
         raise click.UsageError("--force goes with --reopen")
-    settings = load_settings(config)
+    settings = load_settings()
     with closing(_open(settings, source, create=False)) as first:
         if reopen:
             _reopen(settings, first, target, force)

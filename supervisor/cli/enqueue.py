@@ -34,12 +34,12 @@ MAX_PROBLEMS = 20  # bad lines named in the message
 @click.option("--at", help="Earliest start, such as 2030-01-31T08:00:00Z.")
 @click.option("--max-retries", type=int, help="Number of retries of this job.")
 @click.option("--timeout", help="Timeout of one attempt of this job, such as 90s, or none.")
-def enqueue(config: Path | None, handler: str | None, payload: str | None, file: str | None, **options: Any) -> None:
+def enqueue(handler: str | None, payload: str | None, file: str | None, **options: Any) -> None:
     """Enqueue a job for HANDLER and print its id.
 
     JSON is the payload, null by default; - reads it from standard input. With --file, prints the number of jobs.
     """
-    settings = load_settings(config)
+    settings = load_settings()
     given = {name: value for name, value in options.items() if value is not None}
     if file is not None:
         if handler is not None or given:
@@ -50,7 +50,7 @@ def enqueue(config: Path | None, handler: str | None, payload: str | None, file:
     else:
         job = {"handler": handler, "payload": _payload(payload), **given}
         try:
-            row = enqueue_row(job, limit=settings.limits.payload, queue_for=settings.queue_for)
+            row = enqueue_row(settings, job)
         except InvalidJob as error:
             raise UserMistake(str(error)) from None
         click.echo(_enqueue(settings, [row])[0])
@@ -68,7 +68,7 @@ def read_file(file: str, settings: Settings) -> EnqueueBatch:
 
 
 def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> EnqueueBatch:
-    builder = BatchBuilder(limit=settings.limits.payload, queue_for=settings.queue_for)
+    builder = BatchBuilder(settings)
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -1,15 +1,20 @@
-"""Print jobs, for people or as JSON."""
+"""Print jobs, for people or as JSON, and what a command has changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import click
 import orjson
 
+from supervisor.cli.context import UserMistake, load_settings
 from supervisor.cli.render import ago, clipped, print_block, print_fields, print_heading, print_json, print_table
+from supervisor.cli.store_access import use_store
 from supervisor.jobs import JobState
+from supervisor.stores.protocol import Store
+from supervisor.stores.records import OperatorResult
 from supervisor.text.units import format_duration
 
 COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead letter", "last error")
@@ -17,6 +22,7 @@ FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "
 TIMES = ("created_at", "due_at", "started_at", "finished_at")
 ERROR_FIELDS = ("signal", "exit_code", "peak_memory", "oom_suspected", "heartbeat_age", "host", "pid")
 ERROR_BLOCKS = ("traceback", "stack", "stderr")
+MAX_REFUSED = 20  # refused jobs named in the message
 
 
 def print_jobs(jobs: Sequence[dict[str, Any]], as_json: bool, empty: str) -> None:
@@ -43,6 +49,22 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
             print_block(orjson.dumps(job[name], option=orjson.OPT_INDENT_2).decode())
     for error in job.get("errors") or []:
         _print_error(error)
+
+
+def change_jobs(done: str, change: Callable[[Store], OperatorResult], *, empty: str = "") -> None:
+    """Change jobs in the store of the config, and print `done` and their ids, or `empty` if there were none.
+
+    Raises UserMistake if any job was refused; the others are changed all the same.
+    """
+    changed, refused = use_store(load_settings(), change)
+    if changed:
+        click.echo(f"{done}: {' '.join(map(str, changed))}")
+    elif empty and not refused:
+        click.echo(empty)
+    if refused:
+        reasons = [f"job {id}: {reason}" for id, reason in islice(refused.items(), MAX_REFUSED)]
+        more = len(refused) - len(reasons)
+        raise UserMistake("; ".join(reasons) + (f"; and {more:,} more" if more else ""))
 
 
 def _row(job: dict[str, Any]) -> list[Any]:

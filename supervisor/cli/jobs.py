@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
-from supervisor.cli.changes import change_jobs
 from supervisor.cli.context import UserMistake, load_settings
-from supervisor.cli.groups import SuggestingGroup
-from supervisor.cli.job_output import print_job, print_jobs
+from supervisor.cli.job_output import change_jobs, print_job, print_jobs
 from supervisor.cli.options import (
     COUNT,
+    SuggestingGroup,
     config_option,
     force_option,
     job_ids,
@@ -37,14 +35,11 @@ def jobs() -> None:
 @click.option("--handler", callback=read_with(name_of), help="Only jobs for this handler.")
 @limit_option
 @json_option
-def list_jobs(
-    config: Path | None, state: str | None, queue: str | None, handler: str | None, limit: int, as_json: bool
-) -> None:
+def list_jobs(state: str | None, queue: str | None, handler: str | None, limit: int, as_json: bool) -> None:
     """List jobs, newest first."""
     wanted = JobState(state) if state else None
     found = use_store(
-        load_settings(config),
-        lambda store: store.list_jobs(state=wanted, queue=queue, handler=handler, limit=limit),
+        load_settings(), lambda store: store.list_jobs(state=wanted, queue=queue, handler=handler, limit=limit)
     )
     filtered = state or queue or handler
     print_jobs(found, as_json, "no such jobs" if filtered else "no jobs yet: supervisor enqueue HANDLER [JSON]")
@@ -54,9 +49,9 @@ def list_jobs(
 @config_option
 @click.argument("id", type=COUNT)
 @json_option
-def show(config: Path | None, id: int, as_json: bool) -> None:
+def show(id: int, as_json: bool) -> None:
     """Show everything about one job."""
-    job = use_store(load_settings(config), lambda store: store.get(id))
+    job = use_store(load_settings(), lambda store: store.get(id))
     if job is None:
         raise UserMistake(f"no job {id}")
     print_job(job, as_json)
@@ -65,23 +60,23 @@ def show(config: Path | None, id: int, as_json: bool) -> None:
 @jobs.command()
 @config_option
 @job_ids
-def cancel(config: Path | None, ids: Sequence[int]) -> None:
+def cancel(ids: Sequence[int]) -> None:
     """Cancel jobs. The worker of a running job is killed."""
-    change_jobs(config, "cancelled", lambda store: store.cancel(ids))
+    change_jobs("cancelled", lambda store: store.cancel(ids))
 
 
 @jobs.command()
 @config_option
 @job_ids
-def retry(config: Path | None, ids: Sequence[int]) -> None:
+def retry(ids: Sequence[int]) -> None:
     """Make scheduled jobs due now, and start failed and cancelled jobs again."""
-    change_jobs(config, "due now", lambda store: store.retry(ids))
+    change_jobs("due now", lambda store: store.retry(ids))
 
 
 @jobs.command()
 @config_option
 @job_ids
 @force_option
-def delete(config: Path | None, ids: Sequence[int], force: bool) -> None:
+def delete(ids: Sequence[int], force: bool) -> None:
     """Delete jobs that are not running."""
-    change_jobs(config, "deleted", lambda store: store.delete(ids, force=force))
+    change_jobs("deleted", lambda store: store.delete(ids, force=force))

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands take."""
+"""The class of groups of commands, and the options and arguments that several commands take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from supervisor.text.names import NAME, is_name
+from supervisor.cli.context import CommandContext
+from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 from supervisor.text.strict_json import MAX_INTEGER
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -16,16 +17,36 @@ F = TypeVar("F", bound=Callable[..., Any])
 COUNT = click.IntRange(min=1, max=MAX_INTEGER)
 
 
-def config_option(command: F) -> F:
-    return click.option(
-        "-c",
-        "--config",
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Configuration file; by default $SUPERVISOR_CONFIG, ./supervisor.yaml or ./etc/supervisor.yaml.",
-    )(command)
+class SuggestingGroup(click.Group):
+    """A group that lists its commands in the order of their definition, and answers a misspelt name with the nearest one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            raise click.UsageError(f"no command {name!r}{did_you_mean_or_all(name, self.list_commands(ctx))}", ctx)
+        return super().resolve_command(ctx, args)
 
 
+def _use_config(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+    """The file named after the command goes before the one named before it, whose option is read first."""
+    if value is not None:
+        ctx.ensure_object(CommandContext).config = value
+
+
+config_option = click.option(
+    "-c",
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    expose_value=False,
+    callback=_use_config,
+    help="Configuration file; by default $SUPERVISOR_CONFIG, ./supervisor.yaml or ./etc/supervisor.yaml.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 force_option = click.option(
     "--force", is_flag=True, help="Include jobs with a dead letter that no sink has accepted yet."

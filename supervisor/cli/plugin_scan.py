@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from supervisor.cli.context import echo
@@ -67,13 +66,6 @@ def load_hooks(settings: Settings, reports: Sequence[SourceReport], hooks: froze
 def location(report: SourceReport) -> str:
     """Return `file:line`, or the file alone if no line is known."""
     return f"{report.source}:{report.line}" if report.line else report.source
-
-
-def with_sinks(settings: Settings, reports: Sequence[SourceReport]) -> list[SourceReport]:
-    """Return the reports with the sink types that each plugin provides."""
-    manager = load_hooks(settings, reports, frozenset({"supervisor_sinks"}))
-    provided = dict(manager.call_each("supervisor_sinks"))
-    return [replace(report, sinks=tuple(sorted(provided.get(report.source, ())))) for report in reports]
 
 
 def _warn(failed: HookFailed) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import click
 
-from supervisor.cli.context import load_settings, masked
+from supervisor.cli.context import current_context, load_settings
 from supervisor.cli.options import config_option, json_option
-from supervisor.cli.plugin_scan import location, scan, with_sinks
+from supervisor.cli.plugin_scan import load_hooks, location, scan
 from supervisor.cli.render import print_block, print_fields, print_heading, print_json
 from supervisor.handlers import HandlerInfo
 from supervisor.plugins.reports import SourceReport
@@ -18,10 +18,12 @@ from supervisor.plugins.reports import SourceReport
 @click.command()
 @config_option
 @json_option
-def plugins(config: Path | None, as_json: bool) -> None:
+def plugins(as_json: bool) -> None:
     """Show the handlers, hooks and sinks of each plugin, and its errors."""
-    settings = load_settings(config)
-    reports = [_without_secrets(report) for report in with_sinks(settings, scan(settings))]
+    settings = load_settings()
+    found = scan(settings)
+    sinks = dict(load_hooks(settings, found, frozenset({"supervisor_sinks"})).call_each("supervisor_sinks"))
+    reports = [_completed(report, sinks.get(report.source, ())) for report in found]
     if as_json:
         for report in reports:
             print_json(asdict(report))
@@ -32,13 +34,15 @@ def plugins(config: Path | None, as_json: bool) -> None:
         _print_report(report)
 
 
-def _without_secrets(report: SourceReport) -> SourceReport:
-    """Mask the texts that a plugin may have written itself."""
+def _completed(report: SourceReport, sinks: Iterable[str]) -> SourceReport:
+    """Add the types of sinks that the plugin provides, and mask the texts that it may have written itself."""
+    mask = current_context().mask
     return replace(
         report,
-        error=report.error and masked(report.error),
-        traceback=masked(report.traceback),
-        warnings=tuple(map(masked, report.warnings)),
+        sinks=tuple(sorted(sinks)),
+        error=report.error and mask(report.error),
+        traceback=mask(report.traceback),
+        warnings=tuple(map(mask, report.warnings)),
     )
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from supervisor.cli.context import load_settings
-from supervisor.cli.groups import SuggestingGroup
-from supervisor.cli.options import config_option, json_option, name_of, read_with
+from supervisor.cli.options import SuggestingGroup, config_option, json_option, name_of, read_with
 from supervisor.cli.render import print_json
 from supervisor.cli.status import print_queues
 from supervisor.cli.store_access import use_store
@@ -25,9 +22,9 @@ def queues() -> None:
 @queues.command("list")
 @config_option
 @json_option
-def list_queues(config: Path | None, as_json: bool) -> None:
+def list_queues(as_json: bool) -> None:
     """List queues and the number of their jobs."""
-    found = use_store(load_settings(config), lambda store: store.stats()["queues"])
+    found = use_store(load_settings(), lambda store: store.stats()["queues"])
     if as_json:
         for queue in found:
             print_json(queue)
@@ -38,28 +35,27 @@ def list_queues(config: Path | None, as_json: bool) -> None:
 @queues.command()
 @config_option
 @queue_argument
-def pause(config: Path | None, queue: str) -> None:
+def pause(queue: str) -> None:
     """Stop claiming jobs from a queue. Running jobs go on."""
-    was_paused = _set_paused(config, queue, True)
+    was_paused = _set_paused(queue, True)
     click.echo(f"{queue}: was paused already" if was_paused else f"{queue}: paused")
 
 
 @queues.command()
 @config_option
 @queue_argument
-def resume(config: Path | None, queue: str) -> None:
+def resume(queue: str) -> None:
     """Claim jobs from a paused queue again."""
-    was_paused = _set_paused(config, queue, False)
+    was_paused = _set_paused(queue, False)
     click.echo(f"{queue}: resumed" if was_paused else f"{queue}: was not paused")
 
 
-def _set_paused(config: Path | None, queue: str, paused: bool) -> bool:
+def _set_paused(queue: str, paused: bool) -> bool:
     """Return whether the queue was paused before."""
 
     def change(store: Store) -> bool:
         was_paused = queue in store.paused()
         store.pause(queue, paused)
-        store.notify()
         return was_paused
 
-    return use_store(load_settings(config), change)
+    return use_store(load_settings(), change)

@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -32,11 +31,11 @@ from supervisor.text.units import parse_duration
     callback=read_with(parse_duration),
     help="With --drain: leave jobs that are due later than this after the start.",
 )
-def run(config: Path | None, drain: bool, horizon: float | None) -> int:
+def run(drain: bool, horizon: float | None) -> int:
     """Run jobs until a signal ends it."""
     if horizon is not None and not drain:
         raise click.UsageError("--horizon goes with --drain")
-    settings = load_settings(config, load_trusted)
+    settings = load_settings(load_trusted)
     return _drain(settings, horizon) if drain else _run(settings)[0]
 
 

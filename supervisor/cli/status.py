@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,9 +20,9 @@ WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for")
 @click.command()
 @config_option
 @json_option
-def status(config: Path | None, as_json: bool) -> None:
+def status(as_json: bool) -> None:
     """Show every queue, every supervisor and the current job of each worker."""
-    stats = use_store(load_settings(config), lambda store: store.stats())
+    stats = use_store(load_settings(), lambda store: store.stats())
     if as_json:
         print_json(stats)
         return
@@ -36,12 +35,8 @@ def print_queues(queues: list[dict[str, Any]]) -> None:
     if not queues:
         click.echo("no jobs yet: supervisor enqueue HANDLER [JSON]")
         return
-    rows = [[*(_count(queue.get(key)) for key in QUEUE_KEYS), "paused" if queue["paused"] else ""] for queue in queues]
+    rows = [[*(queue[key] for key in QUEUE_KEYS), "paused" if queue["paused"] else ""] for queue in queues]
     print_table(QUEUE_COLUMNS, rows)
-
-
-def _count(value: Any) -> Any:
-    return len(value) if isinstance(value, list) else value
 
 
 def _print_supervisors(supervisors: list[dict[str, Any]]) -> None:

@@ -22,7 +22,11 @@ def use_store(settings: Settings, use: Callable[[Store], Result], *, create: boo
 
     Raises StoreError, also for a SQLite file that doesn't exist unless `create`.
     """
-    _check_visible(settings, create)
+    if settings.store.scheme == "memory":
+        raise StoreError("store: memory:// exists in one process only, so no other command can see its jobs")
+    file = store_file(settings)
+    if file is not None and not create and is_absent(file):
+        raise StoreError(f"no store yet: {file} does not exist; supervisor enqueue and supervisor run create it")
     openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
     store = once_available(lambda: open_store(settings.store, create=create, base=settings.base, openers=openers))
     try:
@@ -59,14 +63,6 @@ def private_files(settings: Settings) -> list[Path]:
     dead_letters = [sink.options.get("path") for sink in settings.dlq.sinks if sink.type == "file"]
     files = [store_file(settings), *(Path(text) for text in dead_letters if isinstance(text, str))]
     return [file for file in files if file]
-
-
-def _check_visible(settings: Settings, create: bool) -> None:
-    if settings.store.scheme == "memory":
-        raise StoreError("store: memory:// exists in one process only, so no other command can see its jobs")
-    file = store_file(settings)
-    if file is not None and not create and is_absent(file):
-        raise StoreError(f"no store yet: {file} does not exist; supervisor enqueue and supervisor run create it")
 
 
 def _plugin_openers(settings: Settings) -> Mapping[str, Any]:

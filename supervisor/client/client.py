@@ -16,13 +16,13 @@ from supervisor.errors import ConfigError, InvalidJob, StoreError
 from supervisor.jobs import MAX_RETRIES, Backoff, NewJob
 from supervisor.stores.opening import attempts_while_unavailable, settings_of, transactional_enqueue_of
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
-from supervisor.text.names import NAME, is_name
+from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 from supervisor.text.strict_json import MAX_INTEGER, NotJSON, encode
-from supervisor.text.suggestions import did_you_mean_or_all
 from supervisor.text.units import parse_duration
 
 if TYPE_CHECKING:
-    from supervisor.stores.protocol import Store, TransactionalEnqueue
+    from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
+    from supervisor.stores.protocol import Store
 
 Answer = TypeVar("Answer")
 AnyJob = NewJob | Mapping[str, Any] | tuple[str, Any]
@@ -80,20 +80,15 @@ class Client:
         Django's. The job then exists if and when its transaction commits (in autocommit, at once). Nothing is tried again:
         errors of the database are raised as that library raises them; StoreError is raised if `connection` is not fit.
         """
-        settings = self._settings
-        row = checked(
-            handler, payload, queue, priority, delay, at, max_retries, timeout, backoff, headers,
-            limit=settings.limits.payload, queue_for=settings.queue_for,
-        )  # fmt: skip
-        return self._enqueue(EnqueueBatch([row]), connection)[0]
+        job = handler, payload, queue, priority, delay, at, max_retries, timeout, backoff, headers
+        return self._enqueue(EnqueueBatch([checked(self._settings, *job)]), connection)[0]
 
     def enqueue_many(self, jobs: Iterable[AnyJob], *, connection: Any = None) -> list[int]:
         """Return the ids in order, once all jobs are durable; if one is refused, none is enqueued.
 
         A job is a NewJob, a mapping with the arguments of `enqueue` by name, or (handler, payload). `connection` is as there.
         """
-        settings = self._settings
-        return self._enqueue(batch_of(jobs, limit=settings.limits.payload, queue_for=settings.queue_for), connection)
+        return self._enqueue(batch_of(self._settings, jobs), connection)
 
     def job(self, id: int) -> dict[str, Any] | None:
         """Return the job as `supervisor jobs show --json` prints it; None if there is none."""
@@ -140,9 +135,9 @@ def _settings(url: str | Settings | None) -> Settings:
 # --- the checks of new jobs
 
 
-def batch_of(jobs: Iterable[AnyJob], *, limit: int, queue_for: Callable[[str], str]) -> EnqueueBatch:
+def batch_of(settings: Settings, jobs: Iterable[AnyJob]) -> EnqueueBatch:
     """Return the `enqueue_row` of each job; an InvalidJob names the index of the job."""
-    builder = BatchBuilder(limit=limit, queue_for=queue_for)
+    builder = BatchBuilder(settings)
     add = builder.add
     try:
         for job in jobs:
@@ -159,9 +154,9 @@ class BatchBuilder:
     program that enqueues many jobs at once waits for this.
     """
 
-    def __init__(self, *, limit: int, queue_for: Callable[[str], str]) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.batch = EnqueueBatch()
-        self._limit, self._queue_for = limit, queue_for
+        self._settings, self._limit = settings, settings.limits.payload
         self._known: dict[str, int] = {}
         self._add_payload, self._add_place = self.batch.payloads.append, self.batch.places.append
 
@@ -176,45 +171,43 @@ class BatchBuilder:
                 self._add_payload(_json("payload", payload, self._limit))
                 self._add_place(place)
                 return
-            self._known[handler] = self.batch.append(enqueue_row(job, limit=self._limit, queue_for=self._queue_for))
+            self._known[handler] = self.batch.append(enqueue_row(self._settings, job))
         else:
-            self.batch.append(enqueue_row(job, limit=self._limit, queue_for=self._queue_for))
+            self.batch.append(enqueue_row(self._settings, job))
 
 
-def enqueue_row(job: AnyJob, *, limit: int, queue_for: Callable[[str], str]) -> EnqueueRow:
+def enqueue_row(settings: Settings, job: AnyJob) -> EnqueueRow:
     """Return the row to enqueue of a NewJob, of a mapping with its keys, or of (handler, payload). Raises InvalidJob."""
     if isinstance(job, tuple) and len(job) == 2:
-        return checked(*job, limit=limit, queue_for=queue_for)
+        return checked(settings, *job)
     if isinstance(job, NewJob):
-        return checked(*_all_fields(job), limit=limit, queue_for=queue_for)
+        return checked(settings, *_all_fields(job))
     if isinstance(job, Mapping):
         for key in job:
             if key not in _KEYS:
                 raise InvalidJob(f"{key}: unknown key{did_you_mean_or_all(str(key), _KEYS)}")
         if "handler" not in job:
             raise InvalidJob("handler: missing; expected a handler's name")
-        return checked(**job, limit=limit, queue_for=queue_for)
+        return checked(settings, **job)
     raise InvalidJob(f"expected a NewJob, a mapping or (handler, payload), got {job!r:.80}")
 
 
 def checked(
-    handler: Any, payload: Any = None, queue: Any = None, priority: Any = 0, delay: Any = None, at: Any = None,
-    max_retries: Any = None, timeout: Any = None, backoff: Any = None, headers: Any = None, *,
-    limit: int, queue_for: Callable[[str], str],
+    settings: Settings, handler: Any, payload: Any = None, queue: Any = None, priority: Any = 0, delay: Any = None,
+    at: Any = None, max_retries: Any = None, timeout: Any = None, backoff: Any = None, headers: Any = None,
 ) -> EnqueueRow:  # fmt: skip
     """Return the row to enqueue, of the fields of NewJob in their order. Raises InvalidJob.
 
-    `limit` is how many bytes the payload may have, and the headers; `queue_for` gives the queue of a handler whose job names
-    none. Members of an enum become plain text and numbers, which every store writes alike. Plain code: this is half the cost
-    of enqueueing many jobs.
+    Members of an enum become plain text and numbers, which every store writes alike. Plain code: this is half the cost of
+    enqueueing many jobs.
     """
     if delay is not None and at is not None:
         raise InvalidJob("delay and at: expected at most one of them")
-    handler = _name("handler", handler)
+    handler, limit = _name("handler", handler), settings.limits.payload
     row = (
         handler,
         _json("payload", payload, limit),
-        _name("queue", queue_for(handler) if queue is None else queue),
+        _name("queue", settings.queue_for(handler) if queue is None else queue),
         _whole("priority", priority, -MAX_INTEGER - 1, MAX_INTEGER),
         None if delay is None else _seconds("delay", delay),
         None if at is None else _moment(at),

@@ -10,7 +10,7 @@ from supervisor.config.diagnostics import Findings, touches
 from supervisor.config.settings import DEFAULT_QUEUE, Settings
 from supervisor.config.yaml_reader import Keys
 from supervisor.handlers import HandlerInfo
-from supervisor.text.suggestions import did_you_mean
+from supervisor.text.names import did_you_mean
 
 _POSTGRES = {"schema": str, "listen": (True, False)}
 STORE_OPTIONS: Mapping[str, Mapping[str, Any]] = {

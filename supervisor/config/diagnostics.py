@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config.yaml_reader import Document, Keys, Problem
-from supervisor.text.suggestions import did_you_mean, did_you_mean_or_all
+from supervisor.text.names import did_you_mean, did_you_mean_or_all
 
 MAX_SHOWN = 60
 

@@ -20,7 +20,6 @@ from supervisor.config.settings import Settings, absolute, path_of
 from supervisor.errors import ConfigError
 
 VARIABLE = "SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS"
-KEY = "plugins.allow_writable_by_others"
 
 ROOT = 0
 MAX_LINKS = 40
@@ -62,7 +61,7 @@ def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, l
         path = path_of(text, settings.base)
         for part in (path, *_importable(path)):
             found.update(_faults(part, look))
-    return _written("plugins", found, f"set {KEY}: true")
+    return _written("plugins", found, "set plugins.allow_writable_by_others: true")
 
 
 def open_to_others(files: Iterable[Path]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from supervisor.config.contradictions import add_contradictions
-from supervisor.config.diagnostics import Findings, flatten, write_problem
+from supervisor.config.diagnostics import Findings, write_problem
 from supervisor.config.section import Place, reporting, tree
 from supervisor.config.settings import SCHEMES_WITHOUT_SECRETS, VARIABLE, Settings, absolute
 from supervisor.config.yaml_reader import Document, Refused, read_yaml
@@ -24,14 +24,13 @@ def find(environ: Mapping[str, str] = os.environ) -> Path | None:
     """
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE])
-    return next((Path(path) for path in SEARCHED if _is_file(Path(path))), None)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError as error:
-        raise ConfigError([f"{path}: {error.strerror}; expected a config that can be read, or none"]) from None
+    for path in map(Path, SEARCHED):
+        try:
+            if path.is_file():
+                return path
+        except OSError as error:
+            raise ConfigError([f"{path}: {error.strerror}; expected a config that can be read, or none"]) from None
+    return None
 
 
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -60,11 +59,6 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
         problems = sorted(findings.problems, key=lambda problem: problem.line or 0)
         raise ConfigError([write_problem(path, problem) for problem in problems], settings)
     return settings
-
-
-def known_keys() -> list[str]:
-    """Return every key of the file, dotted; `<name>` is the name of a queue or a handler, `[]` an entry of a list."""
-    return list(flatten(tree(Settings)))
 
 
 def _secrets(document: Document, settings: Settings) -> Iterator[str]:

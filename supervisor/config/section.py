@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, dataclass_
 
 from supervisor.config.diagnostics import Findings, Tree
 from supervisor.config.yaml_reader import Keys
-from supervisor.text.suggestions import did_you_mean_or_all
+from supervisor.text.names import did_you_mean_or_all
 
 T = TypeVar("T")
 K = TypeVar("K", str, int)

@@ -26,10 +26,6 @@ VARIABLE = "SUPERVISOR_CONFIG"
 SCHEMES_WITHOUT_SECRETS = ("sqlite", "memory")
 
 
-def cpu_count() -> int:
-    return len(os.sched_getaffinity(0))
-
-
 class StoreSettings(Section):
     """`url`, or for a store that a plugin brings under a name, `type`; `options` are the other keys written beside it."""
 
@@ -71,7 +67,7 @@ class PluginSettings(Section):
 
 
 class WorkerSettings(Section):
-    count: int = setting(kind.whole(1, 1000), default_factory=cpu_count)
+    count: int = setting(kind.whole(1, 1000), default_factory=lambda: len(os.sched_getaffinity(0)))
     queues: frozenset[str] | None = setting(kind.queue_names, default=None)
     timeout: float | None = setting(kind.limit, default=300.0)
     heartbeat: float = setting(kind.duration, default=1.0)
@@ -159,6 +155,8 @@ class ShutdownSettings(Section):
 
 
 class RetentionSettings(Section):
+    """The time that a job is kept after it ended; 0 is not at all, and None for ever."""
+
     succeeded: float | None = setting(kind.kept, default=86_400.0)
     cancelled: float | None = setting(kind.kept, default=7 * 86_400.0)
     failed: float | None = setting(kind.kept, default=30 * 86_400.0)

@@ -20,7 +20,6 @@ from supervisor.engine.store_writer import Writer
 from supervisor.engine.tasks import BackgroundTasks, SingleTask
 from supervisor.errors import StoreError
 from supervisor.events import Bus, ClockStepped, PruneRefused
-from supervisor.stores.records import Retention
 from supervisor.workers.pool import Pool
 
 PRUNED_AT_ONCE = 1000
@@ -69,11 +68,10 @@ class Pruner:
         pruning."""
         if self._writer.unavailable:
             return
-        kept = self._config.settings.retention
-        keep = Retention(kept.succeeded, kept.cancelled, kept.failed)
+        retention = self._config.settings.retention
         refused = ""
         try:
-            while await self._writer.submit(lambda store: store.prune(keep, PRUNED_AT_ONCE)) >= PRUNED_AT_ONCE:
+            while await self._writer.submit(lambda store: store.prune(retention, PRUNED_AT_ONCE)) >= PRUNED_AT_ONCE:
                 pass
         except StoreError as error:
             refused = str(error)

@@ -13,8 +13,7 @@ from supervisor.errors import PluginMistake
 from supervisor.handlers import MARK, Handler
 from supervisor.hooks import PROJECT, Specs
 from supervisor.jobs import Job
-from supervisor.text.names import NAME, is_name
-from supervisor.text.suggestions import did_you_mean
+from supervisor.text.names import NAME, did_you_mean, is_name
 
 _PREFIX = f"{PROJECT}_"
 HOOKS = {name: spec for name, spec in vars(Specs).items() if name.startswith(_PREFIX)}

@@ -15,17 +15,8 @@ from supervisor.retry import GrowingDelay
 
 if TYPE_CHECKING:
     from supervisor.stores.postgres.scratch_schema import ScratchSchema
-    from supervisor.stores.protocol import Store, TransactionalEnqueue
-
-__all__ = [
-    "BUILT_IN",
-    "Opener",
-    "attempts_while_unavailable",
-    "open_store",
-    "scratch_schema_of",
-    "settings_of",
-    "transactional_enqueue_of",
-]
+    from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
+    from supervisor.stores.protocol import Store
 
 
 class Opener(Protocol):
@@ -85,7 +76,10 @@ def attempts_while_unavailable(timeout: float) -> Iterator[AbstractContextManage
 def _open_sqlite(settings: StoreSettings, *, create: bool, base: Path) -> Store:
     from supervisor.stores.sqlite.store import SqliteStore
 
-    path = base / _path_of(settings.url or "sqlite:///jobs.db")
+    url = settings.url or "sqlite:///jobs.db"
+    if problem := url_problem(url):
+        raise StoreError(f"store: {problem}, got {url!r}")
+    path = base / url.removeprefix("sqlite:///")  # `sqlite:///rel.db` is relative, `sqlite:////abs.db` absolute
     return SqliteStore(path, create=create, synchronous=settings.options.get("synchronous", "full"))
 
 
@@ -98,48 +92,42 @@ def _open_memory(settings: StoreSettings, *, create: bool, base: Path) -> Store:
 def transactional_enqueue_of(
     settings: StoreSettings, ask: Callable[[Callable[[Store], Any]], Any]
 ) -> TransactionalEnqueue:
-    """Open the way to enqueue inside callers' transactions. `ask` calls its argument with the store itself: for the case that a
-    connection does not show by itself whether it leads to that store."""
+    """Open the way to enqueue inside transactions of callers, on connections of theirs to the store's database: supervisors wake
+    when these commit. Its `enqueue` raises StoreError, before anything is done, for a connection that can't be used.
+
+    `ask` calls its argument with the store itself: for the case that a connection does not show by itself whether it leads to
+    that store.
+    """
     if BUILT_IN.get(settings.scheme) is not _open_postgres:
         raise StoreError(
             f"connection: only a PostgreSQL store takes jobs inside other transactions; this is {settings.shown}"
         )
-    try:
+    with _needing_psycopg():
         from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
-    except ImportError as error:
-        raise _needs_psycopg(error) from None
     schema = settings.options.get("schema", "supervisor")
     return TransactionalEnqueue(settings.url or "", schema, lambda: ask(lambda store: store.database()))  # type: ignore[attr-defined]
 
 
 def scratch_schema_of(settings: StoreSettings, prefix: str) -> AbstractContextManager[ScratchSchema]:
     """A schema for a while, beside that of a PostgreSQL store."""
-    try:
+    with _needing_psycopg():
         from supervisor.stores.postgres.scratch_schema import scratch_schema
-    except ImportError as error:
-        raise _needs_psycopg(error) from None
     return scratch_schema(settings.url or "", listen=settings.options.get("listen", True), prefix=prefix)
 
 
 def _open_postgres(settings: StoreSettings, *, create: bool, base: Path) -> Store:
-    try:
+    with _needing_psycopg():
         from supervisor.stores.postgres.store import PostgresStore
-    except ImportError as error:
-        raise _needs_psycopg(error) from None
     schema, listen = settings.options.get("schema", "supervisor"), settings.options.get("listen", True)
     return PostgresStore(settings.url or "", schema=schema, listen=listen, create=create)
 
 
-def _needs_psycopg(error: ImportError) -> StoreError:
-    return StoreError(f"store: PostgreSQL needs psycopg: pip install 'job-supervisor[postgres]' ({error})")
-
-
-def _path_of(url: str) -> str:
-    """`sqlite:///rel.db` is relative, `sqlite:////abs.db` absolute, as elsewhere."""
-    problem = url_problem(url)
-    if problem:
-        raise StoreError(f"store: {problem}, got {url!r}")
-    return url.removeprefix("sqlite:///")
+@contextmanager
+def _needing_psycopg() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise StoreError(f"store: PostgreSQL needs psycopg: pip install 'job-supervisor[postgres]' ({error})") from None
 
 
 BUILT_IN: Mapping[str, Opener] = {

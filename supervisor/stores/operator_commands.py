@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.jobs import JobState
 from supervisor.stores.codes import CANCELLED, DEAD_LETTERS, FAILED, READY, SCHEDULED, STATES, SUCCEEDED
-from supervisor.stores.records import OperatorResult, Retention, microseconds
+from supervisor.stores.records import OperatorResult, microseconds
 
 BATCH = 1000
 NO_SUCH_JOB = "no such job"
@@ -86,7 +87,7 @@ class BatchedCommands:
             self._changes.set_paused(queue, paused)
         self._notify()
 
-    def prune(self, retention: Retention, limit: int) -> int:
+    def prune(self, retention: RetentionSettings, limit: int) -> int:
         kept = ((SUCCEEDED, retention.succeeded), (CANCELLED, retention.cancelled), (FAILED, retention.failed))
         pruned = 0
         with self._transaction():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.records import (
@@ -24,8 +25,6 @@ from supervisor.stores.records import (
     OperatorResult,
     Presence,
     Resolve,
-    Retention,
-    Waiting,
 )
 
 
@@ -63,14 +62,9 @@ class Ownership(Protocol):
 
 
 class Claims(Protocol):
-    def promote(self, limit: int) -> int:
-        """Make up to `limit` scheduled jobs that are due ready; returns how many."""
-
-    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
-        """Ready jobs by queue, without paused queues and, unless None, only of the queues in `served`; empty queues are left out."""
-
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
-        """Call `promote`, then return the answers of `waiting` and `next_due`."""
+        """Make up to `limit` scheduled jobs that are due ready; then return the ready jobs by queue, without paused queues and,
+        unless None, only of the queues in `served`; empty queues are left out."""
 
     def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         """Ready jobs become in_flight for this owner: token + 1, deadline now + ttl, start mark cleared, policy resolved and
@@ -122,9 +116,6 @@ class Queries(Protocol):
     def clock(self) -> float:
         """Seconds since the epoch by the clock that due times are counted by."""
 
-    def next_due(self) -> float | None:
-        """Seconds until the next scheduled job is due (0 if it is now); None if there is none."""
-
     def stats(self) -> dict[str, Any]:
         """The object that `status --json` prints: `queues` and `supervisors`."""
 
@@ -152,7 +143,7 @@ class Queries(Protocol):
 
 class OperatorCommands(Protocol):
     """Many jobs are changed in batches, a commit each: a call that ends in StoreUnavailable may have changed some, and the same
-    call again refuses these."""
+    call again refuses these. Supervisors are notified of each change but `prune`."""
 
     def cancel(self, ids: Sequence[int]) -> OperatorResult: ...
 
@@ -166,28 +157,15 @@ class OperatorCommands(Protocol):
 
     def pause(self, queue: str, paused: bool) -> None: ...
 
-    def prune(self, retention: Retention, limit: int) -> int:
+    def prune(self, retention: RetentionSettings, limit: int) -> int:
         """Delete up to `limit` terminal jobs past their retention, never one with a pending dead letter; returns how many."""
 
 
-class Store(
-    Enqueues, Ownership, Claims, Settles, Recovers, DeadLetterQueue, Queries, OperatorCommands, Protocol
-):  # fmt: skip
+class Store(Enqueues, Ownership, Claims, Settles, Recovers, DeadLetterQueue, Queries, OperatorCommands, Protocol):
     url: str
 
     def transaction(self, *, single: bool = False) -> AbstractContextManager[None]:
         """One commit around all calls inside; all or nothing. Raises StoreUnavailable if it can't begin or commit.
         `single`: if jobs are claimed in it, that comes last, so that it may be committed with the claim."""
 
-    def reader(self) -> Store:
-        """A sibling for another thread, which must call its Queries only."""
-
     def close(self) -> None: ...
-
-
-class TransactionalEnqueue(Protocol):
-    """Enqueues inside transactions of its callers, on connections of theirs to the store's database. From any thread."""
-
-    def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:
-        """Return the ids in order; the jobs exist if and when the caller's transaction commits, and supervisors wake then. Raises
-        StoreError, before anything is done, for a connection that can't be used."""

@@ -124,7 +124,8 @@ class Waiting(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The view of a store before a claim: `waiting` by queue, and the seconds until the next job is due."""
+    """The view of a store before a claim: `waiting` by queue, and the seconds until the next scheduled job is due (0 if it is now),
+    None if there is none."""
 
     waiting: dict[str, Waiting]
     next_due: float | None
@@ -226,15 +227,6 @@ class OperatorResult(NamedTuple):
 
     changed: list[int]
     refused: dict[int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Seconds that a terminal job is kept after it ended, 0 for not at all; None keeps it."""
-
-    succeeded: float | None = 86_400.0
-    cancelled: float | None = 7 * 86_400.0
-    failed: float | None = 30 * 86_400.0
 
 
 # --- jobs as people see them

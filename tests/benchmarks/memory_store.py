@@ -26,4 +26,4 @@ def supervisor_stores() -> Mapping[str, Opener]:
 
 
 def open_shared(settings: StoreSettings, *, create: bool, base: Path) -> MemoryStore:
-    return STORE.sibling()
+    return MemoryStore(state=STORE.state)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from supervisor import Client
-from supervisor.config.loading import known_keys, load
+from supervisor.config.loading import load
 from supervisor.config.settings import Settings
 from supervisor.jobs import Backoff
 from supervisor.plugins.discovery import discover
@@ -20,6 +20,7 @@ from supervisor.plugins.manager import PluginManager
 from supervisor.retry import ceiling
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.text.units import format_duration
+from tests.config_keys import known_keys
 from tests.docs.pages import ROOT, page, rows
 from tests.docs.store_options import store_options
 

@@ -16,10 +16,11 @@ import yaml
 
 import supervisor
 from supervisor import events, hooks
-from supervisor.config.loading import known_keys, load
+from supervisor.config.loading import load
 from supervisor.config.settings import Settings
 from supervisor.jobs import Cause, Failure, Job, JobState, NewJob
 from supervisor.telemetry.metrics import Metrics
+from tests.config_keys import known_keys
 from tests.docs.commands import COMMANDS, arguments_of, options_of
 from tests.docs.pages import DOCS, code_in_prose, codes, first_column, page, rows
 from tests.docs.signatures import documented, parameters

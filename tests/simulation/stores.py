@@ -15,7 +15,7 @@ class InMemory:
         self._first = MemoryStore(wall)
 
     def open(self) -> Any:
-        return self._first.sibling()
+        return MemoryStore(state=self._first.state)
 
     def dies(self, store: Any, provably: bool) -> None:
         """Its owner was killed. `provably` is whether other supervisors can see that."""

@@ -21,7 +21,7 @@ from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Poli
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.protocol import Store
-from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow
+from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, Waiting
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.postgres_server import server
 
@@ -123,7 +123,7 @@ class MemoryFactory(StoreFactory):
         self._first = MemoryStore(self.clock)
 
     def _open(self) -> Store:
-        return self._first.sibling()
+        return MemoryStore(state=self._first.state)
 
 
 class Moment(NamedTuple):
@@ -388,13 +388,32 @@ def release(lease: Lease, delay: float = 0.0) -> Outcome:
     return Outcome(lease, Kind.RELEASED, state=state, delay=delay)
 
 
+def waiting(store: Store, served: frozenset[str] | None = None) -> dict[str, Waiting]:
+    return store.look(served, 0).waiting
+
+
+def next_due(store: Store) -> float | None:
+    return store.look(None, 0).next_due
+
+
+def promote(store: Store, limit: int) -> int:
+    """Make scheduled jobs that are due ready; return how many."""
+    before = _scheduled(store)
+    store.look(None, limit)
+    return before - _scheduled(store)
+
+
+def _scheduled(store: Store) -> int:
+    return sum(queue["scheduled"] for queue in store.stats()["queues"])
+
+
 def make_retries(factory: StoreFactory, store: Store, *handlers: str, **options: object) -> list[int]:
     """Make jobs that have failed once, each due a second after the one before, all due now. Nothing else may be waiting."""
     ids = put(store, *handlers, **options)
     leases = take(store, len(ids))
     assert store.settle([again(lease, delay=ids.index(lease.id) + 1.0) for lease in leases]) == []
     factory.clock.step(len(ids) + 1.0)
-    assert store.promote(1000) == len(ids)
+    assert promote(store, 1000) == len(ids)
     return ids
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import orjson
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy, Tier
-from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Retention, Waiting
+from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Waiting
 
 SCHEDULED, READY, IN_FLIGHT = JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT
 OperatorResult = tuple[list[int], list[int]]
@@ -321,7 +322,7 @@ class Model:
 
     # pruning
 
-    def may_prune(self, ids: Sequence[int], retention: Retention, limit: int) -> bool:
+    def may_prune(self, ids: Sequence[int], retention: RetentionSettings, limit: int) -> bool:
         """As many as may be, of those past their time; never one with a pending dead letter."""
         past = {
             job.id

@@ -8,12 +8,14 @@ from tests.stores.factories import (
     again,
     make_dead,
     make_retries,
+    promote,
     put,
     release,
     resolve,
     state_of,
     take,
     take_one,
+    waiting,
 )
 
 
@@ -92,7 +94,7 @@ def test_retries_are_ordered_by_due_time(factory, store):
     leases = {lease.id: lease for lease in take(store)}
     store.settle([again(leases[first], delay=9.0), again(leases[second], delay=4.0)])
     factory.clock.step(10)
-    store.promote(10)
+    promote(store, 10)
     assert [lease.id for lease in take(store)] == [second, first]
 
 
@@ -148,10 +150,10 @@ def test_reloaded_settings_hold_from_the_next_claim(store):
 
 def test_counts_follow_a_job_through_its_life(factory, store):
     put(store, *"abc")
-    assert store.waiting(None) == {"default": Waiting(3, 0)}
+    assert waiting(store) == {"default": Waiting(3, 0)}
     one, *_ = take(store, 2)
-    assert store.waiting(None) == {"default": Waiting(1, 0)}
+    assert waiting(store) == {"default": Waiting(1, 0)}
     store.settle([again(one)])
     factory.clock.step(10)
-    store.promote(10)
-    assert store.waiting(None) == {"default": Waiting(1, 1)}
+    promote(store, 10)
+    assert waiting(store) == {"default": Waiting(1, 1)}

@@ -4,7 +4,7 @@ import pytest
 
 from supervisor.jobs import Backoff
 from supervisor.stores.records import EnqueueRow, Waiting
-from tests.stores.factories import POLICY, put, state_of, take, take_one
+from tests.stores.factories import POLICY, next_due, promote, put, state_of, take, take_one, waiting
 
 
 def test_ids_come_in_order_and_are_never_given_again(factory, store):
@@ -52,14 +52,14 @@ def test_a_later_job_waits_until_it_is_due(factory, store, when):
     due = {"delay": 10.0} if when == "delay" else {"at": factory.clock.microseconds + 10_000_000}
     (id,) = put(store, **due)
     assert state_of(store, id) == "scheduled"
-    assert store.next_due() == 10.0
+    assert next_due(store) == 10.0
     factory.clock.step(9.999)
-    assert store.promote(10) == 0
+    assert promote(store, 10) == 0
     factory.clock.step(0.001)
-    assert store.next_due() == 0.0
-    assert store.promote(10) == 1
+    assert next_due(store) == 0.0
+    assert promote(store, 10) == 1
     assert [lease.id for lease in take(store)] == [id]
-    assert store.next_due() is None
+    assert next_due(store) is None
 
 
 def test_a_job_whose_time_has_passed_is_ready_at_once(factory, store):
@@ -70,7 +70,7 @@ def test_a_job_whose_time_has_passed_is_ready_at_once(factory, store):
 def test_promotion_is_bounded_and_takes_the_earliest_first(factory, store):
     later, sooner = put(store, delay=20.0) + put(store, delay=10.0)
     factory.clock.step(30)
-    assert store.promote(1) == 1
+    assert promote(store, 1) == 1
     assert (state_of(store, later), state_of(store, sooner)) == ("scheduled", "ready")
 
 
@@ -78,7 +78,7 @@ def test_a_job_keeps_the_order_of_its_enqueue_however_late_it_was_due(factory, s
     (early,) = put(store, delay=10.0)
     (late,) = put(store)
     factory.clock.step(10)
-    store.promote(10)
+    promote(store, 10)
     assert [lease.id for lease in take(store)] == [early, late]
 
 
@@ -106,7 +106,7 @@ def test_each_of_many_jobs_keeps_its_own_values(factory, store, field, many):
     ids = store.enqueue(rows)
     shown = {id: {**store.get(id), "id": 0} for id in (*like.values(), *ids)}
     factory.clock.step(2)
-    store.promote(many)
+    promote(store, many)
     leases = {lease.id: lease._replace(id=0) for queue in ("default", "others") for lease in take(store, 1000, queue)}
     assert len(leases) == len(shown)
     for id, row in zip(ids, rows, strict=True):
@@ -124,9 +124,9 @@ def test_waiting_jobs_are_counted_by_queue(factory, store):
     put(store, queue="a")
     put(store, "x", "y", queue="b")
     put(store, queue="c", delay=5.0)
-    assert store.waiting(None) == {"a": Waiting(1, 0), "b": Waiting(2, 0)}
-    assert store.waiting(frozenset({"b", "c"})) == {"b": Waiting(2, 0)}
+    assert waiting(store) == {"a": Waiting(1, 0), "b": Waiting(2, 0)}
+    assert waiting(store, frozenset({"b", "c"})) == {"b": Waiting(2, 0)}
     store.pause("b", True)
-    assert store.waiting(None) == {"a": Waiting(1, 0)}
+    assert waiting(store) == {"a": Waiting(1, 0)}
     store.pause("b", False)
-    assert store.waiting(None)["b"] == Waiting(2, 0)
+    assert waiting(store)["b"] == Waiting(2, 0)

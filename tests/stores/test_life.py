@@ -5,7 +5,7 @@ import pytest
 from supervisor.errors import StoreError
 from supervisor.jobs import Policy
 from supervisor.stores.records import ClaimRequest, Presence
-from tests.stores.factories import TTL, again, put, resolve, state_of, success, take, take_one
+from tests.stores.factories import TTL, again, put, resolve, state_of, success, take, take_one, waiting
 
 
 def test_a_claim_needs_an_owner(factory):
@@ -136,7 +136,7 @@ def test_transactions_join_the_open_one(store):
 def test_queries_inside_a_transaction_see_its_changes(store):
     with store.transaction():
         (id,) = put(store)
-        assert store.waiting(None)["default"].fresh == 1
+        assert waiting(store)["default"].fresh == 1
         assert store.get(id)["state"] == "ready"
         assert store.remaining(None, None) == {"ready": 1}
         assert store.stats()["queues"][0]["queue_size"] == 1

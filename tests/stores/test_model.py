@@ -26,19 +26,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.errors import StoreError
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome, Policy
 from supervisor.retry import decide, expired_lease_outcome
 from supervisor.stores.protocol import Store
-from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Retention
-from tests.stores.factories import FACTORIES, SqliteFactory, StoreFactory, put
+from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease
+from tests.stores.factories import FACTORIES, SqliteFactory, StoreFactory, next_due, promote, put, waiting
 from tests.stores.model import Model
 
 EXAMPLES = int(os.environ.get("SUPERVISOR_MODEL_EXAMPLES", "40"))
 STEPS = 30
 TTL = 30.0
 SINKS = frozenset({"x", "y"})
-RETENTION = Retention(succeeded=5.0, cancelled=None, failed=0.5)
+RETENTION = RetentionSettings(succeeded=5.0, cancelled=None, failed=0.5)
 
 
 def resolve(handler: str, queue: str) -> Policy:
@@ -220,7 +221,7 @@ class Machine(RuleBasedStateMachine):
         self.factory.clock.step(seconds)
 
     def promote(self, store: Store, owner: str, limit: int) -> None:
-        assert store.promote(limit) == self.model.promote(limit)
+        assert promote(store, limit) == self.model.promote(limit)
 
     def claim(self, store: Store, owner: str, limit: int, first: int, most: int, urgent: int, queues: str) -> None:
         takes = [ClaimRequest(queue, limit, min(first, most), most, urgent) for queue in queues]
@@ -324,9 +325,9 @@ class Machine(RuleBasedStateMachine):
         store = self.stores[-1]
         assert store.stats()["queues"] == self.model.queues()
         assert store.paused() == self.model.paused
-        assert store.next_due() == self.model.next_due()
+        assert next_due(store) == self.model.next_due()
         for served in (None, frozenset("a")):
-            assert store.waiting(served) == self.model.waiting(served)
+            assert waiting(store, served) == self.model.waiting(served)
             assert store.remaining(served, None) == self.model.remaining(served, None)
             assert store.remaining(served, store.clock() + 4.0) == self.model.remaining(served, 4.0)
 

@@ -2,8 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.stores.records import Retention
-from tests.stores.factories import again, dead, dead_letters, make_dead, put, state_of, states, success, take, take_one
+from supervisor.config.settings import RetentionSettings
+from tests.stores.factories import (
+    again,
+    dead,
+    dead_letters,
+    make_dead,
+    promote,
+    put,
+    state_of,
+    states,
+    success,
+    take,
+    take_one,
+    waiting,
+)
 
 DAY = 86_400.0
 
@@ -30,7 +43,7 @@ def test_waiting_and_running_jobs_are_cancelled_and_finished_ones_refused(store,
     assert set(states(store, done)) == {"cancelled"}
     assert refused[one_of_each["succeeded"]] == "already succeeded"
     assert refused[999] == "no such job"
-    assert store.waiting(None) == {}
+    assert waiting(store) == {}
     assert store.held() == []
 
 
@@ -79,7 +92,7 @@ def test_finished_jobs_are_redriven_and_others_refused(factory, store, one_of_ea
 def test_a_redriven_job_starts_over_and_keeps_its_history(factory, store):
     (id,) = put(store)
     store.settle([again(take_one(store), delay=0.0)])
-    store.promote(1)
+    promote(store, 1)
     store.settle([dead(take_one(store), dead_letter=False)])
     factory.clock.step(5)
     assert store.redrive([id]) == ([id], {})
@@ -125,10 +138,10 @@ def test_ids_given_twice_are_done_once(store):
 def test_pruning_deletes_jobs_past_their_retention_and_no_others(factory, store, one_of_each):
     (kept,) = make_dead(store)
     factory.clock.step(DAY)
-    assert store.prune(Retention(succeeded=DAY + 1, cancelled=None, failed=None), 100) == 0
-    assert store.prune(Retention(succeeded=DAY, cancelled=None, failed=None), 100) == 1
+    assert store.prune(RetentionSettings(succeeded=DAY + 1, cancelled=None, failed=None), 100) == 0
+    assert store.prune(RetentionSettings(succeeded=DAY, cancelled=None, failed=None), 100) == 1
     assert store.get(one_of_each["succeeded"]) is None
-    assert store.prune(Retention(succeeded=1.0, cancelled=1.0, failed=1.0), 100) == 2
+    assert store.prune(RetentionSettings(succeeded=1.0, cancelled=1.0, failed=1.0), 100) == 2
     assert state_of(store, kept) == "failed"
     (queue,) = store.stats()["queues"]
     assert queue["failed"] == 1
@@ -136,8 +149,8 @@ def test_pruning_deletes_jobs_past_their_retention_and_no_others(factory, store,
 
 def test_jobs_kept_for_no_time_are_pruned_at_the_moment_they_ended(factory, store, one_of_each):
     (pending,) = make_dead(store)
-    at_once = Retention(0.0, 0.0, 0.0)
-    assert store.prune(Retention(succeeded=0.0, cancelled=None, failed=None), 100) == 1
+    at_once = RetentionSettings(succeeded=0.0, cancelled=0.0, failed=0.0)
+    assert store.prune(RetentionSettings(succeeded=0.0, cancelled=None, failed=None), 100) == 1
     assert store.get(one_of_each["succeeded"]) is None
     assert store.prune(at_once, 100) == 2
     assert {job["id"] for job in store.list_jobs()} == {
@@ -155,7 +168,7 @@ def test_an_outcome_repeated_after_its_job_was_dropped_changes_nothing(factory, 
     (id,) = put(store)
     lease = take_one(store)
     assert store.settle([success(lease)]) == []
-    assert factory.joined("two").prune(Retention(succeeded=0.0), 100) == 1
+    assert factory.joined("two").prune(RetentionSettings(succeeded=0.0), 100) == 1
     assert store.settle([success(lease)]) == [id]
     assert store.recover([]) == [] and store.list_jobs() == [] and store.remaining(None, None) == {}
     factory.check()
@@ -167,7 +180,7 @@ def test_pruning_is_bounded_and_starts_with_the_oldest(factory, store):
         store.settle([success(lease)])
         factory.clock.step(1)
     factory.clock.step(DAY)
-    assert store.prune(Retention(), 2) == 2
+    assert store.prune(RetentionSettings(), 2) == 2
     assert [store.get(id) is None for id in ids] == [True, True, False]
 
 

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from supervisor.client.client import checked
+from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
 from supervisor.text.strict_json import NotJSON, decode
 from tests.stores.factories import ON_POSTGRESQL, POLICY, take, take_one
@@ -22,7 +23,7 @@ def enqueue(factory, arguments, *parameters):
 def test_a_job_as_from_a_client(factory, store):
     id = enqueue(factory, "'mail', '{\"to\": [\"me\"]}'")
     assert factory.notified(store)
-    (by_client,) = store.enqueue([checked("mail", {"to": ["me"]}, limit=1000, queue_for=lambda handler: "default")])
+    (by_client,) = store.enqueue([checked(Settings(), "mail", {"to": ["me"]})])
     assert store.get(id) == {**store.get(by_client), "id": id}
     factory.check()
     assert take_one(store).id == id
@@ -85,7 +86,7 @@ def test_names_are_taken_as_by_a_client(factory, store, what):
         names = {"handler": "mail", "queue": "default"} | {what: name}
         said = told(factory, "handler => %s, queue => %s", *names.values())
         try:
-            checked(names["handler"], queue=names["queue"], limit=10, queue_for=str)
+            checked(Settings(), names["handler"], queue=names["queue"])
         except InvalidJob as error:
             assert said == str(error).partition(", got")[0], repr(name)
         else:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.engine.store_writer import Writer
 from supervisor.errors import RowsLocked, StoreContended, StoreUnavailable
 from supervisor.events import Bus
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.records import Look, Presence, Retention, Waiting
+from supervisor.stores.records import Look, Presence, Waiting
 from tests.stores.factories import (
     TTL,
     PostgresFactory,
@@ -252,9 +253,9 @@ def test_pruning_waits_for_better_times(factory, store):
     store.mark_accepted(dead_letters(store), "file", FILE)
     factory.clock.step(40 * 86_400)
     with locked(factory, "dead_letters", f"job_id = {ids[0]}"):
-        assert met(lambda: store.prune(Retention(), 10))() == 0
+        assert met(lambda: store.prune(RetentionSettings(), 10))() == 0
     store._skip_locked_until = 0.0
-    assert store.prune(Retention(), 10) == 2
+    assert store.prune(RetentionSettings(), 10) == 2
 
 
 def test_what_waits_for_nobody_goes_on_while_rows_are_locked(factory, store):

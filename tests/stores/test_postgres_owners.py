@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.records import EnqueueRow, Presence, Retention, Waiting
+from supervisor.stores.records import EnqueueRow, Presence, Waiting
 from tests.stores.factories import (
     NEAR_AND_FAR,
     TTL,
@@ -90,7 +91,7 @@ def test_a_transaction_that_somebody_keeps_open_blocks_nobody(factory, store, n)
             one.cancel([one.list_jobs()[0]["id"]])
             one.expired_leases(10)
             one.stats()
-            one.prune(Retention(), 10)
+            one.prune(RetentionSettings(), 10)
         assert time.monotonic() - began < 10.0
         assert store.get(mine[0]) is None
     assert store.get(mine[0])["state"] == "ready"
@@ -131,8 +132,8 @@ def test_of_two_that_prune_at_once_each_takes_others(factory, store):
     factory.clock.step(100_000)
     other = factory.joined("two")
     with store.transaction():
-        assert store.prune(Retention(), 6) == 6
-        assert other.prune(Retention(), 6) == 4
+        assert store.prune(RetentionSettings(), 6) == 6
+        assert other.prune(RetentionSettings(), 6) == 4
     factory.check()
 
 

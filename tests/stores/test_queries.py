@@ -2,7 +2,18 @@ from __future__ import annotations
 
 from supervisor.jobs import JobState
 from supervisor.stores.records import Presence
-from tests.stores.factories import again, dead, dead_letters, make_dead, make_retries, put, success, take, take_one
+from tests.stores.factories import (
+    again,
+    dead,
+    dead_letters,
+    make_dead,
+    make_retries,
+    next_due,
+    put,
+    success,
+    take,
+    take_one,
+)
 
 
 def ids(jobs):
@@ -79,7 +90,7 @@ def test_no_more_rows_are_counted_than_the_limit(factory, store):
 
 def test_without_a_scheduled_job_nothing_is_due_next(store):
     put(store)
-    assert store.next_due() is None
+    assert next_due(store) is None
 
 
 def test_the_status_has_the_counts_of_each_queue(factory, store):
@@ -125,9 +136,9 @@ def test_the_status_has_the_presence_of_each_supervisor(factory, store):
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
 
 
-def test_a_reader_sees_committed_changes_only(store):
+def test_a_reader_sees_committed_changes_only(factory, store):
     put(store)
-    reader = store.reader()
+    reader = factory.open()
     assert len(reader.list_jobs()) == 1
     assert reader.stats() == store.stats()
     assert reader.remaining(None, None) == {"ready": 1}

@@ -4,7 +4,7 @@ import pytest
 
 from supervisor.errors import StoreError
 from supervisor.jobs import Cause, JobState, Kind, Outcome
-from tests.stores.factories import POLICY, TTL, again, failure, put, release, state_of, success, take, take_one
+from tests.stores.factories import POLICY, TTL, again, failure, promote, put, release, state_of, success, take, take_one
 
 
 def released(expired_leases):
@@ -71,7 +71,7 @@ def test_a_claim_clears_the_start_mark(factory, store):
     store.extend([], TTL, [lease])
     store.settle([again(lease, delay=1.0)])
     factory.clock.step(1)
-    store.promote(1)
+    promote(store, 1)
     take_one(store)
     assert store.get(id)["started_at"] is None
 
@@ -178,7 +178,7 @@ def test_the_expired_count_is_reset_by_any_outcome_but_another_expired_lease(fac
     other.recover([released(expired_leases) for expired_leases in other.expired_leases(10)])
     lease = take_one(store)
     store.settle([again(lease, delay=0.0)._replace(failure=failure(lease, cause))])
-    store.promote(1)
+    promote(store, 1)
     take_one(store)
     factory.clock.step(TTL)
     assert [expired_leases.expired_count for expired_leases in other.expired_leases(10)] == [expired_count]

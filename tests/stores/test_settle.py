@@ -10,6 +10,8 @@ from tests.stores.factories import (
     again,
     dead,
     failure,
+    next_due,
+    promote,
     put,
     release,
     state_of,
@@ -41,7 +43,7 @@ def test_a_failed_attempt_is_scheduled_again(factory, store):
         (1, "exception", "2023-11-14T22:13:20.000000Z")
     ]
     factory.clock.step(1.5)
-    store.promote(10)
+    promote(store, 10)
     lease = take_one(store)
     assert (lease.retries, lease.attempt, lease.tier, lease.due_at) == (1, 2, 1, factory.clock.microseconds)
 
@@ -65,9 +67,9 @@ def test_a_release_for_later_keeps_tier_and_order(factory, store):
     first, second = put(store, "a", "b")
     store.settle([release(take_one(store), delay=30.0)])
     assert state_of(store, first) == "scheduled"
-    assert store.next_due() == 30.0
+    assert next_due(store) == 30.0
     factory.clock.step(30)
-    store.promote(10)
+    promote(store, 10)
     leases = take(store)
     assert [(lease.id, lease.tier) for lease in leases] == [(first, 0), (second, 0)]
 
@@ -202,7 +204,7 @@ def test_a_long_history_keeps_its_first_and_its_newest_attempts(factory, store):
     for _ in range(60):
         store.settle([again(take_one(store), delay=1.0)])
         factory.clock.step(1)
-        store.promote(1)
+        promote(store, 1)
     attempts = [error["attempt"] for error in store.get(id)["errors"]]
     assert attempts == [1, *range(12, 61)]
 

@@ -11,13 +11,24 @@ from typing import Any
 
 import pytest
 
-from supervisor.stores.records import Retention
+from supervisor.config.settings import RetentionSettings
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.factories import SqliteFactory, again, dead, dead_letters, make_dead, put, success, take, take_one
+from tests.stores.factories import (
+    SqliteFactory,
+    again,
+    dead,
+    dead_letters,
+    make_dead,
+    promote,
+    put,
+    success,
+    take,
+    take_one,
+)
 
 TABLES = ("jobs", "counts", "attempts", "dead_letters", "queues", "supervisors", "policies", "sqlite_sequence")
-EVERYTHING = Retention(0.0, 0.0, 0.0)
+EVERYTHING = RetentionSettings(succeeded=0.0, cancelled=0.0, failed=0.0)
 Act = Callable[[SqliteStore], Any]
 
 
@@ -41,7 +52,7 @@ def accept(store: SqliteStore) -> None:
 
 ACTS: dict[str, Act] = {
     "enqueue": lambda store: put(store, "a", "b"),
-    "promote": lambda store: store.promote(10),
+    "promote": lambda store: promote(store, 10),
     "claim": take,
     "settle": settle,
     "recover": recover,

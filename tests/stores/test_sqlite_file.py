@@ -16,8 +16,7 @@ from supervisor.config.settings import StoreSettings
 from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.opening import open_store
 from supervisor.stores.records import EnqueueBatch, EnqueueRow, Presence, Waiting
-from supervisor.stores.sqlite.connection import Connection
-from supervisor.stores.sqlite.limits import SqliteLimits
+from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import (
     PAST_ALL_LIMITS,
@@ -28,6 +27,7 @@ from tests.stores.factories import (
     success,
     take,
     take_one,
+    waiting,
 )
 
 
@@ -272,7 +272,7 @@ def test_plain_sql_may_enqueue(store, raw):
     raw.execute("""insert into jobs(handler, payload) values ('mail', '{"n": 1}')""")
     raw.execute("insert into jobs(handler, queue, payload, priority) values ('mail', 'other', '{}', 5)")
     (after,) = put(store)
-    assert store.waiting(None) == {"default": Waiting(3, 0), "other": Waiting(1, 0)}
+    assert waiting(store) == {"default": Waiting(3, 0), "other": Waiting(1, 0)}
     assert [lease.id for lease in take(store)] == [before, before + 1, after]
     assert store.get(before + 1)["payload"] == {"n": 1}
     assert store.get(before + 1)["created_at"].startswith("20")
@@ -293,7 +293,7 @@ def test_a_value_that_no_claim_could_read_is_refused_when_it_is_written(store, r
         raw.execute(f"insert into jobs({', '.join(row)}) values ({', '.join('?' * len(row))})", list(row.values()))
     with pytest.raises(sqlite3.Error, match=rf"jobs\.{column}: expected"):
         raw.execute(f"update jobs set {column} = ?", (value,))
-    assert store.waiting(None) == {"default": Waiting(1, 0)}
+    assert waiting(store) == {"default": Waiting(1, 0)}
     assert [lease.id for lease in take(store)] == [id]
 
 
@@ -431,7 +431,7 @@ def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, don
         store.enqueue(rows)
     assert store.enqueue(rows) == [2, 3]
     assert [job["payload"] for job in store.list_jobs()] == [2, 1, {}]
-    assert store.waiting(None) == {"default": Waiting(3, 0)}
+    assert waiting(store) == {"default": Waiting(3, 0)}
     assert store.enqueue(rows) == [4, 5]
 
 
@@ -485,15 +485,16 @@ def test_the_log_is_shortened_once_nobody_reads_an_old_state(tmp_path, caplog):
 
 def test_the_store_holds_no_read_open(store, raw):
     put(store)
-    reader = store.reader()
-    reader.stats(), reader.list_jobs(), reader.get(1), store.waiting(None), store.expired_leases(1)
+    reader = SqliteStore(store.path)
+    reader.stats(), reader.list_jobs(), reader.get(1), waiting(store), store.expired_leases(1)
     busy, _, _ = raw.execute("pragma wal_checkpoint(truncate)").fetchone()
     assert busy == 0
     reader.close()
 
 
 def test_a_reader_cannot_write(store):
-    reader = store.reader()
+    reader = SqliteStore(store.path)
+    reader.connection.run("pragma query_only = on")
     with pytest.raises(StoreError, match="readonly"):
         put(reader)
     reader.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from supervisor.stores.records import EnqueueRow, Waiting
-from supervisor.stores.sqlite.limits import SqliteLimits
+from supervisor.stores.sqlite.connection import SqliteLimits
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.factories import dead, dead_letters, take
+from tests.stores.factories import dead, dead_letters, take, waiting
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def enqueue_sized(store, *sizes, headers=None):
 def test_a_claim_ends_where_its_payloads_grow_too_large(store):
     ids = enqueue_sized(store, *[10] * 100, *[10_000] * 100)
     assert [lease.id for lease in take(store, 1000)] == ids[:110]
-    assert store.waiting(None) == {"default": Waiting(90, 0)}
+    assert waiting(store) == {"default": Waiting(90, 0)}
     assert [lease.id for lease in take(store, 1000)] == ids[110:120]
 
 

@@ -16,7 +16,7 @@ from supervisor.jobs import Policy
 from supervisor.stores.records import ClaimRequest, Waiting
 from supervisor.stores.sqlite.store import SqliteStore
 from supervisor.stores.transfer import TransferRecord
-from tests.stores.factories import Clock, again, put, success
+from tests.stores.factories import Clock, again, put, success, waiting
 from tests.stores.test_sqlite_crash_points import killed_before
 
 DUMP = Path(__file__).parent / "version_1" / "sqlite.sql"
@@ -143,7 +143,7 @@ def test_its_triggers_refuse_the_same_values_as_before(path, migrated):
                 raw.execute(f"insert into jobs(handler, {column}) values ('mail', ?)", (value,))
         with pytest.raises(sqlite3.Error, match=r"jobs\.queue: expected text"):
             raw.execute("update jobs set queue = x'00' where id = 10")
-    assert migrated.waiting(None) == {"default": Waiting(1, 0)}
+    assert waiting(migrated) == {"default": Waiting(1, 0)}
 
 
 def test_a_closed_store_stays_closed(tmp_path):

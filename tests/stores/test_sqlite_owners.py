@@ -13,7 +13,7 @@ from supervisor.stores.records import Waiting
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.recovery import OWNERS
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.factories import SqliteFactory, put, release, take, take_one
+from tests.stores.factories import SqliteFactory, put, release, take, take_one, waiting
 
 
 @pytest.fixture
@@ -173,5 +173,5 @@ def test_recovery_killed_in_the_middle_again_and_again_releases_each_job_once(fa
     while release_expired(store, 500):
         pass
     assert store.connection.json("select json_group_array(distinct expired_count) from jobs") == [1]
-    assert store.waiting(None) == {"default": Waiting(jobs, 0)}
+    assert waiting(store) == {"default": Waiting(jobs, 0)}
     assert on_the_list(store) == ["one"]

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from supervisor.stores.records import Retention
-from tests.stores.factories import again, put, success, take
+from supervisor.config.settings import RetentionSettings
+from tests.stores.factories import again, promote, put, success, take
 
 HOUR = 3600.0
 CHANGES = {"to summer time": "2026-03-08T07:00:00+00:00", "from summer time": "2026-11-01T06:00:00+00:00"}
@@ -35,16 +35,16 @@ def test_delays_and_backoff_are_exact_across_the_change(half_an_hour_before, fac
     for id in ids:
         assert datetime.fromisoformat(store.get(id)["due_at"]) == half_an_hour_before + timedelta(hours=1)
     factory.clock.step(HOUR - 0.001)
-    assert store.promote(10) == 0
+    assert promote(store, 10) == 0
     factory.clock.step(0.001)
-    assert store.promote(10) == len(ids)
+    assert promote(store, 10) == len(ids)
 
 
 def test_retention_is_exact_across_the_change(half_an_hour_before, factory, store):
     (id,) = put(store)
     store.settle([success(lease) for lease in take(store)])
     factory.clock.step(HOUR - 0.001)
-    assert store.prune(Retention(succeeded=HOUR), 10) == 0
+    assert store.prune(RetentionSettings(succeeded=HOUR), 10) == 0
     factory.clock.step(0.001)
-    assert store.prune(Retention(succeeded=HOUR), 10) == 1
+    assert store.prune(RetentionSettings(succeeded=HOUR), 10) == 1
     assert store.get(id) is None

@@ -12,7 +12,18 @@ from supervisor.stores import transfer
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.transfer import TransferLimits, TransferRecord, transfer_jobs, undo_transfer
-from tests.stores.factories import FACTORIES, StoreFactory, again, dead_letters, make_dead, put, release, success, take
+from tests.stores.factories import (
+    FACTORIES,
+    StoreFactory,
+    again,
+    dead_letters,
+    make_dead,
+    promote,
+    put,
+    release,
+    success,
+    take,
+)
 
 WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
 
@@ -77,14 +88,14 @@ def filled(factories, source):
     put(source, "twice", queue="twice")
     for line in ("one", "two"):
         source.settle([again(lease, 0.0, stderr=line) for lease in take(source, queue="twice")])
-        source.promote(10)
+        promote(source, 10)
     put(source, "first", headers='{"a": "\u00e9\\u0000"}')
     put(source, "options", max_retries=7, timeout=1.5, backoff=Backoff(1.0, 4.0, 60.0, "none"), queue="post")
     put(source, "urgent", priority=100)
     put(source, "later", delay=60.0, priority=-5)
     source.pause("post", True)
     factories[0].clock.step(10)
-    source.promote(10)
+    promote(source, 10)
     return [job for job in jobs_of(source) if job["state"] not in ("succeeded", "cancelled")]
 
 

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.jobs import JobState, Kind, Outcome, Policy
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.records import ClaimRequest, EnqueueRow, Retention
+from supervisor.stores.records import ClaimRequest, EnqueueRow
 from tests.stores.postgres_server import Server
 
 JOBS = int(os.environ.get("SUPERVISOR_HEALTH_JOBS", "20000"))
@@ -64,7 +65,7 @@ def pass_through(store: PostgresStore, jobs: int) -> list[float]:
         assert len(leases) == BATCH
         succeeded = [Outcome(lease, Kind.SUCCEEDED, took=0.001, state=JobState.SUCCEEDED) for lease in leases]
         assert store.settle(succeeded) == []
-        while (pruned := store.prune(Retention(succeeded=KEPT), PRUNED_AT_ONCE)) == PRUNED_AT_ONCE:
+        while (pruned := store.prune(RetentionSettings(succeeded=KEPT), PRUNED_AT_ONCE)) == PRUNED_AT_ONCE:
             pass
         assert pruned < PRUNED_AT_ONCE
     return claims

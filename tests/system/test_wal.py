@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from supervisor.stores.sqlite.limits import SqliteLimits
+from supervisor.stores.sqlite.connection import SqliteLimits
 from tests.system.command import Command, wait_for
 
 WAL_LIMIT = SqliteLimits().wal_bytes

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from supervisor.cli.app import run_command_line
 from supervisor.client.client import enqueue_row
-from supervisor.config.loading import known_keys, load
+from supervisor.config.loading import load
 from supervisor.config.settings import Settings
 from supervisor.config.types import limit
 from supervisor.errors import ConfigError, InvalidJob
@@ -23,6 +23,7 @@ from supervisor.plugins.discovery import Source
 from supervisor.plugins.manager import PluginManager
 from supervisor.text.strict_json import NotJSON, decode, encode
 from supervisor.text.units import MAX_SECONDS, format_duration, parse_duration, parse_size
+from tests.config_keys import known_keys
 
 quick = settings(
     deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -150,7 +151,7 @@ options = st.fixed_dictionaries(
 @given(options | trees | st.dictionaries(names, scalars))
 def test_a_job_is_a_row_or_an_error_that_names_the_key(job: Any) -> None:
     try:
-        row = enqueue_row(job, limit=500, queue_for=lambda handler: "default")
+        row = enqueue_row(Settings(limits={"payload": 500}), job)
     except InvalidJob as error:
         assert str(error)
     else:

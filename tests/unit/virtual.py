@@ -200,7 +200,7 @@ class Virtual:
 
     def neighbour_idles(self, owner: str = "them") -> None:
         """Announce another supervisor on the same store that has an idle worker."""
-        other = self.store.sibling()  # type: ignore[attr-defined]
+        other = MemoryStore(state=self.store.state)  # type: ignore[attr-defined]
         other.join(owner, "there", 2)
         other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from supervisor.cli.context import echo, load_settings
@@ -18,7 +16,7 @@ from supervisor.cli.render import print_json
 @click.option(
     "--jobs", type=COUNT, default=100_000, show_default=True, help="Number of jobs to enqueue in bulk, and to drain."
 )
-def bench(config: Path | None, as_json: bool, jobs: int) -> int | None:
+def bench(as_json: bool, jobs: int) -> int | None:
     """Measure this config on this machine: enqueue, drain, latency.
 
     The jobs do nothing. They are in a temporary store beside the configured one: in a folder on the same disk, or in a schema
@@ -30,7 +28,7 @@ def bench(config: Path | None, as_json: bool, jobs: int) -> int | None:
     from supervisor.cli.bench.supervisor_process import SupervisorEnded
     from supervisor.cli.bench.temporary_store import temporary_store
 
-    settings = load_settings(config)
+    settings = load_settings()
     interrupts = Interrupts()
     with interrupts.handled(), temporary_store(settings) as store:
         bench = Bench(isolated(store.settings), store, jobs, interrupts)

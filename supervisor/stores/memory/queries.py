@@ -17,9 +17,6 @@ class Queries:
     def __init__(self, state: MemoryState) -> None:
         self._state = state
 
-    def clock(self) -> float:
-        return self._state.clock()
-
     def stats(self) -> dict[str, Any]:
         with self._state.lock:
             self._state.forget_owners()

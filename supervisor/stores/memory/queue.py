@@ -10,7 +10,7 @@ from supervisor.jobs import JobState, Lease, Tier
 from supervisor.stores.counts import waiting_of
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import JobRecord, MemoryState
-from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, Waiting, microseconds
+from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, microseconds
 
 
 class Queue:
@@ -30,28 +30,21 @@ class Queue:
         self._state.add(JobRecord(id, row, due, now, state, age=id))
         return id
 
-    def promote(self, limit: int) -> int:
-        with self._state.transaction():
-            promoted, now = 0, self._state.now()
-            while promoted < limit and (job := self._state.next_scheduled()) is not None and job.due_at <= now:
-                self._state.change(job, state=JobState.READY)
-                promoted += 1
-            return promoted
-
-    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
-        with self._state.lock:
-            counts, paused = self._state.counts.items(), self._state.paused
-            ready = [(queue, tier, n) for (queue, tier, state), n in counts if n and state is JobState.READY]
-            return waiting_of([(queue, tier, n) for queue, tier, n in ready if queue not in paused], served)
-
-    def next_due(self) -> float | None:
-        with self._state.lock:
-            job = self._state.next_scheduled()
-            return None if job is None else max(0.0, (job.due_at - self._state.now()) / 1e6)
-
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
-        self.promote(limit)
-        return Look(self.waiting(served), self.next_due())
+        with self._state.transaction():
+            now = self._state.now()
+            for _ in range(limit):
+                job = self._state.next_scheduled()
+                if job is None or job.due_at > now:
+                    break
+                self._state.change(job, state=JobState.READY)
+            ready = [
+                (queue, tier, n)
+                for (queue, tier, state), n in self._state.counts.items()
+                if n and state is JobState.READY and queue not in self._state.paused
+            ]
+            job = self._state.next_scheduled()
+            return Look(waiting_of(ready, served), None if job is None else max(0.0, (job.due_at - now) / 1e6))
 
     def paused(self) -> frozenset[str]:
         return frozenset(self._state.paused)

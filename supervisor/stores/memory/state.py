@@ -93,7 +93,7 @@ class OwnerRecord:
 
 
 class MemoryState:
-    """Shared by every sibling of a store. `clock` gives seconds since the epoch.
+    """Shared by every store of the same jobs. `clock` gives seconds since the epoch.
 
     A heap may hold entries that are no longer true: an entry that is taken out is compared with its job.
     """
@@ -111,10 +111,6 @@ class MemoryState:
         self._sequence = 0
         self._before: dict[int, JobRecord | None] | None = None  # jobs as they were before the open transaction
         self._failed = False  # a write inside the open transaction has failed
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._before is not None
 
     @contextmanager
     def transaction(self, *, single: bool = False) -> Iterator[None]:

@@ -16,8 +16,8 @@ from supervisor.stores.operator_commands import BatchedCommands
 
 
 class MemoryStore:
-    """Implements `supervisor.stores.protocol.Store`: its methods are those of its parts, which share one state. Without a `state`
-    of another store it has one of its own, whose `clock` gives seconds since the epoch."""
+    """Implements `supervisor.stores.protocol.Store`: its methods are those of its parts, which share one state. With the `state`
+    of another store it has the same jobs, for another owner or client; otherwise `clock` gives seconds since the epoch."""
 
     url = "memory://"
 
@@ -31,12 +31,11 @@ class MemoryStore:
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = owner.watch_owners, settles.expired_leases
         self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
-        self.promote, self.waiting, self.next_due = queue.promote, queue.waiting, queue.next_due
         self.look, self.claim, self.paused = queue.look, queue.claim, queue.paused
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases = settles.held, settles.leases
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
-        self.mark_accepted, self.clock = dead_letters.mark_accepted, queries.clock
+        self.mark_accepted, self.clock = dead_letters.mark_accepted, state.clock
         self.stats, self.remaining = queries.stats, queries.remaining
         self.get, self.list_jobs = queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
@@ -45,10 +44,3 @@ class MemoryStore:
 
     def close(self) -> None:
         pass
-
-    def sibling(self) -> MemoryStore:
-        """The same jobs, as another owner or client has them."""
-        return MemoryStore(state=self.state)
-
-    def reader(self) -> MemoryStore:
-        return self.sibling()

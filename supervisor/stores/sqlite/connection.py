@@ -1,12 +1,16 @@
-"""One connection to a SQLite store: transactions and statements."""
+"""One connection to a SQLite store: transactions, statements, counts, and the length of the write-ahead log."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -14,10 +18,34 @@ from typing import Any
 import orjson
 
 from supervisor.errors import RowRefused, StoreError
-from supervisor.stores.sqlite.database_file import prepare_file, store_error
-from supervisor.stores.sqlite.limits import SqliteLimits
-from supervisor.stores.sqlite.write_ahead_log import BUSY_MILLISECONDS, WriteAheadLog
+from supervisor.stores.sqlite.database_file import beside, prepare_file, store_error
 from supervisor.stores.sqlite.write_lock import FairWriteLock
+
+BUSY_MILLISECONDS = 250
+"""The time that SQLite itself waits for a lock."""
+WARN_AGAIN_SECONDS = 60.0
+
+ADD_COUNTS = """
+  insert into counts(state, queue, tier, n)
+  select json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
+  from json_each(?) where true
+  on conflict(state, queue, tier) do update set n = n + excluded.n"""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteLimits:
+    """Limits that tests set lower.
+
+    `claim_characters`: of the texts in one claim; to read them takes several times as much memory for a moment.
+    `wal_bytes`: of the write-ahead log, whose length is looked at every `wal_seconds`.
+    `write_seconds`: the longest wait for other writers."""
+
+    claim_characters: int = 16_000_000
+    wal_bytes: int = 64 * 1024 * 1024
+    wal_seconds: float = 1.0
+    write_seconds: float = 1.0
 
 
 class Select:
@@ -46,9 +74,8 @@ class Connection:
 
     def __init__(self, path: Path, *, create: bool, clock: Callable[[], float], limits: SqliteLimits) -> None:
         self.path = Path(os.path.realpath(path))  # so that every link to a file leads to the same locks
-        self._clock, self._process = clock, os.getpid()
+        self.limits, self._clock, self._process = limits, clock, os.getpid()
         self._transaction: _Transaction = _NONE
-        self._before_commit: list[Callable[[], None]] = []
         self._on_rollback: list[Callable[[], None]] = []
         self._after_commit: list[Callable[[], None]] = []
         prepare_file(self.path, create)
@@ -63,6 +90,7 @@ class Connection:
             )
         self._sqlite.text_factory = bytes
         self._log = WriteAheadLog(self.path, self._sqlite, limits)
+        self.counts = Counts(self)
 
     def close(self) -> None:
         self._check_process()
@@ -115,10 +143,6 @@ class Connection:
             finally:
                 self.execute("commit")
 
-    def before_commit(self, act: Callable[[], None]) -> None:
-        """Call `act` before every commit from now on."""
-        self._before_commit.append(act)
-
     def on_rollback(self, act: Callable[[], None]) -> None:
         """Call `act` at every rollback from now on."""
         self._on_rollback.append(act)
@@ -130,12 +154,12 @@ class Connection:
     def _commit(self) -> None:
         if self._transaction is _FAILED:
             raise StoreError(f"{self.path}: a write inside this transaction failed, so none of it is kept")
-        for act in self._before_commit:
-            act()
+        self.counts.write()
         self.execute("commit")
 
     def _roll_back(self) -> None:
         self._after_commit.clear()
+        self.counts.clear()
         for act in self._on_rollback:
             act()
         with suppress(sqlite3.Error):
@@ -186,6 +210,60 @@ class Connection:
         except sqlite3.DataError:  # more than SQLite can hold in one value
             return [_loads(text) for (text,) in self.execute(select.as_text_each, parameters)]
         return rows
+
+
+class Counts:
+    """The counts of jobs are kept in a table, so that nobody has to count rows. Their changes in a transaction are collected, and
+    written by one statement before its commit."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._changes: Counter[tuple[int, str, int]] = Counter()
+
+    def add(self, state: int, queue: str, tier: int, n: int = 1) -> None:
+        self._changes[state, queue, tier] += n
+
+    def clear(self) -> None:
+        self._changes.clear()
+
+    def write(self, state: int | None = None) -> None:
+        """Write the changes, as is needed before the counts are read; with `state`, only if they change a count of it."""
+        if state is not None and not any(n for key, n in self._changes.items() if key[0] == state):
+            return
+        changes = [(*key, n) for key, n in self._changes.items() if n]
+        self._changes.clear()
+        if changes:
+            self._connection.run(ADD_COUNTS, packed(changes))
+
+
+class WriteAheadLog:
+    """SQLite's own checkpoints reuse the log, but can't while another program reads an old snapshot: the log grows, and is
+    shortened here afterwards."""
+
+    def __init__(self, path: Path, sqlite: sqlite3.Connection, limits: SqliteLimits) -> None:
+        self._path, self._sqlite, self._limits = path, sqlite, limits
+        self._looked_at = time.monotonic()
+        self._warned_at = float("-inf")
+
+    def keep_short(self) -> None:
+        """Shorten the log if it is too long; call this after each transaction."""
+        if time.monotonic() - self._looked_at < self._limits.wal_seconds:
+            return
+        self._looked_at = time.monotonic()
+        with suppress(OSError, sqlite3.Error):
+            if beside(self._path, "-wal").stat().st_size > self._limits.wal_bytes:
+                self._shorten()
+
+    def _shorten(self) -> None:
+        self._sqlite.execute("pragma busy_timeout = 0")
+        try:
+            busy, _, _ = self._sqlite.execute("pragma wal_checkpoint(truncate)").fetchone()
+        finally:
+            self._sqlite.execute(f"pragma busy_timeout = {BUSY_MILLISECONDS}")
+        if busy and time.monotonic() - self._warned_at > WARN_AGAIN_SECONDS:
+            self._warned_at = time.monotonic()
+            megabytes = self._limits.wal_bytes >> 20
+            _logger.warning("%s-wal is over %d MB: another program keeps reading an old state", self._path, megabytes)
 
 
 def packed(batch: Any) -> str:

@@ -10,7 +10,6 @@ import orjson
 from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
 from supervisor.stores.records import DeadLetter, microseconds
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.limits import SqliteLimits
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import first_that_fit
@@ -45,8 +44,8 @@ POSTPONE = f"""
 
 
 class DeadLetterQueue:
-    def __init__(self, connection: Connection, queries: Queries, owner: Ownership, limits: SqliteLimits) -> None:
-        self._connection, self._queries, self._owner, self._limits = connection, queries, owner, limits
+    def __init__(self, connection: Connection, queries: Queries, owner: Ownership) -> None:
+        self._connection, self._queries, self._owner = connection, queries, owner
 
     def claim_dead_letters(self, limit: int, ttl: float) -> list[DeadLetter]:
         with self._connection.transaction():
@@ -54,8 +53,7 @@ class DeadLetterQueue:
             ids = self._connection.json(DUE_DEAD_LETTERS, now, limit)
             if not ids:
                 return []
-            most = self._limits.claim_characters
-            ids = first_that_fit(self._connection, ids, LENGTHS_SHOWN, most, MEASURED_AT_ONCE)
+            ids = first_that_fit(self._connection, ids, LENGTHS_SHOWN, MEASURED_AT_ONCE)
             batch = packed(ids)
             self._connection.run(CLAIM_DEAD_LETTERS, self._owner.id, now + microseconds(ttl), batch)
             jobs = {job["id"]: job for job in self._queries.jobs_shown(ids)}

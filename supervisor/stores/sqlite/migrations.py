@@ -10,7 +10,6 @@ from pathlib import Path
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
-from supervisor.stores.sqlite.limits import SqliteLimits
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schema import (
     APPLICATION_ID,
@@ -45,22 +44,22 @@ CLOSED_FROM_VERSION_1 = (
 )
 
 
-def bring_up(connection: Connection, synchronous: str, limits: SqliteLimits, folder: Path) -> None:
+def bring_up(connection: Connection, synchronous: str, folder: Path) -> None:
     """Make the schema of a new store, or migrate an older one, in one transaction; `folder` is that of the owners' files. Waits
     some seconds for other processes that do the same, and closes the connection if it fails."""
     try:
-        _wait_until_up(connection, synchronous, limits)
+        _wait_until_up(connection, synchronous)
     except BaseException:
         connection.close()
         raise
     _rename_files_of_version_1(connection.path, folder)
 
 
-def _wait_until_up(connection: Connection, synchronous: str, limits: SqliteLimits) -> None:
+def _wait_until_up(connection: Connection, synchronous: str) -> None:
     deadline = time.monotonic() + _OPENING_SECONDS
     while True:
         try:
-            _bring_up(connection, synchronous, limits)
+            _bring_up(connection, synchronous)
             return
         except sqlite3.Error as error:
             if code_of(error) != sqlite3.SQLITE_BUSY:
@@ -69,7 +68,7 @@ def _wait_until_up(connection: Connection, synchronous: str, limits: SqliteLimit
                 raise StoreUnavailable(f"{connection.path}: {error}") from error
 
 
-def _bring_up(connection: Connection, synchronous: str, limits: SqliteLimits) -> None:
+def _bring_up(connection: Connection, synchronous: str) -> None:
     connection.execute("begin")  # to read one state: another process may be making this store
     try:
         version = _known_version(connection)
@@ -78,7 +77,7 @@ def _bring_up(connection: Connection, synchronous: str, limits: SqliteLimits) ->
             connection.execute("rollback")
     connection.execute("pragma journal_mode = wal")
     connection.execute(f"pragma synchronous = {synchronous}")
-    connection.execute(f"pragma journal_size_limit = {limits.wal_bytes}")
+    connection.execute(f"pragma journal_size_limit = {connection.limits.wal_bytes}")
     if version < VERSION:
         _migrate(connection)
     connection.execute("pragma temp_store = memory")  # otherwise savepoints keep what they may undo in files in /tmp

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.counts import Counts
 from supervisor.stores.sqlite.queue import next_age
 
 TARGETS = Select(
@@ -47,8 +46,8 @@ PAUSE = "insert or replace into queues(queue, paused) values (?, ?)"
 class OperatorChanges:
     """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
-    def __init__(self, connection: Connection, counts: Counts) -> None:
-        self._connection, self._counts, self.count = connection, counts, counts.add
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self.count = connection, connection.counts.add
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         with self._connection.snapshot():
@@ -78,7 +77,7 @@ class OperatorChanges:
         """Remove also the counts that are 0 now, since queues may come and go."""
         for statement in REMOVE:
             self._connection.run(statement, packed(ids))
-        self._counts.write()
+        self._connection.counts.write()
         self._connection.run("delete from counts where n = 0")
 
     def set_paused(self, queue: str, paused: bool) -> None:

@@ -23,7 +23,6 @@ from supervisor.stores.codes import (
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.counts import Counts
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import PAUSED, Policies
@@ -59,14 +58,8 @@ _UNSEEN = 3_600_000_000
 
 
 class Queries:
-    def __init__(
-        self, connection: Connection, counts: Counts, policies: Policies, owner: Ownership, lock: OwnerLock
-    ) -> None:
-        self._connection, self._counts, self._policies = connection, counts, policies
-        self._owner, self._lock = owner, lock
-
-    def clock(self) -> float:
-        return self._connection.now() / 1_000_000
+    def __init__(self, connection: Connection, policies: Policies, owner: Ownership, lock: OwnerLock) -> None:
+        self._connection, self._policies, self._owner, self._lock = connection, policies, owner, lock
 
     def get(self, id: int) -> dict[str, Any] | None:
         with self._connection.snapshot():
@@ -103,7 +96,7 @@ class Queries:
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         with self._connection.snapshot():
-            self._counts.write()
+            self._connection.counts.write()
             paused = self._connection.json(PAUSED)
             counted = [
                 (queue, state, n)
@@ -120,7 +113,7 @@ class Queries:
 
     def stats(self) -> dict[str, Any]:
         with self._connection.snapshot():
-            self._counts.write()
+            self._connection.counts.write()
             supervisors = self._supervisors()
             processing = dict(self._connection.rows(RUNNING_BY_QUEUE, packed(running_jobs(supervisors))))
             paused = frozenset(self._connection.json(PAUSED))

@@ -29,7 +29,6 @@ from supervisor.stores.records import (
     EnqueueRow,
     Look,
     Resolve,
-    Waiting,
     by_queue_and_tier,
     microseconds,
     options_text,
@@ -38,8 +37,6 @@ from supervisor.stores.records import (
     policy_text,
 )
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.counts import Counts
-from supervisor.stores.sqlite.limits import SqliteLimits
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
 
@@ -54,16 +51,12 @@ DUE = Select(
 )
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
 
-CLAIMABLE = Select(
-    "queue, tier, n",
-    f"from counts where state = {READY} and n > 0 and queue not in (select queue from queues where paused)",
-)
 NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
 LOOK = f"""
   select json_array(
     json((select json_group_array(json_array(queue, tier, n)) from counts
       where state = {READY} and n > 0 and queue not in (select queue from queues where paused))),
-    (select min(due_at) from jobs where state = {SCHEDULED}))"""
+    ({NEXT_DUE}))"""
 PAUSED = "select json_group_array(queue) from queues where paused"
 
 _IS_SHORT = "coalesce(length(payload), 0) + coalesce(length(headers), 0) <= 4096"
@@ -171,17 +164,8 @@ class Policies:
 class Queue:
     """Jobs on their way in, and out to their owner."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        counts: Counts,
-        policies: Policies,
-        owner: Ownership,
-        notifier: Notifier,
-        limits: SqliteLimits,
-    ) -> None:
-        self._connection, self._counts, self._policies = connection, counts, policies
-        self._owner, self._notifier, self._limits = owner, notifier, limits
+    def __init__(self, connection: Connection, policies: Policies, owner: Ownership, notifier: Notifier) -> None:
+        self._connection, self._policies, self._owner, self._notifier = connection, policies, owner, notifier
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         """If a commit failed in a way that may have kept the rows, the same EnqueueBatch is not stored twice when it comes again,
@@ -217,7 +201,7 @@ class Queue:
             (row,) = rows
             values = _values(row, now)
             self._connection.run(_ONE_ROW, now, first, row.payload, *values)
-            self._counts.add(values.state, values.queue, 0)
+            self._connection.counts.add(values.state, values.queue, 0)
             return first, now
         batch = EnqueueBatch.of(rows)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
@@ -235,40 +219,26 @@ class Queue:
         sql = insert_sql(len(part), tuple(map(len, given)))
         self._connection.run(sql, now, first, *chain.from_iterable(given))
         for place, n in places.items():
-            self._counts.add(kinds[place].state, kinds[place].queue, 0, n)
-
-    def promote(self, limit: int) -> int:
-        with self._connection.transaction():
-            due = self._connection.rows(DUE, self._connection.now(), limit)
-            if due:
-                self._connection.run(PROMOTE, packed([id for id, _, _ in due]))
-            for (queue, tier), n in Counter((queue, tier) for _, queue, tier in due).items():
-                self._counts.add(SCHEDULED, queue, tier, -n)
-                self._counts.add(READY, queue, tier, n)
-            return len(due)
-
-    def waiting(self, served: frozenset[str] | None) -> dict[str, Waiting]:
-        with self._connection.snapshot():
-            self._counts.write()
-            return waiting_of(self._connection.rows(CLAIMABLE), served)
-
-    def next_due(self) -> float | None:
-        with self._connection.snapshot():
-            return self._seconds_until(self._connection.value(NEXT_DUE))
+            self._connection.counts.add(kinds[place].state, kinds[place].queue, 0, n)
 
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
         """One statement as long as nothing is due: each releases the GIL, and waits to have it again."""
         with self._connection.transaction():
-            self._counts.write(READY)
+            self._connection.counts.write(READY)
             rows, due = self._connection.json(LOOK)
             if due is not None and due <= self._connection.now():
-                self.promote(limit)
-                self._counts.write()
+                self._promote(limit)
+                self._connection.counts.write()
                 rows, due = self._connection.json(LOOK)
-            return Look(waiting_of(rows, served), self._seconds_until(due))
+            seconds = None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
+            return Look(waiting_of(rows, served), seconds)
 
-    def _seconds_until(self, due: int | None) -> float | None:
-        return None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
+    def _promote(self, limit: int) -> None:
+        due = self._connection.rows(DUE, self._connection.now(), limit)
+        self._connection.run(PROMOTE, packed([id for id, _, _ in due]))
+        for (queue, tier), n in Counter((queue, tier) for _, queue, tier in due).items():
+            self._connection.counts.add(SCHEDULED, queue, tier, -n)
+            self._connection.counts.add(READY, queue, tier, n)
 
     def paused(self) -> frozenset[str]:
         with self._connection.snapshot():
@@ -286,8 +256,8 @@ class Queue:
             for policy, ids in self._policies.assign(rows, resolve).items():
                 self._connection.run(CLAIM, self._owner.id, until, policy, packed(ids))
             for (queue, tier), n in by_queue_and_tier(rows).items():
-                self._counts.add(READY, queue, tier, -n)
-                self._counts.add(IN_FLIGHT, queue, tier, n)
+                self._connection.counts.add(READY, queue, tier, -n)
+                self._connection.counts.add(IN_FLIGHT, queue, tier, n)
             return self._policies.leases_from(rows)
 
     def _pick(self, take: ClaimRequest) -> list[list[Any]]:
@@ -302,17 +272,16 @@ class Queue:
         large = [row for row in rows if row[LEASE_PAYLOAD] is None]
         if not large:
             return rows
-        ids, most = [row[LEASE_ID] for row in large], self._limits.claim_characters
-        fit = first_that_fit(self._connection, ids, LENGTHS, most, MEASURED_AT_ONCE)
+        fit = first_that_fit(self._connection, [row[LEASE_ID] for row in large], LENGTHS, MEASURED_AT_ONCE)
         for row, (payload, headers) in zip(large, self._connection.rows(TEXTS, packed(fit)), strict=False):
             row[LEASE_PAYLOAD], row[LEASE_HEADERS] = payload, headers
         return rows if len(fit) == len(large) else rows[: rows.index(large[len(fit)])]
 
 
-def first_that_fit(connection: Connection, ids: list[int], lengths: str, most: int, at_once: int) -> list[int]:
-    """The first of these jobs, as many as have at most `most` characters together; at least one. `lengths` is a statement that
-    selects the lengths of jobs by their ids, for `at_once` jobs at a time."""
-    room = most
+def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once: int) -> list[int]:
+    """The first of these jobs, as many as fit into one claim; at least one. `lengths` is a statement that selects the lengths of
+    jobs by their ids, for `at_once` jobs at a time."""
+    room = connection.limits.claim_characters
     for start in range(0, len(ids), at_once):
         for place, length in enumerate(connection.json(lengths, packed(ids[start : start + at_once])), start):
             room -= length
@@ -329,7 +298,7 @@ def next_age(connection: Connection) -> int:
 @lru_cache(256)
 def insert_sql(rows: int, given: tuple[int, ...]) -> str:
     """An insert of so many rows. Its parameters are the time, the first id, and of each column (payload, then _Values) as many
-    values as are `given`: one for every row, or one that all rows share. To hand over a value for each row is most of the cost
+    values as are `given`: one for every row, or one that all rows share. To pass a value for each row is most of the cost
     of a row."""
     marks, last = [], 2
     for n in given:

@@ -18,7 +18,6 @@ from supervisor.stores.records import (
     require_seen,
 )
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.counts import Counts
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import Policies
 
@@ -59,14 +58,11 @@ SETTLED_BEFORE = """
   select json_group_array(it.key) from json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
     and jobs.settled = json_extract(it.value, '$[1]')"""
 
-EXTEND = f"""
-  update jobs set lease_until = ?1
+_OF_LEASES = f"""
   from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token from json_each(?2)) as it
   where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}"""
-MARK_STARTED = f"""
-  update jobs set started_at = coalesce(started_at, ?1)
-  from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token from json_each(?2)) as it
-  where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}"""
+EXTEND = f"update jobs set lease_until = ?1 {_OF_LEASES}"
+MARK_STARTED = f"update jobs set started_at = coalesce(started_at, ?1) {_OF_LEASES}"
 
 HELD = Select("id, token", f"from jobs where state = {IN_FLIGHT} and owner = ?")
 LEASES = Select(
@@ -92,8 +88,8 @@ ADD_DEAD_LETTERS = f"""
 
 
 class Settles:
-    def __init__(self, connection: Connection, counts: Counts, policies: Policies, owner: Ownership) -> None:
-        self._connection, self._counts, self._policies, self._owner = connection, counts, policies, owner
+    def __init__(self, connection: Connection, policies: Policies, owner: Ownership) -> None:
+        self._connection, self._policies, self._owner = connection, policies, owner
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         succeeded = [outcome for outcome in outcomes if outcome.state is _SUCCEEDED and outcome.seen is None]
@@ -126,8 +122,8 @@ class Settles:
     def _succeed(self, outcomes: Sequence[Outcome]) -> list[int]:
         accepted, stale = self._settle(self._run_succeed, outcomes, self._connection.now())
         for (queue, tier), n in by_queue_and_tier([outcome[OUTCOME_LEASE] for outcome in accepted]).items():
-            self._counts.add(IN_FLIGHT, queue, tier, -n)
-            self._counts.add(SUCCEEDED, queue, tier, n)
+            self._connection.counts.add(IN_FLIGHT, queue, tier, -n)
+            self._connection.counts.add(SUCCEEDED, queue, tier, n)
         return stale
 
     def _run_succeed(self, outcomes: Sequence[Outcome], now: int) -> int:
@@ -183,8 +179,8 @@ class Settles:
         """Write the counts, attempts and dead letters that follow from accepted outcomes."""
         kinds = Counter((o.lease.queue, o.lease.tier, o.counted, code_of_state(o)) for o in outcomes)
         for (queue, tier, counted, state), n in kinds.items():
-            self._counts.add(IN_FLIGHT, queue, tier, -n)
-            self._counts.add(state, queue, 1 if counted else tier, n)
+            self._connection.counts.add(IN_FLIGHT, queue, tier, -n)
+            self._connection.counts.add(state, queue, 1 if counted else tier, n)
         failures = [
             (o.lease.id, packed(failure_record(o.failure, o.lease, now))) for o in outcomes if o.failure is not None
         ]

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.stores.operator_commands import BatchedCommands
-from supervisor.stores.sqlite.connection import Connection
-from supervisor.stores.sqlite.counts import Counts
+from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
-from supervisor.stores.sqlite.limits import SqliteLimits
 from supervisor.stores.sqlite.migrations import bring_up
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.operator import OperatorChanges
@@ -34,30 +32,28 @@ class SqliteStore:
         self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time,
         limits: SqliteLimits = DEFAULT_LIMITS,
     ) -> None:  # fmt: skip
-        self._synchronous, self._clock, self._limits = synchronous, clock, limits
         self.connection = connection = Connection(path, create=create, clock=clock, limits=limits)
         self.path = connection.path
         self.url, folder = f"sqlite:///{self.path}", beside(self.path, ".notify")
-        bring_up(connection, synchronous, limits, folder)
+        bring_up(connection, synchronous, folder)
         self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
-        counts, policies, owner = Counts(connection), Policies(connection), Ownership(connection, lock, notifier)
-        queue = Queue(connection, counts, policies, owner, notifier, limits)
-        settles = Settles(connection, counts, policies, owner)
+        policies, owner = Policies(connection), Ownership(connection, lock, notifier)
+        queue = Queue(connection, policies, owner, notifier)
+        settles = Settles(connection, policies, owner)
         recovery = Recovery(connection, policies, owner, lock)
-        queries = Queries(connection, counts, policies, owner, lock)
-        dead_letters = DeadLetterQueue(connection, queries, owner, limits)
-        commands = BatchedCommands(OperatorChanges(connection, counts), connection.transaction, notifier.notify)
-        transfer = Transfer(self.url, connection, counts, policies, queries)
+        queries = Queries(connection, policies, owner, lock)
+        dead_letters = DeadLetterQueue(connection, queries, owner)
+        commands = BatchedCommands(OperatorChanges(connection), connection.transaction, notifier.notify)
+        transfer = Transfer(self.url, connection, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
         self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
-        self.promote, self.waiting, self.next_due = queue.promote, queue.waiting, queue.next_due
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
-        self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats
+        self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge = commands.delete, commands.purge
@@ -67,8 +63,3 @@ class SqliteStore:
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
         self.has_received = transfer.has_received
-
-    def reader(self) -> SqliteStore:
-        sibling = SqliteStore(self.path, synchronous=self._synchronous, clock=self._clock, limits=self._limits)
-        sibling.connection.run("pragma query_only = on")
-        return sibling

@@ -9,7 +9,6 @@ import orjson
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED, STATES, WITHDRAWN
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.counts import Counts
 from supervisor.stores.sqlite.operator import PAUSE
 from supervisor.stores.sqlite.queries import ATTEMPTS, Queries
 from supervisor.stores.sqlite.queue import Policies, next_age
@@ -59,25 +58,20 @@ RAISE_LAST_ID = "update sqlite_sequence set seq = max(seq, ?) where name = 'jobs
 class Transfer:
     """Implements `supervisor.stores.transfer.Transferable`."""
 
-    def __init__(self, url: str, connection: Connection, counts: Counts, policies: Policies, queries: Queries) -> None:
-        self._url, self._connection, self._counts = url, connection, counts
-        self._policies, self._queries = policies, queries
+    def __init__(self, url: str, connection: Connection, policies: Policies, queries: Queries) -> None:
+        self._url, self._connection, self._policies, self._queries = url, connection, policies, queries
 
     def place(self) -> str:
         return f"sqlite {self._connection.path.resolve()}"
 
     def transfer_record(self) -> TransferRecord | None:
         with self._connection.snapshot():
-            return self._record()
-
-    def _record(self) -> TransferRecord | None:
-        if not self._has_table("transfer_out"):
-            return None
-        return next((TransferRecord(*row) for row in self._connection.rows(RECORD)), None)
+            rows = self._connection.rows(RECORD) if self._has_table("transfer_out") else []
+        return next((TransferRecord(*row) for row in rows), None)
 
     def close_for_transfer(self, transfer_record: TransferRecord) -> None:
         with self._connection.transaction():
-            if (closed_for := self._record()) is not None:
+            if (closed_for := self.transfer_record()) is not None:
                 raise closed_for_another(self._url, closed_for)
             supervisors = self._queries.stats()["supervisors"]
             refuse_in_use(self._url, supervisors, self._connection.value(IN_FLIGHT_COUNT))
@@ -92,7 +86,7 @@ class Transfer:
 
     def reopen(self, transfer_record: TransferRecord) -> None:
         with self._connection.transaction():
-            closed_for = self._record()
+            closed_for = self.transfer_record()
             if closed_for is None:
                 return
             if closed_for.id != transfer_record.id:
@@ -130,7 +124,7 @@ class Transfer:
     ) -> None:
         with self._connection.transaction():
             has_jobs = bool(self._connection.value("select 1 from jobs limit 1"))
-            refuse_as_target(self._url, self._record(), has_jobs)
+            refuse_as_target(self._url, self.transfer_record(), has_jobs)
             self._connection.run(TRANSFERS_IN)
             self._connection.run("insert into transfers_in values (?)", transfer_record.id)
             for batch in batches:
@@ -149,7 +143,7 @@ class Transfer:
             IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None]
         )
         for (state, queue, tier), n in counts_of(jobs).items():
-            self._counts.add(state, queue, tier, n)
+            self._connection.counts.add(state, queue, tier, n)
 
     def has_received(self, transfer_record: TransferRecord) -> bool:
         with self._connection.transaction():

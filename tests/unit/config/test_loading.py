@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.config.loading import find, known_keys, load
+from supervisor.config.loading import find, load
 from supervisor.config.settings import RetentionSettings, RetrySettings, Settings
 from supervisor.errors import ConfigError
 from supervisor.jobs import Backoff
+from tests.config_keys import known_keys
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "---\n", "{}", "\ufeff"])

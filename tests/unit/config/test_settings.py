@@ -9,7 +9,6 @@ from supervisor.config.loading import load
 from supervisor.config.settings import Settings
 from supervisor.handlers import HandlerInfo
 from supervisor.jobs import Backoff, Policy
-from supervisor.stores.records import Retention
 
 
 def test_settings_have_the_documented_defaults() -> None:
@@ -34,11 +33,11 @@ def test_settings_have_the_documented_defaults() -> None:
 
 
 def test_defaults_agree_with_the_plain_types() -> None:
-    settings, retention = Settings(), Retention()
+    settings = Settings()
     assert settings.policy("any", "default", {}) == Policy()
-    assert settings.retention.succeeded == retention.succeeded
-    assert settings.retention.cancelled == retention.cancelled
-    assert settings.retention.failed == retention.failed
+    assert settings.retention.succeeded == 86_400.0
+    assert settings.retention.cancelled == 7 * 86_400.0
+    assert settings.retention.failed == 30 * 86_400.0
 
 
 def test_settings_are_frozen() -> None:

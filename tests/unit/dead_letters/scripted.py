@@ -107,7 +107,7 @@ class Scene:
         return locked
 
     def other_supervisor(self) -> MemoryStore:
-        other = self.store.sibling()
+        other = MemoryStore(state=self.store.state)
         other.join("them", "there", 2)
         return other
 

@@ -7,10 +7,11 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.dead_letters.publisher import DeadLetterPublisher, PublisherLimits
 from supervisor.dead_letters.sink_runner import SinkRunner
 from supervisor.events import DeadLettersFailed, DeadLettersStale
-from supervisor.stores.records import Retention
+from tests.stores.factories import promote
 from tests.unit.dead_letters.conftest import Play
 from tests.unit.dead_letters.scripted import DirectWriter, Scene, ScriptedSink
 
@@ -62,8 +63,8 @@ def test_a_dead_letter_refused_for_a_while_is_accepted_once_and_its_job_stays_fa
         here.publish(file)
         for _ in range(360):
             await asyncio.sleep(10.0)
-            assert (here.store.promote(1000), here.store.expired_leases(1000)) == (0, [])
-            assert here.store.prune(Retention(), 1000) == 0
+            assert (promote(here.store, 1000), here.store.expired_leases(1000)) == (0, [])
+            assert here.store.prune(RetentionSettings(), 1000) == 0
         job = here.store.get(id)
         assert job is not None and (job["state"], job["dead_letter"], file.offered) == ("failed", "delivered", [id] * 4)
 

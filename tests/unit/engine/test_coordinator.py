@@ -241,7 +241,7 @@ def test_a_job_that_another_supervisor_took_over_is_reported_as_stale_and_not_as
     here.process.start_next()
     here.store.cancel([id])
     here.store.redrive([id])
-    other = here.store.sibling()  # type: ignore[attr-defined]
+    other = MemoryStore(state=here.store.state)  # type: ignore[attr-defined]
     other.join("them", "there", 2)
     assert other.claim([ClaimRequest("default", 1, 1, 1, 100)], 30.0, lambda *_: Policy())
     here.engine.maintain("running")
@@ -270,7 +270,7 @@ def test_leases_are_extended_with_start_marks_every_third_of_their_time_to_live(
     here.serve()
     here.process.start_next()
     pass_time(here, 100)
-    other = here.store.sibling()  # type: ignore[attr-defined]
+    other = MemoryStore(state=here.store.state)  # type: ignore[attr-defined]
     other.join("them", "there", 2)
     assert other.expired_leases(10) == []
     job = here.store.get(id)
@@ -333,7 +333,7 @@ def test_a_batch_that_the_store_refuses_is_halved_until_the_bad_row_stands_alone
 
 def lose_owner(store: MemoryStore, count: int) -> list[int]:
     """Return the ids of jobs that were claimed by another owner, which is gone."""
-    other = store.sibling()
+    other = MemoryStore(state=store.state)
     other.join("them", "there", 2)
     from supervisor.jobs import Policy
     from supervisor.stores.records import ClaimRequest, EnqueueRow

@@ -8,6 +8,7 @@ from typing import Any
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueueDepths
 from supervisor.jobs import Lease, Policy
+from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Resolve
 from tests.stores.factories import dead
 from tests.unit.fakes import FakeWorker
@@ -25,7 +26,7 @@ def resolve(handler: str, queue: str) -> Policy:
 
 def claim_elsewhere(here: Virtual, count: int = 1, owner: str = "them", max_retries: int = 0) -> Any:
     """Return the store of another owner, and its leases."""
-    other = here.store.sibling()  # type: ignore[attr-defined]
+    other = MemoryStore(state=here.store.state)  # type: ignore[attr-defined]
     other.join(owner, "there", 2)
     other.enqueue([EnqueueRow("work", "null")] * count)
     return other, other.claim([ClaimRequest("default", count, count, count, 100)], 30.0, lambda *_: Policy(max_retries))
@@ -327,7 +328,7 @@ def test_a_step_of_the_clock_is_followed_by_an_extend_at_once() -> None:
     here.process.start_next()
     here.engine.maintain("running")
     here.wall.step(3600.0)
-    other = here.store.sibling()  # type: ignore[attr-defined]
+    other = MemoryStore(state=here.store.state)  # type: ignore[attr-defined]
     other.join("them", "there", 2)
     assert other.expired_leases(10) != []
     here.loop.advance(1.0)

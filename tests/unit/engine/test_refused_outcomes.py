@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.errors import RowRefused, RowsLocked
 from supervisor.events import JobsLocked, JobsStale, PruneRefused
 from supervisor.jobs import Outcome
-from supervisor.stores.records import Retention
 from tests.unit.virtual import Virtual
 from tests.unit.wrapped_store import WrappedStore
 
@@ -167,7 +167,7 @@ class Keeping(WrappedStore):
 
     why = "a foreign key"
 
-    def prune(self, retention: Retention, limit: int) -> int:
+    def prune(self, retention: RetentionSettings, limit: int) -> int:
         if self.why:
             raise RowRefused(self.why)
         return self.inner.prune(retention, limit)

@@ -48,13 +48,17 @@ COMMIT = 0.1
 
 class SlowDisk(WrappedStore):
     here: Virtual
+    _depth = 0
 
     @contextmanager
     def transaction(self, *, single: bool = False) -> Iterator[None]:
-        outermost = not self.inner.state.in_transaction
-        with self.inner.transaction(single=single):
-            yield
-        if outermost:
+        self._depth += 1
+        try:
+            with self.inner.transaction(single=single):
+                yield
+        finally:
+            self._depth -= 1
+        if not self._depth:
             self.here.loop.stand_still(COMMIT)
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from supervisor.text.suggestions import did_you_mean, did_you_mean_or_all
+from supervisor.text.names import did_you_mean, did_you_mean_or_all
 
 KNOWN = ["timeout", "heartbeat", "queue"]
 
