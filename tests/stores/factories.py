@@ -19,11 +19,12 @@ import pytest
 
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.postgres_server import server
+from tests.stores.postgres_server import Server, server
 
 POLICY = Policy(max_retries=3, timeout=5.0)
 TTL = 30.0
@@ -227,14 +228,17 @@ class PostgresFactory(StoreFactory):
 
     max_notifications = 200
     notify_takes = 5.0
-    options: Mapping[str, Any] = {}
     _numbers = itertools.count()
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, limits: PostgresLimits = DEFAULT_LIMITS, on: Server | None = None, schema: str = ""
+    ) -> None:
+        """`limits` are those of the stores that are opened; a test may set others later."""
         super().__init__(folder)
         self.clock: PostgresClock = PostgresClock()
-        self.schema = f"jobs {os.getpid()} {next(self._numbers)}"
-        self.server = server()
+        self.limits = limits
+        self.schema = schema or f"jobs {os.getpid()} {next(self._numbers)}"
+        self.server = on or server()
         self.admin = self.server.connect()
 
     def sql(self, text: str, *parameters: object) -> psycopg.Cursor:
@@ -264,7 +268,7 @@ class PostgresFactory(StoreFactory):
         assert kept == counted
 
     def _open(self) -> PostgresStore:
-        store = PostgresStore(self.server.url, schema=self.schema, create=True, **self.options)
+        store = PostgresStore(self.server.url, schema=self.schema, create=True, limits=self.limits)
         if not self.sql("select to_regclass(%s)", f'"{self.schema}".test_clock').fetchone()[0]:
             self.sql("create table {s}.test_clock as select 0::bigint as now")
             self.clock.write_to(self._write_clock)
@@ -274,8 +278,7 @@ class PostgresFactory(StoreFactory):
     def _write_clock(self, now: int) -> None:
         """Statements from before the step are executed at the time before it, even if they have not been sent yet."""
         for store in self._opened:
-            if store._later:
-                store.run("select 1")
+            store.connection.flush()
         self.sql("update {s}.test_clock set now = %s", now)
 
 
@@ -289,12 +292,12 @@ POSTGRES_COUNTS = (
 
 def die(store: PostgresStore) -> list[int]:
     """Do as the kernel does when a process dies: close the connections and the name. Returns the server's processes."""
-    listener = store._listener
-    links = [link for link in (store._connection, listener and listener._connection) if link is not None]
+    listener = store.notifier._listener
+    links = [link for link in (store.connection._driver, listener and listener.connection) if link is not None]
     processes = [link.pgconn.backend_pid for link in links]
     lines = [socket.socket(fileno=os.dup(link.fileno())) for link in links]
     if listener is not None:
-        listener._stopped = True
+        listener.stop()
     for line in lines:
         with line:
             line.shutdown(socket.SHUT_RDWR)
