@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import Any
 
 from supervisor import Job, Reject, handler
@@ -12,7 +13,7 @@ ALGORITHMS = sorted(name for name in hashlib.algorithms_guaranteed if not name.s
 
 @handler
 def checksum(job: Job) -> dict[str, Any]:
-    """Streams the file, so its size does not matter. `algorithm` may be left out: sha256."""
+    """Read the file in parts, so that its size does not matter. Without `algorithm` it is sha256."""
     task = job.payload if isinstance(job.payload, dict) else {}
     path, algorithm = task.get("path"), task.get("algorithm", "sha256")
     if not isinstance(path, str) or not path:
@@ -22,6 +23,6 @@ def checksum(job: Job) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, algorithm).hexdigest()
-            return {"path": path, "algorithm": algorithm, "digest": digest, "size": file.tell()}
+            return {"path": path, "algorithm": algorithm, "digest": digest, "size": file.seek(0, os.SEEK_CUR)}
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError) as error:
         raise Reject(f"path: {path!r} is no file: {error}") from None

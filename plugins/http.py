@@ -1,7 +1,7 @@
 """Handler `http`: {"url": "https://example.org/hook", "json": {"id": 7}} -> {"status": 200, "headers": {...}, "body": "..."}.
 
-2xx succeeds. 408, 425, 429, 5xx and a server that can't be reached are tried again, after `Retry-After` if the server says
-so. Any other status goes straight to the dead letters.
+2xx succeeds. 408, 425, 429, 5xx and a server that can't be reached are tried again, after `Retry-After` if the server sends
+it. With any other status the job becomes a dead letter at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRY_AGAIN = frozenset({408, 425, 429})
 
 @handler("http")
 def request(job: Job) -> dict[str, Any]:
-    """Optional: `method`, `headers`, `body` (text) or `json`, `timeout` (seconds of silence, 30)."""
+    """Send the request. Optional: `method`, `headers`, `body` (text) or `json`, `timeout` (seconds of silence, 30)."""
     sent, timeout = _prepare(job.payload if isinstance(job.payload, dict) else {})
     what = f"{sent.get_method()} {sent.full_url.partition('?')[0]}"
     try:
@@ -47,7 +47,7 @@ def request(job: Job) -> dict[str, Any]:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """To http and https only, at most five in a row; what is secret stays with the host it was meant for."""
+    """Follows redirects to http and https only, at most five in a row; secrets are sent to the first host only."""
 
     max_redirections = 5
 
@@ -69,7 +69,7 @@ def _prepare(task: dict[str, Any]) -> tuple[Request, float]:
     body, method = task.get("body"), task.get("method", "POST" if {"body", "json"} & task.keys() else "GET")
     if not isinstance(url, str) or not _reachable(url):
         raise Reject("url: expected http://HOST/... or https://HOST/..., with no user or password in it")
-    _expect(isinstance(method, str) and method.isalpha(), "method: expected a word such as PUT")
+    _expect(isinstance(method, str) and method.isalpha(), "method: expected a method such as PUT")
     _expect(isinstance(headers, dict) and all(isinstance(v, str) for v in headers.values()), "headers: expected texts")
     _expect(type(timeout) in (int, float) and 0 < timeout <= 86_400, "timeout: expected seconds, above 0")
     _expect(body is None or isinstance(body, str), "body: expected text")
@@ -96,7 +96,7 @@ def _expect(right: bool, otherwise: str) -> None:
 
 
 def _retry_after(header: str) -> float | None:
-    """Seconds from now, of a header with seconds or an HTTP date; None, so the job's own backoff, if it has neither."""
+    """Seconds from now, of a header with seconds or an HTTP date; None if it has neither, so that the job's backoff holds."""
     try:
         wait = float(header) if header.isdecimal() else _in_utc(parsedate_to_datetime(header)).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):
@@ -105,5 +105,5 @@ def _retry_after(header: str) -> float | None:
 
 
 def _in_utc(date: datetime) -> datetime:
-    """HTTP dates are in UTC, also where they leave the zone out."""
+    """HTTP dates are in UTC, also without a zone."""
     return date if date.tzinfo else date.replace(tzinfo=UTC)

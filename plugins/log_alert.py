@@ -1,4 +1,4 @@
-"""Dead-letter sink `log-alert`: one ERROR line per letter, for whoever watches the log.
+"""Dead-letter sink `log-alert`: one ERROR line per dead letter, for people who watch the log.
 
 dlq:
   sinks:
@@ -17,19 +17,19 @@ logger = logging.getLogger("supervisor.dead_letters")
 
 
 class LogAlert:
-    """Keep a `file` sink beside it: a line is an alert, not a record."""
+    """Logs an alert, which is no record: keep a `file` sink beside it."""
 
     def publish(self, dead_letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
         for dead_letter in dead_letters:
             last = dead_letter["errors"][-1] if dead_letter["errors"] else {}
             fields = {"job": dead_letter["id"], "handler": dead_letter["handler"], "cause": last.get("cause")}
-            said = ": ".join(part for part in (last.get("type"), last.get("message")) if part)
+            message = ": ".join(part for part in (last.get("type"), last.get("message")) if part)
             line = "dead letter job=%d handler=%s cause=%s: %s"
-            logger.error(line, *fields.values(), said or "no message", extra={"fields": fields})
+            logger.error(line, *fields.values(), message or "no message", extra={"fields": fields})
         return [dead_letter["id"] for dead_letter in dead_letters]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing is open."""
 
 
 @hookimpl

@@ -1,7 +1,7 @@
 """Handler `shell`: {"argv": ["convert", "a.png", "a.jpg"]} -> {"exit_code": 0, "stdout": "..."}.
 
-The program is started as it is given, never through a shell, so nothing in a payload is ever read as a command. It stays
-in the worker's process group: a timeout takes it along. For a pipeline, write a script and name it in `argv`.
+The program is started directly, never through a shell, so nothing in a payload is ever read as a command. It stays in the
+worker's process group, so a timeout kills it too. For a pipeline, write a script and name it in `argv`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ TAIL = 16_000
 
 
 class CommandFailed(Exception):
-    """The program ended with another status than 0; the message has the tail of its standard error."""
+    """Raised if the exit status of the program is not 0; the message has the tail of its standard error."""
 
 
 @handler
 def shell(job: Job) -> dict[str, Any]:
-    """Optional: `env` (added to the worker's), `cwd`, `input` (text for standard input), `reject_codes` (statuses that no
-    retry can mend). Of the output the last 16 kB are kept."""
+    """Run the program. Optional: `env` (added to the worker's), `cwd`, `input` (text for standard input), `reject_codes` (exit
+    statuses that no retry can change). The result has the last 16 kB of its output."""
     task = job.payload if isinstance(job.payload, dict) else {}
     argv, env, codes = task.get("argv"), task.get("env", {}), task.get("reject_codes", [])
     if not isinstance(argv, list) or not argv or not _texts(argv):
@@ -58,7 +58,7 @@ def _run(argv: list[str], env: dict[str, str], cwd: str | None, text: bytes) -> 
             with process.stdin as stdin:
                 stdin.write(text)
         except BrokenPipeError:
-            pass  # it ended, or closed its input, without reading everything
+            pass  # the program ended, or closed its input, before it had read everything
         return process.wait(), stdout.result(), stderr.result()
 
 

@@ -1,6 +1,6 @@
 """Counters, timers and gauges to a statsd server over UDP. Off unless STATSD_HOST is set; STATSD_PORT is 8125 if it isn't.
 
-Sends what it can and forgets the rest: a metric is worth neither a wait nor an error.
+Metrics that can't be sent at once are dropped: none is worth a delay or an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if not PORT.isdecimal() or not 0 < int(PORT) < 65_536:
 
 
 class Statsd:
-    """Not connected before the first batch: the file is imported in every process, but only the supervisor sends."""
+    """Sends metrics. It connects at the first batch: every process imports this file, but only the supervisor sends."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -34,7 +34,7 @@ class Statsd:
         self._workers: set[int] = set()
         self._queues: set[str] = set()
 
-    def tell(self, events: Sequence[Any]) -> None:
+    def send(self, events: Sequence[Any]) -> None:
         packet = b""
         for line in _lines(events, self._workers, self._queues):
             if packet and len(packet) + 1 + len(line) > MAX_BYTES:
@@ -63,7 +63,7 @@ def _connect(host: str, port: int) -> socket.socket:
 
 
 def _lines(events: Sequence[Any], workers: set[int], queues: set[str]) -> Iterator[bytes]:
-    """Lines of a batch. `workers` are the pids alive before it, and after; `queues` the gauges of the queues seen last."""
+    """The lines of a batch. `workers` are the pids of running workers and `queues` the gauges seen last: both are updated."""
     counts: Counter[str] = Counter()
     runs: defaultdict[str, list[float]] = defaultdict(list)
     gauges: dict[str, int] = {}
@@ -73,35 +73,35 @@ def _lines(events: Sequence[Any], workers: set[int], queues: set[str]) -> Iterat
                 for outcome in outcomes:
                     counts["jobs.retried" if outcome.counted else f"jobs.{outcome.kind.value}"] += 1
                     if outcome.took is not None:
-                        runs[_word(outcome.lease.handler)].append(outcome.took)
+                        runs[_segment(outcome.lease.handler)].append(outcome.took)
             case happened.LeasesRecovered(outcomes):
                 counts["leases.recovered"] += len(outcomes)
             case happened.DeadLettersPublished(sink, ids):
-                counts[f"letters.published.{_word(sink)}"] += len(ids)
+                counts[f"dead_letters.published.{_segment(sink)}"] += len(ids)
             case happened.WorkerStarted(_, pid):
                 workers.add(pid)
             case happened.WorkerExited(_, pid, cause):
                 workers.discard(pid)
-                counts[f"workers.ended.{_word(cause)}"] += 1
+                counts[f"workers.ended.{_segment(cause)}"] += 1
             case happened.QueueDepths(waiting):
                 seen = {
-                    f"queue.{_word(queue)}.{tier}": n
+                    f"queue.{_segment(queue)}.{tier}": n
                     for queue, ready in waiting.items()
                     for tier, n in zip(("fresh", "retry"), ready, strict=True)
                 }
-                gauges |= dict.fromkeys(queues, 0) | seen  # a queue that is left out has none
+                gauges |= dict.fromkeys(queues, 0) | seen  # a queue that is left out has no jobs
                 queues.clear()
                 queues.update(seen)
     yield from (f"supervisor.{name}:{count}|c".encode() for name, count in counts.items())
     for name, times in runs.items():
-        step = -(-len(times) // MAX_TIMERS)  # a sample, which says its rate, is enough of a batch of thousands
+        step = -(-len(times) // MAX_TIMERS)  # of thousands, a sample with its rate is enough
         rate = f"|@{1 / step:.4g}" if step > 1 else ""
         yield from (f"supervisor.run_time.{name}:{took * 1000:.3f}|ms{rate}".encode() for took in times[::step])
     yield from (f"supervisor.{name}:{value}|g".encode() for name, value in {**gauges, "workers": len(workers)}.items())
 
 
-def _word(name: str) -> str:
-    """A name as one part of a statsd name."""
+def _segment(name: str) -> str:
+    """The name as one segment of a statsd name."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:100]
 
 
@@ -111,4 +111,4 @@ _STATSD = Statsd(HOST, int(PORT))
 @hookimpl
 def supervisor_events(events: Sequence[Any]) -> None:
     if HOST:
-        _STATSD.tell(events)
+        _STATSD.send(events)

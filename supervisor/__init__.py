@@ -5,13 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from supervisor.errors import StoreError, StoreUnavailable, StoreUnsure
-from supervisor.handlers import Handler, Reject, Retry, handler
-from supervisor.hooks import Sink, hookimpl
-from supervisor.jobs import Job, NewJob
-
 if TYPE_CHECKING:
     from supervisor.client import Client
+    from supervisor.errors import StoreError, StoreUnavailable, StoreUnsure
+    from supervisor.handlers import Handler, Reject, Retry, handler
+    from supervisor.hooks import Sink, hookimpl
+    from supervisor.jobs import Job, NewJob
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Client",
@@ -28,9 +29,19 @@ __all__ = [
     "hookimpl",
 ]
 
+_MODULES = {
+    "client": ("Client",),
+    "errors": ("StoreError", "StoreUnavailable", "StoreUnsure"),
+    "handlers": ("Handler", "Reject", "Retry", "handler"),
+    "hooks": ("Sink", "hookimpl"),
+    "jobs": ("Job", "NewJob"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Import the Client when it is first asked for: it brings a store along, which a handler may never need."""
-    if name == "Client":
-        return import_module("supervisor.client").Client
+    """Import a public name when it is first used: a handler needs no store, and a command no plugins."""
+    for module, names in _MODULES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"supervisor.{module}"), name)
+            return value
     raise AttributeError(f"module 'supervisor' has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""What happened, as small values. The code emits; whoever cares subscribes: logs, metrics, plugins, tests.
+"""Events of a supervisor: small values, emitted to a bus. The log, the metrics, plugins and tests subscribe to it.
 
-Times are the supervisor's wall clock in seconds where there are any; run times are seconds.
+Durations are seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SupervisorStopping(NamedTuple):
 
 
 MAX_COUNTED = 10_000
-"""Where rows would have to be counted one by one, no more are than these: there may be more."""
+"""Rows that have to be counted one by one are counted up to this number: there may be more."""
 
 
 class SupervisorStopped(NamedTuple):
@@ -32,10 +32,10 @@ class SupervisorStopped(NamedTuple):
 
     @property
     def left(self) -> str:
-        """What remains, for a person to read."""
+        """Return the remaining jobs and dead letters as text for people."""
         return ", ".join(
-            f"{n}{' or more' if n == MAX_COUNTED else ''} {what.replace('_', ' ')}"
-            for what, n in self.remaining.items()
+            f"{n}{' or more' if n == MAX_COUNTED else ''} {kind.replace('_', ' ')}"
+            for kind, n in self.remaining.items()
         )
 
 
@@ -46,7 +46,7 @@ class PluginLoaded(NamedTuple):
 
 
 class PluginFailed(NamedTuple):
-    """A plugin that could not be loaded; the rest serve."""
+    """A plugin could not be loaded. The other plugins serve."""
 
     source: str
     line: int | None
@@ -71,7 +71,7 @@ class ForkserverStarted(NamedTuple):
 
 
 class ForkserverExited(NamedTuple):
-    """`pid` is 0 if it could not even be started."""
+    """`pid` is 0 if it could not be started."""
 
     pid: int
     how: str
@@ -86,10 +86,10 @@ NORMAL_EXITS = frozenset({"stopped", "max_jobs", "max_memory"})
 
 
 class WorkerExited(NamedTuple):
-    """`cause` is why the supervisor killed it, or "crash", or, for an orderly end, one of NORMAL_EXITS. `pid` is 0 if it
-    could not even be started.
+    """`cause` is the name of the reason to kill the worker, "crash", or one of NORMAL_EXITS. `pid` is 0 if the worker could not
+    be started.
 
-    `handler` and `after` (seconds it had been running) are those of the job it died at, if it died at one.
+    `job_id`, `handler` and `after` (seconds) are of the job that it was running, if any: after so long the worker exited.
     """
 
     number: int
@@ -102,7 +102,7 @@ class WorkerExited(NamedTuple):
 
 
 class WorkerOutput(NamedTuple):
-    """Lines that a worker wrote to `stdout` or `stderr` while the job ran (None: between jobs). Number 0 is the nursery."""
+    """Lines that a worker wrote to `stdout` or `stderr` while the job ran (None: between jobs). Number 0 is the forkserver."""
 
     number: int
     pid: int
@@ -113,7 +113,7 @@ class WorkerOutput(NamedTuple):
 
 
 class QueueDepths(NamedTuple):
-    """Ready jobs of the served, unpaused queues as (fresh, retries), seen just before a claim or when asked.
+    """The ready jobs of the served, unpaused queues, as (fresh, retries), just before a claim.
 
     A queue that is left out has none.
     """
@@ -126,30 +126,30 @@ class JobsClaimed(NamedTuple):
 
 
 class JobStarted(NamedTuple):
-    """Sent when a worker is seen to have begun it; not for jobs of a batch that end before they are seen."""
+    """A worker has begun a job. There is no such event for a job that ends within milliseconds."""
 
     lease: Lease
     pid: int
 
 
 class JobsSettled(NamedTuple):
-    """Outcomes that the store has taken, decided (`state`, `delay`, `counted`, `letter`). `age`: seconds since it was given
-    them, from which a `delay` counts."""
+    """The store has accepted these outcomes, which are decided (`state`, `delay`, `counted`, `dead_letter`). `age` is seconds
+    since they were written: a `delay` counts from then."""
 
     outcomes: Sequence[Outcome]
     age: float = 0.0
 
 
 class JobsStale(NamedTuple):
-    """Outcomes or leases that the store refused: the token is no longer the job's. Leases of jobs that were cancelled are not
-    among them."""
+    """The store refused these leases, or their outcomes: the token is no longer that of the job. `what` names the call that was
+    refused. Leases of cancelled jobs are not among them, unless the refused call is a settle."""
 
     leases: Sequence[Lease]
     what: str
 
 
 class JobsLocked(NamedTuple):
-    """Somebody else has the rows of these jobs locked in the store: their outcomes are kept until they can be settled."""
+    """Another client of the database has locked the rows of these jobs: their outcomes are kept until they can be settled."""
 
     leases: Sequence[Lease]
 
@@ -160,7 +160,7 @@ class JobsReleased(NamedTuple):
 
 
 class JobCancelled(NamedTuple):
-    """While it ran here: its worker is killed."""
+    """A job was cancelled while it ran here: its worker has been killed."""
 
     lease: Lease
     pid: int
@@ -183,7 +183,8 @@ class DeadLettersFailed(NamedTuple):
 
 
 class DeadLettersStale(NamedTuple):
-    """Dead letters that were claimed anew meanwhile: a `claim` that ended before `sink` was asked, or its `acceptance`."""
+    """The claim on these dead letters had ended. `what` is "claim" if `sink` was not called for that reason, or "acceptance" if
+    the sink has accepted them and the store refused to record that."""
 
     sink: str
     ids: Sequence[int]
@@ -199,19 +200,20 @@ class StoreAvailableAgain(NamedTuple):
 
 
 class PruneRefused(NamedTuple):
-    """What is past its retention stays in the store, which does not let go of it: a foreign key of somebody else's, say."""
+    """The store refused to delete jobs that are past their retention, for example because of a foreign key."""
 
     error: str
 
 
 class LoopGap(NamedTuple):
-    """The supervisor itself stood still (suspended, stopped): it counts neither for heartbeats nor for timeouts."""
+    """The supervisor itself stood still, since it was suspended or stopped. This time counts neither for heartbeats nor for
+    timeouts."""
 
     seconds: float
 
 
 class ClockStepped(NamedTuple):
-    """The wall clock was set, forward or (negative) back."""
+    """The wall clock was set forward or, if `seconds` is negative, back."""
 
     seconds: float
 
@@ -230,7 +232,7 @@ class StatusDumped(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A bounded queue overflowed: so many events or log lines were dropped."""
+    """A bounded queue overflowed, and `number` events or log lines were dropped."""
 
     queue: str
     number: int
@@ -241,16 +243,24 @@ Subscriber = Callable[[Event], None]
 
 
 class Bus:
-    """Hands each event to every subscriber, in order, at once. A subscriber must be quick and must not raise."""
+    """Hands each event to its subscribers, in the order of their subscription. A subscriber must be quick and must not raise."""
 
-    __slots__ = ("_subscribers",)
+    __slots__ = ("_by_type", "_subscriptions")
 
     def __init__(self) -> None:
-        self._subscribers: list[Subscriber] = []
+        self._subscriptions: list[tuple[Subscriber, tuple[type[Any], ...]]] = []
+        self._by_type: dict[type[Any], tuple[Subscriber, ...]] = {}
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        self._subscribers.append(subscriber)
+    def subscribe(self, subscriber: Subscriber, *types: type[Any]) -> None:
+        """Hand it each event of these types; every event, if no type is given."""
+        self._subscriptions.append((subscriber, types))
+        self._by_type = {}
 
     def emit(self, event: Event) -> None:
-        for subscriber in self._subscribers:
+        kind = type(event)
+        if (subscribers := self._by_type.get(kind)) is None:
+            subscribers = self._by_type[kind] = tuple(
+                subscriber for subscriber, types in self._subscriptions if not types or kind in types
+            )
+        for subscriber in subscribers:
             subscriber(event)

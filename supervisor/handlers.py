@@ -1,4 +1,4 @@
-"""What a plugin author writes with: @handler, Retry, Reject."""
+"""The names that plugin authors write handlers with: @handler, Retry, Reject."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MARK = "__supervisor_handler__"
 
 
 class Retry(Exception):
-    """Raised by a handler: fail this attempt and, if retries are left, run again after `after` seconds.
+    """Raised by a handler to fail this attempt and, if retries are left, to run again after `after`.
 
-    `after` may be a number of seconds or a duration such as "30s"; None is the backoff of the job's policy.
+    `after` is seconds or a duration such as "30s"; None is the backoff of the job's policy.
     """
 
     def __init__(self, reason: str = "", *, after: float | str | None = None) -> None:
@@ -25,15 +25,15 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: no attempt can succeed; straight to the dead letters, whatever retries are left."""
+    """Raised by a handler if no attempt can succeed: the job becomes a dead letter at once, whatever retries are left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A function and its options, as written; None leaves an option to the configuration.
 
-    Durations are seconds or text such as "30s"; `timeout` and `heartbeat_timeout` also "none". `backoff` is a mapping with
-    the keys of `retry.backoff`. `never_retry` names exceptions that go straight to the dead letters.
+    Durations are seconds or text such as "30s"; `timeout` and `heartbeat_timeout` may be "none". `backoff` is a mapping with
+    the keys of `retry.backoff`. A job that raises one of the exceptions in `never_retry` becomes a dead letter at once.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Handler:
 
 @dataclass(frozen=True, slots=True)
 class HandlerInfo:
-    """A handler as found: its name, its options as written (without the function), and where it is."""
+    """A handler as found in a plugin: its name, its options as written, and the place of its function."""
 
     name: str
     options: dict[str, Any]
@@ -71,7 +71,7 @@ def handler(
     never_retry: tuple[type[BaseException], ...] | type[BaseException] = (),
 ) -> Callable[[Function], Function]: ...
 def handler(function: Any = None, /, **options: Any) -> Any:
-    """Serve jobs of this function's name (or of `name`, given first) with it.
+    """Serve the jobs that have this function's name, or `name` if it is given, with the function.
 
     The function stays as it was and may be called directly; the plugin loader finds the mark on it.
     """
@@ -89,7 +89,7 @@ def handler(function: Any = None, /, **options: Any) -> Any:
     return decorate
 
 
-def _marked(function: Function, described: Handler) -> Function:
-    # A list: one function may serve several names.
-    vars(function).setdefault(MARK, []).append(described)
+def _marked(function: Function, marked: Handler) -> Function:
+    # A list, since one function may serve several names.
+    vars(function).setdefault(MARK, []).append(marked)
     return function

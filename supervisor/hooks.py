@@ -1,4 +1,4 @@
-"""The hooks a plugin may implement: signatures, and one line each."""
+"""The hooks that a plugin may implement."""
 
 from __future__ import annotations
 
@@ -28,25 +28,28 @@ COMMAND_HOOKS = frozenset({"supervisor_commands"})
 
 
 class Sink(Protocol):
-    """A place for dead letters, built as `Sink(**keys)` from its entry in `dlq.sinks` (all keys but `type` and `name`).
+    """A destination of dead letters, built as `Sink(**keys)` from its entry in `dlq.sinks` (all keys but `type` and `name`).
 
-    Runs on a thread of its own in the parent. A letter is the dict that `supervisor jobs show --json` prints.
+    It runs on a thread of its own in the parent. A dead letter is the dict that `supervisor jobs show --json` prints.
     """
 
     def publish(self, dead_letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
-        """Store the letters; give the ids of those that are safely there. What is left out is offered again, and if it raises
-        all are, in smaller and smaller parts: one bad letter holds back no other."""
+        """Store the dead letters, and return the ids of those that are safely stored.
+
+        The others are offered again. If this raises, all are, in smaller and smaller parts: one bad dead letter holds back no
+        other.
+        """
 
     def close(self) -> None:
-        """Called once, after the last publish."""
+        """Close the sink: called once, after the last publish."""
 
 
 class Specs:
-    """Worker side first, then parent side, then the command line."""
+    """The hooks of the worker side, then of the parent side, then of the command line."""
 
     @hookspec
     def supervisor_handlers(self) -> Iterable[Handler]:
-        """Handlers that the plugin brings besides those marked with @handler."""
+        """Return handlers besides those marked with @handler."""
         return ()
 
     @hookspec
@@ -55,20 +58,20 @@ class Specs:
 
     @hookspec
     def supervisor_worker_stopping(self, worker: Any) -> None:
-        """A worker process has run its last job and is about to exit in good order."""
+        """A worker process has run its last job and is about to exit; not called if it is killed or crashes."""
 
     @hookspec(firstresult=True)
     def supervisor_run(self, job: Job) -> Any:
-        """Middleware: a wrapper (`@hookimpl(wrapper=True)`) around each job."""
+        """Run a job: to be implemented as a wrapper (`@hookimpl(wrapper=True)`), as middleware around each job."""
 
     @hookspec
     def supervisor_sinks(self) -> Mapping[str, type[Sink]]:
-        """Dead-letter sinks by the `type` that `dlq.sinks` names."""
+        """Return types of dead-letter sinks, by the `type` in `dlq.sinks`."""
         return {}
 
     @hookspec
     def supervisor_events(self, events: Sequence[Any]) -> None:
-        """A batch of what happened; see supervisor.events."""
+        """Events have happened: a batch of values of `supervisor.events`."""
 
     @hookspec
     def supervisor_started(self, info: Mapping[str, Any]) -> None:
@@ -80,9 +83,9 @@ class Specs:
 
     @hookspec
     def supervisor_stores(self) -> Mapping[str, Callable[..., Any]]:
-        """Openers of stores by URL scheme or `type`; called as opener(settings, create=..., base=...): see stores.Opener."""
+        """Return openers of stores, by URL scheme or `type`. An opener is called as `opener(settings, create=..., base=...)`."""
         return {}
 
     @hookspec
     def supervisor_commands(self, group: click.Group) -> None:
-        """Add commands to the command line."""
+        """Add commands to `group`, the command line."""

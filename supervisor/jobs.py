@@ -22,8 +22,6 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple
 
-MAX_NAME = 255
-"""Characters in the name of a handler or queue."""
 MAX_RETRIES = 1000
 
 

@@ -1,4 +1,4 @@
-"""Whether, and when, a failed attempt runs again: pure. Now, the attempt and randomness are arguments."""
+"""The one path that decides whether and when a failed attempt is retried: pure, so time and randomness are arguments."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome
 
 FREE_EXPIRIES = 2
-"""Leases in a row that may end without an outcome and without a start mark before one counts as a retry."""
+"""Leases of a job in a row that may expire without a start mark before another one counts as a retry."""
 
-UNKNOWN_FOR = 1.0
-"""Seconds, at least, until a job is looked at again whose handler is not served here."""
+MIN_RELEASE_SECONDS = 1.0
+"""Seconds, at least, until a job that can't be run here is ready again."""
 
 RESET, KEEP, ADD = range(3)
 """The change of a job's expired_count: to 0, none, or one more."""
@@ -19,14 +19,14 @@ RESET, KEEP, ADD = range(3)
 FINAL_CAUSES = frozenset({Cause.REJECTED, Cause.REFUSED, Cause.UNKNOWN_HANDLER})
 
 Random = Callable[[], float]
-"""Uniform in [0, 1), as `random.random`."""
+"""A source of floats, uniform in [0, 1), such as `random.random`."""
 
 
 def ceiling(backoff: Backoff, retry: int, ready: int = 0) -> float:
-    """The delay before retry number `retry` (from 1) without jitter, in seconds: base × factor^(retry - 1), at most max.
+    """Return the delay before retry number `retry` (from 1) without jitter, in seconds: base × factor^(retry - 1), at most max.
 
-    `ready` is the number of ready jobs in the queue where `retry.adaptive` is on: the curve is stretched by
-    1 + ready / 10 below the same cap. Saturates for any retry number.
+    `ready` is the number of ready jobs in the queue if `retry.adaptive` is on, else 0: the delay is multiplied by
+    1 + ready / 10, and is still at most max. The result never overflows, however large `retry` is.
     """
     try:
         raw = backoff.base * backoff.factor ** (retry - 1) * (1 + ready / 10)
@@ -36,7 +36,11 @@ def ceiling(backoff: Backoff, retry: int, ready: int = 0) -> float:
 
 
 def jittered(backoff: Backoff, delay: float, random: Random) -> float:
-    """`full`: uniform(0, delay), after AWS's "Exponential Backoff And Jitter"; `none`: delay; a width: delay + uniform(0, it)."""
+    """Return `delay` with the jitter of `backoff`, in seconds.
+
+    `full` gives uniform(0, delay), after AWS's "Exponential Backoff And Jitter"; `none` gives delay; a number of seconds gives
+    delay + uniform(0, number).
+    """
     if backoff.jitter == "full":
         return delay * random()
     if backoff.jitter == "none":
@@ -45,24 +49,24 @@ def jittered(backoff: Backoff, delay: float, random: Random) -> float:
 
 
 class GrowingDelay:
-    """Delays of one thing that fails again and again: the first, then twice as long each time, at most `maximum` seconds."""
+    """The delays of something that fails repeatedly: `first` seconds, then twice as long each time, at most `maximum` seconds."""
 
     def __init__(self, first: float, maximum: float) -> None:
         self._curve = Backoff(first, 2.0, maximum, "none")
         self._failures = 0
 
     def next(self) -> float:
-        """Seconds to wait after one more failure."""
+        """Return the seconds to wait after one more failure."""
         self._failures += 1
         return ceiling(self._curve, self._failures)
 
     def reset(self) -> None:
-        """It succeeded: the next failure is the first."""
+        """Forget the failures: the next one is the first."""
         self._failures = 0
 
 
 class RetryBudget:
-    """At most `limit` retries in any `per` seconds go at their own delay; see `retry.budget`."""
+    """A limit (`retry.budget`) on the retries that keep their own delay: at most `limit` in any `per` seconds."""
 
     def __init__(self, limit: int, per: float) -> None:
         self.limit = limit
@@ -70,7 +74,7 @@ class RetryBudget:
         self._spent: deque[float] = deque()
 
     def spend(self, now: float) -> bool:
-        """Count one retry at `now` (monotonic seconds); False if the window is already full."""
+        """Count one retry at `now` (monotonic seconds). Return False if the budget is used up."""
         while self._spent and self._spent[0] <= now - self.per:
             self._spent.popleft()
         if len(self._spent) >= self.limit:
@@ -87,10 +91,10 @@ def decide(
     ready: int = 0,
     within_budget: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """The outcome with what the store is to make of it. Every cause, from every source, goes through here.
+    """Return the outcome with its `state`, `delay`, `counted` and `dead_letter` filled in, whatever its cause and origin.
 
-    `letters` says whether dead-letter sinks are configured; `within_budget` is asked only when a retry follows. A
-    success or an already decided outcome passes through untouched.
+    `dead_letters` is whether a job that fails for good becomes a dead letter. `within_budget` is called only if a retry
+    follows. An outcome that is decided already is returned unchanged.
     """
     if outcome.state is not None:
         return outcome
@@ -116,8 +120,8 @@ def _delay(outcome: Outcome, random: Random, ready: int, within_budget: Callable
 
 
 def expired_lease_outcome(lease: Lease, *, started: bool, expired_count: int, deadline: int, message: str) -> Outcome:
-    """The outcome of a lease that ended without one: a failed attempt if the job was marked as started, or if it is the third
-    lease in a row to end so; else a release that counts nothing."""
+    """Return the outcome of a lease that expired: a failed attempt if the job was marked as started, or if more than
+    FREE_EXPIRIES leases in a row have expired; else a release, which counts no retry."""
     if started or expired_count >= FREE_EXPIRIES:
         failure = Failure(Cause.LEASE_EXPIRED, type="LeaseExpired", message=message, attempt=lease.attempt)
         return Outcome(lease, Kind.FAILED, failure=failure, seen=deadline)
@@ -134,15 +138,15 @@ def expired_count_change(outcome: Outcome) -> int:
 
 
 def unknown_handler(lease: Lease, *, unknown_for: float, grace: float) -> Outcome:
-    """A job whose handler is not served here: released and looked at again after the cap of its backoff, so that a bad deploy
-    empties no queue; a dead letter once it has missed its handler for `grace` seconds."""
+    """Return the outcome of a job whose handler no plugin serves here: it is released for later, so that a bad deploy empties
+    no queue, and fails for good once its handler has been missing for `grace` seconds."""
     if unknown_for < grace:
-        return put_off(lease)
+        return release_for_later(lease)
     message = f"no plugin serves handler {lease.handler!r}; expected one within {grace:g}s"
     failure = Failure(Cause.UNKNOWN_HANDLER, type="UnknownHandler", message=message, attempt=lease.attempt)
     return Outcome(lease, Kind.FAILED, failure=failure)
 
 
-def put_off(lease: Lease) -> Outcome:
-    """A job that can't be run here now: released, and looked at again after the cap of its backoff."""
-    return Outcome(lease, Kind.RELEASED, delay=max(UNKNOWN_FOR, lease.policy.backoff.max))
+def release_for_later(lease: Lease) -> Outcome:
+    """Return the release of a job that can't be run here now: it is ready again after the cap of its backoff."""
+    return Outcome(lease, Kind.RELEASED, delay=max(MIN_RELEASE_SECONDS, lease.policy.backoff.max))

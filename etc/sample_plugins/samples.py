@@ -1,4 +1,4 @@
-"""Handlers that go wrong in the ways that jobs do."""
+"""Handlers that fail in the ways that jobs fail."""
 
 import os
 import signal
@@ -9,27 +9,27 @@ from supervisor import Job, handler
 
 @handler
 def flaky(job: Job) -> str:
-    """Succeeds at its third attempt."""
+    """Fail until the attempt `succeeds_at`."""
     if job.attempt < job.payload["succeeds_at"]:
-        raise ConnectionError("the other side hung up")
+        raise ConnectionError("the connection was closed")
     return f"succeeded at attempt {job.attempt}"
 
 
 @handler(timeout="1s", max_retries=0)
 def hang(job: Job) -> None:
-    """Never returns: its process is killed when the time is up."""
+    """Never return: the process is killed at the timeout."""
     time.sleep(3600)
 
 
 @handler
 def crash(job: Job) -> str:
-    """Kills its own process, the first time."""
+    """Kill its own process, at the first attempt."""
     if job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return "survived"
+    return "succeeded"
 
 
 @handler(max_retries=1)
 def always_fails(job: Job) -> None:
-    """Fails until it is out of retries, and ends in the dead letters."""
+    """Fail at every attempt, and become a dead letter."""
     raise ValueError(f"order {job.payload['order']} does not exist")

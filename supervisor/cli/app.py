@@ -1,4 +1,4 @@
-"""The group of all commands, and how a mistake ends: one clear message and exit code 2, never a traceback."""
+"""The group of all commands. A mistake of the user ends in one clear message and exit code 2, never in a traceback."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import MISTAKE, CommandContext, add_plugin_commands, config_option
-from supervisor.cli.standard_streams import OutputLost, output_error
+from supervisor import __version__
+from supervisor.cli.context import CommandContext, load_settings
+from supervisor.cli.exit_codes import FATAL, INTERRUPTED, MISTAKE
+from supervisor.cli.groups import SuggestingGroup
+from supervisor.cli.options import config_option
+from supervisor.cli.standard_streams import OutputLost, code_after_output
 from supervisor.errors import ConfigError, NoForkserver, StoreError
 from supervisor.text.strict_json import NotJSON
-from supervisor.text.suggestions import did_you_mean
 
 COMMANDS = {
     "run": "supervisor.cli.run",
@@ -29,29 +32,10 @@ COMMANDS = {
     "copy": "supervisor.cli.copy",
     "bench": "supervisor.cli.bench.command",
 }
-INTERRUPTED = 130
-OUTPUT_LOST = FATAL = 1
-
-
-class SuggestingGroup(click.Group):
-    """Lists commands as they were written; a misspelt one is answered with the nearest right one."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
-            known = self.list_commands(ctx)
-            hint = did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
-            raise click.UsageError(f"no command {name!r}{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
 
 class Root(SuggestingGroup):
-    """Imports a command when it is asked for; asks the plugins for one that is not ours."""
+    """A group that imports a built-in command when it is used, and loads the plugins for any other name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *super().list_commands(ctx)]
@@ -62,35 +46,36 @@ class Root(SuggestingGroup):
             assert isinstance(command, click.Command)
             return command
         if cmd_name not in self.commands and not ctx.resilient_parsing:
-            add_plugin_commands(ctx, self)
+            self._add_plugin_commands(ctx)
         return super().get_command(ctx, cmd_name)
+
+    def _add_plugin_commands(self, ctx: click.Context) -> None:
+        """Let each plugin add its commands. A plugin that fails is a warning, and adds none."""
+        from supervisor.cli.plugin_scan import load_hooks, scan
+        from supervisor.hooks import COMMAND_HOOKS
+
+        settings = load_settings(ctx.params.get("config"))
+        load_hooks(settings, scan(settings), COMMAND_HOOKS).call("supervisor_commands", group=self)
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(message="supervisor %(version)s", version=None, package_name="job-supervisor")
+@click.version_option(__version__, message="supervisor %(version)s")
 @config_option
 @click.pass_context
 def root(ctx: click.Context, config: Any) -> None:
-    """Supervised background jobs: run a folder of plain Python functions as workers."""
+    """Run a folder of plain Python functions as supervised background workers."""
     ctx.ensure_object(CommandContext).config = config
 
 
-def run_command_line(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; gives the exit code."""
-    code = _run(arguments)
-    if (error := output_error()) is not None:
-        _complain([f"standard output: {error.strerror}"])
-        return OUTPUT_LOST if code is None else code
-    return code or 0
+def run_command_line(arguments: Sequence[str] | None = None, context: CommandContext | None = None) -> int:
+    """Run one command and return its exit code. The default arguments are those of this process."""
+    return code_after_output(_run(sys.argv[1:] if arguments is None else arguments, context or CommandContext()))
 
 
-def _run(arguments: Sequence[str] | None) -> int | None:
-    """The exit code; None of a command that has done no more than print."""
-    context = CommandContext()
+def _run(arguments: Sequence[str], context: CommandContext) -> int | None:
+    """Return the exit code, or None for a command that only printed."""
     try:
-        with root.make_context(
-            "supervisor", list(sys.argv[1:] if arguments is None else arguments), obj=context
-        ) as ctx:
+        with root.make_context("supervisor", list(arguments), obj=context) as ctx:
             code = root.invoke(ctx)
         sys.stdout.flush()
         return code if isinstance(code, int) else None
@@ -103,12 +88,11 @@ def _run(arguments: Sequence[str] | None) -> int | None:
         click.echo(context.shown(shown.getvalue()), err=True, nl=False)
         return MISTAKE
     except ConfigError as error:
-        return _complain(map(context.shown, error.errors))
+        return _report(map(context.shown, error.errors), MISTAKE)
     except (StoreError, NotJSON) as error:
-        return _complain([context.shown(str(error))])
+        return _report([context.shown(str(error))], MISTAKE)
     except NoForkserver as error:
-        _complain([context.shown(str(error))])
-        return FATAL
+        return _report([context.shown(str(error))], FATAL)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except Exception:
@@ -116,7 +100,7 @@ def _run(arguments: Sequence[str] | None) -> int | None:
         return FATAL
 
 
-def _complain(errors: Iterable[str]) -> int:
+def _report(errors: Iterable[str], code: int) -> int:
     for error in errors:
         click.echo(f"Error: {error}", err=True)
-    return MISTAKE
+    return code

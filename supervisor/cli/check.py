@@ -10,122 +10,119 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import (
-    MISTAKE,
-    config_option,
-    echo,
-    is_absent,
-    load_settings,
-    masked,
-    private_files,
-    store_file,
-    use_store,
-)
-from supervisor.cli.plugin_scan import load_hooks, place, scan
-from supervisor.cli.render import block
+from supervisor.cli.context import echo, load_settings, masked
+from supervisor.cli.exit_codes import MISTAKE
+from supervisor.cli.options import config_option
+from supervisor.cli.plugin_scan import load_hooks, location, scan
+from supervisor.cli.render import print_block
+from supervisor.cli.store_access import is_absent, private_files, store_file, use_store
+from supervisor.config.contradictions import heartbeat_problems
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.settings import Settings
+from supervisor.dead_letters.opening import BuiltInSinks
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport
 from supervisor.stores.protocol import Store
 from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
-from supervisor.text.suggestions import did_you_mean
+from supervisor.text.suggestions import did_you_mean, did_you_mean_or_all
 
 
 @click.command()
 @config_option
 def check(config: Path | None) -> int:
-    """Check the config, the plugins and the store; say everything that is wrong."""
-    checks = _Findings()
+    """Check the config, the plugins and the store, and print every mistake."""
+    findings = _Findings()
     try:
         settings = load_settings(config)
-        checks.fine(f"config: {settings.path or 'none found, so all defaults'}")
+        findings.good(f"config: {settings.path or 'none found, so all defaults'}")
     except ConfigError as error:
-        checks.wrong(*error.errors)
+        findings.mistake(*error.errors)
         if error.settings is None:
-            return checks.end()
+            return findings.finish()
         settings = error.settings
     try:
         reports = scan(settings)
-    except ConfigError as error:  # root would import what others may change
-        checks.wrong(*error.errors)
-        return checks.end()
+    except ConfigError as error:  # plugins that root must not import, since others may change them
+        findings.mistake(*error.errors)
+        return findings.finish()
     except NoForkserver as error:
-        checks.wrong(str(error))
-        return checks.end()
-    _check_plugins(reports, checks)
-    _check_handlers(settings, reports, checks)
-    _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), checks)
-    _check_store(settings, checks)
+        findings.mistake(str(error))
+        return findings.finish()
+    _check_plugins(reports, findings)
+    _check_handlers(settings, reports, findings)
+    _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), findings)
+    _check_store(settings, findings)
     for warning in open_to_others(private_files(settings)):
         echo(f"Warning: {warning}", err=True)
-    return checks.end()
+    return findings.finish()
 
 
 class _Findings:
-    def __init__(self) -> None:
-        self.mistakes = 0
+    """Printed one by one; mistakes are counted."""
 
-    def fine(self, text: str) -> None:
+    def __init__(self) -> None:
+        self._mistakes = 0
+
+    def good(self, text: str) -> None:
         echo(text)
 
-    def wrong(self, *errors: str) -> None:
-        self.mistakes += len(errors)
+    def mistake(self, *errors: str) -> None:
+        self._mistakes += len(errors)
         for error in errors:
             echo(f"Error: {error}", err=True)
 
-    def end(self) -> int:
-        if self.mistakes:
-            click.echo(f"{self.mistakes} mistake{'s' if self.mistakes > 1 else ''}", err=True)
+    def finish(self) -> int:
+        """Print the result, and return the exit code."""
+        if self._mistakes:
+            click.echo(f"{self._mistakes} mistake{'s' if self._mistakes > 1 else ''}", err=True)
             return MISTAKE
         click.echo("all right")
         return 0
 
 
-def _check_plugins(reports: list[SourceReport], checks: _Findings) -> None:
+def _check_plugins(reports: list[SourceReport], findings: _Findings) -> None:
     for report in reports:
-        brought = [info.name for info in report.handlers] + list(report.hooks)
+        names = [info.name for info in report.handlers] + list(report.hooks)
         if report.error is None:
-            checks.fine(f"plugin: {report.source}: {', '.join(brought) or 'no handlers and no hooks'}")
+            findings.good(f"plugin: {report.source}: {', '.join(names) or 'no handlers and no hooks'}")
         else:
-            checks.wrong(f"{place(report)}: {report.error}")
+            findings.mistake(f"{location(report)}: {report.error}")
             if report.traceback:
                 click.echo("", err=True)
-                block(masked(report.traceback), err=True)
+                print_block(masked(report.traceback), err=True)
         for warning in report.warnings:
             echo(f"Warning: {report.source}: {warning}", err=True)
 
 
-def _check_handlers(settings: Settings, reports: list[SourceReport], checks: _Findings) -> None:
-    found = [info for report in reports for info in report.handlers]
-    for info in found:
-        checks.wrong(*(f"{info.file}:{info.line}: {problem}" for problem in settings.heartbeat_problems(info)))
-    known = {info.name for info in found}
+def _check_handlers(settings: Settings, reports: list[SourceReport], findings: _Findings) -> None:
+    handlers = [info for report in reports for info in report.handlers]
+    for info in handlers:
+        findings.mistake(*(f"{info.file}:{info.line}: {problem}" for problem in heartbeat_problems(settings, info)))
+    known = {info.name for info in handlers}
     for name in settings.handlers:
         if name not in known:
-            checks.wrong(f"{settings.path}: handlers.{name}: no plugin brings this handler{did_you_mean(name, known)}")
+            hint = did_you_mean(name, known)
+            findings.mistake(f"{settings.path}: handlers.{name}: no plugin brings this handler{hint}")
 
 
-def _check_sinks(settings: Settings, manager: PluginManager, checks: _Findings) -> None:
-    """Their types and keys; none is opened. Those of our own are built, which opens nothing: a plugin's may connect."""
-    from supervisor.dead_letters.built_in import BuiltInSinks
-
-    manager.register(BuiltInSinks(), "supervisor.dead_letters.built_in")
-    own = list(BuiltInSinks().supervisor_sinks().values())
+def _check_sinks(settings: Settings, manager: PluginManager, findings: _Findings) -> None:
+    """Check types and keys. Only built-in sinks are built, which opens nothing: the sink of a plugin may connect somewhere."""
+    manager.register(BuiltInSinks(), BuiltInSinks.NAME)
+    built_in = list(BuiltInSinks().supervisor_sinks().values())
     types = manager.merged("supervisor_sinks")
     for sink in settings.dlq.sinks:
         where = f"{settings.path}: {sink.key}"
         if sink.type not in types:
-            hint = did_you_mean(sink.type, types) or f"; expected one of {', '.join(sorted(types))}"
-            checks.wrong(f"{where}.type: no plugin brings a sink {sink.type!r}{hint}")
+            hint = did_you_mean_or_all(sink.type, sorted(types))
+            findings.mistake(f"{where}.type: no plugin brings a sink {sink.type!r}{hint}")
             continue
         build = types[sink.type]
         problem = _call_problem(build, sink.options)
-        if problem is None and settings.dlq.active and build in own:
+        if problem is None and settings.dlq.active and build in built_in:
             problem = _build_problem(build, sink.options)
         if problem:
-            checks.wrong(f"{where}: sink {sink.type!r}: {problem}")
+            findings.mistake(f"{where}: sink {sink.type!r}: {problem}")
 
 
 def _call_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | None:
@@ -136,8 +133,7 @@ def _call_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | N
     try:
         signature.bind(**options)
     except TypeError as error:
-        takes = ", ".join(signature.parameters)
-        return f"{error}; it takes {takes or 'no keys'}"
+        return f"{error}; it takes {', '.join(signature.parameters) or 'no keys'}"
     return None
 
 
@@ -149,28 +145,28 @@ def _build_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | 
     return None
 
 
-def _check_store(settings: Settings, checks: _Findings) -> None:
+def _check_store(settings: Settings, findings: _Findings) -> None:
     shown = settings.store.shown
     if settings.store.scheme == "memory":
-        checks.fine(f"store: {shown}: lives as long as one supervisor; nothing else can enqueue")
+        findings.good(f"store: {shown}: exists in one supervisor only, so no other process can enqueue")
         return
     file = store_file(settings)
     if file is not None and is_absent(file):
         if file.parent.is_dir() and os.access(file.parent, os.W_OK):
-            checks.fine(f"store: {shown}: {file} will be created")
+            findings.good(f"store: {shown}: {file} will be created")
         else:
-            checks.wrong(f"store: {shown}: {file.parent} is not a directory that can be written to")
+            findings.mistake(f"store: {shown}: {file.parent} is not a directory that can be written to")
         return
     try:
-        transfer_record = use_store(settings, _transfer_record)
-        if transfer_record is None:
-            checks.fine(f"store: {shown}: reachable")
+        record = use_store(settings, _transfer_record)
+        if record is None:
+            findings.good(f"store: {shown}: reachable")
         else:
-            checks.wrong(f"store: {shown}: {closed_message(transfer_record.target)}")
+            findings.mistake(f"store: {shown}: {closed_message(record.target)}")
     except StoreMissing as missing:
-        checks.fine(f"store: {missing}; it will be created")
+        findings.good(f"store: {missing}; it will be created")
     except StoreError as error:
-        checks.wrong(f"store: {error}")
+        findings.mistake(f"store: {error}")
 
 
 def _transfer_record(store: Store) -> TransferRecord | None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.context import answer_of, config_option, echo, load_settings
+from supervisor.cli.context import echo, load_settings
+from supervisor.cli.options import config_option
+from supervisor.cli.store_access import once_available
 from supervisor.config.settings import Settings, absolute
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState
@@ -18,77 +20,77 @@ from supervisor.stores.transfer import Transferable, TransferReport, transfer_jo
 
 @click.command()
 @config_option
-@click.option("--from", "source", metavar="URL", required=True, help="The store that the jobs are in.")
-@click.option("--to", "target", metavar="URL", help="The store they go to; otherwise that of the config.")
-@click.option("--reopen", is_flag=True, help="Undo a copy that was cut short: open the first store again.")
-@click.option(
-    "--force", is_flag=True, help="With --reopen: even if the other store has the jobs or can't be looked into."
-)
+@click.option("--from", "source", metavar="URL", required=True, help="The source: the store that has the jobs.")
+@click.option("--to", "target", metavar="URL", help="The target: an empty store; by default that of the config.")
+@click.option("--reopen", is_flag=True, help="Undo an interrupted copy: open the source again.")
+@click.option("--force", is_flag=True, help="With --reopen: even if the target has the jobs or can't be examined.")
 def copy(config: Path | None, source: str, target: str | None, reopen: bool, force: bool) -> None:
-    """Go over to another store: move waiting, scheduled and failed jobs into an empty one, all or nothing.
+    """Transfer ready, scheduled and failed jobs to an empty store, all or nothing.
 
-    They keep their ids, attempts and dead letters. No supervisor may run on the first store; afterwards it is shut: it keeps
-    its rows, and whoever enqueues there or starts a supervisor is told where the jobs are. If this was cut short, call it again,
-    or undo it with --reopen.
+    Jobs keep their ids, attempts and dead letters. No supervisor may run on the source. Afterwards the source is closed: it
+    keeps its rows, and a client or a supervisor that uses it fails with a message that names the target. To finish an
+    interrupted copy, run the same command again; to undo it, add --reopen.
     """
     if force and not reopen:
         raise click.UsageError("--force goes with --reopen")
     settings = load_settings(config)
-    with closing(_opened(settings, source, create=False)) as first:
+    with closing(_open(settings, source, create=False)) as first:
         if reopen:
             _reopen(settings, first, target, force)
             return
-        with closing(_opened(settings, target, create=True)) as second:
-            _report(answer_of(lambda: transfer_jobs(first, second)), first.url, second.url)
+        with closing(_open(settings, target, create=True)) as second:
+            _report(once_available(lambda: transfer_jobs(first, second)), first.url, second.url)
 
 
-def _reopen(settings: Settings, first: Transferable, target: str | None, force: bool) -> None:
-    transfer_record = answer_of(first.transfer_record)
-    if transfer_record is None:
-        raise StoreError(f"{first.url}: it is not shut")
+def _reopen(settings: Settings, source: Transferable, target: str | None, force: bool) -> None:
+    record = once_available(source.transfer_record)
+    if record is None:
+        raise StoreError(f"{source.url}: it is not closed")
     doubt = ""
     try:
-        with closing(_opened(settings, target, create=False)) as second:
-            answer_of(lambda: undo_transfer(first, second, transfer_record))
+        with closing(_open(settings, target, create=False)) as other:
+            once_available(lambda: undo_transfer(source, other, record))
     except StoreError as error:
         doubt = str(error)
         if not force:
             raise StoreError(
-                f"{doubt}; so {first.url} stays shut. Once nobody will run jobs in {transfer_record.target} any more, --force opens it all the same"
+                f"{doubt}; so {source.url} stays closed. If nobody will run the jobs in {record.target}, add --force to open "
+                "it in any case"
             ) from None
-        answer_of(lambda: first.reopen(transfer_record))
-    jobs = _counted(answer_of(lambda: transferable_counts(first))) or "no"
-    echo(f"{first.url} is open again, with the {jobs} jobs that it had when it was shut")
+        once_available(lambda: source.reopen(record))
+    jobs = _counts(once_available(lambda: transferable_counts(source))) or "no"
+    echo(f"{source.url} is open again, with the {jobs} jobs that it had when it was closed")
     if doubt:
         echo(f"opened by force, although: {doubt}")
         echo(
-            f"what was done in {transfer_record.target} meanwhile is done again here, and what still waits there must not be run there"
+            f"jobs that have run in {record.target} since then run again here, and jobs that still wait there must not run there"
         )
 
 
-def _opened(settings: Settings, url: str | None, *, create: bool) -> Transferable:
-    """A URL that stands in the config means what it means there, with its options."""
-    of_config = url is None or url == settings.store.url
-    store_settings = settings.store if of_config or url is None else settings_of(url)
-    base = settings.base if of_config else absolute(Path())
-    store = answer_of(lambda: open_store(store_settings, create=create, base=base))
+def _open(settings: Settings, url: str | None, *, create: bool) -> Transferable:
+    """Open the store of the URL. The URL of the config's store, or None, means that store with its options."""
+    if url is None or url == settings.store.url:
+        store_settings, base = settings.store, settings.base
+    else:
+        store_settings, base = settings_of(url), absolute(Path())
+    store = once_available(lambda: open_store(store_settings, create=create, base=base))
     if isinstance(store, Transferable):
         return store
     store.close()
     raise StoreError(f"{store_settings.shown}: jobs of such a store can't be moved")
 
 
-def _report(moved: TransferReport, source: str, target: str) -> None:
-    what = _counted(moved.jobs) or "no"
-    queues = f" and {moved.paused} paused queues" if moved.paused else ""
-    if moved.before:
-        echo(f"{source}: its {what} jobs{queues} were moved to {target} before")
+def _report(report: TransferReport, source: str, target: str) -> None:
+    jobs = _counts(report.jobs) or "no"
+    queues = f" and {report.paused} paused queues" if report.paused else ""
+    if report.before:
+        echo(f"{source}: its {jobs} jobs{queues} were moved to {target} before")
         return
-    echo(f"moved {what} jobs{queues} from {source} to {target}")
-    if moved.left:
-        echo(f"left {_counted(moved.left)} jobs where they were")
-    echo(f"{source} is shut: set store to the other one in every config that names it")
+    echo(f"moved {jobs} jobs{queues} from {source} to {target}")
+    if report.left:
+        echo(f"left {_counts(report.left)} jobs in {source}")
+    echo(f"{source} is closed: set store to the new one in every config that names it")
 
 
-def _counted(jobs: Mapping[JobState, int]) -> str:
+def _counts(jobs: Mapping[JobState, int]) -> str:
     return ", ".join(f"{n} {state.value}" for state, n in jobs.items() if n)

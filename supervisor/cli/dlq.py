@@ -7,23 +7,18 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.app import SuggestingGroup
-from supervisor.cli.context import (
-    COUNT,
-    UserMistake,
-    config_option,
-    force_option,
-    json_option,
-    load_settings,
-    use_store,
-)
-from supervisor.cli.jobs import change, limit_option, print_job, print_jobs
+from supervisor.cli.changes import change_jobs
+from supervisor.cli.context import UserMistake, load_settings
+from supervisor.cli.groups import SuggestingGroup
+from supervisor.cli.job_output import print_job, print_jobs
+from supervisor.cli.options import COUNT, config_option, force_option, json_option, limit_option
+from supervisor.cli.store_access import use_store
 from supervisor.config.settings import Settings
 
 
 @click.group(cls=SuggestingGroup)
 def dlq() -> None:
-    """Look at dead letters, give them another life, or clear them away."""
+    """Show dead letters, and redrive or purge them."""
 
 
 @dlq.command("list")
@@ -48,7 +43,7 @@ def _empty(settings: Settings) -> str:
 @click.argument("id", type=COUNT)
 @json_option
 def show(config: Path | None, id: int, as_json: bool) -> None:
-    """Show all that is known about a dead letter."""
+    """Show everything about one dead letter."""
     job = use_store(load_settings(config), lambda store: store.get(id))
     if job is None:
         raise UserMistake(f"no job {id}")
@@ -63,10 +58,10 @@ def show(config: Path | None, id: int, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @force_option
 def redrive(config: Path | None, ids: Sequence[int], everything: bool, force: bool) -> None:
-    """Start dead letters anew: no retries counted, history kept."""
+    """Run dead letters again: their retries start at 0, their history is kept."""
     if everything == bool(ids):
         raise click.UsageError("expected the ids of dead letters, or --all")
-    change(config, "redriven", lambda store: store.redrive(ids or None, force=force), "no dead letters")
+    change_jobs(config, "redriven", lambda store: store.redrive(ids or None, force=force), empty="no dead letters")
 
 
 @dlq.command()
@@ -74,4 +69,4 @@ def redrive(config: Path | None, ids: Sequence[int], everything: bool, force: bo
 @force_option
 def purge(config: Path | None, force: bool) -> None:
     """Delete all dead letters."""
-    change(config, "purged", lambda store: store.purge(force=force), "no dead letters")
+    change_jobs(config, "purged", lambda store: store.purge(force=force), empty="no dead letters")

@@ -1,4 +1,4 @@
-"""What a drain did: counted from the events, shown while it runs and told at the end."""
+"""The report of `run --drain`: counted from events, shown while it runs and printed at its end."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 
 from supervisor.cli.context import echo
 from supervisor.cli.render import STYLES, clipped, console
+from supervisor.cli.standard_streams import STDERR
 from supervisor.events import (
     DeadLettersFailed,
     DeadLettersPublished,
@@ -27,111 +28,105 @@ from supervisor.jobs import Cause, JobState, Kind, Outcome
 from supervisor.text.units import format_duration
 
 MAX_FAILURES = 10
-STDERR = 2
 
 
 class DrainReport:
-    """A subscriber: counts what was settled."""
+    """A subscriber that counts the outcomes of jobs, and collects what went wrong."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.failures: list[str] = []
-        self.plugins: list[str] = []
-        self.dead_letters: dict[str, set[int]] = {}
-        self.sink_errors: dict[str, str] = {}
-        self.unknown: dict[str, set[int]] = {}
-        self.left = ""
-        self.code = 0
-        self.started = time.monotonic()
+        self._started = time.monotonic()
+        self._counts: Counter[str] = Counter()
+        self._failures: list[str] = []
+        self._plugin_errors: list[str] = []
+        self._dead_letters: set[int] = set()
+        self._sink_errors: dict[str, str] = {}
+        self._unserved: dict[str, set[int]] = {}
+        self._left = ""
+        self._code = 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, JobsSettled | LeasesRecovered):
-            succeeded = JobState.SUCCEEDED
-            rest = [outcome for outcome in event.outcomes if outcome[7] is not succeeded]
-            self.counts["succeeded"] += len(event.outcomes) - len(rest)
-            for outcome in rest:
-                self._count(outcome)
-            if self.unknown:
-                self._forget_served(event.outcomes)
+            self._count(event.outcomes)
         elif isinstance(event, JobsReleased):
             if event.reason == "unknown_handler":
                 for lease in event.leases:
-                    self.unknown.setdefault(lease.handler, set()).add(lease.id)
+                    self._unserved.setdefault(lease.handler, set()).add(lease.id)
         elif isinstance(event, DeadLettersPublished):
-            self.dead_letters.setdefault(event.sink, set()).update(event.ids)
-            self.sink_errors.pop(event.sink, None)
+            self._dead_letters.update(event.ids)
+            self._sink_errors.pop(event.sink, None)
         elif isinstance(event, DeadLettersFailed):
-            self.sink_errors[event.sink] = event.error
+            self._sink_errors[event.sink] = event.error
         elif isinstance(event, PluginFailed):
-            self.plugins.append(
-                f"{event.source}:{event.line}: {event.error}" if event.line else f"{event.source}: {event.error}"
-            )
+            where = f"{event.source}:{event.line}" if event.line else event.source
+            self._plugin_errors.append(f"{where}: {event.error}")
         elif isinstance(event, SupervisorStopped):
-            self.code, self.left = event.code, event.left
+            self._code, self._left = event.code, event.left
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.started
+        return time.monotonic() - self._started
 
     def line(self) -> str:
-        """The counts so far."""
-        parts = [f"{self.counts[name]} {name}" for name in ("succeeded", "failed", "retried") if self.counts[name]]
-        delivered = len(set().union(*self.dead_letters.values())) if self.dead_letters else 0
-        if delivered:
+        """Return the counts so far."""
+        parts = [f"{self._counts[name]} {name}" for name in ("succeeded", "failed", "retried") if self._counts[name]]
+        if delivered := len(self._dead_letters):
             parts.append(f"{delivered} dead letter{'s' if delivered > 1 else ''}")
         return ", ".join(parts) or "no jobs"
 
     def print(self, *, failed_are_kept: bool = True) -> None:
-        out = console()
-        took = format_duration(self.seconds)
-        style = STYLES["failed"] if self.code else STYLES["succeeded"]
-        out.print(
-            f"{'drained' if not self.code else 'not drained'} in {took}: {self.line()}", style=style, soft_wrap=True
-        )
-        for failure in self.failures:
+        drained, style = ("not drained", "failed") if self._code else ("drained", "succeeded")
+        line = f"{drained} in {format_duration(self.seconds)}: {self.line()}"
+        console().print(line, style=STYLES[style], soft_wrap=True)
+        for failure in self._failures:
             echo(f"  {failure}")
-        if self.counts["failed"] > len(self.failures):
-            click.echo(f"  ... and {self.counts['failed'] - len(self.failures)} more")
-        if self.failures and failed_are_kept:
-            click.echo("all about one: supervisor jobs show ID")
-        for plugin in self.plugins:
-            echo(f"plugin not loaded: {plugin}")
-        for sink, error in self.sink_errors.items():
+        if more := self._counts["failed"] - len(self._failures):
+            click.echo(f"  ... and {more} more")
+        if self._failures and failed_are_kept:
+            click.echo("details of a job: supervisor jobs show ID")
+        for error in self._plugin_errors:
+            echo(f"plugin not loaded: {error}")
+        for sink, error in self._sink_errors.items():
             echo(f"dead letters not delivered to {sink}: {error}")
-        for handler, ids in self.unknown.items():
+        for handler, ids in self._unserved.items():
             if ids:
                 click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
-        if self.left:
-            click.echo(f"left behind: {self.left}")
+        if self._left:
+            click.echo(f"left behind: {self._left}")
 
-    def _forget_served(self, outcomes: Sequence[Outcome]) -> None:
-        """A reload may have brought their handler."""
+    def _count(self, outcomes: Sequence[Outcome]) -> None:
+        others = [outcome for outcome in outcomes if outcome.state is not JobState.SUCCEEDED]
+        self._counts["succeeded"] += len(outcomes) - len(others)
+        for outcome in others:
+            if outcome.state is JobState.FAILED:
+                self._counts["failed"] += 1
+                if len(self._failures) < MAX_FAILURES:
+                    self._failures.append(_failure_line(outcome))
+            elif outcome.kind is Kind.FAILED:
+                self._counts["retried"] += 1
+        if self._unserved:
+            self._remove_served(outcomes)
+
+    def _remove_served(self, outcomes: Sequence[Outcome]) -> None:
+        """Remove the jobs that have run: a reload may have brought their handler."""
         for outcome in outcomes:
-            failure, ids = outcome.failure, self.unknown.get(outcome.lease.handler)
+            failure, ids = outcome.failure, self._unserved.get(outcome.lease.handler)
             ran = outcome.kind is not Kind.RELEASED and (failure is None or failure.cause is not Cause.UNKNOWN_HANDLER)
             if ran and ids:
                 ids.discard(outcome.lease.id)
 
-    def _count(self, outcome: Outcome) -> None:
-        if outcome.state is JobState.FAILED:
-            self.counts["failed"] += 1
-            if len(self.failures) < MAX_FAILURES:
-                self.failures.append(_tell(outcome))
-        elif outcome.kind is Kind.FAILED:
-            self.counts["retried"] += 1
 
-
-def _tell(outcome: Outcome) -> str:
+def _failure_line(outcome: Outcome) -> str:
     lease, failure = outcome.lease, outcome.failure
-    why = ""
+    reason = ""
     if failure is not None:
-        why = ": ".join(part for part in (failure.cause.value, failure.type, clipped(failure.message)) if part)
-    return f"job {lease.id} {lease.handler} failed at attempt {lease.attempt}: {why}"
+        reason = ": ".join(part for part in (failure.cause.value, failure.type, clipped(failure.message)) if part)
+    return f"job {lease.id} {lease.handler} failed at attempt {lease.attempt}: {reason}"
 
 
 @contextmanager
 def progress(report: DrainReport, shown: bool) -> Iterator[int]:
-    """Keep the counts in the last line of the terminal. Gives the descriptor to log to, so that log lines go above it."""
+    """Keep the counts on the last line of the terminal, if `shown`. Yields the descriptor for the log, whose lines then appear
+    above the counts."""
     if not shown:
         yield STDERR
         return

@@ -9,14 +9,16 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import UserMistake, config_option, load_settings, use_store
-from supervisor.client.validation import Checks, enqueue_row
+from supervisor.cli.context import UserMistake, load_settings
+from supervisor.cli.options import config_option
+from supervisor.cli.store_access import use_store
+from supervisor.client.client import BatchBuilder, enqueue_row
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.strict_json import decode
 
-MAX_PROBLEMS = 20
+MAX_PROBLEMS = 20  # bad lines named in the message
 
 
 @click.command()
@@ -24,38 +26,38 @@ MAX_PROBLEMS = 20
 @click.argument("handler", required=False)
 @click.argument("payload", required=False, metavar="[JSON]")
 @click.option(
-    "--file", "file", metavar="F.jsonl", help="Enqueue a job for each line, all or nothing; - is standard input."
+    "--file", "file", metavar="F.jsonl", help="Enqueue one job per line, all or nothing; - is standard input."
 )
-@click.option("--queue", help="Queue; otherwise the one that the config gives the handler.")
-@click.option("--priority", type=int, help="Higher goes first; 0 if not given.")
-@click.option("--delay", help="Not before so long from now, such as 10s.")
-@click.option("--at", help="Not before this time, such as 2030-01-31T08:00:00Z.")
-@click.option("--max-retries", type=int, help="Retries of this job.")
-@click.option("--timeout", help="How long one attempt of this job may run, such as 90s; none = no limit.")
+@click.option("--queue", help="Queue; by default the one that the config has for the handler.")
+@click.option("--priority", type=int, help="Jobs with a higher number run first; 0 by default.")
+@click.option("--delay", help="Earliest start from now, such as 10s.")
+@click.option("--at", help="Earliest start, such as 2030-01-31T08:00:00Z.")
+@click.option("--max-retries", type=int, help="Number of retries of this job.")
+@click.option("--timeout", help="Timeout of one attempt of this job, such as 90s, or none.")
 def enqueue(config: Path | None, handler: str | None, payload: str | None, file: str | None, **options: Any) -> None:
     """Enqueue a job for HANDLER and print its id.
 
-    JSON is the payload, null if left out; - reads it from standard input. With --file, prints how many were enqueued.
+    JSON is the payload, null by default; - reads it from standard input. With --file, prints the number of jobs.
     """
     settings = load_settings(config)
-    written = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     if file is not None:
-        if handler is not None or written:
-            raise click.UsageError("--file: all about a job stands in its line; expected nothing beside it")
+        if handler is not None or given:
+            raise click.UsageError("--file: each line has all about its job; expected no handler and no other option")
         click.echo(len(_enqueue(settings, read_file(file, settings))))
     elif handler is None:
         raise click.UsageError("expected the name of a handler, or --file")
     else:
-        job = {"handler": handler, "payload": _payload(payload), **written}
+        job = {"handler": handler, "payload": _payload(payload), **given}
         try:
-            row = _row(job, settings)
+            row = enqueue_row(job, limit=settings.limits.payload, queue_for=settings.queue_for)
         except InvalidJob as error:
             raise UserMistake(str(error)) from None
         click.echo(_enqueue(settings, [row])[0])
 
 
 def read_file(file: str, settings: Settings) -> EnqueueBatch:
-    """A row for each line that isn't empty; raises UserMistake that names every bad line."""
+    """Return a row for each line that isn't empty. Raises UserMistake that names the bad lines."""
     try:
         if file == "-":
             return _read_lines(sys.stdin.buffer, "standard input", settings)
@@ -66,19 +68,19 @@ def read_file(file: str, settings: Settings) -> EnqueueBatch:
 
 
 def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> EnqueueBatch:
-    checks = Checks(limit=settings.limits.payload, queue_for=settings.queue_for)
+    builder = BatchBuilder(limit=settings.limits.payload, queue_for=settings.queue_for)
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            checks.add(_read_line(line))
+            builder.add(_read_line(line))
         except ValueError as error:
             problems.append(f"{name}:{number}: {error}")
     if problems:
         more = [f"... and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
         raise UserMistake("\n".join(["nothing was enqueued", *problems[:MAX_PROBLEMS], *more]))
-    return checks.rows
+    return builder.batch
 
 
 def _read_line(line: bytes) -> dict[str, Any]:
@@ -99,10 +101,6 @@ def _read_standard_input() -> bytes:
         return sys.stdin.buffer.read()
     except OSError as error:
         raise UserMistake(f"standard input: {error.strerror}") from None
-
-
-def _row(job: dict[str, Any], settings: Settings) -> EnqueueRow:
-    return enqueue_row(job, limit=settings.limits.payload, queue_for=settings.queue_for)
 
 
 def _enqueue(settings: Settings, rows: Sequence[EnqueueRow]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Looks at the plugins from a safe distance: imported first in a process of their own, under the import time-out."""
+"""Examine plugins without risk: they are first imported in a process of their own, under the import timeout."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from supervisor.events import HookFailed
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager, load_parent_side
 from supervisor.plugins.reports import SourceReport
+from supervisor.workers.interface import WorkerOptions
+from supervisor.workers.parent.backend import ForkserverBackend
 
 
 def scan(settings: Settings) -> list[SourceReport]:
-    """What the nursery finds, without starting a worker. Raises ConfigError if root must not import them."""
+    """Return what a forkserver finds in the plugins. No worker is started.
+
+    Raises ConfigError if root must not import them, and NoForkserver.
+    """
     require_trust(settings)
     return asyncio.run(_scan(settings))
 
 
 async def _scan(settings: Settings) -> list[SourceReport]:
-    from supervisor.workers.interface import WorkerOptions
-    from supervisor.workers.parent.backend import ForkserverBackend
-
     options = WorkerOptions(
         plugins=settings.plugins.paths,
         base=str(settings.base),
@@ -37,43 +39,42 @@ async def _scan(settings: Settings) -> list[SourceReport]:
         result_limit=settings.limits.result,
         owner="scan",
     )
-    listener: Any = _Quiet()
-    backend = ForkserverBackend(options, listener, asyncio.get_running_loop())
+    backend = ForkserverBackend(options, _Silent(), asyncio.get_running_loop())
     try:
         return list(await backend.start())
     finally:
         await backend.stop()
 
 
-class _Quiet:
-    """Hears what the nursery prints, and keeps it to itself. No worker is forked."""
+class _Silent:
+    """A listener that ignores what a forkserver does and prints. It has no methods for workers, since none is forked."""
 
     def forkserver_started(self, backend: Any, pid: int, reports: Sequence[SourceReport]) -> None: ...
     def forkserver_exited(self, pid: int, how: str) -> None: ...
-    def output(self, process: Any, stream: str, job_id: int | None, lines: Sequence[str]) -> None: ...
+    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None: ...
 
 
 def load_hooks(settings: Settings, reports: Sequence[SourceReport], hooks: frozenset[str]) -> PluginManager:
-    """The plugins with some of these hooks, loaded here; what raises is named on standard error."""
+    """Load the plugins that have some of these hooks into this process. An error is a warning on standard error."""
     manager = PluginManager(_warn)
     sources = discover(settings.plugins.paths, settings.base)
     for report in load_parent_side(manager, sources, reports, hooks):
         if report.error is not None:
-            echo(f"Warning: {place(report)}: {report.error}", err=True)
+            echo(f"Warning: {location(report)}: {report.error}", err=True)
     return manager
 
 
-def _warn(failed: HookFailed) -> None:
-    echo(f"Warning: {failed.plugin}: {failed.hook}: {failed.error}", err=True)
-
-
-def place(report: SourceReport) -> str:
-    """file:line"""
+def location(report: SourceReport) -> str:
+    """Return `file:line`, or the file alone if no line is known."""
     return f"{report.source}:{report.line}" if report.line else report.source
 
 
 def with_sinks(settings: Settings, reports: Sequence[SourceReport]) -> list[SourceReport]:
-    """The reports with the sink types that each plugin brings."""
+    """Return the reports with the sink types that each plugin provides."""
     manager = load_hooks(settings, reports, frozenset({"supervisor_sinks"}))
-    brought = dict(manager.call_each("supervisor_sinks"))
-    return [replace(report, sinks=tuple(sorted(brought.get(report.source, ())))) for report in reports]
+    provided = dict(manager.call_each("supervisor_sinks"))
+    return [replace(report, sinks=tuple(sorted(provided.get(report.source, ())))) for report in reports]
+
+
+def _warn(failed: HookFailed) -> None:
+    echo(f"Warning: {failed.plugin}: {failed.hook}: {failed.error}", err=True)

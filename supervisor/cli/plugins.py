@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.context import config_option, json_option, load_settings, masked
-from supervisor.cli.plugin_scan import place, scan, with_sinks
-from supervisor.cli.render import block, heading, print_fields, print_json
+from supervisor.cli.context import load_settings, masked
+from supervisor.cli.options import config_option, json_option
+from supervisor.cli.plugin_scan import location, scan, with_sinks
+from supervisor.cli.render import print_block, print_fields, print_heading, print_json
 from supervisor.handlers import HandlerInfo
 from supervisor.plugins.reports import SourceReport
 
@@ -18,7 +19,7 @@ from supervisor.plugins.reports import SourceReport
 @config_option
 @json_option
 def plugins(config: Path | None, as_json: bool) -> None:
-    """Show what each plugin brought, and what failed."""
+    """Show the handlers, hooks and sinks of each plugin, and its errors."""
     settings = load_settings(config)
     reports = [_without_secrets(report) for report in with_sinks(settings, scan(settings))]
     if as_json:
@@ -32,7 +33,7 @@ def plugins(config: Path | None, as_json: bool) -> None:
 
 
 def _without_secrets(report: SourceReport) -> SourceReport:
-    """What a plugin raises may say anything."""
+    """Mask the texts that a plugin may have written itself."""
     return replace(
         report,
         error=report.error and masked(report.error),
@@ -42,20 +43,20 @@ def _without_secrets(report: SourceReport) -> SourceReport:
 
 
 def _print_report(report: SourceReport) -> None:
-    heading(report.source)
+    print_heading(report.source)
     print_fields(
         {
             **{f"  handler {info.name}": _options(info) for info in report.handlers},
             "  hooks": ", ".join(report.hooks),
             "  sinks": ", ".join(report.sinks),
-            "  error": f"{place(report)}: {report.error}" if report.error else None,
+            "  error": f"{location(report)}: {report.error}" if report.error else None,
             "  warnings": "; ".join(report.warnings),
         }
     )
     if report.error is None and not report.handlers and not report.hooks:
         click.echo("  no handlers and no hooks")
     if report.traceback:
-        block(report.traceback)
+        print_block(report.traceback)
 
 
 def _options(info: HandlerInfo) -> str:

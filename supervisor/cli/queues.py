@@ -6,23 +6,27 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.app import SuggestingGroup
-from supervisor.cli.context import config_option, json_option, load_settings, name_of, read_with, use_store
+from supervisor.cli.context import load_settings
+from supervisor.cli.groups import SuggestingGroup
+from supervisor.cli.options import config_option, json_option, name_of, read_with
 from supervisor.cli.render import print_json
 from supervisor.cli.status import print_queues
+from supervisor.cli.store_access import use_store
 from supervisor.stores.protocol import Store
+
+queue_argument = click.argument("queue", callback=read_with(name_of))
 
 
 @click.group(cls=SuggestingGroup)
 def queues() -> None:
-    """Look at queues, and pause or resume them."""
+    """Show queues, and pause or resume them."""
 
 
 @queues.command("list")
 @config_option
 @json_option
 def list_queues(config: Path | None, as_json: bool) -> None:
-    """List queues and what waits in them."""
+    """List queues and the number of their jobs."""
     found = use_store(load_settings(config), lambda store: store.stats()["queues"])
     if as_json:
         for queue in found:
@@ -33,28 +37,29 @@ def list_queues(config: Path | None, as_json: bool) -> None:
 
 @queues.command()
 @config_option
-@click.argument("queue", callback=read_with(name_of))
+@queue_argument
 def pause(config: Path | None, queue: str) -> None:
-    """Claim no more jobs from a queue; what runs goes on."""
-    _set(config, queue, paused=True)
+    """Stop claiming jobs from a queue. Running jobs go on."""
+    was_paused = _set_paused(config, queue, True)
+    click.echo(f"{queue}: was paused already" if was_paused else f"{queue}: paused")
 
 
 @queues.command()
 @config_option
-@click.argument("queue", callback=read_with(name_of))
+@queue_argument
 def resume(config: Path | None, queue: str) -> None:
     """Claim jobs from a paused queue again."""
-    _set(config, queue, paused=False)
+    was_paused = _set_paused(config, queue, False)
+    click.echo(f"{queue}: resumed" if was_paused else f"{queue}: was not paused")
 
 
-def _set(config: Path | None, queue: str, *, paused: bool) -> None:
-    def apply(store: Store) -> bool:
-        already = (queue in store.paused()) == paused
+def _set_paused(config: Path | None, queue: str, paused: bool) -> bool:
+    """Return whether the queue was paused before."""
+
+    def change(store: Store) -> bool:
+        was_paused = queue in store.paused()
         store.pause(queue, paused)
         store.notify()
-        return already
+        return was_paused
 
-    if use_store(load_settings(config), apply):
-        click.echo(f"{queue}: was {'paused already' if paused else 'not paused'}")
-    else:
-        click.echo(f"{queue}: {'paused' if paused else 'resumed'}")
+    return use_store(load_settings(config), change)

@@ -1,9 +1,9 @@
-"""Tables for people and JSON for programs. Rich is imported only when something is drawn."""
+"""Tables for people and JSON for programs. Rich is imported only when something is drawn with it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-PIPE_WIDTH = 240  # a table into a file or program is not cut to the width of some terminal
+PIPE_WIDTH = 240  # columns of a table that is not written to a terminal
+MAX_CLIPPED = 60
 
 STYLES = {
     "succeeded": "green",
@@ -36,12 +37,90 @@ STYLES = {
 
 
 def print_json(value: Any) -> None:
-    """One object on one line. What is no Unicode in a text, such as a file's name, is escaped as it is for people."""
+    """Print an object on one line. Text that is not Unicode, such as the name of a file, is escaped."""
     try:
         text = orjson.dumps(value)
     except TypeError:
         text = orjson.dumps(_unicode(value))
     click.echo(json_line(text))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
+    """Print rows without the columns that have no value. Numbers are aligned to the right, known states coloured."""
+    from rich.table import Table
+
+    table = Table(
+        box=None,
+        pad_edge=False,
+        title=title and escaped(title),
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+    )
+    shown = []
+    for name, values in zip(columns, zip(*rows, strict=True), strict=False):
+        cells = [_cell(value) for value in values]
+        if any(cell.plain for cell in cells):
+            numeric = all(value is None or isinstance(value, int) for value in values)
+            table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+            shown.append(cells)
+    for row in zip(*shown, strict=True):
+        table.add_row(*row)
+    console().print(table)
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """Print each field that has a value on one line."""
+    shown = {name: _cell(value) for name, value in fields.items() if value not in (None, "", {}, [])}
+    width = max(map(len, shown), default=0)
+    out = console()
+    for name, text in shown.items():
+        out.print(f"{escaped(name):<{width}}  ", text, sep="", soft_wrap=True)
+
+
+def print_heading(text: str) -> None:
+    console().print(escaped(text), style="bold", soft_wrap=True)
+
+
+def print_block(text: str, *, err: bool = False) -> None:
+    """Print text of several lines, such as a traceback, with its own indentation."""
+    click.echo("\n".join(f"    {escaped(line)}" for line in text.rstrip().splitlines()), err=err)
+
+
+def console() -> Console:
+    """Return a console for standard output, with colours only on a terminal and never under NO_COLOR."""
+    from rich.console import Console
+
+    tty = sys.stdout.isatty()
+    return Console(file=sys.stdout, width=None if tty else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def escaped(text: str) -> str:
+    """Return the text without characters that control a terminal, such as those that place the cursor or set a colour."""
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def clipped(text: str) -> str:
+    """Return the text on one line of limited length, escaped."""
+    line = escaped(" ".join(text.split()))
+    return line if len(line) <= MAX_CLIPPED else f"{line[: MAX_CLIPPED - 1]}…"
+
+
+def ago(stamp: str | None, now: datetime | None = None) -> str:
+    """Return an ISO 8601 time relative to now, such as `3m 20s ago` or `in 12s`."""
+    if not stamp:
+        return ""
+    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(stamp)).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"{format_duration(seconds)} ago" if seconds > 0 else f"in {format_duration(-seconds)}"
+
+
+def _cell(value: Any) -> Text:
+    from rich.text import Text
+
+    text = "" if value is None else str(value)
+    return Text(escaped(text), style=STYLES.get(text, ""))
 
 
 def _unicode(value: Any) -> Any:
@@ -52,83 +131,3 @@ def _unicode(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_unicode(item) for item in value]
     return value
-
-
-def console() -> Console:
-    """Colours only on a terminal, and never under NO_COLOR."""
-    from rich.console import Console
-
-    tty = sys.stdout.isatty()
-    return Console(file=sys.stdout, width=None if tty else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Numbers to the right, known states in their colour; columns without any value are left out."""
-    from rich.table import Table
-
-    cells = [[_cell(value) for value in row] for row in rows]
-    used = [index for index in range(len(columns)) if any(row[index].plain for row in cells)]
-    table = Table(
-        box=None,
-        pad_edge=False,
-        title=title and safe(title),
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-    )
-    kinds = [list(row) for row in rows] if isinstance(rows, list) else []
-    for index in used:
-        numeric = bool(kinds) and all(isinstance(row[index], int) or row[index] is None for row in kinds)
-        table.add_column(columns[index], justify="right" if numeric else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*(row[index] for index in used))
-    console().print(table)
-
-
-def print_fields(fields: Mapping[str, Any]) -> None:
-    """One field a line; those without a value are left out."""
-    shown = {name: _cell(value) for name, value in fields.items() if value not in (None, "", {}, [])}
-    width = max(map(len, shown), default=0)
-    out = console()
-    for name, text in shown.items():
-        out.print(f"{safe(name):<{width}}  ", text, sep="", soft_wrap=True)
-
-
-def heading(text: str) -> None:
-    console().print(safe(text), style="bold", soft_wrap=True)
-
-
-def block(text: str, *, err: bool = False) -> None:
-    """Text of several lines, such as a traceback, indented as it is."""
-    click.echo("\n".join(f"    {safe(line)}" for line in text.rstrip().splitlines()), err=err)
-
-
-def safe(text: str) -> str:
-    """Text of a job can't move the cursor or recolour the terminal."""
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
-
-
-def clipped(text: str, most: int = 60) -> str:
-    line = safe(" ".join(text.split()))
-    return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
-def ago(stamp: str | None, now: datetime | None = None) -> str:
-    """An ISO 8601 time as a person tells it: `3m 20s ago`, `in 12s`."""
-    if not stamp:
-        return ""
-    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(stamp)).total_seconds()
-    if abs(seconds) < 1:
-        return "now"
-    return f"{format_duration(seconds)} ago" if seconds > 0 else f"in {format_duration(-seconds)}"
-
-
-def brief_json(value: Any, most: int = 60) -> str:
-    return clipped(orjson.dumps(value).decode(), most)
-
-
-def _cell(value: Any) -> Text:
-    from rich.text import Text
-
-    text = "" if value is None or value is False else "yes" if value is True else str(value)
-    return Text(safe(text), style=STYLES.get(text, ""))

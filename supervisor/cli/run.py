@@ -4,99 +4,78 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from supervisor.cli.context import config_option, load_settings, private_files, read_with
+from supervisor import telemetry
+from supervisor.cli.context import load_settings
+from supervisor.cli.options import config_option, read_with
+from supervisor.cli.standard_streams import STDERR
+from supervisor.cli.store_access import private_files
 from supervisor.config.file_permissions import load_trusted, open_to_others
 from supervisor.config.settings import Settings
-from supervisor.events import ConfigReloaded, Event, Subscriber
+from supervisor.events import ConfigReloaded, Subscriber
 from supervisor.text.redaction import Mask
 from supervisor.text.units import parse_duration
-
-if TYPE_CHECKING:
-    from supervisor.runtime.supervisor import Supervisor
 
 
 @click.command()
 @config_option
-@click.option("--drain", is_flag=True, help="End once the served queues have nothing left, and report.")
+@click.option("--drain", is_flag=True, help="Exit once the served queues have no jobs left, and print a report.")
 @click.option(
     "--horizon",
+    metavar="DURATION",
     callback=read_with(parse_duration),
-    help="With --drain: leave what is due later than this after the start.",
+    help="With --drain: leave jobs that are due later than this after the start.",
 )
 def run(config: Path | None, drain: bool, horizon: float | None) -> int:
-    """Serve jobs until told to stop."""
+    """Run jobs until a signal ends it."""
     if horizon is not None and not drain:
         raise click.UsageError("--horizon goes with --drain")
     settings = load_settings(config, load_trusted)
-    return _drain(settings, horizon) if drain else _serve(settings)
-
-
-def _serve(settings: Settings) -> int:
-    from supervisor import telemetry as logs
-    from supervisor.runtime.supervisor import Supervisor
-
-    logs.configure(settings.log.level, settings.log.format, mask=Mask(settings.secrets))
-    supervisor = Supervisor(
-        settings, reload=_reload(settings), subscribers=[logs.LogSubscriber(), lambda event: follow(event)]
-    )
-    follow = _following(supervisor)
-    _warn(settings)
-    try:
-        return supervisor.run()
-    finally:
-        logs.stop()
+    return _drain(settings, horizon) if drain else _run(settings)[0]
 
 
 def _drain(settings: Settings, horizon: float | None) -> int:
-    from supervisor import telemetry as logs
     from supervisor.cli.drain_report import DrainReport, progress
-    from supervisor.runtime.supervisor import Supervisor
 
     report = DrainReport()
-    shown = sys.stderr.isatty() and settings.log.format == "text"
-    with progress(report, shown) as log_fd:
-        logs.configure(settings.log.level, settings.log.format, log_fd, Mask(settings.secrets))
-        supervisor = Supervisor(
-            settings,
-            reload=_reload(settings),
-            drain=True,
-            horizon=horizon,
-            subscribers=[logs.LogSubscriber(), report, lambda event: follow(event)],
-        )
-        follow = _following(supervisor)
-        _warn(settings)
-        try:
-            code = supervisor.run()
-        finally:
-            logs.stop()
-    kept = supervisor.settings.retention.failed
+    with progress(report, shown=sys.stderr.isatty() and settings.log.format == "text") as log_fd:
+        code, settings = _run(settings, log_fd, [report], drain=True, horizon=horizon)
+    kept = settings.retention.failed
     report.print(failed_are_kept=kept is None or kept > report.seconds)
     return code
 
 
-def _following(supervisor: Supervisor) -> Subscriber:
-    """A subscriber that keeps the log as the config has it."""
-    from supervisor import telemetry as logs
+def _run(
+    settings: Settings, log_fd: int = STDERR, subscribers: Sequence[Subscriber] = (), **options: Any
+) -> tuple[int, Settings]:
+    """Run a supervisor; return its exit code, and its settings after the last reload."""
+    from supervisor.runtime.supervisor import Supervisor
 
-    def follow(event: Event) -> None:
-        if isinstance(event, ConfigReloaded):
-            new = supervisor.settings
-            logs.configure(new.log.level, new.log.format, mask=Mask(new.secrets))
+    def follow_config(_: ConfigReloaded) -> None:
+        _configure_log(supervisor.settings, log_fd)
 
-    return follow
-
-
-def _warn(settings: Settings) -> None:
+    _configure_log(settings, log_fd)
+    supervisor = Supervisor(
+        settings,
+        reload=partial(load_trusted, settings.path),  # the same file, whatever a search would find now
+        subscribers=[telemetry.LogSubscriber(), *subscribers],
+        **options,
+    )
+    supervisor.bus.subscribe(follow_config, ConfigReloaded)
     for warning in open_to_others(private_files(settings)):
         logging.getLogger("supervisor").warning("%s", warning)
+    try:
+        code = supervisor.run()
+    finally:
+        telemetry.stop()
+    return code, supervisor.settings
 
 
-def _reload(settings: Settings) -> Callable[[], Settings]:
-    """The same file again, wherever the search would lead now."""
-    return lambda: load_trusted(settings.path)
+def _configure_log(settings: Settings, fd: int) -> None:
+    telemetry.configure(settings.log.level, settings.log.format, fd, Mask(settings.secrets))

@@ -1,5 +1,7 @@
-"""The standard streams of a command. Text that can't be written is lost, and remembered; what the command does goes on, and
-its exit code still tells what became of that."""
+"""The standard streams of a command.
+
+Text that can't be written is dropped and the error remembered: the command goes on, and its exit code still reports what it did.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,24 @@ import os
 import sys
 from typing import Any
 
-from supervisor.telemetry.log_handler import STDERR, write_some
+from supervisor.cli.exit_codes import FATAL
+from supervisor.text.output import write_some
 
-STDIN, STDOUT = 0, 1
-LOSSES_BORNE = 1000  # writes, so that a command that prints without end ends all the same
+STDIN, STDOUT, STDERR = 0, 1, 2
+MAX_DROPPED_WRITES = 1000  # so that a command that prints without end still ends
 
 
 class OutputLost(Exception):
-    """Nobody has had this command's output for long."""
+    """Standard output can't be written, and too many writes were dropped."""
 
 
 class _Descriptor(io.FileIO):
-    """Drops what it is given once a write has failed with `error`; after `borne` such drops it raises OutputLost, once."""
+    """A file that drops every write after one has failed with `error`. Raises OutputLost once, at drop number `max_dropped`."""
 
-    def __init__(self, fd: int, borne: int) -> None:
+    def __init__(self, fd: int, max_dropped: int) -> None:
         super().__init__(fd, "w", closefd=False)
         self.error: OSError | None = None
-        self._borne = borne
+        self._drops_left = max_dropped
 
     def write(self, data: Any) -> int:
         if self.error is None:
@@ -32,17 +35,17 @@ class _Descriptor(io.FileIO):
                 return write_some(self.fileno(), data)
             except OSError as error:
                 self.error = error
-        self._borne -= 1
-        if self._borne == 0:
+        self._drops_left -= 1
+        if self._drops_left == 0:
             raise OutputLost(str(self.error))
         return len(data)
 
 
 class Stream(io.TextIOWrapper):
-    """Standard output or error, as Python had set it up; a character that its encoding lacks is escaped."""
+    """Standard output or error with the settings of `like`. A character that the encoding lacks is escaped."""
 
-    def __init__(self, fd: int, like: Any, borne: int = -1) -> None:
-        self._descriptor = _Descriptor(fd, borne)
+    def __init__(self, fd: int, like: Any, max_dropped: int = -1) -> None:
+        self._descriptor = _Descriptor(fd, max_dropped)
         super().__init__(
             io.BufferedWriter(self._descriptor),
             encoding=getattr(like, "encoding", None) or "utf-8",
@@ -53,29 +56,35 @@ class Stream(io.TextIOWrapper):
 
     @property
     def error(self) -> OSError | None:
-        """Why text was lost, if it was."""
+        """The error of the write that failed, if one did."""
         return self._descriptor.error
 
 
 def install_streams() -> None:
-    """Put /dev/null where descriptors 0 to 2 are closed, so that no database or pipe is opened there and gets our output;
-    and our streams on them.
+    """Open /dev/null for each closed descriptor from 0 to 2, and set `sys.stdout` and `sys.stderr`.
 
-    To be called before anything else is opened.
+    Call it before anything else is opened: a database or a pipe that gets descriptor 1 would receive the output.
     """
     fd = os.open(os.devnull, os.O_RDWR)
     while fd <= STDERR:
         os.set_inheritable(fd, True)
         fd = os.open(os.devnull, os.O_RDWR)
     os.close(fd)
-    if sys.stdin is None:  # Python found no descriptor there
+    if sys.stdin is None:  # its descriptor was closed when Python started
         sys.stdin = open(STDIN, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.stdout = Stream(STDOUT, sys.stdout, LOSSES_BORNE)
+    sys.stdout = Stream(STDOUT, sys.stdout, MAX_DROPPED_WRITES)
     sys.stderr = Stream(STDERR, sys.stderr)
 
 
-def output_error() -> OSError | None:
-    """Why standard output could not be written, if so; a reader that has seen enough is no such reason."""
+def code_after_output(code: int | None) -> int:
+    """Return the exit code of a command whose own is `code`, or None if all it did was to print.
+
+    A standard output that could not be written is reported on standard error, and makes None a failure. A reader that has
+    closed the pipe has seen enough and makes none.
+    """
     stream = sys.stdout
     error = stream.error if isinstance(stream, Stream) else None
-    return None if isinstance(error, BrokenPipeError) else error
+    if error is None or isinstance(error, BrokenPipeError):
+        return code or 0
+    print(f"Error: standard output: {error.strerror}", file=sys.stderr)
+    return FATAL if code is None else code

@@ -7,21 +7,23 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import config_option, json_option, load_settings, use_store
+from supervisor.cli.context import load_settings
+from supervisor.cli.options import config_option, json_option
 from supervisor.cli.render import ago, print_json, print_table
+from supervisor.cli.store_access import use_store
 from supervisor.text.units import format_duration
 
 QUEUE_COLUMNS = ("queue", "fresh", "retries", "scheduled", "in flight", "failed", "workers busy", "")
 QUEUE_KEYS = ("queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "processing")
+WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for")
 
 
 @click.command()
 @config_option
 @json_option
 def status(config: Path | None, as_json: bool) -> None:
-    """Show every queue, every supervisor and what each worker is doing."""
-    settings = load_settings(config)
-    stats = use_store(settings, lambda store: store.stats())
+    """Show every queue, every supervisor and the current job of each worker."""
+    stats = use_store(load_settings(config), lambda store: store.stats())
     if as_json:
         print_json(stats)
         return
@@ -45,10 +47,9 @@ def _count(value: Any) -> Any:
 def _print_supervisors(supervisors: list[dict[str, Any]]) -> None:
     if not supervisors:
         click.echo("no supervisor is running: supervisor run")
-    for one in supervisors:
-        title = f"{one['host']} pid {one['pid']}: {one['state']}, seen {ago(one['seen_at'])}"
-        rows = [_worker_row(worker) for worker in one.get("workers") or []]
-        print_table(("pid", "state", "job", "handler", "attempt", "for"), rows, title)
+    for each in supervisors:
+        title = f"{each['host']} pid {each['pid']}: {each['state']}, seen {ago(each['seen_at'])}"
+        print_table(WORKER_COLUMNS, [_worker_row(worker) for worker in each.get("workers") or []], title)
 
 
 def _worker_row(worker: dict[str, Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Enqueue jobs from any program: the Client, and the checks of what is enqueued."""
+"""Enqueue jobs from any program."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What root runs must not be others' to change: the config, plugin directories, plugin files, and every folder above them.
+"""Checks that nobody else can change the files that root runs: the config, the plugins, and every folder above them.
 
-Only root is asked to be so careful: an ordinary user's code can do no more than that user. Symbolic links are followed, and
-every link and folder on the way counts. All is looked at before anything is read: what only root can change stays so, unless
-root itself changes it meanwhile. Access control lists are not looked at, nor are installed packages.
+Only root needs them: an ordinary user's code can do no more than that user. Symbolic links are followed, and every link and
+folder on the way counts. Everything is checked before anything is read: a file that only root can change stays so, unless root
+itself changes it meanwhile. Access control lists are not checked, nor are installed packages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Look = Callable[[Path], os.stat_result]
 
 
 def load_trusted(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
-    """As `config.load`; raises ConfigError if root must not rely on the config or its plugins, either."""
+    """Return the settings as `load` does. Raises ConfigError also if root must not rely on the config or its plugins."""
     errors = config_faults(path if path is not None else find(environ), environ)
     if errors:
         raise ConfigError(errors)
@@ -40,34 +40,33 @@ def load_trusted(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
 
 
 def require_trust(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError with everything about config and plugins that root must not rely on."""
+    """Raises ConfigError with every file of config and plugins that root must not rely on."""
     errors = [*config_faults(settings.path, environ), *plugin_faults(settings, environ)]
     if errors:
         raise ConfigError(errors, settings)
 
 
 def config_faults(path: Path | None, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:
-    """A line for each thing that lets others change the config file."""
-    if path is None or not _must_be_careful(environ):
+    """Return a line for each file or folder by which others can change the config."""
+    if path is None or not _is_checked(environ):
         return []
-    way_out = f"set {VARIABLE}=1 in the environment"
-    return _told("config", dict(_faults(path, look)), way_out)
+    return _written("config", dict(_faults(path, look)), f"set {VARIABLE}=1 in the environment")
 
 
 def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:
-    """A line for each thing that lets others change, or add, code that the plugins bring."""
-    if settings.plugins.allow_writable_by_others or not _must_be_careful(environ):
+    """Return a line for each file or folder by which others can change, or add, code of the plugins."""
+    if settings.plugins.allow_writable_by_others or not _is_checked(environ):
         return []
     found: dict[Path, str] = {}
     for text in settings.plugins.paths:
         path = path_of(text, settings.base)
         for part in (path, *_importable(path)):
             found.update(_faults(part, look))
-    return _told("plugins", found, f"set {KEY}: true")
+    return _written("plugins", found, f"set {KEY}: true")
 
 
 def open_to_others(files: Iterable[Path]) -> list[str]:
-    """A line for each file that is there and that others may read or write: made so on purpose, perhaps, so it stays so."""
+    """Return a warning for each existing file that others may read or write. It may be so on purpose, so nothing is changed."""
     found = []
     for path in files:
         with suppress(OSError):
@@ -77,13 +76,13 @@ def open_to_others(files: Iterable[Path]) -> list[str]:
     return found
 
 
-def _told(what: str, faults: Mapping[Path, str], way_out: str) -> list[str]:
-    lines = [f"{what}: {fault}, or {way_out}" for fault in faults.values()]
+def _written(what: str, faults: Mapping[Path, str], remedy: str) -> list[str]:
+    lines = [f"{what}: {fault}, or {remedy}" for fault in faults.values()]
     more = len(lines) - MAX_REPORTED
     return lines if more <= 0 else [*lines[:MAX_REPORTED], f"{what}: ... and {more} more"]
 
 
-def _must_be_careful(environ: Mapping[str, str]) -> bool:
+def _is_checked(environ: Mapping[str, str]) -> bool:
     allowed = environ.get(VARIABLE, "")
     if allowed not in ("", "0", "1"):
         raise ConfigError([f"environment variable {VARIABLE}: expected 1 or 0"])
@@ -91,17 +90,17 @@ def _must_be_careful(environ: Mapping[str, str]) -> bool:
 
 
 def _importable(path: Path) -> Iterator[Path]:
-    """What an import of this plugin may read besides: the folder that it stands in, and the modules and packages there."""
+    """The folder of a plugin, and the modules and packages there, all of which it may import."""
     with suppress(OSError):
         if not path.exists():
             return
         folder = path if path.is_dir() and not (path / "__init__.py").is_file() else path.parent
         yield folder
         for entry in sorted(folder.iterdir()):
-            yield from _brought_by(entry)
+            yield from _code_in(entry)
 
 
-def _brought_by(entry: Path) -> Iterator[Path]:
+def _code_in(entry: Path) -> Iterator[Path]:
     with suppress(OSError):
         if (entry / "__init__.py").is_file():
             yield from _all_in(entry)
@@ -111,7 +110,7 @@ def _brought_by(entry: Path) -> Iterator[Path]:
 
 
 def _all_in(package: Path) -> Iterator[Path]:
-    """Through links, too, as an import goes; each folder once."""
+    """Every folder and file of a package, each folder once. Links are followed, as imports do."""
     seen: set[str] = set()
     for inside, folders, files in os.walk(package, followlinks=True):
         real = os.path.realpath(inside)
@@ -124,7 +123,7 @@ def _all_in(package: Path) -> Iterator[Path]:
 
 
 def _faults(path: Path, look: Look) -> Iterator[tuple[Path, str]]:
-    """In the last of them nobody may even add a file; in a folder above it, others' files may stand beside, as in /tmp."""
+    """Nobody may add a file in the folder `path`; in a folder above it others may have files of their own, as in /tmp."""
     *above, last = _way_to(path, look)
     for position, status in above:
         if fault := _fault(position, status, shared=bool(status.st_mode & stat.S_ISVTX)):
@@ -134,7 +133,7 @@ def _faults(path: Path, look: Look) -> Iterator[tuple[Path, str]]:
 
 
 def _way_to(path: Path, look: Look) -> Iterator[tuple[Path, os.stat_result]]:
-    """Folders and links that decide what is at `path`, then that itself; if there is nothing, as far as the way leads."""
+    """The folders and links on the way to `path`, then itself; if something is missing, those before it."""
     here = Path("/")
     yield here, look(here)
     ahead = list(reversed(absolute(path).parts[1:]))
@@ -161,7 +160,7 @@ def _way_to(path: Path, look: Look) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _fault(path: Path, status: os.stat_result, *, shared: bool) -> str | None:
-    """`shared`: whoever may write here can't touch what belongs to root."""
+    """`shared` means that who may write here can't change what belongs to root: the folder has the sticky bit."""
     quoted = shlex.quote(str(path))
     if status.st_uid != ROOT:
         link = " -h" if stat.S_ISLNK(status.st_mode) else ""
@@ -175,8 +174,8 @@ def _fault(path: Path, status: os.stat_result, *, shared: bool) -> str | None:
         who = f"group {status.st_gid}"
     else:
         return None
-    way_out = "keep what root runs in a folder of its own" if mode & stat.S_ISVTX else f"chmod go-w {quoted}"
-    return f"{path} (mode {mode:04o}) may be written by {who}, who can change what root runs: {way_out}"
+    remedy = "keep what root runs in a folder of its own" if mode & stat.S_ISVTX else f"chmod go-w {quoted}"
+    return f"{path} (mode {mode:04o}) may be written by {who}, who can change what root runs: {remedy}"
 
 
 def _user(uid: int) -> str:

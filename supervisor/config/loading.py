@@ -1,18 +1,16 @@
-"""Read the configuration file into settings."""
+"""Find the configuration file and read it into settings."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
 
-from pydantic import ValidationError
-
-from supervisor.config.diagnostics import OPEN_BOOKS, Tree, contradicted, explain, flatten, prune, write_problem
-from supervisor.config.settings import VARIABLE, Schema, Section, Settings, absolute
-from supervisor.config.yaml_reader import Document, Problem, Refused, read_yaml
+from supervisor.config.contradictions import add_contradictions
+from supervisor.config.diagnostics import Findings, flatten, write_problem
+from supervisor.config.section import Place, reporting, tree
+from supervisor.config.settings import SCHEMES_WITHOUT_SECRETS, VARIABLE, Settings, absolute
+from supervisor.config.yaml_reader import Document, Refused, read_yaml
 from supervisor.errors import ConfigError
 from supervisor.text.redaction import secrets_of
 
@@ -20,10 +18,13 @@ SEARCHED = ("supervisor.yaml", "etc/supervisor.yaml")
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The config file that a command without `-c` uses, if there is one. Raises ConfigError if that can't be told."""
+    """Return the config file that a command without `-c` uses, if there is one.
+
+    Raises ConfigError if it can't be looked for.
+    """
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE])
-    return next((Path(position) for position in SEARCHED if _is_file(Path(position))), None)
+    return next((Path(path) for path in SEARCHED if _is_file(Path(path))), None)
 
 
 def _is_file(path: Path) -> bool:
@@ -34,83 +35,51 @@ def _is_file(path: Path) -> bool:
 
 
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from `path`, or from where `find` looks, or all defaults. Raises ConfigError with every error there is."""
+    """Return the settings from `path`, or from where `find` looks, or all defaults.
+
+    Raises ConfigError with everything that is wrong.
+    """
     source = "" if path is not None or not environ.get(VARIABLE) else f" (named by ${VARIABLE})"
     path = path if path is not None else find(environ)
     if path is None:
         return Settings()
     base = absolute(path).parent
-    document = read_yaml(_content(path, source), environ)
+    try:
+        document = read_yaml(path.read_bytes(), environ)
+    except OSError as error:
+        raise ConfigError([f"{path}{source}: {error.strerror}"]) from None
     if isinstance(document.value, Refused):
         raise ConfigError([write_problem(path, problem) for problem in document.problems])
-    schema, problems = _validate(document, base)
-    fields = {name: getattr(schema, name) for name in Schema.model_fields}
-    secrets = frozenset(_secrets(document, schema))
-    settings = Settings.model_construct(schema.model_fields_set, **fields, path=path, base=base, secrets=secrets)
-    if problems:
+    place = Place(findings := Findings(document, tree(Settings)), base)
+    settings = Settings(base=base)
+    with reporting(place):
+        settings = Settings.read(document.value, place)
+    add_contradictions(findings, settings)
+    settings = settings.replace(path=path, secrets=frozenset(_secrets(document, settings)))
+    if findings.problems:
+        problems = sorted(findings.problems, key=lambda problem: problem.line or 0)
         raise ConfigError([write_problem(path, problem) for problem in problems], settings)
     return settings
 
 
 def known_keys() -> list[str]:
-    """Every key of the file, dotted; `<name>` stands for a queue's or handler's name, `[]` for an entry of a list."""
-    return list(flatten(_tree(Schema)))
+    """Return every key of the file, dotted; `<name>` is the name of a queue or a handler, `[]` an entry of a list."""
+    return list(flatten(tree(Settings)))
 
 
-def _content(path: Path, source: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError([f"{path}{source}: {error.strerror}"]) from None
-
-
-def _validate(document: Document, base: Path) -> tuple[Schema, list[Problem]]:
-    """The settings, with defaults in place of what is wrong, so that one mistake hides no other."""
-    problems = list(document.problems)
-    value = document.value
-    while True:
-        try:
-            schema = Schema.model_validate(value, context={"base": base})
-            break
-        except ValidationError as error:
-            details = error.errors(include_url=False)
-        problems += explain(document, details, _tree(Schema))
-        for detail in details:
-            value = prune(value, detail["loc"])
-    problems += contradicted(document, schema, [problem.path for problem in problems])
-    return schema, sorted(problems, key=lambda problem: problem.line or 0)
-
-
-def _secrets(document: Document, schema: Schema) -> Iterator[str]:
-    """What the environment gave for the options of stores and sinks, and passwords in URLs wherever they come from."""
-    store = schema.store
-    open_book = store.scheme in OPEN_BOOKS
-    url = store.url is not None and "://" in store.url
+def _secrets(document: Document, settings: Settings) -> Iterator[str]:
+    """The variables in the options of stores and sinks, and the passwords in URLs wherever they come from."""
+    store = settings.store
+    nothing_secret = store.scheme in SCHEMES_WITHOUT_SECRETS
+    has_url = store.url is not None and "://" in store.url
     for keys, values in document.variables.items():
-        of_store = keys[:1] == ("store",) and not open_book and not (url and keys in (("store",), ("store", "url")))
+        of_store = keys[:1] == ("store",) and not nothing_secret
+        of_url = has_url and keys in (("store",), ("store", "url"))
         of_sink = keys[:2] == ("dlq", "sinks") and keys[-1] not in ("type", "name", "path")
-        if of_store or of_sink:
+        if of_sink or (of_store and not of_url):
             yield from values
-    options = [store.options, *(sink.options for sink in schema.dlq.sinks)]
+    options = [store.options, *(sink.options for sink in settings.dlq.sinks)]
     texts = [value for each in options for value in each.values() if isinstance(value, str)]
-    for text in texts if open_book else [*texts, store.url or ""]:
+    for text in texts if nothing_secret else [*texts, store.url or ""]:
         if "://" in text:
             yield from secrets_of(text)
-
-
-def _tree(model: type[Section]) -> Tree:
-    """Keys by level; None at a leaf."""
-    return {
-        field.alias or name: _branch(field.annotation)
-        for name, field in model.model_fields.items()
-        if name not in model.built
-    }
-
-
-def _branch(annotation: Any) -> Tree | None:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return _tree(annotation)
-    inside = next((part for part in map(_branch, get_args(annotation)) if part), None)
-    if inside is None or get_origin(annotation) is Union or isinstance(annotation, UnionType):
-        return inside
-    return {"[]" if get_origin(annotation) is tuple else "<name>": inside}

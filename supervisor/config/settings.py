@@ -1,7 +1,7 @@
-"""YAML -> validated Settings, with every default in one place.
+"""Every section of the config, with every default.
 
-`Settings()` is all defaults. Durations are seconds and sizes bytes, whatever unit they were written in. A mapping written
-for one queue or handler holds what was written there (`model_fields_set`) and is laid over the general one.
+`Settings()` is all defaults. Durations are seconds and sizes are bytes, whatever unit they were written in. What is written
+for one queue or one handler is laid over what holds for all (`Section.over`).
 """
 
 from __future__ import annotations
@@ -11,189 +11,143 @@ import os
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from typing import Any
 
 from supervisor.config import types as kind
-from supervisor.config.diagnostics import (
-    HEARTBEAT_EXPECTED,
-    LEASE_EXPECTED,
-    OPEN_BOOKS,
-    heartbeat_too_seldom,
-)
+from supervisor.config.diagnostics import write_keys
+from supervisor.config.section import ByName, ListOf, One, OneOrNone, Place, Section, given, setting
 from supervisor.errors import ConfigError
 from supervisor.handlers import HandlerInfo
-from supervisor.jobs import Backoff, Policy
+from supervisor.jobs import MAX_RETRIES, Backoff, Policy
 from supervisor.text.redaction import without_secrets
-from supervisor.text.units import parse_duration, parse_limit
 
 DEFAULT_QUEUE = "default"
 VARIABLE = "SUPERVISOR_CONFIG"
+SCHEMES_WITHOUT_SECRETS = ("sqlite", "memory")
 
 
-class Section(BaseModel):
-    """A mapping of known keys. In YAML nothing at all, as under a heading whose keys are commented out, is empty."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    built: ClassVar[frozenset[str]] = frozenset()  # fields that are not keys of the file
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, value: Any, info: ValidationInfo) -> Any:
-        if not kind.from_yaml(info):
-            return value
-        value = {} if value is None else value
-        return cls.from_yaml(value, info.context)
-
-    @classmethod
-    def from_yaml(cls, value: Any, context: Any) -> Any:
-        return value
+def cpu_count() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 class StoreSettings(Section):
     """`url`, or for a store that a plugin brings under a name, `type`; `options` are the other keys written beside it."""
 
-    built = frozenset({"options"})
+    rest = "options"
 
-    url: kind.OptionalText = "sqlite:///jobs.db"
-    type: kind.OptionalText = None
-    options: dict[str, Any] = Field(default_factory=dict)
+    url: str | None = setting(kind.optional(kind.text), default="sqlite:///jobs.db")
+    type: str | None = setting(kind.optional(kind.text), default=None)
+    options: dict[str, Any] = setting(given, default_factory=dict)
 
     @classmethod
-    def from_yaml(cls, value: Any, context: Any) -> Any:
-        if not isinstance(value, dict):
-            return {"url": kind.expect_text(value)}
-        named = {key: part for key, part in value.items() if key in ("url", "type")}
-        rest = {key: part for key, part in value.items() if key not in named}
-        return {**({"url": None} if named else {}), **named, "options": rest}
+    def mapping(cls, value: Any, place: Place) -> Any:
+        return value if isinstance(value, dict) else {"url": kind.text(value, place)}
+
+    @classmethod
+    def completed(cls, values: dict[str, Any], place: Place) -> dict[str, Any]:
+        return {"url": None, **values} if "type" in values else values
 
     @property
     def scheme(self) -> str:
-        """What the store is opened by: the URL's scheme, or `type`."""
+        """The name that the store is opened by: the URL's scheme, or `type`."""
         return self.url.partition(":")[0] if self.url else self.type or ""
 
     @property
     def shown(self) -> str:
-        """The URL for a person to read, without what is secret in it."""
+        """The URL for a person to read, without its secrets."""
         if not self.url:
             return self.type or ""
-        return self.url if self.scheme in OPEN_BOOKS else without_secrets(self.url)
+        return self.url if self.scheme in SCHEMES_WITHOUT_SECRETS else without_secrets(self.url)
 
 
 class PluginSettings(Section):
-    paths: kind.PluginPaths = ("plugins",)
-    import_timeout: kind.Duration = 30.0
-    allow_writable_by_others: kind.Flag = False
+    paths: tuple[str, ...] = setting(kind.plugin_paths, default=("plugins",))
+    import_timeout: float = setting(kind.duration, default=30.0)
+    allow_writable_by_others: bool = setting(kind.flag, default=False)
 
     @classmethod
-    def from_yaml(cls, value: Any, context: Any) -> Any:
+    def mapping(cls, value: Any, place: Place) -> Any:
         return {"paths": value} if isinstance(value, list) else value
 
 
 class WorkerSettings(Section):
-    count: kind.Workers = Field(default_factory=lambda: len(os.sched_getaffinity(0)))
-    queues: kind.QueueNames = None
-    timeout: kind.Limit = 300.0
-    heartbeat: kind.Duration = 1.0
-    heartbeat_timeout: kind.Limit = 30.0
-    max_jobs: kind.OptionalPositive = None
-    max_memory: kind.SizeLimit = None
-    start: kind.StartMethod = "fork"
+    count: int = setting(kind.whole(1, 1000), default_factory=cpu_count)
+    queues: frozenset[str] | None = setting(kind.queue_names, default=None)
+    timeout: float | None = setting(kind.limit, default=300.0)
+    heartbeat: float = setting(kind.duration, default=1.0)
+    heartbeat_timeout: float | None = setting(kind.limit, default=30.0)
+    max_jobs: int | None = setting(kind.or_none(kind.whole(1, 1_000_000_000)), default=None)
+    max_memory: int | None = setting(kind.size_limit, default=None)
+    start: str = setting(kind.one_of("fork", "spawn"), default="fork")
 
 
 class LeaseSettings(Section):
-    ttl: kind.Duration = 30.0
+    ttl: float = setting(kind.duration, default=30.0)
 
 
 class BackoffSettings(Section):
-    base: kind.Duration = 0.5
-    factor: kind.Factor = 2.0
-    max: kind.Duration = 30.0
-    jitter: kind.Jitter = "full"
+    base: float = setting(kind.duration, default=0.5)
+    factor: float = setting(kind.factor, default=2.0)
+    max: float = setting(kind.duration, default=30.0)
+    jitter: str | float = setting(kind.jitter, default="full")
 
-    def over(self, under: Backoff) -> Backoff:
-        """What was written here laid over another curve."""
-        return under._replace(**{name: getattr(self, name) for name in self.model_fields_set})
+    @property
+    def curve(self) -> Backoff:
+        return Backoff(self.base, self.factor, self.max, self.jitter)
 
 
 class BudgetSettings(Section):
-    limit: kind.Positive
-    per: kind.Duration
+    limit: int = setting(kind.whole(1, 1_000_000_000), missing="a whole number")
+    per: float = setting(kind.duration, missing="a duration such as 1m")
 
 
 class RetrySettings(Section):
-    max_retries: kind.MaxRetries = 3
-    curve: BackoffSettings = Field(default_factory=BackoffSettings, alias="backoff")
-    fetch_ratio: kind.Share = Fraction(1, 5)
-    burst: kind.Positive = 16
-    max_in_flight: kind.MaxInFlight = "half"
-    urgent: kind.Priority = 100
-    budget: BudgetSettings | None = None
-    adaptive: kind.Flag = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _shorthands(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        value = dict(value)
-        if value.get("budget") == "none":
-            value["budget"] = None
-        if isinstance(value.get("backoff"), Backoff):
-            value["backoff"] = BackoffSettings(**value["backoff"]._asdict())
-        return value
-
-    @property
-    def backoff(self) -> Backoff:
-        return self.curve.over(Backoff())
-
-    def over(self, under: RetrySettings) -> RetrySettings:
-        """What was written here laid over other settings; of a backoff, key by key."""
-        written = {name: getattr(self, name) for name in self.model_fields_set}
-        if "curve" in written:
-            merged = self.curve.over(under.backoff)
-            written["curve"] = BackoffSettings(**merged._asdict())
-        return under.model_copy(update=written)
+    max_retries: int = setting(kind.whole(0, MAX_RETRIES), default=3)
+    backoff: BackoffSettings = setting(One(BackoffSettings), default=BackoffSettings())
+    fetch_ratio: Fraction = setting(kind.share, default=Fraction(1, 5))
+    burst: int = setting(kind.whole(1, 1_000_000_000), default=16)
+    max_in_flight: Any = setting(kind.max_in_flight, default="half")
+    urgent: int = setting(kind.whole(-1_000_000, 1_000_000), default=100)
+    budget: BudgetSettings | None = setting(OneOrNone(BudgetSettings), default=None)
+    adaptive: bool = setting(kind.flag, default=False)
 
 
 class QueueSettings(Section):
-    retry: RetrySettings = Field(default_factory=RetrySettings)
+    retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
 
 
 class HandlerSettings(Section):
-    """Overrides for one handler; what was not written comes from the decorator, then the queue, then the general keys."""
+    """The settings of one handler; `queue` is the queue of its jobs that name none. An @handler has all but that one, too."""
 
-    timeout: kind.Limit = None
-    max_retries: kind.OptionalMaxRetries = None
-    backoff: BackoffSettings | None = None
-    heartbeat: kind.OptionalDuration = None
-    heartbeat_timeout: kind.Limit = None
-    queue: kind.OptionalText = None
+    timeout: float | None = setting(kind.limit, default=None)
+    max_retries: int | None = setting(kind.whole(0, MAX_RETRIES), default=None)
+    backoff: BackoffSettings | None = setting(One(BackoffSettings), default=None)
+    heartbeat: float | None = setting(kind.duration, default=None)
+    heartbeat_timeout: float | None = setting(kind.limit, default=None)
+    queue: str | None = setting(kind.optional(kind.queue_name), default=None)
 
 
 class SinkSettings(Section):
-    """One entry of `dlq.sinks`; `key` is its place there, for messages. A text `path` among its options is absolute."""
+    """An entry of `dlq.sinks`. `options` are its other keys, a text `path` among them absolute; `key` is its key in the file."""
 
-    built = frozenset({"options", "key"})
+    rest = "options"
 
-    type: kind.Text
-    name: kind.Text
-    options: dict[str, Any] = Field(default_factory=dict)
-    key: str = ""
+    type: str = setting(kind.text, missing="the type of a sink, such as file")
+    name: str = setting(kind.text, default="")
+    options: dict[str, Any] = setting(given, default_factory=dict)
+    key: str = setting(given, default="")
+
+    @classmethod
+    def completed(cls, values: dict[str, Any], place: Place) -> dict[str, Any]:
+        options = dict(values["options"])
+        if isinstance(options.get("path"), str):
+            options["path"] = str(place.base / options["path"])
+        return {"name": values["type"], **values, "options": options, "key": write_keys(place.path)}
 
 
 class DlqSettings(Section):
-    enabled: kind.Flag = True
-    sinks: tuple[SinkSettings, ...] = ()
-
-    @classmethod
-    def from_yaml(cls, value: Any, context: Any) -> Any:
-        if isinstance(value, dict) and isinstance(value.get("sinks"), list):
-            entries = enumerate(value["sinks"])
-            return {**value, "sinks": [_sink(entry, index, context["base"]) for index, entry in entries]}
-        return value
+    enabled: bool = setting(kind.flag, default=True)
+    sinks: tuple[SinkSettings, ...] = setting(ListOf(SinkSettings), default=())
 
     @property
     def active(self) -> bool:
@@ -201,68 +155,59 @@ class DlqSettings(Section):
 
 
 class ShutdownSettings(Section):
-    grace: kind.Duration = 30.0
+    grace: float = setting(kind.duration, default=30.0)
 
 
 class RetentionSettings(Section):
-    succeeded: kind.Kept = 86_400.0
-    cancelled: kind.Kept = 7 * 86_400.0
-    failed: kind.Kept = 30 * 86_400.0
+    succeeded: float | None = setting(kind.kept, default=86_400.0)
+    cancelled: float | None = setting(kind.kept, default=7 * 86_400.0)
+    failed: float | None = setting(kind.kept, default=30 * 86_400.0)
 
 
 class LimitSettings(Section):
-    payload: kind.Size = 1_000_000
-    result: kind.Size = 1_000_000
+    payload: int = setting(kind.size, default=1_000_000)
+    result: int = setting(kind.size, default=1_000_000)
 
 
 class LogSettings(Section):
-    level: kind.LogLevel = "info"
-    format: kind.LogFormat = "text"
+    level: str = setting(kind.one_of("debug", "info", "warning", "error"), default="info")
+    format: str = setting(kind.one_of("text", "json"), default="text")
 
 
 class UnknownHandlerSettings(Section):
-    grace: kind.Duration = 3600.0
+    grace: float = setting(kind.duration, default=3600.0)
 
 
-class Schema(Section):
-    """The keys of the file."""
+class Settings(Section):
+    """The whole config. `path` is its file, if there is one; relative paths are relative to `base`.
 
-    store: StoreSettings = Field(default_factory=StoreSettings)
-    plugins: PluginSettings = Field(default_factory=PluginSettings)
-    workers: WorkerSettings = Field(default_factory=WorkerSettings)
-    lease: LeaseSettings = Field(default_factory=LeaseSettings)
-    retry: RetrySettings = Field(default_factory=RetrySettings)
-    queues: Mapping[str, QueueSettings] = Field(default_factory=dict)
-    handlers: Mapping[str, HandlerSettings] = Field(default_factory=dict)
-    dlq: DlqSettings = Field(default_factory=DlqSettings)
-    shutdown: ShutdownSettings = Field(default_factory=ShutdownSettings)
-    retention: RetentionSettings = Field(default_factory=RetentionSettings)
-    limits: LimitSettings = Field(default_factory=LimitSettings)
-    log: LogSettings = Field(default_factory=LogSettings)
-    unknown_handler: UnknownHandlerSettings = Field(default_factory=UnknownHandlerSettings)
-
-    @classmethod
-    def from_yaml(cls, value: Any, context: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: {} if part is None and key in ("queues", "handlers") else part for key, part in value.items()}
-        return value
-
-
-class Settings(Schema):
-    """Everything configured. `path` is the file it came from, if any; relative paths are relative to `base`.
-
-    `secrets` are texts of it that must not be written anywhere.
+    `secrets` are texts in it that must not be written anywhere.
     """
 
-    built = frozenset({"path", "base", "secrets"})
+    store: StoreSettings = setting(One(StoreSettings), default=StoreSettings())
+    plugins: PluginSettings = setting(One(PluginSettings), default=PluginSettings())
+    workers: WorkerSettings = setting(One(WorkerSettings), default_factory=WorkerSettings)
+    lease: LeaseSettings = setting(One(LeaseSettings), default=LeaseSettings())
+    retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
+    queues: Mapping[str, QueueSettings] = setting(ByName(QueueSettings), default_factory=dict)
+    handlers: Mapping[str, HandlerSettings] = setting(ByName(HandlerSettings), default_factory=dict)
+    dlq: DlqSettings = setting(One(DlqSettings), default=DlqSettings())
+    shutdown: ShutdownSettings = setting(One(ShutdownSettings), default=ShutdownSettings())
+    retention: RetentionSettings = setting(One(RetentionSettings), default=RetentionSettings())
+    limits: LimitSettings = setting(One(LimitSettings), default=LimitSettings())
+    log: LogSettings = setting(One(LogSettings), default=LogSettings())
+    unknown_handler: UnknownHandlerSettings = setting(One(UnknownHandlerSettings), default=UnknownHandlerSettings())
+    path: Path | None = setting(given, default=None)
+    base: Path = setting(given, default_factory=lambda: absolute(Path()))
+    secrets: frozenset[str] = setting(given, default=frozenset())
 
-    path: Path | None = None
-    base: Path = Field(default_factory=lambda: absolute(Path()))
-    secrets: frozenset[str] = Field(default=frozenset(), repr=False)
+    @classmethod
+    def completed(cls, values: dict[str, Any], place: Place) -> dict[str, Any]:
+        return {**values, "base": place.base}
 
     @property
     def variables(self) -> dict[str, str]:
-        """By which other programs find the same file, wherever they run."""
+        """Environment variables by which other programs find the same file, wherever they run."""
         return {} if self.path is None else {VARIABLE: str(self.base / self.path.name)}
 
     def retry_for(self, queue: str) -> RetrySettings:
@@ -273,68 +218,34 @@ class Settings(Schema):
         settings = self.handlers.get(handler)
         return settings.queue if settings and settings.queue else DEFAULT_QUEUE
 
-    def policy(self, handler: str, queue: str, written: Mapping[str, HandlerInfo]) -> Policy:
-        """What bounds a job: `handlers:`, then the decorator's options, then `queues:`, then `retry:` and `workers:`."""
-        retry = self.retry_for(queue)
-        options = written[handler].options if handler in written else {}
-        here = self.handlers.get(handler, _NOTHING)
-        backoff = _decorated(options).over(retry.backoff)
-        return Policy(
-            max_retries=_first(here, "max_retries", options.get("max_retries", retry.max_retries)),
-            backoff=here.backoff.over(backoff) if here.backoff else backoff,
-            timeout=_first(here, "timeout", _option_limit(options, "timeout", self.workers.timeout)),
-            heartbeat_timeout=_first(
-                here, "heartbeat_timeout", _option_limit(options, "heartbeat_timeout", self.workers.heartbeat_timeout)
-            ),
-        )
+    def handler_settings(self, handler: str, queue: str, options: Mapping[str, Any]) -> HandlerSettings:
+        """Return the settings of a handler for its jobs in a queue.
 
-    def heartbeat_problems(self, info: HandlerInfo) -> list[str]:
-        """What contradicts itself in the heartbeat that holds for a handler, as far as its @handler has a part in it."""
-        here = self.handlers.get(info.name, _NOTHING)
-        decorated = {
-            key: info.options[key] for key in HEARTBEAT_EXPECTED if key in info.options.keys() - here.model_fields_set
-        }
-        heartbeat = here.heartbeat or parse_duration(info.options.get("heartbeat", self.workers.heartbeat))
-        limit = self.policy(info.name, DEFAULT_QUEUE, {info.name: info}).heartbeat_timeout
-        found: list[tuple[str, str]] = []
-        if decorated and heartbeat_too_seldom(heartbeat, limit):
-            key = next(iter(decorated))
-            found.append((key, HEARTBEAT_EXPECTED[key]))
-        if "heartbeat" in decorated and heartbeat_too_seldom(heartbeat, self.lease.ttl):
-            found.append(("heartbeat", LEASE_EXPECTED))
-        return [f"handler {info.name!r}: {key}: {expected}, got {decorated[key]}" for key, expected in found]
+        `handlers:` goes before the `options` of the decorator, those before `queues:`, and that before `retry:` and `workers:`.
+        """
+        retry, workers = self.retry_for(queue), self.workers
+        general = HandlerSettings().replace(
+            timeout=workers.timeout,
+            max_retries=retry.max_retries,
+            backoff=retry.backoff,
+            heartbeat=workers.heartbeat,
+            heartbeat_timeout=workers.heartbeat_timeout,
+        )
+        decorated = HandlerSettings(**{key: options[key] for key in HandlerSettings.settings if key in options})
+        return self.handlers.get(handler, _NOTHING).over(decorated.over(general))
+
+    def policy(self, handler: str, queue: str, found: Mapping[str, HandlerInfo]) -> Policy:
+        """Return the policy of a handler's jobs in a queue; `found` are the handlers of the plugins."""
+        settings = self.handler_settings(handler, queue, found[handler].options if handler in found else {})
+        assert settings.max_retries is not None and settings.backoff is not None
+        return Policy(settings.max_retries, settings.backoff.curve, settings.timeout, settings.heartbeat_timeout)
 
 
 _NOTHING = HandlerSettings()
 
 
-def _first(settings: HandlerSettings, name: str, otherwise: Any) -> Any:
-    return getattr(settings, name) if name in settings.model_fields_set else otherwise
-
-
-def _option_limit(options: Mapping[str, Any], name: str, otherwise: float | None) -> float | None:
-    return parse_limit(options[name]) if name in options else otherwise
-
-
-def _decorated(options: Mapping[str, Any]) -> BackoffSettings:
-    return BackoffSettings(**options.get("backoff", {}))
-
-
-def _sink(entry: Any, index: int, base: Path) -> Any:
-    if not isinstance(entry, dict):
-        return entry
-    options = {key: value for key, value in entry.items() if key not in ("type", "name")}
-    if isinstance(options.get("path"), str):
-        options["path"] = str(base / options["path"])
-    named = {"name": entry.get("type", "sink")} | {key: entry[key] for key in ("type", "name") if key in entry}
-    return {**named, "options": options, "key": f"dlq.sinks[{index}]"}
-
-
-# --- reading the file
-
-
 def absolute(path: Path) -> Path:
-    """Raises ConfigError if it starts at a current folder that is gone."""
+    """Raises ConfigError if `path` is relative to a current folder that is gone."""
     try:
         return path.absolute()
     except OSError as error:
@@ -342,7 +253,7 @@ def absolute(path: Path) -> Path:
 
 
 def path_of(text: str, base: Path) -> Path:
-    """Where an entry of `plugins.paths` is looked for; it need not be there. The `~` of a user that doesn't exist stays, as in
+    """Return the path of an entry of `plugins.paths`; nothing need be there. The `~` of a user that doesn't exist stays, as in
     a shell."""
     path = Path(text)
     with contextlib.suppress(RuntimeError):

@@ -1,187 +1,139 @@
-"""The kinds of value a config key can have. Each says what it expected; the loader adds where, and what it got.
+"""The kinds of value that a config key can have. The error of each is what it expects; others add the key and what is there.
 
-Validation with a context is of YAML, where a number without a unit is refused and nothing (null) is never a value.
+In a file a duration or a size needs a unit, and is never null; in Python a number is seconds or bytes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import PlainValidator, ValidationInfo
-
-from supervisor.text.units import DURATION, SIZE, parse_duration, parse_limit, parse_size
+from supervisor.config.section import Kind, Place, is_none
+from supervisor.text.names import NAME, is_name
+from supervisor.text.units import DURATION, SIZE, parse_duration, parse_size
 
 T = TypeVar("T")
 
 
-def from_yaml(info: ValidationInfo) -> bool:
-    return info.context is not None
-
-
-def expect_text(value: Any) -> str:
-    if isinstance(value, bool):
-        raise ValueError("expected text; YAML reads yes, no, on, off, true and false as booleans: quote it")
-    if isinstance(value, int | float):
-        raise ValueError("expected text; YAML reads this as a number: quote it")
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError("expected printable text")
-    return value
-
-
-def _one_of(*choices: str) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if value not in choices or not isinstance(value, str):
-            raise ValueError(f"expected {' or '.join(choices)}{_quote_hint(value, choices)}")
+def _checked(is_right: Callable[[Any], bool], expected: str) -> Kind[Any]:
+    def check(value: Any, place: Place | None) -> Any:
+        if not is_right(value):
+            raise ValueError(f"expected {expected}")
         return value
 
     return check
 
 
-def _quote_hint(value: Any, choices: tuple[str, ...]) -> str:
-    wanted = (
-        {True: ("yes", "on", "true"), False: ("no", "off", "false")}.get(value, ()) if value in (True, False) else ()
-    )
-    return "; YAML reads it as a boolean: quote it" if set(wanted) & set(choices) else ""
+def _is_number(value: Any, least: float, most: float, kind: Any = int | float) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and bool(least <= value <= most)
 
 
-def _whole(least: int, most: int) -> Callable[[Any], int]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(f"expected a whole number from {least} to {most}")
+def one_of(*choices: str) -> Kind[str]:
+    return _checked(lambda value: isinstance(value, str) and value in choices, " or ".join(choices))
+
+
+def whole(least: int, most: int) -> Kind[int]:
+    return _checked(lambda value: _is_number(value, least, most, int), f"a whole number from {least} to {most}")
+
+
+flag: Kind[bool] = _checked(lambda value: isinstance(value, bool), "true or false")
+
+
+def _text(is_right: Callable[[str], bool], expected: str) -> Kind[str]:
+    def check(value: Any, place: Place | None) -> str:
+        if isinstance(value, bool):
+            raise ValueError("expected text; YAML reads yes, no, on, off, true and false as booleans: quote it")
+        if isinstance(value, int | float):
+            raise ValueError("expected text; YAML reads this as a number: quote it")
+        if not isinstance(value, str) or not is_right(value):
+            raise ValueError(f"expected {expected}")
         return value
 
     return check
 
 
-def _or_none(check: Callable[[Any], Any]) -> Callable[[Any, ValidationInfo], Any]:
-    """`none` in YAML, None in Python."""
+text = _text(lambda value: value != "" and value.isprintable(), "printable text")
+queue_name = _text(is_name, NAME)
 
-    def optional(value: Any, info: ValidationInfo) -> Any:
-        if value == "none" or (value is None and not from_yaml(info)):
+
+def optional(kind: Kind[T]) -> Kind[T | None]:
+    """That kind, or null."""
+    return lambda value, place: None if value is None else kind(value, place)
+
+
+def or_none(kind: Kind[T], expected: str = "") -> Kind[T | None]:
+    """That kind, or `none` in a file and None in Python."""
+
+    def check(value: Any, place: Place | None) -> T | None:
+        if is_none(value, place):
             return None
         try:
-            return check(value)
+            return kind(value, place)
         except ValueError as error:
-            raise ValueError(f"{error}, or none") from None
+            raise ValueError(expected or f"{error}, or none") from None
 
-    return optional
-
-
-def _duration(value: Any, info: ValidationInfo) -> float:
-    return _measure(value, info, parse_duration, DURATION, "30s")
+    return check
 
 
-def _limit(value: Any, info: ValidationInfo) -> float | None:
-    if value is None and not from_yaml(info):
-        return None
-    return _measure(value, info, parse_limit, f"{DURATION}, or none for no limit", "30s")
+def or_text(*choices: str, otherwise: Kind[T]) -> Kind[T | str]:
+    return lambda value, place: value if isinstance(value, str) and value in choices else otherwise(value, place)
 
 
-def _kept(value: Any, info: ValidationInfo) -> float | None:
-    if value is None and not from_yaml(info):
-        return None
-    expected = f"{DURATION}, 0s to drop at once, or none to keep for ever"
-    return _measure(value, info, partial(parse_limit, zero=True), expected, "30s")
+def _measured(parse: Callable[..., T], expected: str, example: str, none: str = "") -> Kind[Any]:
+    """A duration or a size. With the text `none`, which ends the list of what is expected, it may be none."""
+
+    def check(value: Any, place: Place | None) -> T | None:
+        if none and is_none(value, place):
+            return None
+        if place is not None and isinstance(value, int | float) and not isinstance(value, bool):
+            raise ValueError(f"expected {expected}{none}; a number needs a unit: write {example}")
+        try:
+            return parse(value)
+        except (ValueError, TypeError):
+            raise ValueError(f"expected {expected}{none}") from None
+
+    return check
 
 
-def _size(value: Any, info: ValidationInfo) -> int:
-    return _measure(value, info, parse_size, SIZE, "1MB")
+duration: Kind[float] = _measured(parse_duration, DURATION, "30s")
+limit: Kind[float | None] = _measured(parse_duration, DURATION, "30s", ", or none for no limit")
+kept: Kind[float | None] = _measured(
+    partial(parse_duration, zero=True), DURATION, "30s", ", 0s to drop at once, or none to keep for ever"
+)
+size: Kind[int] = _measured(parse_size, SIZE, "1MB")
+size_limit: Kind[int | None] = _measured(parse_size, SIZE, "512MB", ", or none for no limit")
+jitter: Kind[str | float] = or_text(
+    "full", "none", otherwise=_measured(parse_duration, "full, none, or a duration such as 200ms", "200ms")
+)
+max_in_flight: Kind[str | int | None] = or_text(
+    "half", otherwise=or_none(whole(1, 100_000), "expected half, none, or a whole number from 1 to 100000")
+)
 
 
-def _size_limit(value: Any, info: ValidationInfo) -> int | None:
-    if value == "none" or (value is None and not from_yaml(info)):
-        return None
-    return _measure(value, info, parse_size, f"{SIZE}, or none for no limit", "512MB")
-
-
-def _measure(value: Any, info: ValidationInfo, parse: Callable[[Any], T], expected: str, example: str) -> T:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and from_yaml(info):
-        raise ValueError(f"expected {expected}; a number needs a unit: write {example}")
-    try:
-        return parse(value)
-    except (ValueError, TypeError):
-        raise ValueError(f"expected {expected}") from None
-
-
-def _jitter(value: Any, info: ValidationInfo) -> str | float:
-    if value in ("full", "none"):
-        return str(value)
-    return float(_measure(value, info, parse_duration, "full, none, or a duration such as 200ms", "200ms"))
-
-
-def _factor(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 1000:
+def factor(value: Any, place: Place | None) -> float:
+    if not _is_number(value, 1, 1000):
         raise ValueError("expected a number from 1 to 1000")
     return float(value)
 
 
-def _share(value: Any) -> Fraction:
-    expected = ValueError("expected a number above 0 and up to 1")
-    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        raise expected
-    if isinstance(value, float) and not math.isfinite(value):
-        raise expected
-    share = Fraction(str(value))
-    if not 0 < share <= 1:
-        raise expected
-    return share
+def share(value: Any, place: Place | None) -> Fraction:
+    """An exact share above 0 and up to 1."""
+    if not _is_number(value, 0, 1, int | float | Fraction) or value == 0:
+        raise ValueError("expected a number above 0 and up to 1")
+    return Fraction(str(value))
 
 
-def _max_in_flight(value: Any, info: ValidationInfo) -> Any:
-    if value == "half":
-        return value
-    try:
-        return _or_none(_whole(1, 100_000))(value, info)
-    except ValueError:
-        raise ValueError("expected half, none, or a whole number from 1 to 100000") from None
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("expected true or false")
-    return value
-
-
-def _names(value: Any, info: ValidationInfo) -> frozenset[str] | None:
-    if value == "all" or (value is None and not from_yaml(info)):
+def queue_names(value: Any, place: Place | None) -> frozenset[str] | None:
+    if value == "all" or (value is None and place is None):
         return None
     if not isinstance(value, list | tuple | frozenset | set) or not value:
         raise ValueError("expected all, or a list of queue names")
-    return frozenset(expect_text(name) for name in value)
+    return frozenset(queue_name(each, place) for each in value)
 
 
-def _paths(value: Any) -> tuple[str, ...]:
+def plugin_paths(value: Any, place: Place | None) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise ValueError("expected a list of directories, files or modules")
-    return tuple(expect_text(path) for path in value)
-
-
-Text = Annotated[str, PlainValidator(expect_text)]
-OptionalText = Annotated[str | None, PlainValidator(lambda value: None if value is None else expect_text(value))]
-Duration = Annotated[float, PlainValidator(_duration)]
-OptionalDuration = Annotated[float | None, PlainValidator(_duration)]
-Limit = Annotated[float | None, PlainValidator(_limit)]
-Kept = Annotated[float | None, PlainValidator(_kept)]
-Size = Annotated[int, PlainValidator(_size)]
-SizeLimit = Annotated[int | None, PlainValidator(_size_limit)]
-Flag = Annotated[bool, PlainValidator(_flag)]
-Jitter = Annotated[str | float, PlainValidator(_jitter)]
-Factor = Annotated[float, PlainValidator(_factor)]
-Share = Annotated[Fraction, PlainValidator(_share)]
-MaxInFlight = Annotated[Any, PlainValidator(_max_in_flight)]
-QueueNames = Annotated[frozenset[str] | None, PlainValidator(_names)]
-PluginPaths = Annotated[tuple[str, ...], PlainValidator(_paths)]
-Workers = Annotated[int, PlainValidator(_whole(1, 1000))]
-Positive = Annotated[int, PlainValidator(_whole(1, 1_000_000_000))]
-OptionalPositive = Annotated[int | None, PlainValidator(_or_none(_whole(1, 1_000_000_000)))]
-MaxRetries = Annotated[int, PlainValidator(_whole(0, 1000))]
-OptionalMaxRetries = Annotated[int | None, PlainValidator(_whole(0, 1000))]
-Priority = Annotated[int, PlainValidator(_whole(-1_000_000, 1_000_000))]
-StartMethod = Annotated[str, PlainValidator(_one_of("fork", "spawn"))]
-LogLevel = Annotated[str, PlainValidator(_one_of("debug", "info", "warning", "error"))]
-LogFormat = Annotated[str, PlainValidator(_one_of("text", "json"))]
+    return tuple(text(path, place) for path in value)

@@ -1,13 +1,13 @@
-"""YAML as a person meant it: plain values, with the line each came from, and every trap of YAML 1.1 named.
+"""Read YAML into plain values, each with its line, and refuse what YAML 1.1 reads otherwise than people mean it.
 
 Only mappings, lists and scalars are built, so no tag can run code. `${NAME}` and `${NAME:-default}` are replaced in scalars
-after parsing; an unquoted one is then typed as YAML would type its value. `$${` stands for a literal `${`.
+after parsing; an unquoted scalar then gets the type that YAML gives to the replaced text. `$${` stands for a literal `${`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,44 +17,44 @@ MAX_BYTES = 1_000_000
 MAX_NODES = 20_000
 MAX_DEPTH = 40
 
-Path = tuple[str | int, ...]
+Keys = tuple[str | int, ...]
+"""The keys and indexes that lead to a value, such as `("dlq", "sinks", 0)`."""
 
 _TAG = "tag:yaml.org,2002:"
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_NO_NUMBER = re.compile(r"\.(inf|nan)\Z", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"(\$)?\$\{([^}]*)(\})?")
-_TRUE = frozenset({"yes", "true", "on"})
-_FALSE = frozenset({"no", "false", "off"})
+_BOOLEANS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _NULL = frozenset({"", "~", "null"})
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER: Any = yaml.SafeLoader("")
 
 
 class Refused:
-    """Stands where a value was refused, so that the rest can still be looked at."""
-
-    def __repr__(self) -> str:
-        return "<refused>"
+    """Stands in the document for a value that was refused, so that the rest can still be checked."""
 
 
 class Position(NamedTuple):
-    """Where a value stands; `text` is the scalar as written, before any variable was replaced, else None."""
+    """The line of a value. `text` is a scalar as written, before variables are replaced; None for mappings and lists."""
 
     line: int
     text: str | None
 
 
 class Problem(NamedTuple):
-    path: Path
+    path: Keys
     line: int | None
     message: str
 
 
 @dataclass(slots=True)
 class Document:
+    """A file as read. `variables` has the texts that the environment gave for the scalar at each path."""
+
     value: Any = None
-    positions: dict[Path, Position] = field(default_factory=dict)
-    variables: dict[Path, list[str]] = field(default_factory=dict)  # the values that came from the environment
+    positions: dict[Keys, Position] = field(default_factory=dict)
+    variables: dict[Keys, list[str]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -65,7 +65,10 @@ class _Unreadable(Exception):
 
 
 def read_yaml(data: bytes, environ: Mapping[str, str]) -> Document:
-    """The one document in `data`; an empty one has the value None. Never raises: what is wrong is in `problems`."""
+    """Return the one document in `data`; its value is None if it is empty.
+
+    Never raises: everything that is wrong is in `problems`.
+    """
     document = Document()
     try:
         node = _compose(data)
@@ -96,7 +99,7 @@ def _compose(data: bytes) -> yaml.Node | None:
 
 
 def _limit_depth(text: str) -> None:
-    """Before anything recursive sees it."""
+    """Refuse deep nesting before anything recursive reads the text."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -129,11 +132,11 @@ class _Builder:
         self._nodes = 0
         self._merging = 0
 
-    def build(self, node: yaml.Node, path: Path) -> Any:
+    def build(self, node: yaml.Node, path: Keys) -> Any:
         self._nodes += 1
         line = _line(node)
         if self._nodes > MAX_NODES or len(path) + self._merging > MAX_DEPTH:
-            raise _Unreadable(f"its aliases make more than {MAX_NODES} values of it, or one contains itself", line)
+            raise _Unreadable(f"its aliases make more than {MAX_NODES} values, or one contains itself", line)
         self._document.positions[path] = Position(line, node.value if isinstance(node, yaml.ScalarNode) else None)
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
             return self._mapping(node, path)
@@ -143,7 +146,7 @@ class _Builder:
             return self._scalar(node, path)
         return self._refuse(path, line, f"the tag {_shown_tag(node.tag)} is not supported")
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: Keys) -> dict[str, Any]:
         merged: dict[str, Any] = {}
         own: dict[str, Any] = {}
         lines: dict[str, int] = {}
@@ -161,19 +164,19 @@ class _Builder:
             self._document.positions[(*path, key)] = self._document.positions[(*path, key)]._replace(line=line)
         return {**merged, **own}
 
-    def _merge(self, node: yaml.Node, path: Path) -> dict[str, Any]:
+    def _merge(self, node: yaml.Node, path: Keys) -> dict[str, Any]:
         parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
         merged: dict[str, Any] = {}
         for part in parts:
             if not isinstance(part, yaml.MappingNode):
                 self._refuse(path, _line(node), "<<: expected a mapping, or a list of them")
                 return {}
-            self._merging += 1  # as deep as a level of the path, which stays as it is
+            self._merging += 1  # a merge nests as a key does, without making the path longer
             merged = {**self.build(part, path), **merged}
             self._merging -= 1
         return merged
 
-    def _key(self, node: yaml.Node, path: Path) -> str:
+    def _key(self, node: yaml.Node, path: Keys) -> str:
         line = _line(node)
         if not isinstance(node, yaml.ScalarNode):
             self._refuse(path, line, "a mapping or list can't be a key")
@@ -183,7 +186,7 @@ class _Builder:
             self._refuse((*path, node.value), line, f"YAML reads the key {node.value} as {what}: quote it")
         return str(node.value)
 
-    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: Keys) -> Any:
         text, tag, line = node.value, node.tag, _line(node)
         if "${" in text:
             try:
@@ -196,7 +199,7 @@ class _Builder:
         except ValueError as error:
             return self._refuse(path, line, str(error))
 
-    def _refuse(self, path: Path, line: int, message: str) -> Refused:
+    def _refuse(self, path: Keys, line: int, message: str) -> Refused:
         self._document.problems.append(Problem(path, line, message))
         return Refused()
 
@@ -211,37 +214,27 @@ _KINDS = {
 
 
 def _typed(text: str, tag: str) -> Any:
-    """The value of a scalar. Messages don't repeat `text`: it may be a secret from the environment."""
+    """Return the value of a scalar. Messages never repeat `text`: it may be a secret from the environment."""
     kind = tag.removeprefix(_TAG)
-    if kind == "str":
-        return text
-    if kind == "bool":
-        return _boolean(text)
-    if kind == "null":
-        return _nothing(text)
-    if kind == "int":
-        return _integer(text)
-    if kind == "float":
-        return _real(text)
-    if kind == "timestamp":
-        raise ValueError("YAML reads this as a date: quote it")
-    raise ValueError(f"the tag {_shown_tag(tag)} is not supported")
+    if kind in ("int", "float") and ":" in text:
+        raise ValueError("YAML reads this as a number to the base of 60: quote it, or write a duration such as 90s")
+    if kind not in _TYPES:
+        raise ValueError(f"the tag {_shown_tag(tag)} is not supported")
+    return _TYPES[kind](text)
 
 
 def _boolean(text: str) -> bool:
-    if text.lower() not in _TRUE | _FALSE:
-        raise ValueError("its tag says a boolean: expected true or false")
-    return text.lower() in _TRUE
+    if text.lower() not in _BOOLEANS:
+        raise ValueError("its tag is !!bool: expected true or false")
+    return _BOOLEANS[text.lower()]
 
 
 def _nothing(text: str) -> None:
     if text.lower() not in _NULL:
-        raise ValueError("its tag says nothing, but something is there")
+        raise ValueError("its tag is !!null: expected nothing")
 
 
 def _integer(text: str) -> int:
-    if ":" in text:
-        raise ValueError("YAML reads this as a number to the base of 60: quote it, or write a duration such as 90s")
     if _DECIMAL.fullmatch(text) is None:
         raise ValueError(
             "YAML reads this as an octal, hexadecimal or binary number: write a decimal number, or quote it"
@@ -252,14 +245,24 @@ def _integer(text: str) -> int:
 
 
 def _real(text: str) -> float:
-    if ":" in text:
-        raise ValueError("YAML reads this as a number to the base of 60: quote it, or write a duration such as 90s")
-    named = {".inf": "inf", ".nan": "nan"}
-    bare = text.lower().lstrip("+-")
     try:
-        return float(text if bare not in named else text[: -len(bare)] + named[bare])
+        return float(_NO_NUMBER.sub(r"\1", text))
     except ValueError:
         raise ValueError("YAML reads this as a number, but it is none: write one such as 1.5, or quote it") from None
+
+
+def _date(text: str) -> None:
+    raise ValueError("YAML reads this as a date: quote it")
+
+
+_TYPES: Mapping[str, Callable[[str], Any]] = {
+    "str": str,
+    "bool": _boolean,
+    "null": _nothing,
+    "int": _integer,
+    "float": _real,
+    "timestamp": _date,
+}
 
 
 def _shown_tag(tag: str) -> str:
@@ -267,7 +270,7 @@ def _shown_tag(tag: str) -> str:
 
 
 def _expand(text: str, environ: Mapping[str, str], used: list[str]) -> str:
-    """`used` gains the values that the environment gave."""
+    """Replace the variables in `text`, and add to `used` the texts that the environment gave."""
 
     def value_of(match: re.Match[str]) -> str:
         if match[1]:

@@ -1,4 +1,4 @@
-"""Dead letters as JSON lines in a file: synced before they count as accepted, safe to rotate, safe to share."""
+"""Writes dead letters as JSON lines to a file that may be rotated and shared; each is on the disk before it counts as accepted."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
 class FileSink:
     """Sink type `file`. A relative `path` starts at the folder of the config file.
 
-    The file may be moved or deleted at any time: the next batch starts a new one. It may be shared by supervisors: each
-    batch is appended under an exclusive `flock`. Nothing is opened before the first publish.
+    The file may be moved or deleted at any time: the next batch starts a new one. Supervisors may share it: each batch is
+    appended under an exclusive `flock`. No file is opened before the first publish.
 
     Raises ValueError if `path` can't be a file.
     """
@@ -35,9 +35,10 @@ class FileSink:
         self._fd: int | None = None
 
     def publish(self, dead_letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
-        """Append one line per letter. A letter that is not JSON is left out, unless it stands alone: then TypeError.
+        """Append one line per dead letter, and return their ids. One that is not JSON is left out.
 
-        Raises OSError if the batch is not on the disk; then nothing of it is in the file.
+        Raises OSError if the batch is not on the disk; then nothing of it is in the file. Raises TypeError if there is only one
+        dead letter, and it is not JSON.
         """
         lines: dict[int, bytes] = {}
         for dead_letter in dead_letters:
@@ -65,7 +66,7 @@ class FileSink:
         fcntl.flock(fd, fcntl.LOCK_UN)
 
     def _lock(self) -> int:
-        """The open file, locked, and still the one at the path: it may be moved until the lock is ours."""
+        """Return the open file, locked, and still the one at the path: it may be moved while the lock is waited for."""
         while True:
             fd = self._fd if self._fd is not None else self._open()
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -74,18 +75,18 @@ class FileSink:
             self.close()
 
     def _open(self) -> int:
-        self._refuse_foreign_link()
+        self._refuse_link_of_others()
         fd = os.open(self.path, _OPEN, 0o600)
         self._fd = fd
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             self.close()
             raise OSError(f"{self.path} is not a regular file")
-        # Whoever created the file may have died before this, so it is done at every opening.
+        # The process that created the file may have been killed before this, so it is done at every opening.
         _sync_folder(self.path.resolve().parent)
         return fd
 
-    def _refuse_foreign_link(self) -> None:
-        """A link that another user has put there could lead letters, or root's pen, anywhere."""
+    def _refuse_link_of_others(self) -> None:
+        """A symbolic link of another user could make this one, who may be root, write to any file."""
         try:
             there = os.lstat(self.path)
         except FileNotFoundError:
@@ -104,7 +105,7 @@ class FileSink:
 
 
 def _append_whole(fd: int, data: bytes) -> None:
-    """All of `data`, synced, or nothing: what was written of it is cut off again. The caller holds the lock."""
+    """Append all of `data`, synced, or nothing: an incomplete write is cut off again. The caller holds the lock."""
     before = os.fstat(fd).st_size
     try:
         _write(fd, _line_break(fd, before) + data)
@@ -115,7 +116,7 @@ def _append_whole(fd: int, data: bytes) -> None:
 
 
 def _line_break(fd: int, size: int) -> bytes:
-    """What ends the last line: a writer that died in the middle leaves a torn one, which must not swallow the next."""
+    """Return a line break if the last line has none: a writer killed in the middle of a line must not spoil the next."""
     return b"\n" if size and os.pread(fd, 1, size - 1) != b"\n" else b""
 
 

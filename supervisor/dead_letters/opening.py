@@ -1,18 +1,30 @@
-"""Builds the configured dead-letter sinks from what the plugins bring."""
+"""Builds the configured sinks from the types that plugins bring; those of the package are registered like a plugin's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 from supervisor.config.settings import Settings
+from supervisor.dead_letters.file_sink import FileSink
 from supervisor.dead_letters.sink_runner import SinkRunner
 from supervisor.errors import ConfigError
-from supervisor.hooks import Sink
+from supervisor.hooks import Sink, hookimpl
 from supervisor.plugins.manager import PluginManager
 
 
+class BuiltInSinks:
+    """The plugin of the package itself."""
+
+    NAME = "built-in sinks"
+
+    @hookimpl
+    def supervisor_sinks(self) -> Mapping[str, type[Sink]]:
+        return {"file": FileSink}
+
+
 def open_sinks(settings: Settings, plugins: PluginManager) -> list[SinkRunner]:
-    """Raises ConfigError that names every sink which can't be built."""
+    """Raise ConfigError with a message for every sink that can't be built."""
     if not settings.dlq.active:
         return []
     types = plugins.merged("supervisor_sinks")

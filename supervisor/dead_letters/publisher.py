@@ -1,14 +1,14 @@
-"""Publishes dead letters: each stays pending until every sink has accepted it. No sink holds up another's letters."""
+"""Publishes dead letters: each stays pending until every sink has accepted it. No sink holds up the dead letters of another."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from supervisor.dead_letters.batch_splitter import BatchSplitter
-from supervisor.dead_letters.sink_runner import Busy, ClaimEnded, SinkRunner, delay_after
+from supervisor.dead_letters.sink_runner import BatchSplitter, SinkRunner, delay_after
 from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.engine.store_writer import Abandoned, Writer
 from supervisor.errors import RowsLocked
@@ -16,14 +16,25 @@ from supervisor.events import Bus, DeadLettersFailed, DeadLettersPublished, Dead
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import DeadLetter
 
-BATCH = 100
-CLAIM_SECONDS = 60.0
-HELD_UP_SECONDS = 1.0
-LOCKED_SECONDS = 1.0
+SLACK = 0.01  # seconds after a delay, so that a delayed dead letter is due by then
+
+
+class PublisherLimits(NamedTuple):
+    batch: int = 100  # dead letters that are claimed at once
+    claim: float = 60.0  # seconds that they stay claimed
+    slow_sink: float = 1.0  # seconds until the next are claimed although a sink is still busy with these
+    locked: float = 1.0  # seconds between two attempts to record an acceptance whose row is locked
+
+
+USUAL_LIMITS = PublisherLimits()
 
 
 class DeadLetterPublisher:
-    """Letters are claimed under a token like jobs, so two supervisors never publish one at once."""
+    """Claims dead letters under a token, as jobs are, so that two supervisors never publish the same one at once.
+
+    `quiet` is true if nothing was pending at the last look and nothing is under way. `failing` has the last error of each sink
+    that refuses dead letters.
+    """
 
     def __init__(
         self,
@@ -32,15 +43,17 @@ class DeadLetterPublisher:
         bus: Bus,
         loop: asyncio.AbstractEventLoop,
         intervals: PollIntervals = USUAL,
+        limits: PublisherLimits = USUAL_LIMITS,
     ) -> None:
         self._writer = writer
         self._runners = runners
-        self._intervals = intervals
         self._bus = bus
         self._loop = loop
+        self._intervals = intervals
+        self._limits = limits
         self._wanted = frozenset(runner.name for runner in runners)
         self._more = asyncio.Event()
-        self._ending = False
+        self._stopping = False
         self._publishing: dict[asyncio.Task[None], Sequence[DeadLetter]] = {}
         self._task = loop.create_task(self._run()) if runners else None
         if self._task is not None:
@@ -51,65 +64,68 @@ class DeadLetterPublisher:
 
     @property
     def stuck(self) -> bool:
-        """What is pending is not delivered by trying on: a sink refuses it, or there is none."""
+        """Whether a sink refuses dead letters, or there is no sink: further attempts will hardly deliver what is pending."""
         return bool(self.failing) or not self._runners
 
     def look(self) -> None:
-        """There may be pending letters."""
+        """Look for pending dead letters, since there may be some."""
         if self._runners:
             self.quiet = False
             self._more.set()
 
     async def settle_down(self) -> None:
-        """Give what is pending a chance, unless a sink is known to fail."""
+        """Wait until nothing is pending, unless a sink is known to fail."""
         while not self.quiet and not self.failing:
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Begin nothing, and let publishes under way end; when cancelled, what is pending then stays pending."""
+        """Claim nothing more, and wait for the publishes under way; when cancelled, what is pending then stays pending."""
         if self._task is None:
             return
-        self._ending = True
+        self._stopping = True
+        for runner in self._runners:
+            runner.stop()
         self._more.set()
         try:
             await asyncio.wait([self._task, *self._publishing])
         finally:
-            self._reclaim([dead_letter for dead_letters in self._publishing.values() for dead_letter in dead_letters])
+            self._release([dead_letter for dead_letters in self._publishing.values() for dead_letter in dead_letters])
             for task in (self._task, *self._publishing):
                 task.cancel()
 
     async def close(self) -> None:
         await asyncio.gather(*(runner.close() for runner in self._runners))
 
-    def _reclaim(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """The next supervisor need not wait for our claim to end."""
+    def _release(self, dead_letters: Sequence[DeadLetter]) -> None:
+        """End the claim, so that the next supervisor need not wait until it expires."""
         if dead_letters:
             self._writer.submit(lambda store: store.postpone(dead_letters, 0.0)).add_done_callback(self._report_fault)
 
+    def _report_fault(self, ended: asyncio.Future[Any]) -> None:
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None and not isinstance(error, Abandoned):
+            self._loop.call_exception_handler({"message": "publishing dead letters failed", "exception": error})
+
+    # claiming
+
     async def _run(self) -> None:
-        while not self._ending:
+        while not self._stopping:
             self._more.clear()
-            dead_letters, until = await self._writer.submit(self._claim) if self._any_free() else ((), 0.0)
+            any_free = any(runner.free for runner in self._runners)  # else dead letters are better left in the store
+            dead_letters, until = await self._writer.submit(self._claim) if any_free else ((), 0.0)
             if dead_letters:
-                await self._begin(dead_letters, until)
+                publishing = self._start(self._publish(dead_letters, until), dead_letters)
+                await asyncio.wait([publishing], timeout=self._limits.slow_sink)
             else:
                 await self._rest()
 
-    def _any_free(self) -> bool:
-        """While every sink is busy or rests, letters are better left in the store."""
-        return any(runner.free for runner in self._runners)
-
     def _claim(self, store: Store) -> tuple[Sequence[DeadLetter], float]:
-        """Letters, and until when they are ours alone."""
-        until = self._loop.time() + CLAIM_SECONDS
-        return store.claim_dead_letters(BATCH, CLAIM_SECONDS), until
+        """Claim dead letters; the second value is the time of the loop's clock when the claim expires."""
+        until = self._loop.time() + self._limits.claim
+        return store.claim_dead_letters(self._limits.batch, self._limits.claim), until
 
-    async def _begin(self, dead_letters: Sequence[DeadLetter], until: float) -> None:
-        """Go on to the next letters when a sink is slow with these."""
-        await asyncio.wait([self._keep(self._publish(dead_letters, until), dead_letters)], timeout=HELD_UP_SECONDS)
-
-    def _keep(self, work: Coroutine[Any, Any, None], dead_letters: Sequence[DeadLetter]) -> asyncio.Task[None]:
-        """A task about these letters, which are given back if it must not end."""
+    def _start(self, work: Coroutine[Any, Any, None], dead_letters: Sequence[DeadLetter]) -> asyncio.Task[None]:
+        """Start a task about these dead letters, which are released if it is cancelled."""
         task = self._loop.create_task(work)
         self._publishing[task] = dead_letters
         task.add_done_callback(self._published)
@@ -121,7 +137,7 @@ class DeadLetterPublisher:
         self.look()
 
     async def _rest(self) -> None:
-        """Until told of a letter, or long enough for one that another supervisor has left."""
+        """Wait until there is a reason to look again, or long enough for dead letters that another supervisor has left."""
         if not self._publishing:
             self.quiet = True
             self.on_quiet()
@@ -129,114 +145,92 @@ class DeadLetterPublisher:
             async with asyncio.timeout(self._intervals.dead_letters):
                 await self._more.wait()
 
-    def _report_fault(self, ended: asyncio.Future[Any]) -> None:
-        error = None if ended.cancelled() else ended.exception()
-        if error is not None and not isinstance(error, Abandoned):
-            self._loop.call_exception_handler({"message": "publishing dead letters failed", "exception": error})
+    # publishing
 
     async def _publish(self, dead_letters: Sequence[DeadLetter], until: float) -> None:
-        await self._deliver_complete(
-            [dead_letter for dead_letter in dead_letters if self._wanted <= dead_letter.accepted]
-        )
-        late: dict[int, float] = {}
-        for waits in await asyncio.gather(*(self._offer(runner, dead_letters, until) for runner in self._runners)):
-            late.update({id: min(late.get(id, wait), wait) for id, wait in waits.items()})
-        for delay in set(late.values()):
-            again = [dead_letter for dead_letter in dead_letters if late.get(dead_letter.id) == delay]
+        """Offer them to every sink, and postpone those that a sink has not accepted."""
+        # A dead letter that all sinks have accepted waited for one that is no longer configured.
+        complete = [dead_letter for dead_letter in dead_letters if self._wanted <= dead_letter.accepted]
+        if complete:
+            await self._record_accepted(complete, self._runners[0].name)
+        waits: dict[int, float] = {}
+        for of_sink in await asyncio.gather(*(self._offer(runner, dead_letters, until) for runner in self._runners)):
+            waits.update({id: min(waits.get(id, wait), wait) for id, wait in of_sink.items()})
+        for delay in set(waits.values()):
+            again = [dead_letter for dead_letter in dead_letters if waits.get(dead_letter.id) == delay]
             await self._writer.submit(lambda store, again=again, delay=delay: store.postpone(again, delay))  # type: ignore[misc]
-            self._loop.call_later(delay + 0.01, self.look)
+            self._look_after(delay)
 
-    async def _deliver_complete(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """What they still waited for was a sink that is no longer configured."""
-        if dead_letters:
-            await self._note_accepted(dead_letters, self._runners[0].name)
+    def _look_after(self, delay: float) -> None:
+        self._loop.call_later(delay + SLACK, self.look)
 
     async def _offer(self, runner: SinkRunner, dead_letters: Sequence[DeadLetter], until: float) -> dict[int, float]:
-        """Publish what this sink has not accepted yet; gives, for each id that it still has not, the seconds that it is to
-        wait for this sink."""
+        """Offer the sink what it has not accepted yet; return the seconds to wait for each id that it still has not."""
         missing = [dead_letter for dead_letter in dead_letters if runner.name not in dead_letter.accepted]
         if not missing:
             return {}
         if runner.rests:
-            return {dead_letter.id: runner.delay() for dead_letter in missing}
-        parts = BatchSplitter(missing, runner.failures)
-        claimed = await self._offer_parts(runner, parts, until)
-        self._note(runner, parts)
-        if not claimed:
+            return {dead_letter.id: delay_after(runner.failures) for dead_letter in missing}
+        parts = await runner.offer(missing, until, partial(self._accepted, runner.name))
+        if parts.claim_expired:
+            self._bus.emit(DeadLettersStale(runner.name, [dead_letter.id for dead_letter in parts.left], "claim"))
+        if parts.offered:
+            self._report(runner, parts)
+        if parts.claim_expired:
             return {}
-        waits = {dead_letter.id: runner.rest() for dead_letter in parts.left}
+        waits = {dead_letter.id: runner.rest_seconds for dead_letter in parts.left}
         return waits | {dead_letter.id: delay_after(dead_letter.tries) for dead_letter in parts.refused}
 
-    async def _offer_parts(self, runner: SinkRunner, parts: BatchSplitter, until: float) -> bool:
-        """False if the claim ended meanwhile. What did not get its turn is no failure."""
-        try:
-            while (part := parts.next()) and not (parts.offered and (self._ending or runner.hangs)):
-                await self._offer_part(runner, parts, part, until)
-        except Busy:
-            pass
-        except ClaimEnded:
-            self._bus.emit(DeadLettersStale(runner.name, [dead_letter.id for dead_letter in parts.left], "claim"))
-            return False
-        return True
+    def _report(self, runner: SinkRunner, parts: BatchSplitter) -> None:
+        if parts.accepted:
+            self.look()
+        else:
+            self._look_after(runner.rest_seconds)
+        refused: dict[float, list[int]] = {}
+        for dead_letter in parts.refused:
+            refused.setdefault(delay_after(dead_letter.tries), []).append(dead_letter.id)
+        for delay in sorted(refused):
+            self._bus.emit(DeadLettersFailed(runner.name, refused[delay], parts.error, delay))
+        if refused:
+            self.failing[runner.name] = parts.error
+        else:
+            self.failing.pop(runner.name, None)
 
-    async def _offer_part(
-        self, runner: SinkRunner, parts: BatchSplitter, part: Sequence[DeadLetter], until: float
-    ) -> None:
-        try:
-            accepted = await runner.publish([dead_letter.job for dead_letter in part], until)
-        except (Busy, ClaimEnded):
-            raise
-        except Exception as failure:
-            parts.note_raised(part, f"{type(failure).__name__}: {failure}")
-            return
-        if taken := parts.note(part, accepted):
-            stale = await self._note_accepted(taken, runner.name)
-            self._bus.emit(DeadLettersPublished(runner.name, [dead_letter.id for dead_letter in taken]))
-            if stale:
-                self._bus.emit(DeadLettersStale(runner.name, stale, "acceptance"))
+    # recording what a sink has accepted
 
-    async def _note_accepted(self, dead_letters: Sequence[DeadLetter], sink: str) -> list[int]:
-        """Gives the stale ids. What others have locked in the store is noted later: the sink has it, and nothing waits for it."""
-        stale, locked = await self._try_to_note(dead_letters, sink)
+    async def _accepted(self, sink: str, dead_letters: Sequence[DeadLetter]) -> None:
+        stale = await self._record_accepted(dead_letters, sink)
+        self._bus.emit(DeadLettersPublished(sink, [dead_letter.id for dead_letter in dead_letters]))
+        self._report_stale(sink, stale)
+
+    def _report_stale(self, sink: str, ids: Sequence[int]) -> None:
+        if ids:
+            self._bus.emit(DeadLettersStale(sink, ids, "acceptance"))
+
+    async def _record_accepted(self, dead_letters: Sequence[DeadLetter], sink: str) -> list[int]:
+        """Return the stale ids. Rows that others have locked are recorded later: the sink has them, and nothing waits for it."""
+        stale, locked = await self._record_unlocked(dead_letters, sink)
         if locked:
-            self._keep(self._note_later(locked, sink), locked)
+            self._start(self._record_later(locked, sink), locked)
         return stale
 
-    async def _note_later(self, dead_letters: Sequence[DeadLetter], sink: str) -> None:
+    async def _record_later(self, dead_letters: Sequence[DeadLetter], sink: str) -> None:
         while dead_letters:
-            await asyncio.sleep(LOCKED_SECONDS)
-            stale, dead_letters = await self._try_to_note(dead_letters, sink)
-            if stale:
-                self._bus.emit(DeadLettersStale(sink, stale, "acceptance"))
+            await asyncio.sleep(self._limits.locked)
+            stale, dead_letters = await self._record_unlocked(dead_letters, sink)
+            self._report_stale(sink, stale)
 
-    async def _try_to_note(
+    async def _record_unlocked(
         self, dead_letters: Sequence[DeadLetter], sink: str
     ) -> tuple[list[int], Sequence[DeadLetter]]:
-        """The stale ids, and what is locked."""
+        """Return the stale ids, and the dead letters whose rows are locked."""
 
-        def note(store: Store) -> tuple[list[int], frozenset[int]]:
+        def record(store: Store) -> tuple[list[int], frozenset[int]]:
             try:
                 return store.mark_accepted(dead_letters, sink, self._wanted), frozenset()
             except RowsLocked as error:
                 free = [dead_letter for dead_letter in dead_letters if dead_letter.id not in error.ids]
                 return store.mark_accepted(free, sink, self._wanted) if free else [], error.ids
 
-        stale, locked = await self._writer.submit(note)
+        stale, locked = await self._writer.submit(record)
         return stale, [dead_letter for dead_letter in dead_letters if dead_letter.id in locked]
-
-    def _note(self, runner: SinkRunner, parts: BatchSplitter) -> None:
-        if not parts.offered:
-            return
-        refused = parts.refused
-        runner.note(accepted=bool(parts.accepted), refused=bool(refused))
-        if parts.accepted:
-            self.look()
-        else:
-            self._loop.call_later(runner.rest() + 0.01, self.look)
-        for delay in sorted({delay_after(dead_letter.tries) for dead_letter in refused}):
-            ids = [dead_letter.id for dead_letter in refused if delay_after(dead_letter.tries) == delay]
-            self._bus.emit(DeadLettersFailed(runner.name, ids, parts.error, delay))
-        if refused:
-            self.failing[runner.name] = parts.error
-        else:
-            self.failing.pop(runner.name, None)

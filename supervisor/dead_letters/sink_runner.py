@@ -1,56 +1,76 @@
-"""A configured dead-letter sink, and the thread it runs on."""
+"""Offers dead letters to a sink: on a thread of its own, in parts, with rests after failures."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from supervisor.hooks import Sink
-
-PUBLISH_SECONDS = 30.0
-TURN_SECONDS = 1.0
-RETRY_DELAYS = (1.0, 60.0)
-MAX_PAUSE = 5.0
+from supervisor.jobs import Backoff
+from supervisor.retry import ceiling
+from supervisor.stores.records import DeadLetter
 
 
-class ClaimEnded(Exception):
-    """The letters were claimed too long ago: another supervisor may be publishing them."""
+class SinkLimits(NamedTuple):
+    publish: float = 30.0  # seconds for one publish
+    wait: float = 1.0  # seconds for an earlier publish to end
+    rest: float = 5.0  # seconds, at most, that a sink rests
+    # An offer ends when the sink accepts nothing of so many parts in a row. At first the whole and its halves show whether the
+    # sink fails or one dead letter is bad; once the sink has accepted some, more may be bad in a row.
+    failed_parts_at_first: int = 3
+    failed_parts: int = 12
+
+
+OnAccepted = Callable[[Sequence[DeadLetter]], Awaitable[None]]
+
+USUAL_LIMITS = SinkLimits()
+_RETRIES = Backoff(base=1.0, factor=2.0, max=60.0, jitter="none")
+
+
+def delay_after(failures: int) -> float:
+    """Return the seconds until the next try after so many failures in a row."""
+    return ceiling(_RETRIES, max(1, failures))
+
+
+class ClaimExpired(Exception):
+    """The dead letters were claimed too long ago: another supervisor may be publishing them."""
 
 
 class Busy(Exception):
-    """It was not this publish's turn in time; the sink is well, as far as is known."""
+    """An earlier publish did not end in time, which is no failure of the sink yet."""
 
 
-class Call(NamedTuple):
+class _Call(NamedTuple):
     work: Callable[[], Any]
     answer: asyncio.Future[Any]
 
 
 class Caller(Protocol):
-    """Runs a sink's calls in order, away from the loop: a thread, or a simulation of one."""
+    """Runs the calls of a sink in order, outside of the loop: a thread, or a simulation of one."""
 
     def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]: ...
     def end(self) -> None: ...
 
 
 class SinkThread:
-    """Runs calls in order. A daemon: one that hangs must not keep the process from ending, as an executor's threads do."""
+    """A daemon thread, unlike those of an executor: a call that hangs must not keep the process from exiting."""
 
     def __init__(self, name: str) -> None:
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         threading.Thread(target=self._run, name=f"sink-{name}", daemon=True).start()
 
     def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls.put(Call(work, answer))
+        self._calls.put(_Call(work, answer))
         return answer
 
     def end(self) -> None:
-        """After the calls that were made."""
+        """End the thread after the calls that were made."""
         self._calls.put(None)
 
     def _run(self) -> None:
@@ -79,85 +99,176 @@ def _deliver(answer: asyncio.Future[Any], result: Any, error: BaseException | No
         answer.set_result(result)
 
 
+class BatchSplitter:
+    """One offer of dead letters to a sink, in parts, and its results.
+
+    At first all are one part. A part that makes the sink raise is halved until the bad dead letter is alone. After `failures`
+    of the sink in a row the parts begin small and grow, so that even among many bad dead letters the good ones are found.
+    `offered` and `accepted` are ids; `error` is that of the last part that was refused.
+    """
+
+    def __init__(self, dead_letters: Sequence[DeadLetter], failures: int, limits: SinkLimits = USUAL_LIMITS) -> None:
+        self._dead_letters = dead_letters
+        self._limits = limits
+        self._ahead = dead_letters
+        self._size = max(1, len(dead_letters) >> failures)
+        self._halves: deque[Sequence[DeadLetter]] = deque()
+        self._failed_parts = 0
+        self.offered: set[int] = set()
+        self.accepted: set[int] = set()
+        self.claim_expired = False
+        self.error = "not accepted"
+
+    def next(self) -> Sequence[DeadLetter]:
+        """Return the next part; it is empty if all were offered or the sink seems to fail."""
+        limit = self._limits.failed_parts if self.accepted else self._limits.failed_parts_at_first
+        if self._failed_parts >= limit:
+            return ()
+        if self._halves:
+            return self._halves.popleft()
+        part, self._ahead = self._ahead[: self._size], self._ahead[self._size :]
+        return part
+
+    def note(self, part: Sequence[DeadLetter], accepted: frozenset[int]) -> list[DeadLetter]:
+        """Return the dead letters of the part that the sink has accepted."""
+        taken = [dead_letter for dead_letter in part if dead_letter.id in accepted]
+        self.offered.update(dead_letter.id for dead_letter in part)
+        self.accepted.update(dead_letter.id for dead_letter in taken)
+        self._failed_parts = 0 if taken else self._failed_parts + 1
+        if taken:
+            self._size *= 2
+        return taken
+
+    def note_raised(self, part: Sequence[DeadLetter], error: str) -> None:
+        self.error = error
+        self.note(part, frozenset())
+        if len(part) > 1:
+            middle = len(part) // 2
+            self._halves += (part[:middle], part[middle:])
+
+    @property
+    def refused(self) -> list[DeadLetter]:
+        """The dead letters that were offered and not accepted."""
+        return [dead_letter for dead_letter in self.left if dead_letter.id in self.offered]
+
+    @property
+    def left(self) -> list[DeadLetter]:
+        """The dead letters that were not accepted, whether offered or not."""
+        return [dead_letter for dead_letter in self._dead_letters if dead_letter.id not in self.accepted]
+
+
 class SinkRunner:
-    def __init__(self, name: str, sink: Sink, caller: Callable[[str], Caller] = SinkThread) -> None:
+    """A sink, its thread and its failures in a row. It rests for a while after an offer of which it accepts nothing."""
+
+    def __init__(
+        self, name: str, sink: Sink, caller: Callable[[str], Caller] = SinkThread, limits: SinkLimits = USUAL_LIMITS
+    ) -> None:
         self.name = name
         self.failures = 0
         self._sink = sink
+        self._limits = limits
         self._calls = caller(name)
         self._under_way: asyncio.Future[frozenset[int]] | None = None
         self._overdue = False
+        self._stopping = False
         self._rests_until = 0.0
 
     @property
     def rests(self) -> bool:
-        """It has failed just now: nothing is to be offered to it."""
+        """Whether it has failed just now, so that nothing is to be offered to it."""
         return asyncio.get_running_loop().time() < self._rests_until
 
     @property
     def free(self) -> bool:
-        """A publish would be begun, or the sink known to hang."""
+        """Whether an offer would be answered soon: by a publish, or by an error if the sink hangs."""
         return not self.rests and (self.hangs or self._under_way is None or self._under_way.done())
 
     @property
     def hangs(self) -> bool:
-        """A publish that was told as timed out still goes on."""
+        """Whether a publish still goes on that was reported as timed out."""
         return self._overdue and self._under_way is not None and not self._under_way.done()
 
+    @property
+    def rest_seconds(self) -> float:
+        """Seconds that it rests after this many failures: few, since one bad dead letter may be the cause, not the sink."""
+        return min(self._limits.rest, delay_after(self.failures))
+
+    async def offer(self, dead_letters: Sequence[DeadLetter], until: float, on_accepted: OnAccepted) -> BatchSplitter:
+        """Offer dead letters in parts, and wait for `on_accepted` after each part of which some are accepted.
+
+        No part is begun after `until`, the end of the claim by the loop's clock. A part that is not offered is no failure.
+        """
+        parts = BatchSplitter(dead_letters, self.failures, self._limits)
+        try:
+            while (part := parts.next()) and not (parts.offered and (self._stopping or self.hangs)):
+                await self._offer_part(parts, part, until, on_accepted)
+        except Busy:
+            pass
+        except ClaimExpired:
+            parts.claim_expired = True
+        if parts.offered:
+            self._count_failure(parts)
+        return parts
+
+    async def _offer_part(
+        self, parts: BatchSplitter, part: Sequence[DeadLetter], until: float, on_accepted: OnAccepted
+    ) -> None:
+        try:
+            accepted = await self.publish([dead_letter.job for dead_letter in part], until)
+        except (Busy, ClaimExpired):
+            raise
+        except Exception as failure:
+            parts.note_raised(part, f"{type(failure).__name__}: {failure}")
+            return
+        if taken := parts.note(part, accepted):
+            await on_accepted(taken)
+
+    def _count_failure(self, parts: BatchSplitter) -> None:
+        """Count an offer of which nothing is accepted as a failure of the sink."""
+        if parts.accepted:
+            self.failures = max(0, self.failures - 1) if parts.refused else 0
+            self._rests_until = 0.0
+        else:
+            self.failures += 1
+            self._rests_until = asyncio.get_running_loop().time() + self.rest_seconds
+
     async def publish(self, dead_letters: Sequence[Mapping[str, Any]], until: float) -> frozenset[int]:
-        """The ids that the sink has accepted. Raises Busy if an earlier publish goes on; TimeoutError after PUBLISH_SECONDS,
-        and soon while an earlier one hangs that long; ClaimEnded instead of beginning later than `until`, by the loop's
-        clock; whatever the sink raises."""
-        await self._turn()
-        own = deepcopy(list(dead_letters))  # a sink may change what it is given
+        """Return the ids that the sink has accepted.
+
+        Raises Busy if an earlier publish goes on; TimeoutError if the publish takes too long, and soon while an earlier one
+        has taken too long; ClaimExpired instead of beginning after `until`; and every error of the sink.
+        """
+        await self._wait_for_earlier()
+        own = deepcopy(list(dead_letters))  # the sink may change what it is given
         if asyncio.get_running_loop().time() >= until:
-            raise ClaimEnded
+            raise ClaimExpired
         self._overdue = False
         answer: asyncio.Future[frozenset[int]] = self._calls.call(lambda: frozenset(self._sink.publish(own)))
-        answer.add_done_callback(_ask_for_error)
+        answer.add_done_callback(_retrieve_error)
         self._under_way = answer
-        if not await _ends(answer, PUBLISH_SECONDS):
+        if not await _ends(answer, self._limits.publish):
             self._overdue = True
-            raise TimeoutError(f"no answer within {PUBLISH_SECONDS:g}s")
+            raise TimeoutError(f"no answer within {self._limits.publish:g}s")
         return answer.result()
 
-    async def _turn(self) -> None:
-        """Several may wait for it: whoever is late waits for the next."""
+    async def _wait_for_earlier(self) -> None:
+        """Wait until no publish is under way: when one ends, one of those that wait goes on, and the others wait for it."""
         loop = asyncio.get_running_loop()
-        last = loop.time() + TURN_SECONDS
+        last = loop.time() + self._limits.wait
         while (earlier := self._under_way) is not None and not earlier.done():
             if not await _ends(earlier, last - loop.time()):
                 raise TimeoutError("still busy with an earlier publish") if self.hangs else Busy
 
-    def note(self, *, accepted: bool, refused: bool) -> None:
-        """What became of an offer: nothing accepted is a failure of the sink, which then rests."""
-        if accepted:
-            self.failures = max(0, self.failures - 1) if refused else 0
-            self._rests_until = 0.0
-        else:
-            self.failures += 1
-            self._rests_until = asyncio.get_running_loop().time() + self.rest()
-
-    def delay(self) -> float:
-        """Seconds until letters that the sink was not offered, since it rests, are looked at again."""
-        return delay_after(self.failures)
-
-    def rest(self) -> float:
-        """Seconds until anything is offered to it again: not many, for it may be one letter that fails, and not the sink."""
-        return min(MAX_PAUSE, self.delay())
+    def stop(self) -> None:
+        """Offer no further part of what is on offer."""
+        self._stopping = True
 
     async def close(self) -> None:
-        """After a publish under way. What the sink raises is told to nobody."""
+        """Close the sink after a publish under way. An error of the sink is dropped."""
         closed = self._calls.call(self._sink.close)
-        closed.add_done_callback(_ask_for_error)
+        closed.add_done_callback(_retrieve_error)
         self._calls.end()
         await asyncio.wait([closed])
-
-
-def delay_after(tries: int) -> float:
-    """Seconds until the next, after so many in a row that failed."""
-    first, most = RETRY_DELAYS
-    return min(most, first * 2.0 ** min(max(0, tries - 1), 30))
 
 
 async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:
@@ -165,7 +276,7 @@ async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:
     return bool(done)
 
 
-def _ask_for_error(answer: asyncio.Future[Any]) -> None:
-    """asyncio takes an error that nobody has asked for to be a fault, and a fault ends the supervisor."""
+def _retrieve_error(answer: asyncio.Future[Any]) -> None:
+    """Retrieve an error that nobody waits for: else asyncio reports it to the loop's handler, which ends the supervisor."""
     if not answer.cancelled():
         answer.exception()

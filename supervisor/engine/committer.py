@@ -1,71 +1,125 @@
-"""Routes every outcome through the one retry path into the store. No outcome is dropped while the store is away."""
+"""Settles outcomes: each goes through the one retry path and then into the store. None is dropped while the store is
+unavailable."""
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from supervisor.config.settings import Settings
-from supervisor.engine.leases import Leases
+from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.leases import LeaseKey, Leases
+from supervisor.engine.limits import Limits
 from supervisor.engine.store_writer import Abandoned, Writer
+from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.errors import RowsLocked
-from supervisor.events import Bus, JobsLocked, JobsSettled, JobsStale
-from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome
+from supervisor.events import Bus, JobsLocked, JobsReleased, JobsSettled, JobsStale
+from supervisor.jobs import (
+    OUTCOME_FAILURE,
+    OUTCOME_LEASE,
+    OUTCOME_RESULT,
+    OUTCOME_STATE,
+    Cause,
+    Failure,
+    JobState,
+    Kind,
+    Lease,
+    Outcome,
+)
 from supervisor.retry import Random, RetryBudget, decide
 from supervisor.stores.protocol import Store
 
-BATCH = 2000
-AT_ONCE = 2  # batches: while one is written, the writer's next is there already
-MARK_AFTER = 0.001  # seconds that a job has run
-MAX_BATCH_BYTES = 16_000_000  # see _weight
-MAX_UNSETTLED_BYTES = 64_000_000
+BATCHES_AT_ONCE = 2  # while one is written, the next is with the writer already
+MARK_AFTER = 0.001  # seconds that a job must have run to be marked as started along with a settle
 LAST_TRIES = 5
 LAST_TRIES_EVERY = 0.3  # seconds
 
-Claim = tuple[int, int]
-"""(id, token)"""
+
+class Summary(NamedTuple):
+    """The meaning of accepted outcomes for the rest of the engine: whether there are new dead letters, whether jobs are ready
+    that another supervisor may claim, and the seconds until the first job is due (None if none is scheduled)."""
+
+    dead_letters: bool = False
+    ready: bool = False
+    due_in: float | None = None
 
 
-class Settled(NamedTuple):
+class CommitterListener(Protocol):
+    def settled(self, summary: Summary) -> None:
+        """The store has accepted outcomes."""
+
+    def relieved(self) -> None:
+        """The committer is no longer overfull."""
+
+
+@dataclass(eq=False)
+class RetryDecider:
+    """Applies the settings to `retry.decide`."""
+
+    _config: CurrentConfig
+    _buffers: QueueBuffers
+    _random: Random
+    _now: Callable[[], float]
+    _budgets: dict[str, RetryBudget] = field(default_factory=dict)
+
+    def settings_replaced(self) -> None:
+        self._budgets = {}
+
+    def decide(self, outcome: Outcome) -> Outcome:
+        settings, queue = self._config.settings, outcome.lease.queue
+        retry = settings.retry_for(queue)
+        return decide(
+            outcome,
+            self._random,
+            dead_letters=settings.dlq.active,
+            ready=self._buffers.ready_in_store(queue) if retry.adaptive else 0,
+            within_budget=self._budget(queue) if retry.budget else None,
+        )
+
+    def _budget(self, queue: str) -> Callable[[], bool]:
+        budget = self._budgets.get(queue)
+        if budget is None:
+            limits = self._config.settings.retry_for(queue).budget
+            assert limits is not None
+            budget = self._budgets[queue] = RetryBudget(limits.limit, limits.per)
+        return lambda: budget.spend(self._now())
+
+
+class _Settled(NamedTuple):
     stale: frozenset[int]
-    locked: frozenset[int]  # left out: somebody else has their rows
+    locked: frozenset[int]  # left out, since other clients of the database have locked their rows
     at: float  # before the commit, which may take much longer
 
 
 class Committer:
-    """Two batches are under way at most; what ends meanwhile is the next one, so the busier, the larger."""
+    """Writes at most two batches at a time. The outcomes that arrive meanwhile are the next one, so batches grow with the load."""
 
     def __init__(
-        self, writer: Writer, leases: Leases, settings: Settings, bus: Bus, *, random: Random, now: Callable[[], float],
-        ready: Callable[[str], int], running: Callable[[float], list[Lease]], relieved: Callable[[], None],
+        self, writer: Writer, leases: Leases, decider: RetryDecider, unknown_handlers: UnknownHandlers, bus: Bus, *,
+        ttl: float, now: Callable[[], float], listener: CommitterListener, limits: Limits,
     ) -> None:  # fmt: skip
+        self.batches_settled = 0
         self._writer = writer
         self._leases = leases
+        self._decider = decider
+        self._unknown_handlers = unknown_handlers
         self._bus = bus
-        self._random = random
+        self._ttl = ttl
         self._now = now
-        self._ready = ready
-        self._running = running
-        self._relieved = relieved
-        self._weight = 0  # of all that is not settled yet
-        self.batches_settled = 0
+        self._listener = listener
+        self._limits = limits
         self._waiting: list[Outcome] = []
-        self._under_way = 0
-        self._kept: dict[Claim, Outcome] = {}  # what the store refuses
-        self._locked: dict[Claim, Outcome] = {}  # others have the rows; also while it is tried again
-        self._reported_locked: set[Claim] = set()
-        self._trying_locked: asyncio.Future[Settled] | None = None
-        self._budgets: dict[str, RetryBudget] = {}
-        self._ended = asyncio.Event()
-        self.configure(settings)
-
-    def configure(self, settings: Settings) -> None:
-        self._settings = settings
-        self._budgets = {}
+        self._under_way = 0  # batches
+        self._bytes = 0  # of all outcomes that are not settled yet
+        self._refused: dict[LeaseKey, Outcome] = {}  # kept, since the store takes them in no form
+        self._locked: dict[LeaseKey, Outcome] = {}  # kept, also while they are tried again
+        self._reported_locked: set[LeaseKey] = set()
+        self._trying_locked: asyncio.Future[_Settled] | None = None
+        self._idle_again = asyncio.Event()
 
     @property
     def idle(self) -> bool:
@@ -73,115 +127,132 @@ class Committer:
 
     @property
     def overfull(self) -> bool:
-        """Results come faster than the store takes them: what more is run has to wait, or they would heap up here."""
-        return self._weight >= MAX_UNSETTLED_BYTES
+        """Whether results come faster than the store takes them: until this has changed no job is started."""
+        return self._bytes >= self._limits.unsettled_bytes
 
     @property
     def unsettled(self) -> int:
-        """How many outcomes are kept that the store has not taken, though it was there."""
-        return sum(self._leases.holds(it.lease) for it in (*self._kept.values(), *self._locked.values()))
+        """The number of outcomes that the store has not taken although it was available."""
+        return sum(self._leases.holds(it.lease) for it in (*self._refused.values(), *self._locked.values()))
 
     async def finish(self, tries: int = LAST_TRIES) -> None:
-        """Until nothing waits to be settled. What is locked is tried a few times more, and then left to whoever recovers it."""
+        """Settle everything. Locked outcomes are tried only so often; then their jobs are left to recovery."""
         while not self.idle or (self._locked and tries):
             if self.idle:
                 tries -= 1
                 await asyncio.sleep(LAST_TRIES_EVERY)
                 self.retry_locked()
             else:
-                self._ended.clear()
-                await self._ended.wait()
+                self._idle_again.clear()
+                await self._idle_again.wait()
+
+    # outcomes come in
+
+    def jobs_ended(self, outcomes: Sequence[Outcome]) -> None:
+        """Take the outcomes that the pool reports. Those of leases that are not held any more are dropped."""
+        held = self._leases.outcomes_of_held(outcomes)
+        unknown = [
+            outcome for outcome in held if outcome[OUTCOME_FAILURE] is not None and _has_unknown_handler(outcome)
+        ]
+        if unknown:
+            self.add(self._unknown_handlers.instead_of(unknown))
+            held = [outcome for outcome in held if not _has_unknown_handler(outcome)]
+        self.add(held)
+
+    def release(self, leases: Iterable[Lease], reason: str) -> None:
+        held = self._leases.held_of(leases)
+        if held:
+            self._bus.emit(JobsReleased(held, reason))
+            self.add([Outcome(lease, Kind.RELEASED, state=JobState.READY) for lease in held])
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        decided = [o if o[7] is not None else self.decide(o) for o in outcomes]
+        decide = self._decider.decide
+        decided = [outcome if outcome[OUTCOME_STATE] is not None else decide(outcome) for outcome in outcomes]
         self._waiting += decided
-        self._weight += _weight(decided)
-        if self._under_way < AT_ONCE:
+        self._bytes += _bytes(decided)
+        if self._under_way < BATCHES_AT_ONCE:
             self._settle_next()
 
-    def decide(self, outcome: Outcome) -> Outcome:
-        queue = outcome.lease.queue
-        retry = self._settings.retry_for(queue)
-        return decide(
-            outcome,
-            self._random,
-            dead_letters=self._settings.dlq.active,
-            ready=self._ready(queue) if retry.adaptive else 0,
-            within_budget=self._budget(queue) if retry.budget else None,
-        )
-
-    def _budget(self, queue: str) -> Callable[[], bool]:
-        budget = self._budgets.get(queue)
-        if budget is None:
-            limits = self._settings.retry_for(queue).budget
-            assert limits is not None
-            budget = self._budgets[queue] = RetryBudget(limits.limit, limits.per)
-        return lambda: budget.spend(self._now())
+    # and go to the store in batches
 
     def _settle_next(self) -> None:
-        count = BATCH if self._weight <= MAX_BATCH_BYTES else _as_fit(self._waiting)
+        limits = self._limits
+        count = limits.settled_at_once if self._bytes <= limits.settled_bytes_at_once else self._fitting(self._waiting)
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         if batch:
             self._settle(batch)
         elif not self._under_way:
-            self._ended.set()
+            self._idle_again.set()
 
-    def _settle(self, batch: list[Outcome]) -> asyncio.Future[Settled]:
-        """Start marks of what runs meanwhile go along in the same commit; not of what will have ended before it."""
+    def _fitting(self, outcomes: Sequence[Outcome]) -> int:
+        """Return how many of the first outcomes make a batch."""
+        sizes = [_length(it.result, it.failure) for it in outcomes[: self._limits.settled_at_once]]
+        return bisect_right([*accumulate(sizes)], self._limits.settled_bytes_at_once) + 1
+
+    def _settle(self, batch: list[Outcome]) -> asyncio.Future[_Settled]:
+        """Write the batch and, in the same commit, start marks of what runs: not of jobs that will have ended before it."""
         self._under_way += 1
-        running, ttl = self._running(MARK_AFTER), self._settings.lease.ttl
+        running, ttl = self._leases.running(MARK_AFTER), self._ttl
 
-        def settle(store: Store) -> Settled:
-            stale, locked = _settle_free(store, batch)
+        def settle(store: Store) -> _Settled:
+            stale, locked = _settle_unlocked(store, batch)
             at = self._now()
             if running:
                 store.extend((), ttl, running)
-            return Settled(frozenset(stale), locked, at)
+            return _Settled(frozenset(stale), locked, at)
 
         future = self._writer.submit(settle)
         future.add_done_callback(lambda future: self._settled(batch, future))
         return future
 
-    def _settled(self, batch: list[Outcome], future: asyncio.Future[Settled]) -> None:
+    def _settle_again(self, batch: list[Outcome]) -> asyncio.Future[_Settled]:
+        self._bytes += _bytes(batch)
+        return self._settle(batch)
+
+    def _settled(self, batch: list[Outcome], future: asyncio.Future[_Settled]) -> None:
         self._under_way -= 1
         was_overfull = self.overfull
-        self._weight -= _weight(batch)
+        self._bytes -= _bytes(batch)
         error = future.exception()
         if error is None:
             stale, locked, at = future.result()
             if locked:
                 self._keep_locked([outcome for outcome in batch if outcome.lease.id in locked])
                 batch = [outcome for outcome in batch if outcome.lease.id not in locked]
-            self._taken(batch, stale, at)
+            self._accepted(batch, stale, at)
         elif not isinstance(error, Abandoned):
             self._forget_locked([outcome.lease for outcome in batch])
-            self._refused(batch, error)
+            self._refuse(batch, error)
         self.batches_settled += bool(batch)
-        if self._under_way < AT_ONCE:
+        if self._under_way < BATCHES_AT_ONCE:
             self._settle_next()
         if was_overfull and not self.overfull:
-            self._relieved()
+            self._listener.relieved()
 
-    def _taken(self, batch: list[Outcome], stale: frozenset[int], at: float) -> None:
+    def _accepted(self, batch: list[Outcome], stale: frozenset[int], at: float) -> None:
         if self._locked:
             self._forget_locked([outcome.lease for outcome in batch])
         if stale:
-            self._report_stale([o.lease for o in batch if o.lease.id in stale])
-            batch = [o for o in batch if o.lease.id not in stale]
-        self._leases.drop([outcome[0] for outcome in batch])
+            self._report_stale([outcome.lease for outcome in batch if outcome.lease.id in stale])
+            batch = [outcome for outcome in batch if outcome.lease.id not in stale]
+        self._leases.drop([outcome[OUTCOME_LEASE] for outcome in batch])
         if batch:
-            self._bus.emit(JobsSettled(batch, self._now() - at))
+            age = self._now() - at
+            self._bus.emit(JobsSettled(batch, age))
+            self._listener.settled(summary(batch, age))
 
     def _report_stale(self, leases: Sequence[Lease]) -> None:
-        """Once: an extend or a check may have found it out before."""
-        news = self._leases.of_ours(leases)
-        self._leases.drop(news)
-        if news:
-            self._bus.emit(JobsStale(news, "settle"))
+        """Report each lease once: an extend or a check may have found it stale before."""
+        held = self._leases.held_of(leases)
+        self._leases.drop(held)
+        if held:
+            self._bus.emit(JobsStale(held, "settle"))
 
-    def _refused(self, batch: list[Outcome], error: BaseException) -> None:
-        """The store would not take the batch: halve it until the bad row stands alone; that job fails, if need be without
-        a record of why, and the rest go on."""
+    # outcomes that the store refuses
+
+    def _refuse(self, batch: list[Outcome], error: BaseException) -> None:
+        """Halve a batch that the store refused until the bad row stands alone. That job fails, if need be without a record of the
+        reason, and the others go on."""
         if len(batch) > 1:
             middle = len(batch) // 2
             self._settle_again(batch[:middle])
@@ -189,91 +260,79 @@ class Committer:
             return
         (outcome,) = batch
         if outcome.failure is None and outcome.state is JobState.FAILED:
-            self._keep(outcome, error)
+            self._keep_refused(outcome, error)
         elif outcome.failure is not None and outcome.failure.cause is Cause.REFUSED:
             self._settle_again([outcome._replace(failure=None)])
         else:
-            self._settle_again([self.decide(refused(outcome, error))])
+            self._settle_again([self._decider.decide(refused(outcome, error))])
 
-    def _keep(self, outcome: Outcome, error: BaseException) -> None:
-        """Not even that can be stored: tried again now and then, for somebody may mend what stands in its way."""
-        claim = outcome.lease[:2]
-        if claim not in self._kept:
+    def _keep_refused(self, outcome: Outcome, error: BaseException) -> None:
+        """Keep an outcome that the store takes in no form, to try it again: somebody may remove the cause."""
+        key = outcome.lease[:2]
+        if key not in self._refused:
             self._bus.emit(JobsStale([outcome.lease], f"settle refused by the store: {error}"))
-        self._kept[claim] = outcome
+        self._refused[key] = outcome
 
     def retry_refused(self) -> None:
-        self._kept = {claim: outcome for claim, outcome in self._kept.items() if self._leases.holds(outcome.lease)}
-        for outcome in self._kept.values():
+        self._refused = {key: outcome for key, outcome in self._refused.items() if self._leases.holds(outcome.lease)}
+        for outcome in self._refused.values():
             self._settle_again([outcome])
 
+    # outcomes of jobs whose rows other clients of the database have locked
+
     def _keep_locked(self, outcomes: Sequence[Outcome]) -> None:
-        """Told once, when it is met again: most locks are gone in a moment."""
-        news = []
+        """Report each lock once, and only if the row is still locked at the second try: most locks are gone in a moment."""
+        to_report = []
         for outcome in outcomes:
-            claim = outcome.lease[:2]
-            if claim not in self._locked:
-                self._weight += _weight((outcome,))
-            elif claim not in self._reported_locked:
-                self._reported_locked.add(claim)
-                news.append(outcome.lease)
-            self._locked.pop(claim, None)
-            self._locked[claim] = outcome  # behind the others
-        if news:
-            self._bus.emit(JobsLocked(news))
+            key = outcome.lease[:2]
+            if key not in self._locked:
+                self._bytes += _bytes((outcome,))
+            elif key not in self._reported_locked:
+                self._reported_locked.add(key)
+                to_report.append(outcome.lease)
+            self._locked.pop(key, None)
+            self._locked[key] = outcome  # behind the others
+        if to_report:
+            self._bus.emit(JobsLocked(to_report))
 
     def _forget_locked(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            claim = lease[:2]
-            if (outcome := self._locked.pop(claim, None)) is not None:
-                self._reported_locked.discard(claim)
-                self._weight -= _weight((outcome,))
+            key = lease[:2]
+            if (outcome := self._locked.pop(key, None)) is not None:
+                self._reported_locked.discard(key)
+                self._bytes -= _bytes((outcome,))
 
     def retry_locked(self) -> None:
-        """As many as make a batch, unless that is under way. Those that are not ours any more have been told as stale."""
+        """Try as many as make a batch, unless one is under way. Those that are ours no longer have been reported as stale."""
         if self._trying_locked is not None and not self._trying_locked.done():
             return
         was_overfull = self.overfull
         self._forget_locked([it.lease for it in self._locked.values() if not self._leases.holds(it.lease)])
         if was_overfull and not self.overfull:
-            self._relieved()
+            self._listener.relieved()
         if outcomes := list(self._locked.values()):
-            self._trying_locked = self._settle_again(outcomes[: _as_fit(outcomes)])
-
-    def _settle_again(self, batch: list[Outcome]) -> asyncio.Future[Settled]:
-        self._weight += _weight(batch)
-        return self._settle(batch)
+            self._trying_locked = self._settle_again(outcomes[: self._fitting(outcomes)])
 
 
-def _settle_free(store: Store, batch: Sequence[Outcome]) -> tuple[Collection[int], frozenset[int]]:
-    """Those that are stale, and those that are left out since their rows are locked."""
-    try:
-        return store.settle(batch), frozenset()
-    except RowsLocked as error:
-        free = [outcome for outcome in batch if outcome.lease.id not in error.ids]
-        return store.settle(free) if free else (), error.ids
-
-
-def _weight(outcomes: Sequence[Outcome]) -> int:
-    """Characters of results, or of what failures tell."""
-    return sum([_length(outcome[2], outcome[4]) for outcome in outcomes if outcome[2] or outcome[4] is not None])
-
-
-def _length(result: str | None, failure: Failure | None) -> int:
-    if failure is None:
-        return len(result or "")
-    texts = (failure.message, failure.traceback, failure.stack, failure.stderr)
-    return sum(len(text) for text in texts if text)
-
-
-def _as_fit(outcomes: Sequence[Outcome]) -> int:
-    """How many of the first make a batch."""
-    weights = accumulate([_length(outcome[2], outcome[4]) for outcome in outcomes[:BATCH]])
-    return bisect_right([*weights], MAX_BATCH_BYTES) + 1
+def summary(outcomes: Sequence[Outcome], age: float = 0.0) -> Summary:
+    """Summarize outcomes that were accepted `age` seconds ago."""
+    dead_letters = ready = False
+    due_in: float | None = None
+    for outcome in [outcome for outcome in outcomes if outcome[OUTCOME_STATE] is not JobState.SUCCEEDED]:
+        if outcome.dead_letter:
+            dead_letters = True
+        elif outcome.state is JobState.READY:
+            ready = True
+        elif outcome.state is JobState.SCHEDULED:
+            delay = outcome.delay
+            if outcome.kind is Kind.RELEASED:  # its handler is unknown here: another supervisor may have it
+                ready, delay = True, delay + HEAD_START
+            due_in = delay if due_in is None else min(due_in, delay)
+    return Summary(dead_letters, ready, None if due_in is None else due_in - age)
 
 
 def refused(outcome: Outcome, error: BaseException) -> Outcome:
-    """The outcome in whose place the store refused another, with nothing of the job's own text in it."""
+    """Return the outcome that takes the place of one that the store refused, with none of the job's own text in it."""
     failure = Failure(
         Cause.REFUSED,
         type="Refused",
@@ -285,7 +344,30 @@ def refused(outcome: Outcome, error: BaseException) -> Outcome:
     return Outcome(outcome.lease, Kind.FAILED, took=outcome.took, failure=failure)
 
 
-def release(leases: Sequence[Lease], delay: float = 0.0) -> list[Outcome]:
-    """Give claimed jobs back unharmed: no retry is counted."""
-    state = JobState.SCHEDULED if delay > 0 else JobState.READY
-    return [Outcome(lease, Kind.RELEASED, delay=delay, state=state) for lease in leases]
+def _settle_unlocked(store: Store, batch: Sequence[Outcome]) -> tuple[Collection[int], frozenset[int]]:
+    """Settle the outcomes whose rows are not locked. Return the ids of the stale ones, and of those left out."""
+    try:
+        return store.settle(batch), frozenset()
+    except RowsLocked as error:
+        free = [outcome for outcome in batch if outcome.lease.id not in error.ids]
+        return store.settle(free) if free else (), error.ids
+
+
+def _has_unknown_handler(outcome: Outcome) -> bool:
+    return outcome.failure is not None and outcome.failure.cause is Cause.UNKNOWN_HANDLER
+
+
+def _bytes(outcomes: Sequence[Outcome]) -> int:
+    """Return the characters of their results and of the texts of their failures. Hot path."""
+    return sum([
+        _length(outcome[OUTCOME_RESULT], outcome[OUTCOME_FAILURE])
+        for outcome in outcomes
+        if outcome[OUTCOME_RESULT] or outcome[OUTCOME_FAILURE] is not None
+    ])  # fmt: skip
+
+
+def _length(result: str | None, failure: Failure | None) -> int:
+    if failure is None:
+        return len(result or "")
+    texts = (failure.message, failure.traceback, failure.stack, failure.stderr)
+    return sum(len(text) for text in texts if text)

@@ -1,154 +1,112 @@
-"""The parts that move jobs, wired together: what the pool tells goes to the fetcher and the committer."""
+"""Wires the parts of the engine, and passes reports from one part to another."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from supervisor.config.settings import Settings
-from supervisor.engine.committer import Committer, release
-from supervisor.engine.fetcher import HEAD_START, Fetcher
+from supervisor.engine.claim_planner import ClaimPlanner
+from supervisor.engine.committer import Committer, RetryDecider, Summary
+from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.dispatcher import Dispatcher
+from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.fetcher import Fetcher, Intake
+from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
-from supervisor.engine.maintenance import Housekeeping
+from supervisor.engine.limits import DEFAULT_LIMITS, Limits
+from supervisor.engine.maintenance import Maintenance, Pruner, WallClock
 from supervisor.engine.plugin_changes import emit_plugin_events
 from supervisor.engine.poll_intervals import USUAL, PollIntervals
-from supervisor.engine.presence import presence
+from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
-from supervisor.engine.store_writer import Abandoned, Writer, ignore_abandoned
-from supervisor.engine.unknown_handlers import MissingHandlers
+from supervisor.engine.store_writer import Writer, ignore_abandoned
+from supervisor.engine.tasks import BackgroundTasks
+from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.engine.watchdog import Watchdog, seconds_suspended
-from supervisor.events import (
-    MAX_COUNTED,
-    Bus,
-    Event,
-    JobCancelled,
-    JobsReleased,
-    JobsSettled,
-    JobsStale,
-    JobStarted,
-    LeasesRecovered,
-    StoreAvailableAgain,
-    WorkerExited,
-    WorkerStarted,
-)
-from supervisor.handlers import HandlerInfo
-from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy
-from supervisor.plugins.reports import SourceReport, news, same_plugins
-from supervisor.retry import Random, put_off, unknown_handler
+from supervisor.events import MAX_COUNTED, Bus
+from supervisor.plugins.reports import SourceReport, changed_reports, same_plugins
+from supervisor.retry import Random
 from supervisor.stores.protocol import Store
 from supervisor.workers.interface import WorkerBackend
-from supervisor.workers.kill_reasons import LEASE_LOST, SHUTDOWN
+from supervisor.workers.kill_reasons import SHUTDOWN
 from supervisor.workers.pool import Pool
 
-MAX_CHECKED = 200
 KILL_SECONDS = 10.0
 FORCED_SECONDS = 2.0
-"""The same where a second signal came: what is not seen dead by then is recovered when its lease ends."""
+"""Seconds for which killed workers are awaited at the end, and the same after a second signal. The jobs of those that have not
+exited by then are recovered when their leases expire."""
 
 
-class Engine:
-    """Implements the pool's listener. All of it runs on the loop; only what is given to the writer does not."""
+class Coordinator:
+    """The engine as the rest of the program sees it. All of it runs on the loop, but for the calls that are given to the writer.
+
+    It is the listener of the pool: outcomes go straight to the committer, and reclaimed jobs to the fetcher. `changes` is set
+    whenever something has changed that a drain may wait for.
+    """
 
     def __init__(
         self, store: Store, pool: Pool, settings: Settings, reports: Sequence[SourceReport], bus: Bus,
-        loop: asyncio.AbstractEventLoop, writer: Writer, *, random: Random, wall: Callable[[], float] = time.time,
-        suspended: Callable[[], float] = seconds_suspended, intervals: PollIntervals = USUAL,
+        loop: asyncio.AbstractEventLoop, writer: Writer, *, random: Random, on_dead_letter: Callable[[], None] = lambda: None,
+        keep_unknown_jobs: bool = False, wall: Callable[[], float] = time.time,
+        suspended: Callable[[], float] = seconds_suspended, intervals: PollIntervals = USUAL, limits: Limits = DEFAULT_LIMITS,
     ) -> None:  # fmt: skip
-        self.settings = settings
-        self.pool = pool
-        self.writer = writer
-        self.store_url = store.url
-        self.on_dead_letter: Callable[[], None] = lambda: None
-        # Ids of jobs put off because no plugin serves them, where someone asks.
-        self.unknown_jobs: set[int] | None = None
-        self.changes = asyncio.Event()
-        self._store = store
-        self._bus = bus
-        self._loop = loop
-        self._infos: Mapping[str, HandlerInfo] = {}
-        self._reports = list(reports)
-        self._absences = MissingHandlers()
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they were begun
-        self._housekeeping = Housekeeping(self, bus, loop, wall, suspended)
-        self._learn(reports)
-        ttl = settings.lease.ttl
-        self.leases = Leases(self.writer, ttl, self.running)
-        self.committer = Committer(
-            self.writer, self.leases, settings, bus, random=random, now=loop.time, ready=self._ready_in, running=self.running,
-            relieved=self._relieved,
-        )  # fmt: skip
-        self.recovery = Recovery(self.writer, ttl, bus, now=loop.time, decide=self.committer.decide)
-        self.fetcher = Fetcher(
-            self.writer, pool, self.leases, settings, bus, loop, known=self._known, unknown=self._unknown,
-            overtaken=self._overtaken, release=self.release, may_dispatch=self._may_dispatch,
-            dispatched=lambda worker: self.watchdog.work_sent(worker), intervals=intervals,
-        )  # fmt: skip
-        self.watchdog = Watchdog(
-            pool, bus, loop, settings.workers.heartbeat_timeout, woke_from_gap=self._woke_from_gap, suspended=suspended,
-            intervals=intervals,
-        )  # fmt: skip
-        self._extension: asyncio.TimerHandle | None = None
-        self._checking_after_gap = False
-        self._pump_asked = False
-        bus.subscribe(self._on_event)
+        ttl, now = settings.lease.ttl, loop.time
+        self.pool, self.writer, self.store_url = pool, writer, store.url
+        self.changes, self.tasks = asyncio.Event(), BackgroundTasks(loop)
+        self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
+        self._config = config = CurrentConfig(settings, reports)
+        self.leases = leases = Leases(writer, pool, ttl)
+        self.buffers = buffers = QueueBuffers(config)
+        self._unknown_handlers = unknown = UnknownHandlers(
+            config, pool, bus, now, max_jobs=limits.missing_handlers, keep_ids=keep_unknown_jobs
+        )
+        self._decider = decider = RetryDecider(config, buffers, random, now)
+        self.committer = committer = Committer(
+            writer, leases, decider, unknown, bus, ttl=ttl, now=now, listener=self, limits=limits
+        )
+        self.lease_keeper = keeper = LeaseKeeper(
+            writer, leases, buffers, committer, pool, bus, loop, self.tasks, ttl, limits
+        )
+        self.recovery = recovery = Recovery(writer, decider, bus, ttl=ttl, now=now, listener=self, limits=limits)
+        self.watchdog = watchdog = Watchdog(
+            pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, intervals
+        )
+        dispatcher = Dispatcher(pool, leases, buffers, committer, watchdog, loop)
+        planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
+        intake = Intake(leases, buffers, committer, unknown, keeper, config)
+        self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, intervals, limits)
+        self._announcer = announcer = Announcer(writer, pool, leases, loop, ttl)
+        pruner = Pruner(writer, config, bus)
+        clock = WallClock(bus, loop, wall, suspended)
+        self._maintenance = maintenance = Maintenance(
+            writer, pool, leases, keeper, recovery, buffers, dispatcher, committer, announcer, pruner, clock, self.tasks
+        )
+        self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
+        self.recover, self.newly_broken = recovery.recover_all, config.newly_broken
+        self.prune, self.maintain = pruner.prune, maintenance.run
 
-    def _known(self, handler: str) -> bool:
-        return handler in self._infos
+    @property
+    def settings(self) -> Settings:
+        return self._config.settings
 
-    def _learn(self, reports: Sequence[SourceReport]) -> None:
-        self._reports = list(reports)
-        self._infos = {info.name: info for report in reports for info in report.handlers}
-        self._absences.end(self._infos)
-        if self.unknown_jobs is not None:  # those that still are will be found out again
-            self.unknown_jobs.clear()
-
-    async def recover(self) -> None:
-        """At start, until none is left that may be recovered at once."""
-        while await self.recovery.sweep():
-            pass
+    @property
+    def unknown_jobs(self) -> set[int]:
+        """The ids of jobs that were released since no plugin serves them, if they are kept."""
+        return self._unknown_handlers.released_jobs
 
     def serve(self, backend: WorkerBackend) -> None:
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
-            self._loop.add_reader(notification_fd, self._notified)
-        self._extend_later()
+            self._loop.add_reader(notification_fd, self.store_notified)
+        self.lease_keeper.start()
         self.watchdog.start()
         self.pool.open(backend, self)
-        self.fetcher.open(self._resolver())
+        self.fetcher.open()
 
-    def _resolver(self) -> Callable[[str, str], Policy]:
-        settings, infos = self.settings, self._infos
-        return lambda handler, queue: settings.policy(handler, queue, infos)
-
-    # what the pool tells (PoolListener)
-
-    def jobs_ended(self, outcomes: list[Outcome]) -> None:
-        held = self.leases.outcomes_of_ours(outcomes)
-        unknown = [outcome for outcome in held if outcome[4] is not None and _not_known(outcome)]
-        if unknown:
-            held = [outcome for outcome in held if not _not_known(outcome)]
-            self._not_imported([outcome for outcome in unknown if self._known(outcome.lease.handler)])
-            self._unknown([outcome.lease for outcome in unknown if not self._known(outcome.lease.handler)])
-        self.committer.add(held)
-
-    def jobs_reclaimed(self, leases: list[Lease]) -> None:
-        if self.fetcher.closed:
-            self.release(leases, "shutdown")
-        else:
-            self.fetcher.requeue(self.leases.of_ours(leases))
-            self._pump_soon()
-
-    def _pump_soon(self) -> None:
-        """Not now: the pool may be walking over its workers."""
-        if not self._pump_asked:
-            self._pump_asked = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pump_asked = False
-        self.fetcher.pump()
+    # reports of the parts
 
     def workers_changed(self) -> None:
         self.changes.set()
@@ -156,290 +114,132 @@ class Engine:
         self.watchdog.work_ended()
 
     def plugins_reported(self, reports: Sequence[SourceReport]) -> None:
-        """By a new nursery, after the last one died: a file may have been changed, mended or torn meanwhile."""
-        before = self._reports
-        self._learn(reports)
+        """Serve what a new forkserver has found: a file may have changed since the last one started."""
+        before = self._config.reports
+        self._replace(self.settings, reports)
         if not same_plugins(reports, before):
-            emit_plugin_events(self._bus, news(reports, before), self.settings)
+            emit_plugin_events(self._bus, changed_reports(reports, before), self.settings)
             self._serve_by(self.pool.backend)
 
-    # what goes on besides
+    def settled(self, summary: Summary) -> None:
+        if summary.dead_letters:
+            self._on_dead_letter()
+        if summary.due_in is not None:
+            self.fetcher.timers.due_at(self._loop.time() + summary.due_in)
+        if summary.ready:
+            self.fetcher.jobs_released()
+            self.tasks.start(self._notify_others())
+        self.changes.set()
 
-    def running(self, seconds: float = 0.0) -> list[Lease]:
-        return [lease for _, lease in self.pool.running(seconds)]
+    def relieved(self) -> None:
+        self.fetcher.pump()
 
-    def _ready_in(self, queue: str) -> int:
-        return self.fetcher.ready_in(queue)
+    def recovered(self, summary: Summary) -> None:
+        self.settled(summary)
+        self.fetcher.notify()
 
-    def _notified(self) -> None:
+    def _woke_from_gap(self) -> None:
+        self.recovery.forget()
+        self.lease_keeper.gap_ended()
+        self.tasks.start(self._check_after_gap())
+
+    async def _check_after_gap(self) -> None:
+        try:
+            await self.lease_keeper.check_after_gap()
+        finally:
+            self.fetcher.pump()
+
+    def store_notified(self) -> None:
         self._store.clear_notifications()
         self.fetcher.notify()
-        if 0 < len(self.leases) <= MAX_CHECKED:
-            self.spawn(self.check_leases())
-        if len(self.fetcher):
-            self._housekeeping.look_for_paused()
-
-    def _not_imported(self, outcomes: list[Outcome]) -> None:
-        """By the worker that was to run these, unlike its siblings: they are not missed here."""
-        if not outcomes:
-            return
-        leases = [outcome.lease for outcome in outcomes]
-        failure = outcomes[0].failure
-        replaced = failure is not None and self.pool.replace(failure.pid or 0)
-        self._bus.emit(JobsReleased(leases, "not_imported"))
-        self.committer.add(release(leases) if replaced else [put_off(lease) for lease in leases])
-
-    def _unknown(self, leases: list[Lease]) -> None:
-        if not leases:
-            return
-        now, grace = self._loop.time(), self.settings.unknown_handler.grace
-        outcomes = []
-        for lease in leases:
-            again_in = lease.policy.backoff.max
-            missed_for = self._absences.missed_for(lease, now, grace=grace, again_in=again_in)
-            outcomes.append(unknown_handler(lease, unknown_for=missed_for, grace=grace))
-        if self.unknown_jobs is not None:
-            self.unknown_jobs.update(lease.id for lease in leases)
-        self._bus.emit(JobsReleased(leases, "unknown_handler"))
-        self.committer.add(outcomes)
-
-    def release(self, leases: list[Lease], reason: str) -> None:
-        held = self.leases.of_ours(leases)
-        if held:
-            self._bus.emit(JobsReleased(held, reason))
-            self.committer.add(release(held))
-
-    def _overtaken(self, claimed: Sequence[Lease]) -> None:
-        """Ours under a new token: what still runs under the old one must not run twice."""
-        self._give_up(self.leases.same_jobs(claimed), "claim")
-
-    def _on_event(self, event: Event) -> None:
-        """What others have done that the engine must act on."""
-        if isinstance(event, JobsSettled | LeasesRecovered):
-            self._housekeeping.news = True
-            if isinstance(event, LeasesRecovered):
-                self._after_settle(event.outcomes)
-                self.fetcher.notify()
-            else:
-                self._after_settle(event.outcomes, event.age)
-        elif isinstance(event, StoreAvailableAgain):
-            self.recovery.forget()
-        elif isinstance(event, JobStarted | WorkerStarted | WorkerExited):
-            self._housekeeping.news = True
-
-    def _after_settle(self, outcomes: Sequence[Outcome], age: float = 0.0) -> None:
-        soonest: float | None = None
-        notify, succeeded = False, JobState.SUCCEEDED
-        for outcome in [outcome for outcome in outcomes if outcome[7] is not succeeded]:
-            if outcome.dead_letter:
-                self.on_dead_letter()
-            elif outcome.state is JobState.READY:
-                notify = True
-            elif outcome.state is JobState.SCHEDULED:
-                put_off = outcome.kind is Kind.RELEASED
-                notify = notify or put_off  # others may have its handler
-                delay = outcome.delay + HEAD_START if put_off else outcome.delay
-                soonest = delay if soonest is None else min(soonest, delay)
-        if soonest is not None:
-            self.fetcher.due_at(self._loop.time() + soonest - age)
-        if notify:
-            self.fetcher.released()
-            self.spawn(self._notify_others())
-        self.changes.set()
+        self.lease_keeper.check_if_few()
+        self._maintenance.release_paused_soon()
 
     async def _notify_others(self) -> None:
         await self.writer.submit(lambda store: None)  # after the commit
         await self._loop.run_in_executor(None, self._store.notify)
 
-    # leases
-
-    def _extend_later(self) -> None:
-        self._extension = self._loop.call_later(self.settings.lease.ttl / 3, self._extend)
-
-    def _extend(self) -> None:
-        self._extend_later()
-        self.spawn(self.extend_leases())
-
-    async def extend_leases(self) -> None:
-        self._give_up(await self.leases.extend(), "extend")
-
-    async def check_leases(self) -> None:
-        lost, untracked = await self.leases.check()
-        self._give_up(lost, "check")
-        if untracked:
-            self.leases.add(found := await self.writer.submit(lambda store: store.leases([id for id, _ in untracked])))
-            self.release(found, "late claim")
-
-    def _give_up(self, lost: list[Lease], what: str) -> None:
-        """Leases that are not ours any more: what runs is killed at once, what waits is dropped."""
-        if not lost:
-            return
-        self.fetcher.take_out(lost)
-        self.leases.drop(lost)
-        killed: dict[int, int] = {}
-        for lease in lost:
-            worker = self.pool.slot_of(lease.id)
-            if worker is None:
-                continue
-            self.pool.reclaim_blocked(worker)  # the jobs behind it, and it too if it has not started
-            worker.process.drain()  # those before it may have ended
-            if worker.current is not None and worker.current.id == lease.id:
-                killed[lease.id] = worker.process.pid or 0
-                self.pool.kill(worker, LEASE_LOST)
-        self.spawn(self._tell_lost(lost, killed, what))
-
-    async def _tell_lost(self, lost: list[Lease], killed: Mapping[int, int], what: str) -> None:
-        """Cancelled, or taken over: the store is asked when all is killed; of a crowd, only for what ran, since nothing else is
-        written meanwhile. `killed` has pids, by job."""
-        asked = lost if len(lost) <= MAX_CHECKED else [lease for lease in lost if lease.id in killed]
-        cancelled = await self.writer.submit(lambda store: _cancelled(store, asked))
-        stale = [lease for lease in lost if lease.id not in cancelled]
-        if stale:
-            self._bus.emit(JobsStale(stale, what))
-        for lease in lost:
-            if lease.id in cancelled and lease.id in killed:
-                self._bus.emit(JobCancelled(lease, killed[lease.id]))
-
-    def _may_dispatch(self) -> bool:
-        if self.watchdog.late():
-            self.watchdog.sweep()
-        return not self._checking_after_gap and not self.committer.overfull
-
-    def _relieved(self) -> None:
-        self.fetcher.pump()
-
-    def _woke_from_gap(self) -> None:
-        """Leases are checked before anything else is dispatched."""
-        self.recovery.forget()
-        self._checking_after_gap = True
-        self.spawn(self._check_after_gap())
-
-    async def _check_after_gap(self) -> None:
-        try:
-            await self.leases.extended()  # what was asked for before the gap proves nothing
-            await self.extend_leases()
-        finally:
-            self._checking_after_gap = False
-            self.fetcher.pump()
-
-    def tick(self, state: str) -> None:
-        """Once a second; `state` is the supervisor's."""
-        self._housekeeping.tick(state)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, Abandoned):
-            self._loop.call_exception_handler({"message": "a part of the engine failed", "exception": error})
-
     # changes while it runs
 
-    def newly_broken(self, reports: Sequence[SourceReport]) -> tuple[str, ...]:
-        """Files that served before and no longer do, each with its error."""
-        serving = {report.source for report in self._reports if report.error is None}
-        return tuple(
-            f"{report.source}:{report.line or ''}: {report.error}"
-            for report in reports
-            if report.error is not None and report.source in serving
-        )
-
     def renew(self, settings: Settings, backend: WorkerBackend, reports: Sequence[SourceReport]) -> None:
-        """Workers of the old nursery end after what they run; no job is dropped."""
-        self.settings = settings
-        self._learn(reports)
-        self.committer.configure(settings)
+        """Serve with these settings and plugins. The old workers exit after the job that they run; no job is dropped."""
+        self._replace(settings, reports)
+        self._decider.settings_replaced()
         self.watchdog.idle_heartbeat_timeout = settings.workers.heartbeat_timeout
         self.pool.max_jobs, self.pool.max_memory = settings.workers.max_jobs, settings.workers.max_memory
         self.pool.count = settings.workers.count
         self._serve_by(backend)
 
+    def _replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
+        self._config.replace(settings, reports)
+        self._unknown_handlers.plugins_replaced()
+
     def _serve_by(self, backend: WorkerBackend) -> None:
-        self.fetcher.configure(self.settings, self._resolver())
+        self.buffers.reconfigure()
         self.pool.renew(backend)
         self.fetcher.notify()
 
     async def until_gone(self, backend: WorkerBackend) -> None:
-        """Until no worker of these is left."""
+        """Wait until no worker of this backend is left."""
         while any(worker.backend is backend for worker in self.pool.workers.values()):
-            self.changes.clear()
-            await _first_of(self.changes, timeout=1.0)
+            await self._until_change(timeout=1.0)
 
     def status(self, owner: str, state: str) -> dict[str, Any]:
-        row = presence(state, self.pool, self._loop.time(), self.settings.lease.ttl)
+        row = self._announcer.presence(state)
         return {
             "owner": owner, "state": row.state, "workers": list(row.workers), "leases": len(self.leases),
-            "held": len(self.fetcher), "store_away": self.writer.unavailable,
+            "buffered": len(self.buffers), "store_unavailable": self.writer.unavailable,
         }  # fmt: skip
 
     # ending
 
     @property
     def quiet(self) -> bool:
+        """Whether nothing is claimable in the store, held or unsettled."""
         return self.fetcher.quiet and not len(self.leases) and self.committer.idle
 
     async def remaining(self, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
+        """Return what `Store.remaining` counts in the queues served here."""
         served = self.settings.workers.queues
         return await self.writer.submit(lambda store: store.remaining(served, latest, most))
 
     async def drain(self, grace: float, forced: asyncio.Event) -> None:
-        """Claim no more, give back what has not started, wait for what runs; then kill and release it."""
-        self.release(self.fetcher.close(), "shutdown")
+        """Claim no more, release what has not started, and wait for what runs, for `grace` seconds or until it is forced; then
+        kill it and release it."""
+        self.committer.release(self.fetcher.close(), "shutdown")
         self.pool.reclaim_unstarted()
         self.pool.stop()
         deadline = self._loop.time() + grace
         while self.pool.workers and not forced.is_set() and self._loop.time() < deadline:
-            self.changes.clear()
-            await _first_of(self.changes, forced, timeout=deadline - self._loop.time())
+            await self._until_change(forced, timeout=deadline - self._loop.time())
         if self.pool.workers:
             self.pool.kill_all(SHUTDOWN)
         killed_at = self._loop.time()
-        while self.pool.workers and self._loop.time() - killed_at < (
-            FORCED_SECONDS if forced.is_set() else KILL_SECONDS
-        ):
-            self.changes.clear()
-            await _first_of(self.changes, timeout=1.0)
+        while self.pool.workers:
+            if self._loop.time() - killed_at >= (FORCED_SECONDS if forced.is_set() else KILL_SECONDS):
+                return
+            await self._until_change(timeout=1.0)
+
+    async def _until_change(self, *or_events: asyncio.Event, timeout: float) -> None:
+        self.changes.clear()
+        waits = [asyncio.ensure_future(event.wait()) for event in (self.changes, *or_events)]
+        await asyncio.wait(waits, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
     async def settle_all(self) -> None:
         """Settle what has ended."""
         if self.fetcher.claiming:
-            await self.writer.submit(lambda store: None)  # it may bring jobs, which are given back
+            await self.writer.submit(lambda store: None)  # the claim may bring jobs, which are released
         await self.committer.finish()
 
-    async def prune(self) -> None:
-        """Delete what is past its retention, until there is no more of it."""
-        await self._housekeeping.prune()
-
     async def close(self, timeout: float) -> None:
-        for task in [*self._tasks]:
-            task.cancel()
+        self.tasks.cancel()
         self.watchdog.stop()
-        if self._extension is not None:
-            self._extension.cancel()
+        self.lease_keeper.stop()
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
             self._loop.remove_reader(notification_fd)
         self.writer.submit(lambda store: store.leave()).add_done_callback(ignore_abandoned)
         if await self.writer.close(timeout):
             self._store.close()
-
-
-def _cancelled(store: Store, leases: Sequence[Lease]) -> set[int]:
-    jobs = [store.get(lease.id) for lease in leases]
-    return {job["id"] for job in jobs if job is not None and job["state"] == JobState.CANCELLED.value}
-
-
-def _not_known(outcome: Outcome) -> bool:
-    return outcome.failure is not None and outcome.failure.cause is Cause.UNKNOWN_HANDLER
-
-
-async def _first_of(*events: asyncio.Event, timeout: float) -> None:
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    await asyncio.wait(waits, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()

@@ -1,20 +1,32 @@
-"""Whose turn it is: urgent, then retries as long as they have credit, then fresh. Pure; exact arithmetic."""
+"""The order of dispatch: urgent jobs, then retries as far as their tokens go, then fresh jobs; queues take turns.
+
+No I/O, and exact arithmetic.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import accumulate, chain, groupby, zip_longest
+from operator import itemgetter
 
-from supervisor.jobs import Lease, Tier
-from supervisor.stores.records import ClaimRequest, Waiting
+from supervisor.config.settings import RetrySettings
+from supervisor.engine.current_config import CurrentConfig
+from supervisor.jobs import LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease, Tier
+from supervisor.stores.records import Waiting
+from supervisor.workers.run_times import RunTimes
+from supervisor.workers.slot import WorkerSlot
+
+MAX_BUFFERS = 1000
 
 
 class TokenBucket:
-    """The retries' credit in one queue, in units of 1/denominator of a job.
+    """The tokens of the retries of one queue, in units of 1/denominator of a token.
 
-    It starts at `burst`, each retry dispatched while fresh jobs wait spends one, and each job dispatched adds `ratio` up to
-    `burst`. So of any n jobs in a row at most burst + ratio × n are retries while fresh jobs wait.
+    There are `burst` at first and at most. Each retry dispatched while fresh jobs wait spends one, and each job dispatched
+    adds `ratio`. So of any n jobs in a row at most burst + ratio × n are retries while fresh jobs wait.
     """
 
     __slots__ = ("_cap", "_gain", "_unit", "_units")
@@ -27,9 +39,9 @@ class TokenBucket:
     def suffices(self) -> bool:
         return self._units >= self._unit
 
-    def dispatched(self, count: int = 1) -> None:
+    def dispatched(self) -> None:
         if self._units < self._cap:
-            self._units = min(self._cap, self._units + count * self._gain)
+            self._units = min(self._cap, self._units + self._gain)
 
     def spend(self) -> None:
         self._units -= self._unit
@@ -43,14 +55,14 @@ class TokenBucket:
         return twin
 
     def allowance(self, count: int) -> int:
-        """How many of the next `count` jobs may be retries while fresh jobs wait."""
+        """Return how many of the next `count` jobs may be retries while fresh jobs wait."""
         return min(count, (self._units + count * self._gain) // self._unit)
 
 
 class QueueBuffer:
-    """The claimed, not yet dispatched jobs of one queue, in the order they go."""
+    """The claimed and not yet dispatched jobs of one queue, in the order of their dispatch."""
 
-    __slots__ = ("_again", "_paid", "fresh", "fresh_in_store", "retries", "tokens", "urgent", "urgent_from")
+    __slots__ = ("_earned", "_paid", "fresh", "fresh_in_store", "retries", "tokens", "urgent", "urgent_from")
 
     def __init__(self, tokens: TokenBucket, urgent_from: int) -> None:
         self.tokens = tokens
@@ -59,24 +71,28 @@ class QueueBuffer:
         self.retries: deque[Lease] = deque()
         self.fresh: deque[Lease] = deque()
         self.fresh_in_store = 0
-        self._again: set[int] = set()  # ids of those that were given before: they have earned their credit
-        self._paid: set[int] = set()  # ids of the retries given that have spent some, and may yet be put back
+        self._earned: set[int] = set()  # ids of requeued jobs: they have added to the tokens already
+        self._paid: set[int] = set()  # ids of dispatched retries that have spent a token and may yet be requeued
 
     def __len__(self) -> int:
         return len(self.urgent) + len(self.retries) + len(self.fresh)
 
+    @property
+    def fresh_waits(self) -> bool:
+        return bool(self.fresh) or self.fresh_in_store > 0
+
     def add(self, leases: Iterable[Lease]) -> None:
-        """Behind what is there, each in its tier; the leases come in order."""
+        """Append each job to its tier; the leases come in order. Hot path."""
         fresh, urgent_from = self.fresh.append, self.urgent_from
         for lease in leases:
-            if lease[8] == 0 and lease[7] < urgent_from:
+            if lease[LEASE_TIER] == 0 and lease[LEASE_PRIORITY] < urgent_from:
                 fresh(lease)
             else:
                 self._tier_of(lease).append(lease)
 
     def requeue(self, leases: Sequence[Lease]) -> None:
-        """In front: they were given and have not been started. The leases come in order."""
-        self._again.update([lease.id for lease in leases])
+        """Put reclaimed jobs in front, each in its tier; the leases come in order."""
+        self._earned.update([lease.id for lease in leases])
         for lease in reversed(leases):
             self._tier_of(lease).appendleft(lease)
             if lease.id in self._paid:
@@ -89,38 +105,40 @@ class QueueBuffer:
         return self.urgent if lease.priority >= self.urgent_from else self.fresh
 
     def in_turn(self, retries_allowed: bool = True) -> Iterator[Lease]:
-        """The jobs in the order they go; one is gone from here once it is given. `retries_allowed` is False while retries
-        have their share of the workers."""
-        tokens, urgent, retries, fresh, again = self.tokens, self.urgent, self.retries, self.fresh, self._again
-        paid = self._paid
+        """Yield the jobs in the order of their dispatch, each removed from the buffer. Hot path.
+
+        `retries_allowed` is False while retries have their share of the workers.
+        """
+        tokens, urgent, retries, fresh = self.tokens, self.urgent, self.retries, self.fresh
+        earned, paid = self._earned, self._paid
         while True:
             if urgent:
                 lease = urgent.popleft()
             elif retries and retries_allowed and not (fresh or self.fresh_in_store > 0):
                 lease = retries.popleft()
-                paid.discard(lease[0])
+                paid.discard(lease[LEASE_ID])
             elif retries and retries_allowed and tokens.suffices:
                 lease = retries.popleft()
                 tokens.spend()
-                paid.add(lease[0])
+                paid.add(lease[LEASE_ID])
             elif fresh:
                 lease = fresh.popleft()
             else:
                 return
-            if again and lease[0] in again:
-                again.remove(lease[0])
+            if earned and lease[LEASE_ID] in earned:
+                earned.remove(lease[LEASE_ID])
             else:
                 tokens.dispatched()
             yield lease
 
-    def forget_all_but(self, sent: set[int]) -> None:
-        """Only jobs with these ids may still be put back."""
+    def keep_paid(self, sent: set[int]) -> None:
+        """Forget the retries that have spent a token, but for these ids: only they may still be requeued."""
         self._paid &= sent
 
     def take_out(self, ids: set[int]) -> list[Lease]:
-        """Remove the leases with these ids, wherever they wait; gives them."""
+        """Remove the jobs with these ids, and return them."""
         taken: list[Lease] = []
-        self._again -= ids
+        self._earned -= ids
         for tier in (self.urgent, self.retries, self.fresh):
             if any(lease.id in ids for lease in tier):
                 kept = [lease for lease in tier if lease.id not in ids]
@@ -129,12 +147,133 @@ class QueueBuffer:
                 tier.extend(kept)
         return taken
 
-    def everything(self) -> list[Lease]:
+    def jobs(self) -> list[Lease]:
         return [*self.urgent, *self.retries, *self.fresh]
 
 
+class QueueBuffers:
+    """The buffers of all queues, and the counts of the jobs that the last claim left in the store. `turn` selects the queue that
+    comes first."""
+
+    def __init__(self, config: CurrentConfig) -> None:
+        self.by_queue: dict[str, QueueBuffer] = {}
+        self.turn = 0
+        self._config = config
+        self._count = 0
+        self._left_in_store: Mapping[str, Waiting] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def of(self, queue: str) -> QueueBuffer:
+        buffer = self.by_queue.get(queue)
+        if buffer is None:
+            retry = self._config.settings.retry_for(queue)
+            buffer = self.by_queue[queue] = QueueBuffer(TokenBucket(retry.fetch_ratio, retry.burst), retry.urgent)
+        return buffer
+
+    def jobs(self) -> list[Lease]:
+        return [lease for buffer in self.by_queue.values() for lease in buffer.jobs()]
+
+    def reconfigure(self) -> None:
+        """Move the jobs to new buffers, since the settings have changed."""
+        jobs, self.by_queue = self.jobs(), {}
+        for lease in jobs:
+            self.of(lease.queue).add((lease,))
+
+    def note_left_in_store(self, left: Mapping[str, Waiting]) -> None:
+        """Note the ready jobs that the last claim left, by queue; a queue that is missing has none."""
+        self._left_in_store = left
+        for queue in left:
+            self.of(queue)
+        # Queues may come and go by the thousand. One that is empty starts with all its tokens again.
+        if len(self.by_queue) > MAX_BUFFERS:
+            self.by_queue = {queue: buffer for queue, buffer in self.by_queue.items() if len(buffer) or queue in left}
+        for queue, buffer in self.by_queue.items():
+            buffer.fresh_in_store = left[queue].fresh if queue in left else 0
+
+    def ready_in_store(self, queue: str) -> int:
+        left = self._left_in_store.get(queue)
+        return left.fresh + left.retries if left else 0
+
+    def only_retries_wait(self) -> bool:
+        """Return whether some queue has nothing but retries here: fresh jobs that come now would wait for all of them."""
+        return any(buffer.retries and not buffer.fresh for buffer in self.by_queue.values())
+
+    # in and out
+
+    def add(self, leases: Sequence[Lease]) -> None:
+        for queue, of_queue in groupby(leases, itemgetter(LEASE_QUEUE)):
+            self.of(queue).add(of_queue)
+        self._count += len(leases)
+
+    def requeue(self, leases: Sequence[Lease]) -> None:
+        for queue in dict.fromkeys(lease.queue for lease in leases):
+            self.of(queue).requeue([lease for lease in leases if lease.queue == queue])
+        self._count += len(leases)
+
+    def in_turn(self, workers: int, with_retries: int) -> Iterator[Lease]:
+        """Yield the jobs for one frame in the order of their dispatch, and pass the turn to the next queue.
+
+        `with_retries` of the `workers` hold retries, the one that the frame is for left out. Each job is removed from its
+        buffer, and is to be counted with `dispatched`.
+        """
+        order = [
+            buffer.in_turn(self._retries_allowed(queue, buffer, workers, with_retries))
+            for queue, buffer in self.by_queue.items()
+            if len(buffer)
+        ]
+        self.turn += 1
+        start = self.turn % len(order)
+        return chain.from_iterable(order[start:] + order[:start])
+
+    def _retries_allowed(self, queue: str, buffer: QueueBuffer, workers: int, with_retries: int) -> bool:
+        limit = retries_limit(self._config.settings.retry_for(queue), buffer.fresh_waits, workers)
+        return limit is None or with_retries < limit
+
+    def dispatched(self, count: int) -> None:
+        self._count -= count
+
+    def take_out(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Remove those of these jobs that are here, and return them."""
+        ids = {lease.id for lease in leases}
+        taken = [lease for buffer in self.by_queue.values() for lease in buffer.take_out(ids)]
+        self._count -= len(taken)
+        return taken
+
+    def take_queue(self, queue: str) -> list[Lease]:
+        buffer = self.by_queue.get(queue)
+        return self.take_out(buffer.jobs()) if buffer is not None else []
+
+    def take_all(self) -> list[Lease]:
+        return self.take_out(self.jobs())
+
+    def take_surplus(self, seconds: float, times: RunTimes, workers: int) -> list[Lease]:
+        """Remove and return the last jobs in turn, all but `seconds` of work and one for each worker. They would stand between
+        the workers and jobs that are more urgent, or are of another queue; or other supervisors could run them."""
+        if self._count * max(times.longest, times.mean or 0.0) <= seconds:
+            return []
+        rows = zip_longest(*[buffer.jobs() for buffer in self.by_queue.values()])
+        jobs = [lease for row in rows for lease in row if lease is not None]
+        ends = accumulate([times.of(lease.handler) or times.mean or 0.0 for lease in jobs])
+        return self.take_out(jobs[max(workers, bisect_right([*ends], seconds)) :])
+
+    def keep_paid_of(self, slots: Iterable[WorkerSlot]) -> None:
+        """Forget the retries that have spent a token, but for those that a worker has: only they may still be requeued."""
+        sent = {lease.id for slot in slots for lease in slot.sent}
+        for buffer in self.by_queue.values():
+            buffer.keep_paid(sent)
+
+
+def retries_limit(retry: RetrySettings, fresh_waits: bool, workers: int) -> int | None:
+    """Return how many workers may hold retries at once, by `retry.max_in_flight`; None for all of them."""
+    if retry.max_in_flight == "half":
+        return -(-workers // 2) if fresh_waits else None
+    return None if retry.max_in_flight is None else int(retry.max_in_flight)
+
+
 def share_out(capacity: int, waiting: Mapping[str, int], turn: int) -> dict[str, int]:
-    """Divide `capacity` among queues so that each gets an equal share or all it has; who gets the odd job rotates by `turn`."""
+    """Divide `capacity` among queues: each gets an equal share, or all it has. Who gets the odd job rotates by `turn`."""
     shares: dict[str, int] = {}
     names = sorted(waiting)
     names = names[turn % len(names) :] + names[: turn % len(names)] if names else names
@@ -147,30 +286,3 @@ def share_out(capacity: int, waiting: Mapping[str, int], turn: int) -> dict[str,
             capacity -= share
         open_names = [name for name in open_names if shares[name] < waiting[name]]
     return {name: share for name, share in shares.items() if share > 0}
-
-
-def plan_takes(
-    capacity: int,
-    waiting: Mapping[str, Waiting],
-    turn: int,
-    allowance: Callable[[str, int], int],
-    max_retries_claimed: Callable[[str, bool], int | None],
-    urgent_from: Callable[[str], int],
-) -> list[ClaimRequest]:
-    """What to claim from each queue when `capacity` jobs can be held.
-
-    `allowance(queue, count)` is the retries' credit over the next `count` jobs; `retries_most(queue, fresh_waits)` limits
-    the retries in all, None for no limit.
-    """
-    takes = []
-    limits = {queue: max_retries_claimed(queue, ready.fresh > 0) for queue, ready in waiting.items()}
-    claimable = {queue: ready.fresh + _at_most(ready.retries, limits[queue]) for queue, ready in waiting.items()}
-    for queue, limit in share_out(capacity, claimable, turn).items():
-        first = allowance(queue, limit) if waiting[queue].fresh else limit
-        most = _at_most(min(limit, waiting[queue].retries), limits[queue])
-        takes.append(ClaimRequest(queue, limit, min(first, most), most, urgent_from(queue)))
-    return takes
-
-
-def _at_most(number: int, limit: int | None) -> int:
-    return number if limit is None else max(0, min(number, limit))

@@ -1,93 +1,118 @@
-"""The leases this supervisor holds: kept alive, checked, and given up when the store says so."""
+"""The leases that this supervisor holds: extended, and checked against the store."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from supervisor.engine.store_writer import Writer
-from supervisor.jobs import Lease, Outcome
+from supervisor.jobs import LEASE_ID, LEASE_PAYLOAD, LEASE_TOKEN, OUTCOME_LEASE, Lease, Outcome
 from supervisor.stores.protocol import Store
+from supervisor.workers.pool import Pool
+
+LeaseKey = tuple[int, int]
+"""(job id, fencing token)"""
 
 
 class Leases:
-    """From the claim until the outcome is settled. An extend repeats every ttl/3, so one may fail before a lease ends."""
+    """Holds each lease from its claim until its outcome is settled. `bytes` is the characters of all their payloads.
 
-    def __init__(self, writer: Writer, ttl: float, running: Callable[[], list[Lease]]) -> None:
+    `checked_since_gap` is False from the end of a gap, in which the supervisor stood still, until the leases are extended:
+    they may have expired meanwhile.
+    """
+
+    def __init__(self, writer: Writer, pool: Pool, ttl: float) -> None:
+        self.bytes = 0
+        self.checked_since_gap = True
         self._writer = writer
+        self._pool = pool
         self._ttl = ttl
-        self._running = running
         self._held: dict[int, Lease] = {}
-        self.size = 0
-        """Characters of the payloads held."""
         self._extending: asyncio.Future[list[int]] | None = None
-        self._checking: asyncio.Future[list[tuple[int, int]]] | None = None
+        self._checking: asyncio.Future[list[LeaseKey]] | None = None
 
     def __len__(self) -> int:
         return len(self._held)
 
     def add(self, leases: Sequence[Lease]) -> None:
-        self.size += _weight(leases) - _weight(self.same_jobs(leases))
-        self._held.update({lease[0]: lease for lease in leases})
+        self.bytes += _bytes(leases) - _bytes(self.of_same_jobs(leases))
+        self._held.update({lease[LEASE_ID]: lease for lease in leases})
 
     def drop(self, leases: Iterable[Lease]) -> None:
-        """Those that are held."""
+        """Hold these leases no longer; skip those that are not held. Hot path."""
         held, size = self._held, 0
         for lease in leases:
-            ours = held.get(lease[0])
-            if ours is not None and ours[1] == lease[1]:
-                del held[lease[0]]
-                size += len(ours[4])
-        self.size -= size
+            ours = held.get(lease[LEASE_ID])
+            if ours is not None and ours[LEASE_TOKEN] == lease[LEASE_TOKEN]:
+                del held[lease[LEASE_ID]]
+                size += len(ours[LEASE_PAYLOAD])
+        self.bytes -= size
 
     def holds(self, lease: Lease) -> bool:
-        return bool(self.of_ours((lease,)))
+        return bool(self.held_of((lease,)))
 
-    def of_ours(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Those of these leases that are held."""
+    def held_of(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Return those of these leases that are held."""
         held = self._held
-        return [lease for lease in leases if (ours := held.get(lease[0])) is not None and ours[1] == lease[1]]
+        return [
+            lease
+            for lease in leases
+            if (ours := held.get(lease[LEASE_ID])) is not None and ours[LEASE_TOKEN] == lease[LEASE_TOKEN]
+        ]
 
-    def outcomes_of_ours(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    def outcomes_of_held(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        """Return those of these outcomes whose leases are held. Hot path."""
         held = self._held
-        return [o for o in outcomes if (ours := held.get(o[0][0])) is not None and ours[1] == o[0][1]]
+        return [
+            outcome
+            for outcome in outcomes
+            if (ours := held.get((lease := outcome[OUTCOME_LEASE])[LEASE_ID])) is not None
+            and ours[LEASE_TOKEN] == lease[LEASE_TOKEN]
+        ]
 
-    def same_jobs(self, leases: Iterable[Lease]) -> list[Lease]:
-        """What is held of the jobs of these leases."""
-        return [self._held[lease[0]] for lease in leases if lease[0] in self._held]
+    def of_same_jobs(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Return the leases held of the jobs of these leases, under whatever token."""
+        return [self._held[lease[LEASE_ID]] for lease in leases if lease[LEASE_ID] in self._held]
 
-    async def extended(self) -> None:
-        """Once the extend under way, if any, has been answered."""
+    def running(self, seconds: float = 0.0) -> list[Lease]:
+        """Return the leases of the jobs that have been running for so long."""
+        return [lease for _, lease in self._pool.running(seconds)]
+
+    async def until_extended(self) -> None:
+        """Wait until the extend under way, if any, has been answered."""
         if self._extending is not None and not self._extending.done():
             await self._extending
 
     async def extend(self) -> list[Lease]:
-        """New deadlines for all, start marks for what runs; gives the leases that are no longer ours."""
+        """Write new deadlines for all leases, and start marks for what runs. Return the leases that are no longer ours.
+
+        While the store is unavailable the call under way is repeated, and further ones do nothing.
+        """
         if self._extending is not None and not self._extending.done():
-            return []  # the store is away: the one under way is tried until it is back
-        leases, running, ttl = list(self._held.values()), self._running(), self._ttl
+            return []
+        leases, running, ttl = list(self._held.values()), self.running(), self._ttl
         if not leases:
             return []
         self._extending = self._writer.submit(lambda store: store.extend(leases, ttl, running))
         stale = set(await self._extending)
         return [lease for lease in leases if lease.id in stale and self.holds(lease)]
 
-    async def check(self) -> tuple[list[Lease], list[tuple[int, int]]]:
-        """What we hold and the store says is not ours (cancelled, taken over), and what it says is ours and we don't hold."""
+    async def check(self) -> tuple[list[Lease], list[int]]:
+        """Return the leases held here that are not ours by the store (cancelled, taken over), and the ids of jobs whose lease
+        is ours by the store and is not held here, since the answer to their claim was lost."""
         if self._checking is not None and not self._checking.done():
             return [], []
         before = dict(self._held)
-        self._checking = self._writer.submit(_held)
+        self._checking = self._writer.submit(_claims_in_store)
         ours = dict(await self._checking)
         lost = [lease for id, lease in before.items() if ours.get(id) != lease.token and self.holds(lease)]
         known = self._held.keys() | before.keys()
-        untracked = [(id, token) for id, token in ours.items() if id not in known]
-        return lost, untracked
+        return lost, [id for id in ours if id not in known]
 
 
-def _weight(leases: Iterable[Lease]) -> int:
-    return sum([len(lease[4]) for lease in leases])
+def _bytes(leases: Iterable[Lease]) -> int:
+    return sum([len(lease[LEASE_PAYLOAD]) for lease in leases])
 
 
-def _held(store: Store) -> list[tuple[int, int]]:
+def _claims_in_store(store: Store) -> list[LeaseKey]:
     return store.held()

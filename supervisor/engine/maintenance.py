@@ -1,133 +1,161 @@
-"""What is done once a second: tell of oneself, check and recover leases, give back what waits here in vain, prune."""
+"""The work that is done once a second: to announce this supervisor, check and recover leases, release jobs that wait here in
+vain, and prune."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from supervisor.engine.presence import presence
-from supervisor.engine.store_writer import ignore_abandoned
+from supervisor.engine.claim_planner import BUFFERED_SECONDS
+from supervisor.engine.committer import Committer
+from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.dispatcher import Dispatcher
+from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.lease_keeper import LeaseKeeper
+from supervisor.engine.leases import Leases
+from supervisor.engine.presence import Announcer
+from supervisor.engine.recovery import Recovery
+from supervisor.engine.store_writer import Writer
+from supervisor.engine.tasks import BackgroundTasks, SingleTask
 from supervisor.errors import StoreError
 from supervisor.events import Bus, ClockStepped, PruneRefused
-from supervisor.stores.protocol import Store
 from supervisor.stores.records import Retention
+from supervisor.workers.pool import Pool
 
-if TYPE_CHECKING:
-    from supervisor.engine.coordinator import Engine
-
-MAX_PRUNED = 1000
+PRUNED_AT_ONCE = 1000
 PRUNE_PERIODS = 10
-UNTRACKED_PERIODS = 10
+CHECK_PERIODS = 10
 RETRY_REFUSED_PERIODS = 5
-CLOCK_STEP = 1.0
+CLOCK_STEP = 1.0  # seconds
 
 
-class Housekeeping:
-    """`news` says that workers or jobs have changed since the supervisor last told of itself."""
+class WallClock:
+    """Notices that the wall clock was set. `suspended` gives the seconds for which the machine has been suspended, which the
+    clock of the loop leaves out."""
 
     def __init__(
-        self, engine: Engine, bus: Bus, loop: asyncio.AbstractEventLoop, wall: Callable[[], float],
-        suspended: Callable[[], float],
-    ) -> None:  # fmt: skip
-        self.news = True
-        self._engine = engine
-        self._loop = loop
+        self, bus: Bus, loop: asyncio.AbstractEventLoop, wall: Callable[[], float], suspended: Callable[[], float]
+    ) -> None:
         self._bus = bus
+        self._loop = loop
         self._wall = wall
         self._suspended = suspended
-        self._wall_ahead = self._ahead()
-        self._under_way: dict[str, asyncio.Task[None]] = {}
-        self._periods = 0
-        self._announced_at = 0.0
-        self._prune_refused = ""
+        self._ahead = self._ahead_now()
 
-    def tick(self, state: str) -> None:
-        self._periods += 1
-        self._watch_the_clock()
-        self._begin(self._look_around, state)
-        if self._periods % PRUNE_PERIODS == 0:
-            self._begin(self.prune)
-        self._engine.committer.retry_locked()
-        if self._periods % RETRY_REFUSED_PERIODS == 0:
-            self._engine.committer.retry_refused()
+    def has_stepped(self) -> bool:
+        before, self._ahead = self._ahead, self._ahead_now()
+        step = self._ahead - before
+        if abs(step) <= CLOCK_STEP:
+            return False
+        self._bus.emit(ClockStepped(step))
+        return True
 
-    def look_for_paused(self) -> None:
-        """Somebody rang: it may have been for a queue that was paused."""
-        self._begin(self._release_paused)
-
-    def _begin(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """Each at most once at a time: while the store is slow to answer, what is asked of it must not heap up."""
-        task = self._under_way.get(work.__name__)
-        if task is None or task.done():
-            self._under_way[work.__name__] = self._engine.spawn(work(*arguments))
-
-    def _watch_the_clock(self) -> None:
-        """After a step of it our leases may seem expired to others, and theirs to us."""
-        before, self._wall_ahead = self._wall_ahead, self._ahead()
-        if abs(step := self._wall_ahead - before) > CLOCK_STEP:
-            self._bus.emit(ClockStepped(step))
-            self._engine.recovery.forget()
-            self._engine.spawn(self._engine.extend_leases())
-
-    def _ahead(self) -> float:
+    def _ahead_now(self) -> float:
         return self._wall() - self._loop.time() - self._suspended()
 
-    async def _look_around(self, state: str) -> None:
-        if self._engine.writer.unavailable:
-            return
-        self._announce(state)
-        if len(self._engine.leases) or self._periods % UNTRACKED_PERIODS == 0:
-            await self._engine.check_leases()
-        await self._engine.recovery.sweep()
-        if len(self._engine.fetcher):
-            await self._release_paused()
-        self._engine.fetcher.forget_started()
-        self._engine.release(self._engine.fetcher.surplus(), "more than can be held")
-        if self._engine.fetcher.has_blocked_jobs():
-            await self._release_to_idle()
 
-    def _announce(self, state: str) -> None:
-        """With news, or every ttl/3; start marks go along."""
-        now = self._loop.time()
-        if self.news or now - self._announced_at >= self._engine.settings.lease.ttl / 3:
-            self.news, self._announced_at = False, now
-            row = presence(state, self._engine.pool, now, self._engine.settings.lease.ttl)
-            running, ttl = self._engine.running(), self._engine.settings.lease.ttl
+@dataclass(eq=False)
+class Pruner:
+    """Deletes jobs that are past their retention."""
 
-            def announce(store: Store) -> None:
-                store.announce(row)
-                if running:
-                    store.extend((), ttl, running)
-
-            self._engine.writer.submit(announce).add_done_callback(ignore_abandoned)
-
-    async def _release_paused(self) -> None:
-        """Jobs held here of a queue that was paused meanwhile."""
-        for queue in sorted(await self._engine.writer.submit(lambda store: store.paused())):
-            self._engine.release(self._engine.fetcher.take_queue(queue), "paused")
-
-    async def _release_to_idle(self) -> None:
-        """What waits here goes back while another supervisor idles."""
-        stats = await self._engine.writer.submit(lambda store: store.stats())
-        others = [row for row in stats["supervisors"] if any(_idle(worker) for worker in row["workers"])]
-        if others and not self._engine.pool.idle_count():
-            self._engine.release(self._engine.fetcher.take_all(), "others idle")
+    _writer: Writer
+    _config: CurrentConfig
+    _bus: Bus
+    _refused: str = ""
 
     async def prune(self) -> None:
-        if self._engine.writer.unavailable:
+        """Delete until there are no more. A refusal of the store is reported once, and nothing ends by it: jobs run without
+        pruning."""
+        if self._writer.unavailable:
             return
-        kept = self._engine.settings.retention
+        kept = self._config.settings.retention
         keep = Retention(kept.succeeded, kept.cancelled, kept.failed)
         refused = ""
         try:
-            while await self._engine.writer.submit(lambda store: store.prune(keep, MAX_PRUNED)) >= MAX_PRUNED:
+            while await self._writer.submit(lambda store: store.prune(keep, PRUNED_AT_ONCE)) >= PRUNED_AT_ONCE:
                 pass
-        except StoreError as error:  # jobs run without it
+        except StoreError as error:
             refused = str(error)
-            if refused != self._prune_refused:
+            if refused != self._refused:
                 self._bus.emit(PruneRefused(refused))
-        self._prune_refused = refused
+        self._refused = refused
+
+
+class Maintenance:
+    """Starts each kind of work when it is due, unless the last one still runs."""
+
+    def __init__(
+        self, writer: Writer, pool: Pool, leases: Leases, lease_keeper: LeaseKeeper, recovery: Recovery,
+        buffers: QueueBuffers, dispatcher: Dispatcher, committer: Committer, announcer: Announcer, pruner: Pruner,
+        clock: WallClock, tasks: BackgroundTasks,
+    ) -> None:  # fmt: skip
+        self._writer = writer
+        self._pool = pool
+        self._leases = leases
+        self._lease_keeper = lease_keeper
+        self._recovery = recovery
+        self._buffers = buffers
+        self._dispatcher = dispatcher
+        self._committer = committer
+        self._announcer = announcer
+        self._clock = clock
+        self._periods = 0
+        self._state = ""
+        self._looking_around = SingleTask(tasks, self._look_around)
+        self._pruning = SingleTask(tasks, pruner.prune)
+        self._releasing_paused = SingleTask(tasks, self._release_paused)
+
+    def run(self, state: str) -> None:
+        """Do what is due in this period; `state` is that of the supervisor."""
+        self._periods += 1
+        self._state = state
+        if self._clock.has_stepped():  # leases may seem expired: ours to other supervisors, and theirs to this one
+            self._recovery.forget()
+            self._lease_keeper.extend_soon()
+        self._looking_around.start()
+        if self._periods % PRUNE_PERIODS == 0:
+            self._pruning.start()
+        self._committer.retry_locked()
+        if self._periods % RETRY_REFUSED_PERIODS == 0:
+            self._committer.retry_refused()
+
+    def release_paused_soon(self) -> None:
+        """Release the buffered jobs of queues that have been paused."""
+        if len(self._buffers):
+            self._releasing_paused.start()
+
+    async def _look_around(self) -> None:
+        if self._writer.unavailable:
+            return
+        self._announcer.announce(self._state)
+        if len(self._leases) or self._periods % CHECK_PERIODS == 0:
+            await self._lease_keeper.check()
+        await self._recovery.sweep()
+        if len(self._buffers):
+            await self._release_paused()
+        self._buffers.keep_paid_of(self._pool.workers.values())
+        self._release_surplus()
+        if len(self._buffers) and self._dispatcher.stands_still():
+            await self._release_to_idle()
+
+    async def _release_paused(self) -> None:
+        for queue in sorted(await self._writer.submit(lambda store: store.paused())):
+            self._committer.release(self._buffers.take_queue(queue), "paused")
+
+    def _release_surplus(self) -> None:
+        """Release jobs that take longer than it seemed when they were claimed."""
+        workers = self._pool.ready_count()
+        surplus = self._buffers.take_surplus(2 * BUFFERED_SECONDS * workers, self._pool.times, workers)
+        self._committer.release(surplus, "more than can be held")
+
+    async def _release_to_idle(self) -> None:
+        """Release all buffered jobs if another supervisor has an idle worker and this one has none."""
+        stats = await self._writer.submit(lambda store: store.stats())
+        others = [row for row in stats["supervisors"] if any(_idle(worker) for worker in row["workers"])]
+        if others and not self._pool.idle_count():
+            self._committer.release(self._buffers.take_all(), "others idle")
 
 
 def _idle(worker: Mapping[str, Any]) -> bool:

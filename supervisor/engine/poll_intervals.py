@@ -1,4 +1,4 @@
-"""How often the engine looks by itself, for what nobody told it."""
+"""How often the engine looks by itself for changes that it was not notified of."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class PollIntervals(NamedTuple):
-    """Seconds. `poll`: into the store, for a ring that was lost; `letters`: for dead letters that another supervisor has
-    left; `watch`: at the workers, at the latest."""
+    """Seconds between two looks: `poll` for claimable jobs, since a notification may be lost; `dead_letters` for pending ones
+    that another supervisor has left; `watch`, at most, for the state of the workers."""
 
     poll: float = 5.0
     dead_letters: float = 5.0

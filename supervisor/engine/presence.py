@@ -1,31 +1,68 @@
-"""What a supervisor tells of itself and its workers, in the shape that `status --json` prints."""
+"""The row in which a supervisor publishes what it and its workers do, in the format of `status --json`."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from typing import Any
 
+from supervisor.engine.leases import Leases
+from supervisor.engine.store_writer import Writer, ignore_abandoned
+from supervisor.stores.protocol import Store
 from supervisor.stores.records import Presence
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import State, WorkerSlot
 
 
-def presence(state: str, pool: Pool, now: float, ttl: float) -> Presence:
-    """`now` is monotonic seconds."""
-    return Presence(state, [_row(worker, now) for worker in pool.workers.values()], pool.idle_count(), ttl)
+@dataclass(eq=False)
+class Announcer:
+    """Writes the row when it has changed, and at least every third of the time to live."""
+
+    _writer: Writer
+    _pool: Pool
+    _leases: Leases
+    _loop: asyncio.AbstractEventLoop
+    _ttl: float
+    _last: tuple[Any, ...] = ()
+    _announced_at: float = 0.0
+
+    def presence(self, state: str) -> Presence:
+        """Return the row; `state` is that of the supervisor."""
+        rows = [_row(slot, self._loop.time()) for slot in self._pool.workers.values()]
+        return Presence(state, rows, self._pool.idle_count(), self._ttl)
+
+    def announce(self, state: str) -> None:
+        """Write the row, if need be, and start marks for the jobs that run."""
+        now, running, ttl = self._loop.time(), self._leases.running(), self._ttl
+        workers = [
+            (slot.process.pid, slot.state, slot.current and slot.current[:2]) for slot in self._pool.workers.values()
+        ]
+        current = (state, workers, [lease[:2] for lease in running])
+        if current == self._last and now - self._announced_at < ttl / 3:
+            return
+        self._last, self._announced_at = current, now
+        row = self.presence(state)
+
+        def announce(store: Store) -> None:
+            store.announce(row)
+            if running:
+                store.extend((), ttl, running)
+
+        self._writer.submit(announce).add_done_callback(ignore_abandoned)
 
 
-def _row(worker: WorkerSlot, now: float) -> dict[str, Any]:
-    return {"pid": worker.process.pid, "state": _state(worker), "current_job": _current_job(worker, now)}
+def _row(slot: WorkerSlot, now: float) -> dict[str, Any]:
+    return {"pid": slot.process.pid, "state": _state(slot), "current_job": _current_job(slot, now)}
 
 
-def _state(worker: WorkerSlot) -> str:
-    if worker.state is State.READY:
-        return "busy" if worker.sent else "idle"
-    return str(worker.state.value)
+def _state(slot: WorkerSlot) -> str:
+    if slot.state is State.READY:
+        return "busy" if slot.sent else "idle"
+    return str(slot.state.value)
 
 
-def _current_job(worker: WorkerSlot, now: float) -> dict[str, Any] | None:
-    lease = worker.current
+def _current_job(slot: WorkerSlot, now: float) -> dict[str, Any] | None:
+    lease = slot.current
     if lease is None:
         return None
     return {
@@ -33,5 +70,5 @@ def _current_job(worker: WorkerSlot, now: float) -> dict[str, Any] | None:
         "handler": lease.handler,
         "retry_count": lease.retries,
         "is_retry": lease.retries > 0,
-        "running_for": round(now - worker.started, 6),
+        "running_for": round(now - slot.started, 6),
     }

@@ -1,10 +1,13 @@
-"""Takes over leases that ended without an outcome, through the one retry path."""
+"""Recovers the jobs of leases that ended without an outcome, through the one retry path."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
+from supervisor.engine.committer import RetryDecider, Summary, summary
+from supervisor.engine.limits import Limits
 from supervisor.engine.store_writer import Writer
 from supervisor.events import Bus, LeasesRecovered
 from supervisor.jobs import Outcome
@@ -12,68 +15,85 @@ from supervisor.retry import expired_lease_outcome
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import ExpiredLease
 
-SEEN_AT_ONCE = 5_000
-BATCH = 500
 SeenLease = tuple[int, int, int]
+"""(job id, fencing token, deadline)"""
+
+
+class RecoveryListener(Protocol):
+    def recovered(self, summary: Summary) -> None:
+        """The store has accepted the outcomes of expired leases."""
 
 
 class Recovery:
-    """Leases of an owner provably dead: at once. Others: after this observer has seen them expired and unchanged for ttl/2 on
-    its own monotonic clock, with the store reachable throughout."""
+    """Recovers at once the leases of an owner that is provably gone. It recovers others after it has seen them expired and
+    unchanged for half their time to live on its own monotonic clock, with the store available all the while."""
 
     def __init__(
-        self, writer: Writer, ttl: float, bus: Bus, *, now: Callable[[], float], decide: Callable[[Outcome], Outcome]
-    ) -> None:
+        self, writer: Writer, decider: RetryDecider, bus: Bus, *, ttl: float, now: Callable[[], float],
+        listener: RecoveryListener, limits: Limits,
+    ) -> None:  # fmt: skip
         self._writer = writer
-        self._timeout = ttl / 2
+        self._wait = ttl / 2
+        self._decider = decider
         self._bus = bus
         self._now = now
-        self._decide = decide
+        self._listener = listener
+        self._limits = limits
         self._seen: dict[SeenLease, float] = {}
+        self._outages = writer.outages
 
     def forget(self) -> None:
-        """The store was away, or this process stood still: what was seen before proves nothing."""
+        """Forget what was seen: it proves nothing if the store was unavailable, this process stood still, or a clock was set."""
         self._seen.clear()
 
+    async def recover_all(self) -> None:
+        """Sweep until nothing is left that may be recovered at once."""
+        while await self.sweep():
+            pass
+
     async def sweep(self) -> int:
-        """Recover what may be recovered now; gives how many jobs were."""
+        """Recover what may be recovered now. Return the number of jobs."""
         recovered, met = 0, set[SeenLease]()
         after: ExpiredLease | None = None
         while True:
-            expired_leases = await self._writer.submit(partial(_expired_leases, after=after))
+            expired_leases = await self._writer.submit(partial(self._expired_leases, after=after))
             due = self._due(expired_leases)
-            for start in range(0, len(due), BATCH):
-                recovered += await self._recover(due[start : start + BATCH])
+            for start in range(0, len(due), self._limits.recovered_at_once):
+                recovered += await self._recover(due[start : start + self._limits.recovered_at_once])
             met.update(map(_seen_lease, expired_leases))
-            if len(expired_leases) < SEEN_AT_ONCE:
+            if len(expired_leases) < self._limits.expired_seen_at_once:
                 self._seen = {seen: since for seen, since in self._seen.items() if seen in met}
                 return recovered
             after = expired_leases[-1]
 
+    def _expired_leases(self, store: Store, after: ExpiredLease | None) -> list[ExpiredLease]:
+        return store.expired_leases(self._limits.expired_seen_at_once, after)
+
+    def _due(self, expired_leases: list[ExpiredLease]) -> list[ExpiredLease]:
+        if self._writer.outages != self._outages:
+            self._outages = self._writer.outages
+            self.forget()
+        now = self._now()
+        since = [self._seen.setdefault(_seen_lease(expired), now) for expired in expired_leases]
+        return [
+            expired
+            for expired, seen in zip(expired_leases, since, strict=True)
+            if expired.owner_gone or now - seen >= self._wait
+        ]
+
     async def _recover(self, due: Sequence[ExpiredLease]) -> int:
-        """What the store did not give is watched anew: somebody may have locked it, whom its owner waits for too."""
-        outcomes = [self._decide(_outcome(expired)) for expired in due]
+        """Recover these leases. Those that the store did not recover are observed anew: another client of the database may have
+        locked their rows, and their owner waits for that lock too."""
+        outcomes = [self._decider.decide(_outcome(expired)) for expired in due]
         stale = set(await self._writer.submit(lambda store: store.recover(outcomes)))
         for expired in due:
             if expired.lease.id in stale:
                 self._seen.pop(_seen_lease(expired), None)
-        taken = [outcome for outcome in outcomes if outcome.lease.id not in stale]
-        if taken:
-            self._bus.emit(LeasesRecovered(taken))
-        return len(taken)
-
-    def _due(self, expired_leases: list[ExpiredLease]) -> list[ExpiredLease]:
-        now = self._now()
-        since = [self._seen.setdefault(_seen_lease(one), now) for one in expired_leases]
-        return [
-            one
-            for one, seen in zip(expired_leases, since, strict=True)
-            if one.owner_gone or now - seen >= self._timeout
-        ]
-
-
-def _expired_leases(store: Store, after: ExpiredLease | None) -> list[ExpiredLease]:
-    return store.expired_leases(SEEN_AT_ONCE, after)
+        accepted = [outcome for outcome in outcomes if outcome.lease.id not in stale]
+        if accepted:
+            self._bus.emit(LeasesRecovered(accepted))
+            self._listener.recovered(summary(accepted))
+        return len(accepted)
 
 
 def _seen_lease(expired: ExpiredLease) -> SeenLease:

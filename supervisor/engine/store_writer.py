@@ -1,4 +1,4 @@
-"""The one thread that writes to the store. Whatever is queued when it turns to the store shares one commit."""
+"""The one thread that writes to the store. All work that is queued when it begins a commit shares that commit."""
 
 from __future__ import annotations
 
@@ -8,22 +8,31 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from supervisor.errors import StoreContended, StoreUnavailable
 from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
+from supervisor.retry import GrowingDelay
 from supervisor.stores.protocol import Store
 
 Result = TypeVar("Result")
-RETRY_DELAYS = (0.02, 1.0)
-SMALL = 0.002
-"""Seconds: a commit that took less was of a few jobs. A program that enqueues one by one would have to wait for one like it
-after each of its own; so there is a rest, in which it gets on, and more comes together for the next."""
-REST = 0.002
+FIRST_RETRY, MAX_RETRY = 0.02, 1.0  # seconds until an unavailable store is tried again
+
+
+class WriterPauses(NamedTuple):
+    """After a commit that took less than `small_commit` seconds the writer pauses for `pause` seconds. Such a commit was of a few
+    jobs. A program that enqueues one by one would have to wait for one like it after each of its own commits; in the pause it
+    goes on, and more work gathers for the next commit."""
+
+    small_commit: float = 0.002
+    pause: float = 0.002
+
+
+USUAL_PAUSES = WriterPauses()
 
 
 class Abandoned(Exception):
-    """The supervisor ended before the store came back; nothing of this work was done."""
+    """The supervisor ended before the store was available again; nothing of this work was done."""
 
 
 class Work(Generic[Result]):
@@ -45,30 +54,30 @@ class Work(Generic[Result]):
 
 
 class Executor(Protocol):
-    """What does the writing: a thread, or a simulation of one."""
+    """Runs the writer: a thread, or a simulation of one."""
 
     def start(self) -> None: ...
     def is_alive(self) -> bool: ...
 
 
 class Writer:
-    """`submit` from the loop; answers come back to the loop in the order of the submissions.
+    """Calls the store on its own thread. `submit` is called on the loop, and answers come to the loop in the order of submission.
 
-    Work that finds the store away is kept and tried again until it is back or the writer is closed: no answer is ever
-    dropped, so a call may be made more than once but takes effect once. Work that meets a lock is tried again at once, before
-    anybody is told that the store is away. Work that raises anything else fails alone.
+    Work that finds the store unavailable is tried again until it is available or the writer is closed. No answer is ever dropped,
+    so a call may be made more than once, and takes effect once. Work that meets a lock is tried again at once, before the store
+    is reported as unavailable. Work that raises anything else fails alone.
     """
 
     def __init__(
-        self,
-        store: Store,
-        loop: asyncio.AbstractEventLoop,
-        bus: Bus,
-        executor: Callable[[Writer], Executor] | None = None,
-    ) -> None:
+        self, store: Store, loop: asyncio.AbstractEventLoop, bus: Bus,
+        executor: Callable[[Writer], Executor] | None = None, pauses: WriterPauses = USUAL_PAUSES,
+    ) -> None:  # fmt: skip
+        self.outages = 0
+        """How often the store has become available again."""
         self._store = store
         self._loop = loop
         self._bus = bus
+        self._pauses = pauses
         self._queue: SimpleQueue[list[Work[Any]] | None] = SimpleQueue()
         self._gathered: list[Work[Any]] = []
         self._give_up = threading.Event()
@@ -82,25 +91,25 @@ class Writer:
         return self._unavailable_since is not None
 
     def submit(self, call: Callable[[Store], Result]) -> asyncio.Future[Result]:
-        """Handed over at the end of this turn of the loop, together with whatever else is submitted in it."""
+        """Queue the call at the end of this iteration of the loop, together with the others that are submitted in it."""
         future: asyncio.Future[Result] = self._loop.create_future()
         if self._closed:
             future.set_exception(Abandoned("the store is closed"))
-            future.exception()  # it is no fault if nobody asks
+            future.exception()  # else asyncio logs it if nobody awaits the future
             return future
         if not self._gathered:
-            self._loop.call_soon(self._hand_over)
+            self._loop.call_soon(self._queue_gathered)
         self._gathered.append(Work(call, future))
         return future
 
-    def _hand_over(self) -> None:
+    def _queue_gathered(self) -> None:
         works, self._gathered = self._gathered, []
         if works:
             self._queue.put(works)
 
     async def close(self, timeout: float) -> bool:
-        """Finish what was submitted, for at most `patience` seconds; False if the store stayed away that long."""
-        self._hand_over()
+        """Finish what was submitted, for at most `timeout` seconds. Return False if the store was unavailable for so long."""
+        self._queue_gathered()
         self._closed = True
         self._queue.put(None)
         deadline = self._loop.time() + timeout
@@ -119,23 +128,23 @@ class Writer:
             for seconds in self.commit(works):
                 self._give_up.wait(seconds)
             self.deliver(works)
-            if time.monotonic() - began < SMALL:
-                time.sleep(REST)
+            if time.monotonic() - began < self._pauses.small_commit:
+                time.sleep(self._pauses.pause)
 
     @property
     def has_next(self) -> bool:
         return not self._queue.empty()
 
     def deliver(self, works: list[Work[Any]]) -> None:
-        self._tell(_deliver, works)
+        self._call_on_loop(_deliver, works)
 
-    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
-        """On the loop, unless that has ended: then there is nobody left to tell."""
+    def _call_on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Does nothing if the loop has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call, *arguments)
 
     def next(self) -> list[Work[Any]] | None:
-        """Waits for work and gives all there is; None once it is closed and all was given."""
+        """Wait for work, and return all there is; None once the writer is closed and all work has been returned."""
         first = self._queue.get()
         if first is None:
             return None
@@ -149,15 +158,15 @@ class Writer:
         return works
 
     def commit(self, works: list[Work[Any]]) -> Iterator[float]:
-        """Each work has its result or its error in the end. Gives seconds to wait before it tries an absent store again."""
-        delay, most = RETRY_DELAYS
+        """Give each work its result or its error. Yields seconds to wait before an unavailable store is tried again."""
+        delay = GrowingDelay(FIRST_RETRY, MAX_RETRY)
         met_a_lock = False
         while True:
             try:
                 with self._store.transaction(single=len(works) == 1):
                     for work in works:
                         work.result = work.call(self._store)
-                self._tell_back()
+                self._note_available()
                 return
             except StoreUnavailable as error:
                 if isinstance(error, StoreContended) and not met_a_lock:
@@ -171,24 +180,24 @@ class Writer:
                 for work in works:
                     yield from self.commit([work])
                 return
-            self._tell_lost(unavailable)
-            yield delay
+            self._note_unavailable(unavailable)
+            yield delay.next()
             if self._give_up.is_set():
                 for work in works:
                     work.error = Abandoned(str(unavailable))
                 return
-            delay = min(most, delay * 2)
 
-    def _tell_lost(self, error: StoreUnavailable) -> None:
+    def _note_unavailable(self, error: StoreUnavailable) -> None:
         if self._unavailable_since is None:
             self._unavailable_since = self._loop.time()
-            self._tell(self._bus.emit, StoreBecameUnavailable(str(error)))
+            self._call_on_loop(self._bus.emit, StoreBecameUnavailable(str(error)))
 
-    def _tell_back(self) -> None:
+    def _note_available(self) -> None:
         since = self._unavailable_since
         if since is not None:
             self._unavailable_since = None
-            self._tell(self._bus.emit, StoreAvailableAgain(self._loop.time() - since))
+            self.outages += 1
+            self._call_on_loop(self._bus.emit, StoreAvailableAgain(self._loop.time() - since))
 
 
 def _thread(writer: Writer) -> threading.Thread:
@@ -201,7 +210,7 @@ def _deliver(works: list[Work[Any]]) -> None:
 
 
 def ignore_abandoned(future: asyncio.Future[Any]) -> None:
-    """A callback for work whose answer nobody waits for."""
+    """Report an error of work that nobody awaits, but for Abandoned."""
     error = future.exception()
     if error is not None and not isinstance(error, Abandoned):
         future.get_loop().call_exception_handler({"message": "the store refused", "exception": error})

@@ -1,20 +1,24 @@
-"""Jobs whose handler no plugin serves here, and since when. Told by job, not by handler: what one supervisor misses another
-may serve, and a job must not die the moment it is enqueued because it was claimed by the wrong one."""
+"""Jobs whose handler no plugin serves here: since when it has been missing, and what becomes of them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Container
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
-from supervisor.jobs import Lease
+from supervisor.engine.current_config import CurrentConfig
+from supervisor.events import Bus, JobsReleased
+from supervisor.jobs import JobState, Kind, Lease, Outcome
+from supervisor.retry import release_for_later, unknown_handler
+from supervisor.workers.pool import Pool
 
-MAX_JOBS = 100_000
-SWEEP_EVERY = 60.0  # seconds; it holds up the loop for tens of milliseconds
+HEAD_START = 0.5
+"""Seconds by which a supervisor that may serve the handler of a job claims it before one that has released it."""
+SWEEP_EVERY = 60.0  # seconds: a sweep holds up the loop for tens of milliseconds
 
 
 class MissingHandler(NamedTuple):
-    """Since when (monotonic seconds) a job has been met without its handler, and how many retries it had."""
+    """Since when (monotonic seconds) a job has been claimed without its handler, and how many retries it had."""
 
     since: float
     retries: int
@@ -22,39 +26,98 @@ class MissingHandler(NamedTuple):
 
 
 class MissingHandlers:
-    def __init__(self) -> None:
+    """Since when the handlers of jobs have been missing. That is remembered by job, not by handler: another supervisor may serve
+    the handler, and a job must not fail as soon as it is enqueued since this supervisor happened to claim it."""
+
+    def __init__(self, max_jobs: int) -> None:
+        self._max_jobs = max_jobs
         self._by_job: dict[int, MissingHandler] = {}
         self._swept_at = float("-inf")
 
-    def missed_for(self, lease: Lease, now: float, *, grace: float, again_in: float) -> float:
-        """The job was met: for how long it has missed its handler. One that ran elsewhere meanwhile, or was not met for
-        `grace` beyond the time by which it should have been (`again_in` is when it is looked at again), is a new absence.
+    def missing_for(self, lease: Lease, now: float, *, grace: float, again_in: float) -> float:
+        """Return for how many seconds the handler of this job, claimed just now, has been missing.
 
-        Past `MAX_JOBS` jobs the others wait until some of these have gone.
+        The seconds count anew for a job that has been retried meanwhile, since it ran elsewhere, and for one that was not claimed
+        for `grace` beyond the time when it should have been: `again_in` is the delay of its release. They do not count yet for
+        jobs beyond the `max_jobs` that are remembered: these wait until some of the others have gone.
         """
-        absence = self._by_job.get(lease.id)
-        if absence is None or absence.retries != lease.retries or _stale(absence, now, grace, again_in):
-            absence = MissingHandler(now, lease.retries, sys.intern(lease.handler))
+        known = self._by_job.get(lease.id)
+        if known is None or known.retries != lease.retries or _stale(known, now, grace, again_in):
+            known = MissingHandler(now, lease.retries, sys.intern(lease.handler))
             if self._has_room(lease.id, now, grace, again_in):
-                self._by_job[lease.id] = absence
-        missed_for = now - absence.since
-        if missed_for >= grace:
+                self._by_job[lease.id] = known
+        missing_for = now - known.since
+        if missing_for >= grace:
             self._by_job.pop(lease.id, None)
-        return missed_for
+        return missing_for
 
     def _has_room(self, job: int, now: float, grace: float, again_in: float) -> bool:
-        if job in self._by_job or len(self._by_job) < MAX_JOBS:
+        if job in self._by_job or len(self._by_job) < self._max_jobs:
             return True
         if now - self._swept_at >= SWEEP_EVERY:
             self._swept_at = now
-            kept = {id: one for id, one in self._by_job.items() if not _stale(one, now, grace, again_in)}
-            self._by_job = kept
-        return len(self._by_job) < MAX_JOBS
+            self._by_job = {id: it for id, it in self._by_job.items() if not _stale(it, now, grace, again_in)}
+        return len(self._by_job) < self._max_jobs
 
-    def end(self, served: Container[str]) -> None:
-        """These handlers are served now."""
-        self._by_job = {id: absence for id, absence in self._by_job.items() if absence.handler not in served}
+    def found(self, served: Container[str]) -> None:
+        """Forget the jobs of these handlers, which are served now."""
+        self._by_job = {id: missing for id, missing in self._by_job.items() if missing.handler not in served}
 
 
-def _stale(absence: MissingHandler, now: float, grace: float, again_in: float) -> bool:
-    return now - absence.since >= 2 * (grace + again_in)
+class UnknownHandlers:
+    """Turns jobs with an unknown handler into outcomes. If `keep_ids`, `released_jobs` has the ids of those that were released
+    for that reason since the plugins were last replaced."""
+
+    def __init__(
+        self, config: CurrentConfig, pool: Pool, bus: Bus, now: Callable[[], float], *, max_jobs: int, keep_ids: bool
+    ) -> None:
+        self.released_jobs: set[int] = set()
+        self._config = config
+        self._pool = pool
+        self._bus = bus
+        self._now = now
+        self._keep_ids = keep_ids
+        self._missing = MissingHandlers(max_jobs)
+
+    def plugins_replaced(self) -> None:
+        """Forget the jobs whose handlers are served now. All ids are dropped: those of jobs that still miss theirs come again."""
+        self._missing.found(self._config.handlers)
+        self.released_jobs.clear()
+
+    def instead_of(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Return other outcomes in place of these, of jobs whose handler was unknown to the worker that was to run them."""
+        served = [outcome for outcome in outcomes if outcome.lease.handler in self._config.handlers]
+        not_served = [outcome.lease for outcome in outcomes if outcome.lease.handler not in self._config.handlers]
+        return [*self._not_imported(served), *self.outcomes_of(not_served)]
+
+    def _not_imported(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Replace the worker that could not import the handler, unlike its siblings, and release the jobs."""
+        if not outcomes:
+            return []
+        leases = [outcome.lease for outcome in outcomes]
+        failure = outcomes[0].failure
+        replaced = failure is not None and self._pool.replace(failure.pid or 0)
+        self._bus.emit(JobsReleased(leases, "not_imported"))
+        return [_release(lease) if replaced else release_for_later(lease) for lease in leases]
+
+    def outcomes_of(self, leases: Sequence[Lease]) -> list[Outcome]:
+        """Release jobs whose handler is unknown here, or fail those whose handler has been missing for the grace."""
+        if not leases:
+            return []
+        now, grace = self._now(), self._config.settings.unknown_handler.grace
+        outcomes = []
+        for lease in leases:
+            missing_for = self._missing.missing_for(lease, now, grace=grace, again_in=lease.policy.backoff.max)
+            outcomes.append(unknown_handler(lease, unknown_for=missing_for, grace=grace))
+        if self._keep_ids:
+            self.released_jobs.update(lease.id for lease in leases)
+        self._bus.emit(JobsReleased(leases, "unknown_handler"))
+        return outcomes
+
+
+def _release(lease: Lease) -> Outcome:
+    return Outcome(lease, Kind.RELEASED, state=JobState.READY)
+
+
+def _stale(missing: MissingHandler, now: float, grace: float, again_in: float) -> bool:
+    return now - missing.since >= 2 * (grace + again_in)

@@ -1,1 +1,1 @@
-"""Plugins: found, imported one by one, checked, and reported."""
+"""Plugins: discovery, import, checks, hooks and reports."""

@@ -15,7 +15,7 @@ ENTRY_POINTS = "supervisor"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One plugin to load: a `path`, or a dotted `module`, or an `entry`; else `problem` says why there is none."""
+    """A plugin to load: from a `path`, a dotted `module`, or an `entry` point; otherwise `problem` is the reason for none."""
 
     name: str
     path: Path | None = None
@@ -25,10 +25,10 @@ class Source:
 
 
 def discover(paths: Sequence[str], base: Path) -> list[Source]:
-    """The sources behind `plugins.paths`, as written there, relative to `base`; then those of installed packages.
+    """Return the sources of the entries of `plugins.paths`, relative to `base`, then those of installed packages.
 
-    Of a directory: its files `*.py` and its packages, sorted, without names that begin with `_` or `.`. Each file once.
-    What can't be found is a source too, so that loading it reports the problem.
+    The sources of a directory are its files `*.py` and its packages, sorted, without names that begin with `_` or `.`. Each
+    file is there once. An entry that can't be found is a source too, so that loading it reports the problem.
     """
     found: dict[str, Source] = {}
     for text in paths:

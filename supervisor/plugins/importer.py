@@ -1,9 +1,9 @@
-"""Imports plugin files: each directory is a package of its own, so same-named modules of two directories never meet.
+"""Imports plugin files. Each directory is a package of its own, so modules of one name in two directories are kept apart.
 
 A directory `D` becomes the package `supervisor.plugins.importer.<hex of D>`, and `D/mail.py` its module `mail`. In these
-modules `import util` finds `D/util.py` first, now and later inside a function; a module never finds itself so, and the
-standard library always wins. The name carries the path, so that a program started by a handler (multiprocessing's spawn
-or forkserver) can import the module too.
+modules `import util` finds `D/util.py` first, also later and inside a function; but a module never finds itself in this way,
+and the standard library goes before. The name contains the path, so that a program started by a handler (multiprocessing's
+spawn or forkserver) can import the module too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __path__: list[str] = []  # a package without a folder: its subpackages come fro
 
 
 def import_file(path: Path) -> ModuleType:
-    """The module of a plugin file, or of a package given by its `__init__.py`; raises whatever the import raises."""
+    """Return the module of a plugin file, or of a package given by its `__init__.py`. Raises whatever the import raises."""
     package = path.name == "__init__.py"
     owner = path.parent if package else path
     name = f"{_package_of(owner.parent)}.{owner.stem.replace('.', '_')}"
@@ -56,13 +56,8 @@ def forget(folder: Path) -> None:
 
 
 def readable(text: str) -> str:
-    """Text with names of plugin modules, such as a traceback, without the directories in them."""
+    """Return `text`, such as a traceback, with the names of plugin modules but without the directories in them."""
     return _PREFIX.sub("", text)
-
-
-def is_machinery(file: str) -> bool:
-    """Whether a frame of this file only imports."""
-    return file == __file__ or file.startswith("<frozen importlib")
 
 
 def _package_of(folder: Path) -> str:
@@ -71,7 +66,7 @@ def _package_of(folder: Path) -> str:
 
 class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
-        # Never through __pycache__: the folder may be read-only, and a file replaced within a second must be seen.
+        # Never through __pycache__: the folder may be read-only, and a file replaced within a second must be read again.
         path = self.get_filename(fullname)
         code = self.source_to_code(self.get_data(path), path)
         assert isinstance(code, CodeType)

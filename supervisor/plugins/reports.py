@@ -1,18 +1,19 @@
-"""What became of each plugin, and what of it has changed."""
+"""Reports of what loading each plugin has found, and which of them have changed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from supervisor.handlers import HandlerInfo
 
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """What became of one plugin source. `error` is None if it loaded; then `line` and `traceback` say where it failed.
+    """The handlers and hooks that a source of plugins brings. `error` is None if it loaded; otherwise `line` and `traceback` are those of the error.
 
-    With handlers beside an error, those serve: only what the error names does not.
+    Handlers beside an error serve: only what the error names does not.
     """
 
     source: str
@@ -22,20 +23,42 @@ class SourceReport:
     error: str | None = None
     line: int | None = None
     traceback: str = ""
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
 
 def same_plugins(one: Sequence[SourceReport], other: Sequence[SourceReport]) -> bool:
-    """Whatever their order."""
-    return len(one) == len(other) and not news(one, other)
+    """Return whether both are the same reports, in any order."""
+    return len(one) == len(other) and not changed_reports(one, other)
 
 
-def news(reports: Sequence[SourceReport], before: Sequence[SourceReport]) -> list[SourceReport]:
-    """Those of which something else was found before, or nothing."""
+def changed_reports(reports: Sequence[SourceReport], before: Sequence[SourceReport]) -> list[SourceReport]:
+    """Return the reports whose source had another report before, or none."""
     known = {report.source: _found(report) for report in before}
     return [report for report in reports if known.get(report.source) != _found(report)]
 
 
 def _found(report: SourceReport) -> SourceReport:
-    """Without what may differ from one import to the next and means nothing."""
+    """The report without what may differ between imports of the same file."""
     return replace(report, traceback="", warnings=())
+
+
+def reports_from(values: Sequence[Any]) -> list[SourceReport]:
+    """Return the reports that another process has sent as JSON. Raises ValueError if they are none: an import may forge them."""
+    try:
+        reports = [_report(**value) for value in values]
+    except (TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from None
+    infos = [info for report in reports for info in report.handlers]
+    texts = [
+        text for it in reports for text in (it.source, it.traceback, it.error or "", *it.hooks, *it.sinks, *it.warnings)
+    ]
+    texts += [text for info in infos for text in (info.name, info.file)]
+    lines = [it.line or 0 for it in reports] + [info.line for info in infos]
+    if {*map(type, texts)} - {str} or {*map(type, lines)} - {int} or {type(info.options) for info in infos} - {dict}:
+        raise ValueError("expected texts, lines that are integers, and options that are objects")
+    return reports
+
+
+def _report(handlers: list[Any], hooks: list[Any], sinks: list[Any], warnings: list[Any], **rest: Any) -> SourceReport:
+    infos = tuple(HandlerInfo(**info) for info in handlers)
+    return SourceReport(handlers=infos, hooks=tuple(hooks), sinks=tuple(sinks), warnings=tuple(warnings), **rest)

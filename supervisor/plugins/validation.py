@@ -1,30 +1,31 @@
-"""What a plugin may bring: finds the handlers and hooks of a module and says what is wrong with them."""
+"""Checks of the handlers and hooks that a plugin brings. Each mistake names the handler or hook, and what was expected."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
+from dataclasses import replace
 from types import BuiltinFunctionType, CodeType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
+from supervisor.config.settings import HandlerSettings
 from supervisor.errors import PluginMistake
 from supervisor.handlers import MARK, Handler
 from supervisor.hooks import PROJECT, Specs
 from supervisor.jobs import Job
+from supervisor.text.names import NAME, is_name
 from supervisor.text.suggestions import did_you_mean
-from supervisor.text.units import parse_duration, parse_limit
 
 _PREFIX = f"{PROJECT}_"
 HOOKS = {name: spec for name, spec in vars(Specs).items() if name.startswith(_PREFIX)}
-MAX_RETRIES = 1000
 
 _WRAPPED = "supervisor_run"
 _MARK_OF_HOOK = f"{PROJECT}_impl"
+_OPTIONS = [key for key in HandlerSettings.known if key in Handler.__slots__]
 
 
 def location(function: Any) -> tuple[str | None, int | None]:
-    """File and line of a function, through its decorators; None where it has no Python code."""
+    """Return file and line of a function, through its decorators; None where it has no Python code."""
     try:
         code = getattr(inspect.unwrap(function), "__code__", None)
     except ValueError:
@@ -36,68 +37,63 @@ def location(function: Any) -> tuple[str | None, int | None]:
 
 
 def marked_handlers(module: object) -> list[Handler]:
-    """Handlers of the functions found in the module, defined or imported there, each once."""
+    """Return the handlers of the functions found in the module, defined or imported there, each once."""
     found: dict[int, Handler] = {}
     for value in list(vars(module).values()):
-        if not is_routine(value):
-            continue
-        for described in getattr(value, "__dict__", {}).get(MARK, ()):
-            found.setdefault(id(described), _outermost(described, value))
+        if is_routine(value):
+            for handler in getattr(value, "__dict__", {}).get(MARK, ()):
+                found.setdefault(id(handler), _outermost(handler, value))
     return list(found.values())
 
 
 def is_routine(value: object) -> bool:
-    """As inspect.isroutine, but without asking the value for its class: a framework's lazy object may connect, or fail."""
+    """As inspect.isroutine, but without reading the value's `__class__`: a framework's lazy object may connect then, or fail."""
     kind = type(value)
     descriptor = hasattr(kind, "__get__") and not hasattr(kind, "__set__") and not issubclass(kind, type)
     return descriptor or issubclass(kind, BuiltinFunctionType | MethodType | MethodWrapperType)
 
 
-def _outermost(described: Handler, function: Callable[[Job], Any]) -> Handler:
-    """A decorator above @handler (functools.wraps copies the mark) is part of what the author wants run."""
-    if described.function is function or getattr(function, "__wrapped__", None) is None:
-        return described
-    options = {name: getattr(described, name) for name in Handler.__slots__}
-    return Handler(**{**options, "function": function})
+def _outermost(handler: Handler, function: Callable[[Job], Any]) -> Handler:
+    """A decorator above @handler (functools.wraps copies the mark) is part of what the author wants to run."""
+    if handler.function is function or getattr(function, "__wrapped__", None) is None:
+        return handler
+    return replace(handler, function=function)
 
 
-def check_handler(described: object) -> Handler:
-    """The handler itself; raises PluginMistake naming the handler, the option and what was expected."""
-    if not isinstance(described, Handler):
-        raise PluginMistake(f"supervisor_handlers(): expected Handler objects, got {described!r}")
-    line = location(described.function)[1]
+def check_handler(handler: object) -> Handler:
+    """Return the handler itself. Raises PluginMistake that names the handler, the option and what was expected."""
+    if not isinstance(handler, Handler):
+        raise PluginMistake(f"supervisor_handlers(): expected Handler objects, got {handler!r}")
+    line = location(handler.function)[1]
     try:
-        _check_name(described.name)
-        _check_function(described.function)
-        for option, check in _OPTIONS.items():
-            value = getattr(described, option)
-            if value is not None:
-                _named(option, check, value)
+        if not is_name(handler.name):
+            raise ValueError(f"expected {NAME}")
+        _check_function(handler.function)
+        _check_options(handler)
     except (ValueError, TypeError) as error:
-        raise PluginMistake(f"handler {described.name!r}: {error}", line) from None
-    return described
+        raise PluginMistake(f"handler {handler.name!r}: {error}", line) from None
+    return handler
 
 
-def written_options(described: Handler) -> dict[str, Any]:
-    """The options that were written, as plain JSON values."""
-    options = {name: getattr(described, name) for name in _OPTIONS if getattr(described, name) is not None}
-    if described.never_retry:
-        options["never_retry"] = [error.__name__ for error in described.never_retry]
-    else:
-        options.pop("never_retry", None)
-    return options
+def written_options(handler: Handler) -> dict[str, Any]:
+    """Return the options that were written, as plain JSON values."""
+    never_retry = {"never_retry": [error.__name__ for error in handler.never_retry]} if handler.never_retry else {}
+    return _written(handler) | never_retry
 
 
-def _named(option: str, check: Callable[[Any], object], value: Any) -> None:
-    try:
-        check(value)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{option}: {error}") from None
+def _written(handler: Handler) -> dict[str, Any]:
+    return {name: value for name in _OPTIONS if (value := getattr(handler, name)) is not None}
 
 
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable() or len(name) > 200:
-        raise ValueError("its name: expected printable text of 1 to 200 characters, without spaces around it")
+def _check_options(handler: Handler) -> None:
+    options = _written(handler)
+    backoff = HandlerSettings(**options).backoff
+    if backoff and backoff.written >= {"base", "max"} and backoff.base > backoff.max:
+        got = options["backoff"]["base"]
+        raise ValueError(f"backoff.base: expected at most max of the same backoff, got {got!r}")
+    never = handler.never_retry
+    if not isinstance(never, tuple) or not all(isinstance(e, type) and issubclass(e, BaseException) for e in never):
+        raise ValueError(f"never_retry: expected exception classes, got {never!r}")
 
 
 def _check_function(function: object) -> None:
@@ -117,61 +113,14 @@ def _check_function(function: object) -> None:
         raise TypeError(f"expected a function of one argument, the job, got {signature}") from None
 
 
-def _check_max_retries(value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_RETRIES:
-        raise ValueError(f"expected a whole number from 0 to {MAX_RETRIES}, got {value!r}")
-
-
-def _check_backoff(value: object) -> None:
-    if not isinstance(value, dict):
-        raise ValueError(f"expected a mapping with {', '.join(_BACKOFF)}, got {value!r}")
-    for key, part in value.items():
-        if key not in _BACKOFF:
-            raise ValueError(f"unknown key {key!r}{did_you_mean(str(key), _BACKOFF)}")
-        _named(key, _BACKOFF[key], part)
-    if {"base", "max"} <= value.keys() and parse_duration(value["base"]) > parse_duration(value["max"]):
-        raise ValueError(f"base {value['base']} is above max {value['max']}")
-
-
-def _check_factor(value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 1000:
-        raise ValueError(f"expected a number from 1 to 1000, got {value!r}")
-
-
-def _check_jitter(value: Any) -> None:
-    if not isinstance(value, str) or value not in ("full", "none"):
-        parse_duration(value)
-
-
-def _check_never_retry(value: object) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(e, type) and issubclass(e, BaseException) for e in value):
-        raise ValueError(f"expected exception classes, got {value!r}")
-
-
-_BACKOFF: dict[str, Callable[[Any], object]] = {
-    "base": parse_duration,
-    "factor": _check_factor,
-    "max": parse_duration,
-    "jitter": _check_jitter,
-}
-_OPTIONS: dict[str, Callable[[Any], object]] = {
-    "timeout": parse_limit,
-    "max_retries": _check_max_retries,
-    "backoff": _check_backoff,
-    "heartbeat": parse_duration,
-    "heartbeat_timeout": parse_limit,
-    "never_retry": _check_never_retry,
-}
-
-
 # --- hooks
 
 
 def implemented_hooks(plugin: object) -> list[str]:
-    """Names of the hooks that the plugin implements, sorted; raises PluginMistake for one that can't be called."""
+    """Return the names of the hooks that the plugin implements, sorted. Raises PluginMistake if one can't be called."""
     names = []
     for name, value in _functions(plugin):
-        marked = getattr(value, "__dict__", {}).get(_MARK_OF_HOOK)
+        marked = _hook_mark(value)
         if marked is not None:
             _check_hook(name, value, marked)
             names.append(name)
@@ -183,39 +132,35 @@ def implemented_hooks(plugin: object) -> list[str]:
 
 
 def suspicious_names(plugin: object) -> list[str]:
-    """Warnings about functions that look like misspelt hooks."""
+    """Return warnings about functions that look like misspelt hooks."""
     return [
-        f"{name} (line {location(value)[1]}) is no hook{near}"
+        f"{name} (line {location(value)[1]}) is no hook{hint}"
         for name, value in _functions(plugin)
-        if name not in HOOKS and _MARK_OF_HOOK not in getattr(value, "__dict__", {})
-        for near in [_nearest_hook(name)]
-        if near
+        if name not in HOOKS and _hook_mark(value) is None and (hint := did_you_mean(name, HOOKS, prefix=_PREFIX))
     ]
 
 
-def _nearest_hook(name: str) -> str:
-    """By the part after the prefix, for that is what gets misspelt."""
-    near = get_close_matches(
-        name.removeprefix(_PREFIX), [hook.removeprefix(_PREFIX) for hook in HOOKS], n=1, cutoff=0.6
-    )
-    return f", did you mean {_PREFIX + near[0]!r}?" if near else ""
-
-
 def _functions(plugin: object) -> list[tuple[str, Any]]:
-    """Routines under a hook-like name, and whatever carries the mark of a hook under any name."""
+    """Routines under a name like a hook's, and those with the mark of a hook under any name."""
     pairs = [(name, getattr(plugin, name, None)) for name in dir(plugin)]
     return [
         (name, value)
         for name, value in pairs
-        if is_routine(value) and (name.startswith(_PREFIX) or _MARK_OF_HOOK in getattr(value, "__dict__", {}))
+        if is_routine(value) and (name.startswith(_PREFIX) or _hook_mark(value) is not None)
     ]
+
+
+def _hook_mark(function: Any) -> dict[str, Any] | None:
+    """The options that @hookimpl has left on the function."""
+    mark: dict[str, Any] | None = getattr(function, "__dict__", {}).get(_MARK_OF_HOOK)
+    return mark
 
 
 def _check_hook(name: str, function: Any, marked: dict[str, Any]) -> None:
     line = location(function)[1]
     known = marked.get("specname") or name
     if known not in HOOKS:
-        raise PluginMistake(f"unknown hook {known!r}{_nearest_hook(known)}", line)
+        raise PluginMistake(f"unknown hook {known!r}{did_you_mean(known, HOOKS, prefix=_PREFIX)}", line)
     expected = [parameter for parameter in inspect.signature(HOOKS[known]).parameters if parameter != "self"]
     for argument in inspect.signature(function).parameters:
         if argument not in expected:

@@ -1,4 +1,4 @@
-"""Parent-side hooks of plugins run here, behind a bounded queue, so that none of them can hold up the loop."""
+"""Runs the parent-side hooks of plugins on a thread of its own, behind a bounded queue, so that none can hold up the loop."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.events import Bus, Dropped, Event, HookFailed
+from supervisor.events import Bus, Dropped, Event, HookFailed, Subscriber
 from supervisor.plugins.manager import PluginManager
 
-MAX_QUEUE = 10_000
+MAX_QUEUED = 10_000
 BATCH = 1000
 
 
-class HookThread:
-    """Events are handed to `supervisor_events` in batches; what overflows is dropped, counted and said."""
+class HookRunner:
+    """Passes events to `supervisor_events` in batches. If the queue is full, events are dropped, counted and reported."""
 
-    def __init__(self, plugins: PluginManager, bus: Bus, call_in_loop: Callable[..., Any]) -> None:
+    def __init__(self, plugins: PluginManager, bus: Bus, emit_from_thread: Subscriber) -> None:
         self._plugins = plugins
         self._bus = bus
-        self._call_in_loop = call_in_loop
+        self._emit = emit_from_thread
         self._queue: deque[Event | Callable[[], None]] = deque()
         self._dropped = 0
         self._wake = threading.Event()
-        self._ended = False
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="hooks", daemon=True)
-        if plugins.hook.supervisor_events.get_hookimpls():
-            bus.subscribe(self._take)
+
+    def start(self) -> None:
+        """Start the thread, once the plugins are loaded."""
+        if self._plugins.hook.supervisor_events.get_hookimpls():
+            self._bus.subscribe(self._put)
         self._thread.start()
 
     def call(self, hook: str, **arguments: Any) -> None:
@@ -37,16 +40,16 @@ class HookThread:
         self._wake.set()
 
     async def stop(self) -> None:
-        """After what was handed over before; a hook may hang."""
-        self._ended = True
+        """Wait until everything that was queued before is done; a hook may hang."""
+        self._stopping = True
         self._wake.set()
         while self._thread.is_alive():
             await asyncio.sleep(0.002)
 
-    def _take(self, event: Event) -> None:
+    def _put(self, event: Event) -> None:
         if isinstance(event, HookFailed) and event.hook == "supervisor_events":
-            return  # it would fail at being told of its failure, and so on
-        if len(self._queue) >= MAX_QUEUE:
+            return  # the hook would get the event of its own failure, fail again, and so on
+        if len(self._queue) >= MAX_QUEUED:
             self._dropped += 1
             return
         self._queue.append(event)
@@ -56,13 +59,13 @@ class HookThread:
         while True:
             self._wake.wait()
             self._wake.clear()
-            ended = self._ended
+            stopping = self._stopping
             while self._queue:
-                self._hand_over()
-            if ended:
+                self._run_batch()
+            if stopping:
                 return
 
-    def _hand_over(self) -> None:
+    def _run_batch(self) -> None:
         events: list[Event] = []
         while self._queue and len(events) < BATCH:
             item = self._queue.popleft()
@@ -75,7 +78,7 @@ class HookThread:
         self._deliver(events)
         dropped, self._dropped = self._dropped, 0
         if dropped:
-            self._call_in_loop(self._bus.emit, Dropped("hooks", dropped))
+            self._emit(Dropped("hooks", dropped))
 
     def _deliver(self, events: list[Event]) -> None:
         if events:

@@ -1,42 +1,67 @@
-"""What a signal asks for. A handler only wakes the loop; what follows is done there."""
+"""Signals: a handler only wakes the loop, which then acts on the signal."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import FrameType
+from typing import Any
+
+from supervisor.runtime.tasks import cancel, done_or_set
 
 MAX_READ = 4096
 
 
 class StopRequest:
-    """TERM or INT: the first asks for a drain, any further one for the end now. `asked` may be for another reason."""
+    """The request to end, and its reason.
+
+    The first TERM or INT requests a drain, any further one the end now (`forced`). The end may be requested without a signal:
+    when a drain is complete, or because of an internal error (`fault`).
+    """
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.told = asyncio.Event()  # by a signal
+        self.requested = asyncio.Event()
+        self.signalled = asyncio.Event()
         self.forced = asyncio.Event()
         self.reason = ""
+        self.fault: BaseException | None = None
 
-    def signalled(self, name: str) -> None:
-        if self.told.is_set():
-            self.forced.set()
-        self.told.set()
-        self.ask(name)
-
-    def ask(self, reason: str) -> None:
-        if not self.asked.is_set():
+    def request(self, reason: str) -> None:
+        if not self.requested.is_set():
             self.reason = reason
-            self.asked.set()
+            self.requested.set()
+
+    def on_signal(self, name: str) -> None:
+        if self.signalled.is_set():
+            self.forced.set()
+        self.signalled.set()
+        self.request(name)
+
+    def handle_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The loop's exception handler. After an internal error it is better to end, and to be started again with every lease
+        recovered, than to stand still."""
+        self.fault = self.fault or context.get("exception") or RuntimeError(context["message"])
+        loop.default_exception_handler(context)
+        self.request("internal error")
+        self.forced.set()
+
+    async def run_until_requested(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the work, but cancel it when a stop is requested. Raises what the work raises."""
+        task = asyncio.ensure_future(work)
+        await done_or_set(task, self.requested)
+        if not task.done():
+            await cancel(task)
+        if not task.cancelled():
+            task.result()
 
 
 class SignalInbox:
-    """Hears signals from now until `close`, after which they are ignored: one that comes while the process ends must not
-    spoil its exit code. (The loop's own handlers go back to the deadly defaults when it closes.)
+    """Receives signals from now until `close`, and ignores them from then on: a signal must not change the exit code of a
+    process that ends. (When the loop closes, it resets its own handlers to the default, which kills.)
 
-    SIGPIPE stays ignored, as Python has it: a closed standard error must not end the supervisor.
+    SIGPIPE stays ignored, as in every Python program: a closed standard error must not end the supervisor.
     """
 
     def __init__(
@@ -45,12 +70,13 @@ class SignalInbox:
         self._loop = loop
         self._actions: dict[int, Callable[[], None]] = {int(number): action for number, action in others.items()}
         for wanted in (signal.SIGTERM, signal.SIGINT):
-            self._actions[wanted] = lambda name=wanted.name: stop.signalled(name)  # type: ignore[misc]
+            self._actions[wanted] = lambda name=wanted.name: stop.on_signal(name)  # type: ignore[misc]
         self._numbers, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         loop.add_reader(self._numbers, self._read)
         self.listen()
 
     def listen(self) -> None:
+        """Set the handlers, anew if a plugin has set its own."""
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for number in self._actions:
             signal.signal(number, _wake_only)
@@ -70,4 +96,4 @@ class SignalInbox:
 
 
 def _wake_only(_number: int, _frame: FrameType | None) -> None:
-    """Its number is in the pipe already."""
+    """The interpreter has written the number to the pipe already."""

@@ -1,4 +1,4 @@
-"""Tells systemd READY, STOPPING and WATCHDOG, as sd_notify(3) describes; does nothing elsewhere."""
+"""Sends READY, STOPPING and WATCHDOG to systemd, as in sd_notify(3); does nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 from collections.abc import Mapping
 
 
-class Notifier:
+class SystemdNotifier:
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
 
-    def tell(self, state: str) -> None:
+    def notify(self, state: str) -> None:
         if not self._address:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
@@ -20,4 +20,4 @@ class Notifier:
                 channel.setblocking(False)
                 channel.sendto(state.encode(), address)
         except OSError:
-            pass  # systemd restarts a unit that it doesn't hear; there is nobody else to tell
+            pass  # systemd restarts a unit from which it receives nothing

@@ -8,16 +8,14 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic import ValidationError
-
-from supervisor.config.diagnostics import url_problem
+from supervisor.config.contradictions import url_problem
 from supervisor.config.settings import StoreSettings
 from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 from supervisor.retry import GrowingDelay
-from supervisor.stores.protocol import Store, TransactionalEnqueue
 
 if TYPE_CHECKING:
     from supervisor.stores.postgres.scratch_schema import ScratchSchema
+    from supervisor.stores.protocol import Store, TransactionalEnqueue
 
 __all__ = [
     "BUILT_IN",
@@ -54,7 +52,7 @@ def settings_of(url: str) -> StoreSettings:
     """The settings of a store that no config describes. Raises StoreError if `url` can't be a URL."""
     try:
         return StoreSettings(url=url)
-    except ValidationError:
+    except ValueError:
         raise StoreError("store: expected a URL such as sqlite:///jobs.db, in printable characters") from None
 
 

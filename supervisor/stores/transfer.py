@@ -10,7 +10,7 @@ SQL stores keep the record of a closed source in the table `transfer_out`, and t
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -151,7 +151,7 @@ def transfer_jobs(source: Transferable, target: Transferable, limits: TransferLi
         raise StoreError(f"{source.url} and {target.url} are the same store")
     transfer_record = source.transfer_record()
     if transfer_record is None:
-        transfer_record = TransferRecord(secrets.token_hex(16), target.url, place)
+        transfer_record = TransferRecord(os.urandom(16).hex(), target.url, place)
         source.close_for_transfer(transfer_record)
     elif target.has_received(transfer_record):
         source.note_arrival(transfer_record)

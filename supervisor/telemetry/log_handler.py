@@ -1,36 +1,116 @@
-"""Lines go to standard error through a bounded queue and one thread, so nobody who logs ever waits for its reader.
+"""Log lines go to standard error through a bounded queue and one thread, so nothing that logs ever waits for their reader.
 
-When the reader is slow the queue overflows; when it is gone or its disk is full, writes fail. Either way lines are dropped
-and counted, and the next line that gets through is preceded by one that says how many.
+When the reader is slow the queue overflows; when it has gone or its disk is full, writes fail. In both cases lines are dropped
+and counted, and the next line that is written is preceded by one with their number.
+
+Fields for programs come in as `extra={"fields": {...}}`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import select
 import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from queue import SimpleQueue
+from typing import Any
 
-from supervisor.telemetry.log_formatters import FORMATS
+import orjson
+
+from supervisor.text.output import write_some
+from supervisor.text.printable import JSON_ESCAPES, STEERING, printable
 from supervisor.text.redaction import NO_SECRETS, Mask
 
-MAX_BYTES = 4_000_000
+LOGGER = "supervisor"
+MAX_QUEUED_BYTES = 4_000_000
 STDERR = 2
+
+# The name or the message of a job must not forge a line, nor steer the terminal that shows it.
+_TEXT_ESCAPES = {
+    **{code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*range(32), *STEERING)},
+    **{surrogate: f"\\u{surrogate:04x}" for surrogate in range(0xD800, 0xE000)},
+    ord("\t"): "\t",
+    ord("\n"): "\n    ",
+    ord("\r"): "\\r",
+}
+
+
+class _Format(logging.Formatter):
+    def __init__(self, mask: Mask = NO_SECRETS) -> None:
+        super().__init__()
+        self._replacements = mask.replacements
+
+    def _mask(self, text: str) -> str:
+        for pattern, replacement in self._replacements:
+            text = pattern.sub(replacement, text)
+        return text
+
+    def _traceback(self, record: logging.LogRecord) -> str:
+        if record.exc_info:
+            return self.formatException(record.exc_info)
+        return str(_fields(record).get("traceback", ""))
+
+
+class TextFormat(_Format):
+    """`2026-11-28T08:00:00.000Z INFO message`; further lines of a record are indented by four spaces."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        source = "" if f"{record.name}.".startswith(f"{LOGGER}.") else f"{record.name}: "
+        text = f"{source}{record.getMessage()}"
+        if trace := self._traceback(record):
+            text += "\n" + trace.rstrip("\n")
+        return f"{_time(record)} {record.levelname} {self._mask(text).translate(_TEXT_ESCAPES)}"
+
+
+class JsonFormat(_Format):
+    """One object per line: `at`, `level`, `logger`, `message`, the fields, and `traceback` if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            **_fields(record),
+            "at": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if trace := self._traceback(record):
+            line["traceback"] = trace
+        masked = {key: self._mask(value) if isinstance(value, str) else value for key, value in line.items()}
+        return _json(masked).decode().translate(JSON_ESCAPES)
+
+
+FORMATS: Mapping[str, type[_Format]] = {"text": TextFormat, "json": JsonFormat}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return getattr(record, "fields", {})
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def _json(line: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(line, default=str)
+    except TypeError:  # a lone surrogate somewhere: only then is each text searched for it
+        return orjson.dumps(
+            {key: printable(value if isinstance(value, str) else repr(value)) for key, value in line.items()}
+        )
 
 
 class LogOutput(logging.Handler):
     """Writes to file descriptor `fd`. `dropped` counts the lines that were lost, whatever the reason."""
 
-    def __init__(self, fd: int = STDERR, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, fd: int = STDERR, max_bytes: int = MAX_QUEUED_BYTES) -> None:
         super().__init__()
         self._fd = fd
         self._max_bytes = max_bytes
-        # SimpleQueue.put may be interrupted by itself (a signal handler, a destructor); a lock of ours may not.
+        # A signal handler or a destructor may log while a line is put: SimpleQueue.put allows that, a lock would not.
         self._queue: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
-        # Each number has one writing side (the logging callers, who hold the handler's lock; the thread), so none is locked.
+        # Each counter is written on one side only (by the callers, who hold the handler's lock, or by the thread): no lock.
         self._bytes_put = self._bytes_taken = 0
-        self._overflowed = self._failed = self._said = 0
+        self._overflowed = self._failed = self._reported = 0
         self._torn = self._stopped = False
         self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
@@ -48,14 +128,14 @@ class LogOutput(logging.Handler):
         self._queue.put(line)
 
     def flush(self, timeout: float = 1.0) -> None:
-        """Wait, up to `timeout` seconds, until what was logged before is written or lost."""
+        """Wait, up to `timeout` seconds, until all lines logged before are written or lost."""
         if not self._stopped:
             reached = threading.Event()
             self._queue.put(reached)
             reached.wait(timeout)
 
     def stop(self, timeout: float = 1.0) -> None:
-        """Write what is queued and end the thread; give up after `timeout` seconds if nobody reads."""
+        """Write the queued lines and end the thread; stop waiting for it after `timeout` seconds."""
         self._stopped = True
         self._queue.put(None)
         self._thread.join(timeout)
@@ -79,19 +159,12 @@ class LogOutput(logging.Handler):
 
     def _report_dropped(self) -> None:
         dropped = self.dropped
-        if dropped == self._said:
+        if dropped == self._reported:
             return
-        note = logging.makeLogRecord(
-            {
-                "name": __name__,
-                "levelno": logging.WARNING,
-                "levelname": "WARNING",
-                "msg": "%d log lines dropped: standard error was not read, or could not be written",
-                "args": (dropped - self._said,),
-            }
-        )
-        if self._write(self._line(note)):
-            self._said = dropped
+        message = "%d log lines dropped: standard error was not read, or could not be written"
+        report = logging.LogRecord(LOGGER, logging.WARNING, __file__, 0, message, (dropped - self._reported,), None)
+        if self._write(self._line(report)):
+            self._reported = dropped
 
     def _write(self, line: bytes) -> bool:
         rest = memoryview(b"\n" + line if self._torn else line)
@@ -104,19 +177,8 @@ class LogOutput(logging.Handler):
         return True
 
 
-def write_some(fd: int, data: bytes | memoryview) -> int:
-    """As os.write, but waits for room: somebody we share the terminal or pipe with may have made it non-blocking."""
-    while True:
-        try:
-            return os.write(fd, data)
-        except BlockingIOError:
-            poll = select.poll()
-            poll.register(fd, select.POLLOUT)
-            poll.poll()
-
-
 def configure(level: str, format: str, fd: int = STDERR, mask: Mask = NO_SECRETS) -> LogOutput:
-    """Send everything logged in this process to `fd`; called again, change `level`, `format` ("text" or "json") and `mask`."""
+    """Send all log records of this process to `fd`; called again, change `level`, `format` ("text" or "json") and `mask`."""
     root = logging.getLogger()
     output = _output()
     if output is None:
@@ -127,13 +189,8 @@ def configure(level: str, format: str, fd: int = STDERR, mask: Mask = NO_SECRETS
     return output
 
 
-def flush(timeout: float = 1.0) -> None:
-    if (output := _output()) is not None:
-        output.flush(timeout)
-
-
 def stop(timeout: float = 1.0) -> None:
-    """The last call: what is logged after it goes nowhere."""
+    """Write the queued lines and remove the output: records that are logged later go nowhere."""
     if (output := _output()) is not None:
         logging.getLogger().removeHandler(output)
         output.stop(timeout)

@@ -1,4 +1,4 @@
-"""Words for what happened. Every line about a job carries `job=ID`, and its handler where the event knows it."""
+"""Logs each event. Every line about a job has `job=ID`, and its handler if the event has it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import orjson
 
 from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
-from supervisor.telemetry.rate_limit import Repeats
-from supervisor.text.redaction import without_passwords
+from supervisor.telemetry.log_handler import LOGGER
+from supervisor.telemetry.rate_limit import RateLimit
+from supervisor.text.redaction import NO_SECRETS
 from supervisor.text.units import format_duration
 
-logger = logging.getLogger("supervisor")
-
-_OfWorker = events.WorkerStarted | events.WorkerExited | events.WorkerOutput
-_MAX_LINE = 300
-NOT_SERVED = {
+logger = logging.getLogger(LOGGER)
+_without_passwords = NO_SECRETS
+_MAX_ERROR = 300
+_NOT_SERVED = {
     "unknown_handler": "no plugin serves it",
-    "not_imported": "a worker could not import it, as others could",
+    "not_imported": "a worker could not import it, though others could",
 }
 
 
 class LogSubscriber:
-    """Subscribe it to the bus. Successes and claims are debug lines; their batches cost next to nothing above that level."""
+    """A subscriber of the bus. Successes and claims are debug lines: above that level their batches cost next to nothing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._repeats = Repeats(clock)
-        self._store_errors = Repeats(clock)
-        self._words: dict[type[Any], Callable[[Any], None]] = {
+        self._repeats = RateLimit(clock)
+        self._store_errors = RateLimit(clock)
+        self.writers: dict[type[Any], Callable[[Any], None]] = {
             events.SupervisorStarted: _supervisor_started,
             events.SupervisorStopping: _supervisor_stopping,
             events.SupervisorStopped: _supervisor_stopped,
@@ -43,7 +43,7 @@ class LogSubscriber:
             events.ForkserverStarted: _forkserver_started,
             events.ForkserverExited: _forkserver_exited,
             events.WorkerStarted: _worker_started,
-            events.WorkerExited: _worker_died,
+            events.WorkerExited: _worker_exited,
             events.WorkerOutput: _worker_output,
             events.JobsClaimed: _jobs_claimed,
             events.JobStarted: _job_started,
@@ -56,7 +56,7 @@ class LogSubscriber:
             events.DeadLettersPublished: _dead_letters_published,
             events.DeadLettersFailed: self._dead_letters_failed,
             events.DeadLettersStale: _dead_letters_stale,
-            events.StoreBecameUnavailable: self._store_lost,
+            events.StoreBecameUnavailable: self._store_unavailable,
             events.StoreAvailableAgain: self._store_available_again,
             events.LoopGap: _loop_gap,
             events.ClockStepped: _clock_stepped,
@@ -68,44 +68,45 @@ class LogSubscriber:
         }
 
     def __call__(self, event: events.Event) -> None:
-        if (word := self._words.get(type(event))) is not None:
-            word(event)
+        if (write := self.writers.get(type(event))) is not None:
+            write(event)
 
     def _hook_failed(self, event: events.HookFailed) -> None:
-        if (held := self._repeats.allow(event[:3])) is not None:
+        hook, plugin, error, traceback = event
+        if (held := self._repeats.allow((hook, plugin, error))) is not None:
             line = "hook %s of plugin %s failed: %s%s"
-            _log(logging.ERROR, line, *event[:3], _times(held), traceback=event.traceback)
+            _log(logging.ERROR, line, hook, plugin, error, _times(held), traceback=traceback)
 
     def _dead_letters_failed(self, event: events.DeadLettersFailed) -> None:
         if (held := self._repeats.allow((event.sink, event.error))) is not None:
-            why = without_passwords(event.error) + _times(held)
+            why = _without_passwords(event.error) + _times(held)
             line = "job=%d dead letter not accepted by sink %s, offered again in %.2fs: %s"
             for id in event.ids:
                 _log(logging.WARNING, line, id, event.sink, event.retry_in, why, job=id, sink=event.sink)
 
     def _jobs_released(self, event: events.JobsReleased) -> None:
-        if event.reason in NOT_SERVED:
+        if event.reason in _NOT_SERVED:
             self._handlers_not_served(event.reason, event.leases)
         else:
-            _log(logging.INFO, "gave back %d jobs, no retry counted: %s", len(event.leases), event.reason)
+            _log(logging.INFO, "released %d jobs, no retry counted: %s", len(event.leases), event.reason)
         if logger.isEnabledFor(logging.DEBUG):
             for lease in event.leases:
-                _log_job(lease, logging.DEBUG, "given back: %s", event.reason)
+                _log_job(lease, logging.DEBUG, "released: %s", event.reason)
 
     def _handlers_not_served(self, reason: str, leases: Sequence[Lease]) -> None:
-        """Once a minute for each handler, however many its jobs are."""
-        line = "%s: %s; its jobs are given back, no retry counted, and looked at again%s"
+        """Write one line a minute for each handler, however many jobs it has."""
+        line = "%s: %s; its jobs are released, no retry counted, and tried again later%s"
         for lease in leases:
             if (held := self._repeats.allow((reason, lease.handler))) is not None:
-                _log_job(lease, logging.WARNING, line, reason, NOT_SERVED[reason], _times(held))
+                _log_job(lease, logging.WARNING, line, reason, _NOT_SERVED[reason], _times(held))
 
-    def _store_lost(self, event: events.StoreBecameUnavailable) -> None:
+    def _store_unavailable(self, event: events.StoreBecameUnavailable) -> None:
         if (held := self._store_errors.allow(event.error)) is not None:
-            _log(logging.ERROR, "store is away: %s%s", without_passwords(event.error), _times(held))
+            _log(logging.ERROR, "store unavailable: %s%s", _without_passwords(event.error), _times(held))
 
     def _store_available_again(self, event: events.StoreAvailableAgain) -> None:
-        self._store_errors = Repeats(self._clock)
-        _log(logging.INFO, "store is back after %.2fs", event.unavailable_for)
+        self._store_errors = RateLimit(self._clock)
+        _log(logging.INFO, "store available again after %.2fs", event.unavailable_for)
 
 
 def _log(level: int, message: str, *arguments: Any, **fields: Any) -> None:
@@ -113,8 +114,9 @@ def _log(level: int, message: str, *arguments: Any, **fields: Any) -> None:
 
 
 def _supervisor_started(event: events.SupervisorStarted) -> None:
-    store = without_passwords(event.store)
-    _log(logging.INFO, "supervisor started: owner=%s host=%s pid=%d store=%s", *event[:3], store, pid=event.pid)
+    owner, host, pid, store = event
+    line = "supervisor started: owner=%s host=%s pid=%d store=%s"
+    _log(logging.INFO, line, owner, host, pid, _without_passwords(store), pid=pid)
 
 
 def _supervisor_stopping(event: events.SupervisorStopping) -> None:
@@ -127,7 +129,9 @@ def _supervisor_stopped(event: events.SupervisorStopped) -> None:
 
 
 def _plugin_loaded(event: events.PluginLoaded) -> None:
-    brought = [f"{what}={','.join(names)}" for what, names in zip(event._fields[1:], event[1:], strict=True) if names]
+    brought = [
+        f"{kind}={','.join(names)}" for kind, names in (("handlers", event.handlers), ("hooks", event.hooks)) if names
+    ]
     _log(logging.INFO, "plugin %s loaded: %s", event.source, " ".join(brought) or "nothing in it")
 
 
@@ -141,23 +145,24 @@ def _plugin_warning(event: events.PluginWarning) -> None:
 
 
 def _forkserver_started(event: events.ForkserverStarted) -> None:
-    _log(logging.INFO, "nursery started (pid %d)", event.pid, pid=event.pid)
+    _log(logging.INFO, "forkserver started (pid %d)", event.pid, pid=event.pid)
 
 
 def _forkserver_exited(event: events.ForkserverExited) -> None:
     if event.pid:
-        _log(logging.WARNING, "nursery (pid %d) died: %s; its workers live on", event.pid, event.how, pid=event.pid)
+        line = "forkserver (pid %d) exited: %s; its workers keep running"
+        _log(logging.WARNING, line, event.pid, event.how, pid=event.pid)
     else:
-        _log(logging.WARNING, "nursery %s", event.how)
+        _log(logging.WARNING, "forkserver %s", event.how)
 
 
 def _worker_started(event: events.WorkerStarted) -> None:
     _log_worker(event, "started")
 
 
-def _worker_died(event: events.WorkerExited) -> None:
+def _worker_exited(event: events.WorkerExited) -> None:
     if event.cause in events.NORMAL_EXITS:
-        _log_worker(event, "ended: %s", event.cause, cause=event.cause)
+        _log_worker(event, "exited: %s", event.cause, cause=event.cause)
         return
     if not event.pid:
         _log(logging.WARNING, "worker %d %s", event.number, event.how, worker=event.number, cause=event.cause)
@@ -166,15 +171,14 @@ def _worker_died(event: events.WorkerExited) -> None:
     why = f": {event.how}" if event.cause == "crash" else ""
     after = "" if event.after is None else f" after {event.after:.2f}s"
     job, fields = _job_of(event)
-    _log_worker(
-        event, "%s: %s cause=%s%s%s", how, job or "no job", event.cause, after, why, cause=event.cause, **fields
-    )
+    line = "%s: %s cause=%s%s%s"
+    _log_worker(event, line, how, job or "no job", event.cause, after, why, cause=event.cause, **fields)
 
 
 def _worker_output(event: events.WorkerOutput) -> None:
     if not event.number:
         for line in event.lines:
-            logger.info("nursery %s: %s", event.stream, line)
+            logger.info("forkserver %s: %s", event.stream, line)
         return
     job, fields = _job_of(event)
     for line in event.lines:
@@ -189,16 +193,15 @@ def _jobs_claimed(event: events.JobsClaimed) -> None:
 
 def _job_started(event: events.JobStarted) -> None:
     if logger.isEnabledFor(logging.DEBUG):
-        _log_job(
-            event.lease, logging.DEBUG, "attempt %d started on pid %d", event.lease.attempt, event.pid, pid=event.pid
-        )
+        lease, pid = event
+        _log_job(lease, logging.DEBUG, "attempt %d started on pid %d", lease.attempt, pid, pid=pid)
 
 
 def _jobs_settled(event: events.JobsSettled) -> None:
-    outcomes, success = event.outcomes, Kind.SUCCEEDED
+    outcomes = event.outcomes
     if not logger.isEnabledFor(logging.DEBUG):
-        # The hot path: batches of hundreds of successes, thousands of times a second.
-        outcomes = [outcome for outcome in outcomes if outcome[1] is not success]
+        succeeded = Kind.SUCCEEDED  # a hot path: batches of hundreds of successes
+        outcomes = [outcome for outcome in outcomes if outcome.kind is not succeeded]
     for outcome in outcomes:
         _log_outcome(outcome)
 
@@ -216,10 +219,8 @@ def _log_outcome(outcome: Outcome, how: str = "") -> None:
         took = "" if outcome.took is None else f" in {outcome.took:.3f}s"
         _log_job(lease, logging.DEBUG, "%sattempt %d succeeded%s", how, lease.attempt, took)
     else:
-        # Giving back is what every drain, every long job and every unknown handler does to many.
-        _log_job(
-            lease, logging.INFO if how else logging.DEBUG, "%sgiven back, no retry counted%s", how, _again(outcome)
-        )
+        # Every drain, every long job and every unknown handler releases many jobs.
+        _log_job(lease, logging.INFO if how else logging.DEBUG, "%sreleased, no retry counted%s", how, _again(outcome))
 
 
 def _log_failure(outcome: Outcome, failure: Failure, how: str) -> None:
@@ -265,27 +266,23 @@ def _dead_letters_stale(event: events.DeadLettersStale) -> None:
 
 
 def _loop_gap(event: events.LoopGap) -> None:
-    _log(
-        logging.WARNING, "the supervisor stood still for %.2fs: not counted for timeouts and heartbeats", event.seconds
-    )
+    line = "the supervisor stood still for %.2fs; timeouts and heartbeats do not count this time"
+    _log(logging.WARNING, line, event.seconds)
 
 
 def _clock_stepped(event: events.ClockStepped) -> None:
     where, when = ("forward", "earlier") if event.seconds > 0 else ("back", "later")
-    _log(
-        logging.WARNING,
-        "the clock was set %s by %s: jobs in backoff and delayed ones are due that much %s; running ones go on",
-        *(where, format_duration(abs(event.seconds)), when),
-    )
+    line = "the clock was set %s by %s: delayed jobs and jobs in backoff are due that much %s; running jobs go on"
+    _log(logging.WARNING, line, where, format_duration(abs(event.seconds)), when)
 
 
 def _prune_refused(event: events.PruneRefused) -> None:
-    _log(logging.ERROR, "what is past its retention stays in the store: %s", without_passwords(event.error))
+    _log(logging.ERROR, "jobs past their retention stay in the store: %s", _without_passwords(event.error))
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:
-    restart = f"; need a restart: {', '.join(event.needs_restart)}" if event.needs_restart else ""
-    _log(logging.INFO, "config read again: %s%s", ", ".join(event.changed) or "nothing changed", restart)
+    restart = f"; a restart is needed for: {', '.join(event.needs_restart)}" if event.needs_restart else ""
+    _log(logging.INFO, "config reloaded: %s%s", ", ".join(event.changed) or "nothing changed", restart)
 
 
 def _config_refused(event: events.ConfigRefused) -> None:
@@ -298,25 +295,20 @@ def _status_dumped(event: events.StatusDumped) -> None:
 
 
 def _dropped(event: events.Dropped) -> None:
-    _log(logging.WARNING, "%s overflowed: %d dropped", event.queue, event.number)
+    _log(logging.WARNING, "the queue of %s overflowed: %d events dropped", event.queue, event.number)
 
 
 def _log_job(lease: Lease, level: int, message: str, *arguments: Any, **fields: Any) -> None:
-    _log(
-        level,
-        "job=%d handler=%s " + message,
-        lease.id,
-        lease.handler,
-        *arguments,
-        job=lease.id,
-        handler=lease.handler,
-        queue=lease.queue,
-        attempt=lease.attempt,
-        **fields,
-    )
+    fields |= {"job": lease.id, "handler": lease.handler, "queue": lease.queue, "attempt": lease.attempt}
+    _log(level, "job=%d handler=%s " + message, lease.id, lease.handler, *arguments, **fields)
 
 
-def _log_worker(event: _OfWorker, message: str, *arguments: Any, **fields: Any) -> None:
+def _log_worker(
+    event: events.WorkerStarted | events.WorkerExited | events.WorkerOutput,
+    message: str,
+    *arguments: Any,
+    **fields: Any,
+) -> None:
     line = "worker %d (pid %d) " + message
     _log(logging.INFO, line, event.number, event.pid, *arguments, worker=event.number, pid=event.pid, **fields)
 
@@ -330,11 +322,11 @@ def _job_of(event: events.WorkerExited | events.WorkerOutput) -> tuple[str, dict
 
 
 def _brief(failure: Failure) -> str:
-    """The first line of what the exception said; all of it is in the job's record."""
-    said = ": ".join(part for part in (failure.type, failure.message) if part)
-    first = said.partition("\n")[0]
-    return f" {first[:_MAX_LINE]}" if first else ""
+    """Return the first line of the error; the job's record has all of it."""
+    error = ": ".join(part for part in (failure.type, failure.message) if part)
+    first = error.partition("\n")[0]
+    return f" {first[:_MAX_ERROR]}" if first else ""
 
 
 def _times(held: int) -> str:
-    return f" ({held} more times since it was last said)" if held else ""
+    return f" ({held} more times since the last such line)" if held else ""

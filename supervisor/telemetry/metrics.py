@@ -1,4 +1,4 @@
-"""Numbers of what happened, in plain memory: one subscriber, no I/O. Names are a promise to dashboards and alerts."""
+"""Metrics, counted from the events in plain memory, without I/O. Dashboards and alerts rely on their names."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from supervisor import events
-from supervisor.jobs import JobState, Kind, Lease, Outcome
+from supervisor.jobs import JobState, Kind, Lease, Outcome, Tier
 from supervisor.retry import FINAL_CAUSES
 
 PREFIX = "supervisor_"
@@ -18,30 +19,31 @@ RUN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 3
 WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
 
 
-def _handler_of(outcome: Outcome) -> str:
-    return outcome[0][2]
+# A hot path handles hundreds of jobs at once: no Python call for each of them.
+_handler = attrgetter("lease.handler")
+_RETRY = Tier.RETRY.value
 
 
 class Histogram:
-    """Counts by upper bound (inclusive, seconds), the last one for what is above all, and the sum."""
+    """Counts of values (seconds) by the upper limit of their bucket, which is in it; the last bucket has none. And their sum."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("counts", "limits", "total")
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
+    def __init__(self, limits: Sequence[float]) -> None:
+        self.limits = limits
+        self.counts = [0] * (len(limits) + 1)
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
+        self.counts[bisect_left(self.limits, value)] += 1
         self.total += value
 
     def observe_all(self, values: Iterable[float]) -> None:
-        """As each of them, at a cost that the number of buckets has little part in."""
+        """Observe each of the values, sorted first: so the cost hardly depends on the number of buckets."""
         ordered = sorted(values)
         counts, below = self.counts, 0
-        for bucket, bound in enumerate(self.bounds):
-            up_to = bisect_right(ordered, bound, below)
+        for bucket, limit in enumerate(self.limits):
+            up_to = bisect_right(ordered, limit, below)
             counts[bucket] += up_to - below
             below = up_to
         counts[-1] += len(ordered) - below
@@ -52,28 +54,28 @@ class Histogram:
         return sum(self.counts)
 
     def snapshot(self) -> dict[str, Any]:
-        """`count`, `sum`, and `buckets`: upper bound as text ("+Inf" last) -> how many were at or below it."""
+        """Return `count`, `sum`, and `buckets`: upper limit as text ("+Inf" last) -> number of values at or below it."""
         buckets, below = {}, 0
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+        for limit, count in zip((*self.limits, float("inf")), self.counts, strict=True):
             below += count
-            buckets["+Inf" if bound == float("inf") else f"{bound:g}"] = below
+            buckets["+Inf" if limit == float("inf") else f"{limit:g}"] = below
         return {"count": below, "sum": self.total, "buckets": buckets}
 
 
 class Metrics:
-    """Subscribe it to the bus; ask `snapshot()` on the same thread. `clock` is wall time in seconds, as the store's."""
+    """A subscriber of the bus; call `snapshot()` on the same thread. `clock` is wall time in seconds, like the store's."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._take: dict[type[Any], Callable[[Any], None]] = {
+        self._counters: dict[type[Any], Callable[[Any], None]] = {
             events.JobsSettled: self._jobs_settled,
             events.JobsClaimed: self._jobs_claimed,
             events.JobsStale: self._jobs_stale,
             events.JobCancelled: self._job_cancelled,
             events.LeasesRecovered: self._leases_recovered,
-            events.QueueDepths: self._queues_seen,
+            events.QueueDepths: self._queue_depths,
             events.WorkerStarted: self._worker_started,
-            events.WorkerExited: self._worker_died,
+            events.WorkerExited: self._worker_exited,
             events.DeadLettersPublished: self._dead_letters_published,
             events.DeadLettersFailed: self._dead_letters_failed,
             events.DeadLettersStale: self._dead_letters_stale,
@@ -97,11 +99,11 @@ class Metrics:
         self._time_saved = Histogram(WAIT_BUCKETS)
 
     def __call__(self, event: events.Event) -> None:
-        if (take := self._take.get(type(event))) is not None:
-            take(event)
+        if (count := self._counters.get(type(event))) is not None:
+            count(event)
 
     def snapshot(self) -> dict[str, Any]:
-        """Every metric by its full name: a number, a histogram (see there), or numbers or histograms by label value.
+        """Return every metric by its full name: a number, a histogram (see there), or numbers or histograms by label value.
 
         `retry_success_ratio` is None until a retry has ended.
         """
@@ -127,18 +129,18 @@ class Metrics:
         return {PREFIX + name: value for name, value in values.items()}
 
     def _jobs_settled(self, event: events.JobsSettled) -> None:
-        success = Kind.SUCCEEDED  # the hot path: fields by position, all successes at once
-        won = [outcome for outcome in event.outcomes if outcome[1] is success]
+        success = Kind.SUCCEEDED
+        won = [outcome for outcome in event.outcomes if outcome.kind is success]
         if len(won) < len(event.outcomes):
             for outcome in event.outcomes:
-                if outcome[1] is not success:
+                if outcome.kind is not success:
                     self._not_succeeded(outcome)
         times: dict[str, list[float]] = {}
-        for handler, run in groupby(won, _handler_of):
-            times.setdefault(handler, []).extend([outcome[3] for outcome in run if outcome[3] is not None])
+        for handler, run in groupby(won, _handler):
+            times.setdefault(handler, []).extend([outcome.took for outcome in run if outcome.took is not None])
         for handler, values in times.items():
             self._run_times_of(handler).observe_all(values)
-        retries = sum([outcome[0][6] > 0 for outcome in won])
+        retries = sum([outcome.lease.retries > 0 for outcome in won])
         self._jobs[JobState.SUCCEEDED] += len(won)
         self._retries_succeeded += retries
         self._retries_ended += retries
@@ -164,12 +166,12 @@ class Metrics:
 
     def _jobs_claimed(self, event: events.JobsClaimed) -> None:
         now = self._clock()
-        waits = [now - lease[9] * 1e-6 for lease in event.leases]
+        waits = [now - lease.due_at * 1e-6 for lease in event.leases]
         if waits and min(waits) < 0.0:  # the store's clock is ahead of ours
             waits = [max(0.0, waited) for waited in waits]
         self._wait_times.observe_all(waits)
         for waited, lease in zip(waits, event.leases, strict=True):
-            if lease[8]:
+            if lease.tier == _RETRY:
                 self._retry_claimed(lease, waited)
 
     def _retry_claimed(self, lease: Lease, waited: float) -> None:
@@ -192,13 +194,13 @@ class Metrics:
     def _job_cancelled(self, event: events.JobCancelled) -> None:
         self._jobs[JobState.CANCELLED] += 1
 
-    def _queues_seen(self, event: events.QueueDepths) -> None:
+    def _queue_depths(self, event: events.QueueDepths) -> None:
         self._waiting = event.waiting
 
     def _worker_started(self, event: events.WorkerStarted) -> None:
         self._workers.add(event.pid)
 
-    def _worker_died(self, event: events.WorkerExited) -> None:
+    def _worker_exited(self, event: events.WorkerExited) -> None:
         self._workers.discard(event.pid)
         if event.cause not in events.NORMAL_EXITS:
             self._killed[event.cause] += 1

@@ -1,4 +1,4 @@
-"""One of many identical lines."""
+"""Lets one of many identical log lines through."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable
 MAX_KEYS = 1000
 
 
-class Repeats:
-    """Lets a thing be said once per `every` seconds of `clock`, and counts the times between."""
+class RateLimit:
+    """Allows each key once per `every` seconds of `clock`, and counts how often it was held back since."""
 
     def __init__(self, clock: Callable[[], float], every: float = 60.0) -> None:
         self._clock = clock
@@ -16,7 +16,7 @@ class Repeats:
         self._seen: dict[Hashable, tuple[float, int]] = {}
 
     def allow(self, key: Hashable) -> int | None:
-        """None to keep silent; else how many times it was kept silent since it was last said."""
+        """Return how often the key was held back since it was last allowed, or None if it is held back now."""
         now = self._clock()
         last, held = self._seen.get(key, (None, 0))
         if last is not None and now - last < self._every:

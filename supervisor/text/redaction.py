@@ -1,4 +1,4 @@
-"""Keeps passwords and tokens of the config out of whatever is written for people: logs, errors, reports."""
+"""Keeps passwords and tokens of the config out of all text that people read: logs, errors, reports."""
 
 from __future__ import annotations
 
@@ -9,44 +9,50 @@ from urllib.parse import quote, quote_plus, unquote
 import orjson
 
 MASK = "***"
-SHORTEST = 5  # characters; masking shorter ones wherever they stand would spoil more than it hides
+MIN_LENGTH = 5
+"""Characters of the shortest secret that is masked: to mask shorter ones everywhere would spoil more than it hides."""
 
-# Of whatever anybody prints: one repetition to a pattern, or a line made for it would take seconds.
-_BEFORE_HOST = re.compile(r"(?<=://)[^\s/]*(?=@)")
-_PASSWORD = re.compile(r"(?<=password=)\S+")
+Replacement = tuple[re.Pattern[str], str]
+
+# The text may come from anybody. No pattern repeats what it may match in two ways: a line made for that would take minutes.
+# Each begins with literal text, which the search passes over fast.
+_PASSWORDS: tuple[Replacement, ...] = (
+    (re.compile(r"://[^\s/:]*+:[^\s/]*(?=@)"), f"://{MASK}"),
+    (re.compile(r"password=\S+"), f"password={MASK}"),
+)
 
 
 class Mask:
-    """Of a text: the same without any of `secrets`, however they are quoted in it, and without passwords in URLs."""
+    """Hides `secrets`, in whatever way they are quoted, and the passwords in URLs and connection strings.
+
+    `replacements` are its patterns, each with the text to put in place of a match, in the order to apply them.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms = {form for secret in secrets if len(secret) >= SHORTEST for form in _forms(secret)}
+        forms = {form for secret in secrets if len(secret) >= MIN_LENGTH for form in _quoted(secret)}
         longest_first = sorted(forms, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
+        named = ((re.compile("|".join(map(re.escape, longest_first))), MASK),) if forms else ()
+        self.replacements: tuple[Replacement, ...] = (*named, *_PASSWORDS)
 
     def __call__(self, text: str) -> str:
-        return without_passwords(self._pattern.sub(MASK, text) if self._pattern else text)
+        for pattern, replacement in self.replacements:
+            text = pattern.sub(replacement, text)
+        return text
 
 
 NO_SECRETS = Mask()
-
-
-def without_passwords(text: str) -> str:
-    """Of any text: URLs and connection strings in it are without their password."""
-    if "://" in text:
-        text = _BEFORE_HOST.sub(lambda found: MASK if ":" in found[0] else found[0], text)
-    return _PASSWORD.sub(MASK, text) if "password=" in text else text
+"""Hides only the passwords in URLs and connection strings."""
 
 
 def without_secrets(url: str) -> str:
-    """The URL without its password and its query, which may hold another."""
+    """Return the URL without its password and its query, which may hold another."""
     before, password, behind = _around_password(url)
     base, question, _ = behind.partition("?")
     return f"{before}{MASK if password else ''}{base}{question}{MASK if question else ''}"
 
 
 def secrets_of(url: str) -> set[str]:
-    """The password and the values of the query, as written and as meant."""
+    """Return the password and the values of the query, both as written and unquoted."""
     _, password, behind = _around_password(url)
     query = behind.partition("?")[2].partition("#")[0]
     written = {pair.partition("=")[2] for pair in query.split("&")} | {password}
@@ -54,8 +60,10 @@ def secrets_of(url: str) -> set[str]:
 
 
 def _around_password(url: str) -> tuple[str, str, str]:
-    """What stands before the password, it, and what stands behind. Like libpq, and unlike urlsplit, it takes `?` and `#` before an
-    `@` for part of it."""
+    """Split the URL into the text before the password, the password, and the text behind it.
+
+    Like libpq, and unlike urlsplit, it takes a `?` or `#` before an `@` for a part of the password.
+    """
     scheme, colon, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     user_info, at, host = authority.rpartition("@")
@@ -63,6 +71,6 @@ def _around_password(url: str) -> tuple[str, str, str]:
     return f"{scheme}{colon}{user}{second_colon}", password, f"{at}{host}{slash}{path}"
 
 
-def _forms(secret: str) -> set[str]:
-    """As it is, in a `repr`, in JSON and in a URL."""
+def _quoted(secret: str) -> set[str]:
+    """Return the secret as it is, as in a `repr`, as in JSON and as in a URL."""
     return {secret, repr(secret)[1:-1], orjson.dumps(secret).decode()[1:-1], quote(secret, safe=""), quote_plus(secret)}

@@ -1,4 +1,4 @@
-"""The one rule of what may be a payload, a result or a header: strict JSON that every store keeps unchanged.
+"""The one rule for payloads, results and headers: strict JSON, which every store keeps unchanged.
 
 orjson alone writes NaN as null, loads a 30-digit integer as a float and fails at depth 255; so values are walked first.
 """
@@ -21,37 +21,37 @@ _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class NotJSON(ValueError):
-    """A value that is not strict JSON, or JSON that is too large. The message says where and what was expected."""
+    """A value that is not strict JSON, or JSON that is too large. The message names the value and what was expected."""
 
 
 def encode(value: Any, *, limit: int, what: str = "payload") -> str:
-    """JSON text of `value`.
+    """Return `value` as JSON text.
 
     Raises NotJSON unless it is made of dicts with text keys, lists, tuples, valid Unicode text, 64-bit integers, finite
     floats, booleans and None, no deeper than 100 and no longer than `limit` bytes.
     """
     flat = _is_flat(value)
     if not flat:
-        _check(value, what, most=limit)
+        _check(value, what, limit=limit)
     try:
         text = orjson.dumps(value, option=_STRICT)
     except (TypeError, ValueError) as error:
-        _check(value, what, most=limit)  # which says more, if it is of its kind
+        _check(value, what, limit=limit)  # raises a better message if it knows the reason
         raise NotJSON(f"{what}: not JSON: {error}") from None
     if flat and len(text) >= _LONG and _LONG_DIGITS.search(text):
-        _check(value, what, most=limit)
+        _check(value, what, limit=limit)
     if len(text) > limit:
         raise NotJSON(f"{what}: {len(text)} bytes of JSON, expected at most {limit}")
     return text.decode()
 
 
 def decode(text: str | bytes, what: str = "payload") -> Any:
-    """The value of JSON `text`; raises NotJSON by the same rule as `encode`, whatever the text."""
+    """Return the value of JSON `text`. Raises NotJSON by the same rule as `encode`, whatever the text."""
     try:
         value = orjson.loads(text)
     except (ValueError, TypeError) as error:
         raise NotJSON(f"{what}: not JSON: {error}") from None
-    # Hot path. What orjson has loaded can be wrong in two ways only, and most texts are too short for either.
+    # Hot path: a value from orjson can be wrong in two ways only, and most texts are too short for either.
     plain = text if isinstance(text, str) else text.decode()
     if len(plain) > MAX_DEPTH and plain.count("[") + plain.count("{") > MAX_DEPTH:
         _check(value, what)
@@ -63,7 +63,7 @@ def decode(text: str | bytes, what: str = "payload") -> Any:
 
 
 def decode_object(text: str, what: str) -> dict[str, Any]:
-    """As `decode`; raises NotJSON also of what is no object."""
+    """Return the value as `decode` does. Raises NotJSON also if it is not an object."""
     value = decode(text, what)
     if not isinstance(value, dict):
         raise NotJSON(f"{what}: expected an object, not {type(value).__name__}")
@@ -71,7 +71,7 @@ def decode_object(text: str, what: str) -> dict[str, Any]:
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether a walk could find nothing in it but an integer that is too large: told without one."""
+    """Whether nothing but a too large integer could be wrong with it, so that no walk is needed."""
     if type(value) is dict:
         for key, item in value.items():  # noqa: SIM110 (twice as fast as `all` of a generator)
             if type(key) is not str or type(item) not in _FLAT:
@@ -86,16 +86,16 @@ def _exact(digits: str, what: str) -> int:
     return int(digits)
 
 
-def _check(value: Any, what: str, *, most: int | None = None) -> None:
-    """Walk without recursion, so depth is our limit and never the interpreter's.
+def _check(value: Any, what: str, *, limit: int | None = None) -> None:
+    """Walk without recursion, so that the depth has our limit and never the interpreter's.
 
-    A list that holds itself twice has 2^100 values at our depth: more values than bytes allowed are refused on the way.
+    A list that holds itself twice has 2^100 values at our depth, so more values than bytes are refused on the way.
     """
     level, depth, seen = [value], 0, 0
     while level:
         seen += len(level)
-        if most is not None and seen > most:
-            raise NotJSON(f"{what}: more than {most} values, expected at most {most} bytes of JSON")
+        if limit is not None and seen > limit:
+            raise NotJSON(f"{what}: more than {limit} values, expected at most {limit} bytes of JSON")
         if depth >= MAX_DEPTH and any(isinstance(item, dict | list | tuple) for item in level):
             raise NotJSON(f"{what}: nested deeper than {MAX_DEPTH}")
         below: list[Any] = []
@@ -104,11 +104,8 @@ def _check(value: Any, what: str, *, most: int | None = None) -> None:
                 continue
             if isinstance(item, int):
                 if not -MAX_INTEGER - 1 <= item <= MAX_INTEGER:
-                    raise NotJSON(
-                        f"{what}: {item:.6g} is not a 64-bit integer"
-                        if abs(item) < 10**300
-                        else f"{what}: not a 64-bit integer"
-                    )
+                    shown = f"{item:.6g} is " if abs(item) < 10**300 else ""
+                    raise NotJSON(f"{what}: {shown}not a 64-bit integer")
             elif isinstance(item, float):
                 if item != item or item in (float("inf"), float("-inf")):
                     raise NotJSON(f"{what}: {item} is not a finite number")

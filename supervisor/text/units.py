@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them. Leaf module: workers import it too."""
+"""Durations and sizes as people write them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)")
 
 
 def parse_duration(value: str | float, *, zero: bool = False) -> float:
-    """Seconds of text such as "500ms" or of a number, which is seconds already.
+    """Return the seconds of text such as "500ms", or of a number of seconds.
 
-    Raises ValueError unless it is finite, at most a century and above zero (or zero, if `zero`).
+    Raises ValueError unless it is finite, at most a century and above zero (or zero, if `zero` is true).
     """
     seconds = _amount(value, _SECONDS) if isinstance(value, str) else _number(value)
     if seconds is None or not (0 <= seconds <= MAX_SECONDS) or (seconds == 0 and not zero):
@@ -25,13 +25,8 @@ def parse_duration(value: str | float, *, zero: bool = False) -> float:
     return seconds
 
 
-def parse_limit(value: str | float, *, zero: bool = False) -> float | None:
-    """`parse_duration`, or None for "none": no limit."""
-    return None if isinstance(value, str) and value == "none" else parse_duration(value, zero=zero)
-
-
 def parse_size(value: str | int) -> int:
-    """Bytes of text such as "512MB" (10^6) or of a number; raises ValueError unless it is a whole number above zero."""
+    """Return the bytes of text such as "512MB" (10^6) or of a number. Raises ValueError unless it is whole and above zero."""
     amount = _amount(value, _BYTES) if isinstance(value, str) else _number(value)
     if amount is None or not (1 <= amount < 2**63) or amount != int(amount):
         raise ValueError(f"expected {SIZE}, got {value!r}")
@@ -39,7 +34,7 @@ def parse_size(value: str | int) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds for a person to read: 450ms, 1.5s, 12s, 3m 20s, 2h 5m, 3d 4h."""
+    """Return seconds as people read them: 450ms, 1.5s, 12s, 3m 20s, 2h 5m, 3d 4h."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 9.95:

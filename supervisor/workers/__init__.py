@@ -1,1 +1,1 @@
-"""Worker processes: the pool in the supervisor, the forkserver, and the worker itself."""
+"""Worker processes: the pool and its slots in the supervisor, the forkserver, and the worker itself."""

@@ -1,7 +1,7 @@
-"""The channels of one worker, shared with nobody: made by the supervisor, the worker's ends sent to it by the nursery.
+"""The channels of one worker. The supervisor opens them, and sends the worker's ends to the forkserver with the order to fork it.
 
-All are pipes: a small message costs half of what it does on a socket, and to read many at once next to nothing.
-Everything is closed on exec. Whoever made descriptors 0-2 valid first never finds a channel there.
+All are pipes: a small message costs half of what it costs on a socket, and many of them can be read at once. All are closed on
+exec. A process that has made descriptors 0-2 valid before never finds a channel there.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import fcntl
 import os
 import resource
 import socket
+from collections.abc import Iterable
 from typing import NamedTuple
 
-APART = 200  # the first descriptor there
+CHUNK = 1 << 16  # bytes of one read
+FIRST_DESCRIPTOR = 200
+"""Descriptors that a job opens are below this one."""
 
 
 class WorkerEnds(NamedTuple):
-    """As sent with Fork, in this order. `life` is a reading end: nothing is ever written to it."""
+    """The ends that are sent with Fork, in this order. `parent_death` is a read end, and nothing is ever written to it."""
 
     jobs: int
     outcomes: int
@@ -29,8 +32,8 @@ class WorkerEnds(NamedTuple):
 
 
 class SupervisorEnds(NamedTuple):
-    """`permits` is another opening of the worker's taking end, to take back what it has not taken. Another opening, not a
-    copy: whatever a job does to the worker's, to read from this one never waits."""
+    """`permits` is the worker's read end opened again, to reclaim the permits that the worker has not taken. It is no duplicate:
+    a read from it never waits, even if a job makes the worker's own descriptor blocking."""
 
     jobs: int
     outcomes: int
@@ -42,13 +45,9 @@ class SupervisorEnds(NamedTuple):
     stdout: int
     stderr: int
 
-    def close(self) -> None:
-        for fd in self:
-            os.close(fd)
-
 
 class Opened:
-    """Descriptors opened so far, closed all together if the next can't be had."""
+    """The descriptors opened so far, to be closed together if the next one can't be opened."""
 
     def __init__(self) -> None:
         self.fds: list[int] = []
@@ -64,13 +63,12 @@ class Opened:
         self.fds += ends
         return ends
 
-    def again(self, fd: int) -> int:
+    def reopen(self, fd: int) -> int:
         self.fds.append(opened := os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         return opened
 
     def close(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
+        close_all(self.fds)
 
 
 def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
@@ -80,7 +78,7 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
         their_jobs, jobs = opened.pipe()
         outcomes, their_outcomes = opened.pipe()
         their_permits, permits_put = opened.pipe()
-        permits = opened.again(their_permits)
+        permits = opened.reopen(their_permits)
         heartbeat, their_heartbeat = opened.pipe()
         their_parent_death, parent_death = opened.pipe()
         stack, their_stack = opened.pipe()
@@ -94,28 +92,22 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
     return (
         SupervisorEnds(jobs, outcomes, permits_put, permits, heartbeat, parent_death, stack, stdout, stderr),
         WorkerEnds(
-            their_jobs,
-            their_outcomes,
-            their_permits,
-            their_heartbeat,
-            their_parent_death,
-            their_stack,
-            their_stdout,
+            their_jobs, their_outcomes, their_permits, their_heartbeat, their_parent_death, their_stack, their_stdout,
             their_stderr,
         ),
-    )
+    )  # fmt: skip
 
 
-def close_ends(ends: WorkerEnds) -> None:
-    for fd in ends:
+def close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
         os.close(fd)
 
 
-def set_apart(ends: WorkerEnds) -> WorkerEnds:
-    """The same, where what is opened later does not land: a job that closes what is not its own, and then opens something,
-    must not have a worker's heartbeats or outcomes written to it."""
+def move_out_of_reach(ends: WorkerEnds) -> WorkerEnds:
+    """Duplicate the ends to numbers that files opened later don't get, and close the originals. Otherwise a job that closes
+    descriptors which are not its own, and then opens a file, would find its worker's heartbeats or outcomes in the file."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    least = APART if soft == resource.RLIM_INFINITY else min(APART, soft // 2)
-    apart = WorkerEnds(*[fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least) for fd in ends])
-    close_ends(ends)
-    return apart
+    first = FIRST_DESCRIPTOR if soft == resource.RLIM_INFINITY else min(FIRST_DESCRIPTOR, soft // 2)
+    duplicates = WorkerEnds(*[fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first) for fd in ends])
+    close_all(ends)
+    return duplicates

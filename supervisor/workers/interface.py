@@ -1,23 +1,23 @@
-"""The seam between the books and the operating system: what the pool sees of its children.
+"""The interface between the pool and the operating system: `parent/` implements it with processes, tests with scripted ones.
 
-`children.py` implements it with real processes; tests and simulations implement it with scripted ones. All calls are made,
-and all callbacks come, on the supervisor's loop thread.
+Every call is made, and every callback comes, on the supervisor's loop thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from supervisor.jobs import Lease
+from supervisor.jobs import Lease, Outcome
 from supervisor.plugins.reports import SourceReport
 
 
 class Reply(NamedTuple):
-    """One outcome as the worker told it; `took` is seconds. `kind` is "ok", "failed", "rejected", "retry" or "unknown".
+    """The outcome of one job, as its worker reports it. `took` is seconds; `result` is JSON text.
 
-    `error` (all but "ok") has `type`, `message`, `traceback`, and may have `after` (seconds) and `retryable`.
+    `kind` is "ok", "failed", "rejected", "retry" or "unknown". `error` is None for "ok"; otherwise it has `type`, `message`
+    and `traceback`, and may have `after` (seconds), `retryable`, `stderr` and `peak_memory` (bytes).
     """
 
     job_id: int
@@ -29,10 +29,8 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """How a child ended. `peak_memory` is bytes; `stack` is the Python stack of a hung child if it was asked for.
-
-    One that was never born has `pid` 0 and says why in `unborn`.
-    """
+    """How a worker process ended; if it could not be started, `pid` is 0 and `start_error` is the reason. `peak_memory` is bytes;
+    `stack` is its Python stack, if that was requested."""
 
     pid: int
     exit_code: int | None = None
@@ -53,62 +51,103 @@ class ExitReport:
 
 
 class WorkerProcess(Protocol):
-    """One worker process, from the order to fork it until it is seen dead."""
+    """One worker process, from the order to fork it until it is reaped."""
 
     number: int
     pid: int | None
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
-        """Put one permit byte (`frame`, 0-255) per job, then the frame. Never blocks; a dead child is not an error here."""
+        """Put one permit byte (`frame`, 0-255) for each job, then the frame. Never wait; ignore that the process has exited."""
 
     def reclaim(self) -> Mapping[int, int]:
-        """Take every permit that the worker has not taken yet; gives how many were taken back, by frame."""
+        """Take every permit that the worker has not taken; return how many these are, by frame."""
 
     def untaken(self) -> int:
-        """How many permits the worker has not taken yet."""
+        """Return how many permits the worker has not taken yet."""
 
     def drain(self) -> None:
-        """Read what the worker has written up to now; replies are delivered to the listener before this returns."""
+        """Read what the worker has written up to now; its listener has every reply before this returns."""
 
     def kill(self, *, with_stack: bool = False) -> None:
-        """SIGKILL the whole group and tree, after asking for the Python stack if wanted; `died` follows. Idempotent."""
+        """Send SIGKILL to the whole group and tree, after a request for the Python stack if wanted; `ended` follows. Idempotent."""
 
     def retire(self) -> None:
-        """Let it finish what it has and exit in good order, or drop it if it was not ordered yet; `died` follows."""
+        """Let it finish its jobs and exit, or drop the order if it was not sent yet; `ended` follows."""
 
     def cpu_seconds(self) -> float | None:
-        """CPU time of the process so far; None once it is gone."""
+        """Return the CPU time it has used; None once it has exited."""
 
     def memory(self) -> int | None:
-        """Resident bytes; None once it is gone."""
+        """Return its resident bytes; None once it has exited."""
 
 
 class WorkerListener(Protocol):
-    """What the children tell. `exited` may come first, `died` is the last word of a child; both after all its replies."""
+    """The receiver of one worker's events: its slot. All replies come before `exited`, if that comes, and `ended` is the last."""
 
-    def ready(self, process: WorkerProcess) -> None: ...
-    def replied(self, process: WorkerProcess, replies: Sequence[Reply]) -> None: ...
-    def heartbeat(self, process: WorkerProcess) -> None: ...
-    def output(self, process: WorkerProcess | None, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
-        """What was written to "stdout" or "stderr", as lines; by the nursery's imports if `child` is None."""
+    def ready(self) -> None: ...
+    def replied(self, replies: Sequence[Reply]) -> None: ...
+    def heartbeat(self) -> None: ...
+    def output(self, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+        """Receive lines written to "stdout" or "stderr", and the job that wrote them, if known."""
 
-    def channel_broken(self, process: WorkerProcess, why: str) -> None:
-        """It wrote rubbish into its channel, or closed it; it is being killed."""
+    def channel_broken(self, why: str) -> None:
+        """The worker closed one of its channels, or wrote into it what is no message. It is being killed."""
 
-    def exited(self, process: WorkerProcess) -> None:
-        """It is dead, and is being reaped: what is known of its death follows."""
+    def exited(self) -> None:
+        """The process has exited and is being reaped; the report follows with `ended`."""
 
-    def ended(self, process: WorkerProcess, death: ExitReport) -> None: ...
-    def forkserver_exited(self, pid: int, how: str) -> None:
-        """Its workers live on; a new nursery is being started by the children's side."""
+    def ended(self, report: ExitReport) -> None: ...
+
+
+class WorkerBackend(Protocol):
+    """A forkserver and the workers forked from it."""
+
+    async def start(self) -> Sequence[SourceReport]:
+        """Start the forkserver; return what it found once it has imported the plugins."""
+
+    def fork(self, number: int, listener: WorkerListener) -> WorkerProcess:
+        """Order a new worker and return at once; `ready` or `ended` follows. Raises OSError if no channels can be opened."""
+
+    async def stop(self) -> None:
+        """Kill the workers that are left, end the forkserver, and kill the orphans of both."""
+
+
+class BackendListener(Protocol):
+    """The receiver of what concerns the forkserver, and no single worker."""
 
     def forkserver_started(self, backend: WorkerBackend, pid: int, reports: Sequence[SourceReport]) -> None: ...
+    def forkserver_exited(self, pid: int, how: str) -> None:
+        """Its workers keep running; the backend starts another forkserver. `pid` is 0 if it could not even be started."""
+
+    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None:
+        """Receive what imports wrote to "stdout" or "stderr"."""
+
+
+class PoolListener(Protocol):
+    """The receiver of the pool's events: the engine."""
+
+    def jobs_ended(self, outcomes: list[Outcome]) -> None: ...
+    def jobs_reclaimed(self, leases: list[Lease]) -> None:
+        """Receive jobs that were sent and not started, to be sent again. The pool may be in the middle of its workers."""
+
+    def workers_changed(self) -> None:
+        """A worker may have room for jobs, or has ended."""
+
+    def plugins_reported(self, reports: Sequence[SourceReport]) -> None: ...
+
+
+class Timer(Protocol):
+    """The event loop, as far as the pool needs it."""
+
+    def time(self) -> float: ...
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What every worker is told at its birth; seconds and bytes. `plugins` are relative to `base`; `heartbeats` by handler
-    go before what their @handler says. `variables` are added to the environment."""
+    """The settings of every worker. `plugins` are relative to `base`; `variables` are added to the environment. `heartbeat` is the
+    seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'. `import_timeout`
+    is seconds for one plugin, `result_limit` is bytes. `owner_fd` is a descriptor that workers keep open."""
 
     plugins: Sequence[str]
     import_timeout: float
@@ -122,14 +161,16 @@ class WorkerOptions:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-class WorkerBackend(Protocol):
-    """The nursery and what it forks."""
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long the backend waits for a process, in seconds."""
 
-    async def start(self) -> Sequence[SourceReport]:
-        """Start the nursery; gives what it found once the plugins are imported."""
+    worker_ready: float = 30.0  # besides the time for imports: a lock may have been held at the fork, or a hook hangs
+    forkserver_answer: float = 10.0  # a forkserver that does not answer an order is replaced
+    forkserver_stop: float = 5.0
+    kill: float = 5.0  # a process that waits for a disk or a network file system does not exit at once, even on SIGKILL
+    closed_channel: float = 1.0  # for the exit that closed it; a worker that keeps running has closed it itself
+    stack: float = 0.040  # that was requested before SIGKILL
 
-    def fork(self, number: int) -> WorkerProcess:
-        """Order a new worker at once; `ready`, or `died`, follows."""
 
-    async def stop(self) -> None:
-        """End the nursery and what landed there; all children must be dead already, or are killed."""
+USUAL_TIMEOUTS = Timeouts()

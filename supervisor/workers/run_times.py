@@ -1,4 +1,4 @@
-"""How long handlers take, as the size of a frame needs it."""
+"""How long the jobs of each handler take, to size the frames sent to workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 
 class RunTimes:
-    """What each handler has been taking, in seconds: quick to learn that one is slow, slow to forget it."""
+    """Smoothed run times, in seconds: by handler, and `mean` of all jobs.
+
+    That of a handler rises by half of the difference to a longer run, and falls by a tenth of it to a shorter one.
+    """
 
     __slots__ = ("_by_handler", "mean")
 
@@ -22,7 +25,7 @@ class RunTimes:
         return max(self._by_handler.values(), default=0.0)
 
     def learn(self, handler: str, times: Sequence[float]) -> None:
-        """Jobs of it that took so long, in order."""
+        """Add the run times of one or more jobs of this handler, in order."""
         known = self._by_handler.get(handler, times[0])
         mean = times[0] if self.mean is None else self.mean
         for took in times:
@@ -31,6 +34,6 @@ class RunTimes:
         self._by_handler[handler], self.mean = known, mean
 
     def at_least(self, handler: str, seconds: float) -> None:
-        """A job of it has already run so long without an end."""
+        """Raise the run time of a handler to what its running job has taken so far."""
         if (self._by_handler.get(handler) or 0.0) < seconds:
             self._by_handler[handler] = seconds

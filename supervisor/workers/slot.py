@@ -1,135 +1,372 @@
-"""The books of one place in the pool: what was sent to the child that fills it, and what of that came back."""
+"""One worker of the pool: the jobs sent to it, its replies to them, and the state it is in.
+
+Exactly the job that was running when a worker ended is blamed. Each job sent has a permit, and whoever takes the permit first,
+worker or supervisor, has the job. So once the supervisor has taken every permit that is left and read every reply, `sent` holds
+the running job alone, or nothing.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import groupby, islice
+from typing import Final, NamedTuple, Protocol
 
-from supervisor.jobs import Lease
-from supervisor.workers.interface import WorkerBackend, WorkerProcess
-from supervisor.workers.kill_reasons import KillReason
+from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerStarted
+from supervisor.jobs import (
+    LEASE_HANDLER,
+    LEASE_ID,
+    LEASE_PAYLOAD,
+    LEASE_RETRIES,
+    Cause,
+    Failure,
+    JobState,
+    Kind,
+    Lease,
+    Outcome,
+)
+from supervisor.workers.blame import HOST, outcome_at_exit
+from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend
+from supervisor.workers.kill_reasons import KillReason, broken_channel
+from supervisor.workers.run_times import RunTimes
+
+FRAME_SECONDS = 0.010
+FRAME_JOBS = 256
+FRAME_BYTES = 256 * 1024
+MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
+MIN_GROWTH = 1.1  # a worker that was past the limit at its start would only be replaced by one of the same size
+
+# Fields of replies that the hot paths take by index.
+REPLY_JOB_ID: Final = 0
+REPLY_KIND: Final = 1
+REPLY_TOOK: Final = 2
+REPLY_RESULT: Final = 3
 
 
 class State(Enum):
-    STARTING = "starting"
-    READY = "ready"
-    RETIRING = "retiring"
-    DYING = "dying"
+    STARTING = "starting"  # ordered, and not ready
+    READY = "ready"  # it takes jobs
+    RETIRING = "retiring"  # it takes no more jobs, and exits after the one that it runs
+    EXITED = "exited"  # it exited without a job, and is replaced once its status is known, which may call for a delay
+    ENDING = "ending"  # it was killed, or exited while it ran a job, and is replaced at once
+
+
+class Limits(NamedTuple):
+    """Limits past which a worker is replaced. `max_memory` is bytes."""
+
+    max_jobs: int | None
+    max_memory: int | None
+
+
+class SlotOwner(Protocol):
+    """The pool, as its slots use it."""
+
+    def slot_ready(self, slot: WorkerSlot) -> None: ...
+    def replace_used_up(self, slot: WorkerSlot) -> None: ...
+    def fill(self) -> None: ...
+    def slot_ended(self, slot: WorkerSlot, *, with_job: bool) -> None: ...
+
+
+class SlotContext(NamedTuple):
+    """The parts that all slots of a pool share. `now` is monotonic seconds."""
+
+    pool: SlotOwner
+    listener: PoolListener
+    bus: Bus
+    times: RunTimes
+    now: Callable[[], float]
 
 
 class WorkerSlot:
-    """One place in the pool, and the child that fills it now."""
+    """A worker process and the jobs sent to it. It is the listener of its process."""
 
     __slots__ = (
-        "_frames",
-        "backend",
-        "came_up",
-        "done",
-        "frame",
-        "gone",
-        "heartbeat_at",
-        "kill_reason",
-        "memory_at_start",
-        "memory_checked_at",
-        "number",
-        "permits",
-        "process",
-        "reported",
-        "retired_at",
-        "retries",
-        "sent",
-        "started",
-        "state",
+        "_bus", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool", "_times",
+        "backend", "done", "heartbeat_at", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
+        "retries", "sent", "started", "state",
     )  # fmt: skip
 
-    def __init__(self, number: int, process: WorkerProcess, backend: WorkerBackend, now: float) -> None:
+    def __init__(self, number: int, backend: WorkerBackend, limits: Limits, context: SlotContext) -> None:
+        self._pool = context.pool
+        self._listener = context.listener
+        self._bus = context.bus
+        self._times = context.times
+        self._now = context.now
+        self._limits = limits
+        now = context.now()
         self.number = number
-        self.process = process
         self.backend = backend
         self.state = State.STARTING
-        self.sent: deque[Lease] = deque()  # in order; the first is running if its permit is taken
-        self._frames: deque[list[int]] = deque()  # [frame, jobs of it without a reply]
-        self.frame = 0
-        self.permits = 0  # put, less taken back, less replies read
-        self.retries = 0  # of the jobs sent
+        self.sent: deque[Lease] = deque()  # in order, without those replied to; the first runs if its permit is taken
+        self._frame = 0  # the last one sent
+        self._frames: dict[
+            int, int
+        ] = {}  # in order: how many jobs of each frame are in `sent`; has_room limits their number
+        self.retries = 0  # of the jobs in `sent`
         self.started = now  # since when the first job may be running
+        self.ready_at: float | None = None
         self.heartbeat_at = now
-        self.retired_at = now  # or when it last answered after that
+        self.retired_at = now  # or the time of its last reply after that
         self.done = 0
         self.kill_reason: KillReason | None = None
-        self.came_up = False  # it has said that it is ready
-        self.gone = False  # dead, and not yet reaped
         self.reported: Lease | None = None
-        self.memory_at_start: int | None = None
-        self.memory_checked_at = now
+        self._memory_at_start = 0
+        self._memory_checked_at = now
+        self.process = backend.fork(number, self)
 
     @property
     def current(self) -> Lease | None:
         return self.sent[0] if self.sent else None
 
     def has_taken(self) -> bool:
-        """Whether it runs a job, or has run one whose outcome is not read yet."""
-        return self.process.untaken() < self.permits
+        """Return whether it runs a job, or has run one whose outcome is not read yet."""
+        return self.process.untaken() < len(self.sent)
 
     def deadline(self) -> float | None:
-        """Monotonic time at which the running job's timeout ends."""
-        if not self.sent or self.state is State.DYING:
+        """Return the monotonic time at which the running job's timeout ends."""
+        if not self.sent or self.state is State.ENDING:
             return None
         timeout = self.sent[0].policy.timeout
         return None if timeout is None else self.started + timeout
 
-    def send(self, leases: Sequence[Lease], now: float) -> None:
-        self.frame = (self.frame + 1) & 255
-        if not self.sent:
-            self.started = now
-        self.sent.extend(leases)
-        self._frames.append([self.frame, len(leases)])
-        self.permits += len(leases)
-        self.retries += _retries(leases)
-        self.process.send(self.frame, leases)
+    # jobs sent and reclaimed
 
-    def settled(self, leases: Sequence[Lease]) -> None:
-        """The first jobs, which were these, were replied to."""
+    def has_room(self) -> bool:
+        """Return whether it can take another frame now."""
+        sent = self.sent
+        if self.state is not State.READY or self._is_used_up():
+            return False
+        if not sent:
+            return True
+        known = self._times.of(sent[0].handler)
+        return len(sent) <= FRAME_JOBS // 2 and known is not None and known * len(sent) < FRAME_SECONDS / 2
+
+    def _is_used_up(self) -> bool:
+        """Return whether it has done, or been sent, as many jobs as it may."""
+        max_jobs = self._limits.max_jobs
+        return max_jobs is not None and self.done + len(self.sent) >= max_jobs
+
+    def frame_for(self, in_turn: Iterator[Lease], limit: int) -> list[Lease]:
+        """Take the next jobs for about ten milliseconds, by the run times of their handlers; one if that is unknown or longer.
+
+        Hot path. It takes no job that it does not return.
+        """
+        if self._limits.max_jobs is not None:
+            limit = min(limit, self._limits.max_jobs - self.done - len(self.sent))
+        frame: list[Lease] = []
+        seconds, size, handler, each = 0.0, 0, None, 0.0
+        for lease in islice(in_turn, max(0, limit)):
+            frame.append(lease)
+            size += len(lease[LEASE_PAYLOAD])
+            if lease[LEASE_HANDLER] != handler:
+                handler = lease[LEASE_HANDLER]
+                each = self._times.of(handler) or FRAME_SECONDS
+            seconds += each
+            if seconds >= FRAME_SECONDS or size >= FRAME_BYTES:
+                break
+        return frame
+
+    def send(self, leases: Sequence[Lease]) -> None:
+        self._frame = (self._frame + 1) & 255
+        if not self.sent:
+            self.started = self._now()
+        self.sent.extend(leases)
+        self._frames[self._frame] = len(leases)
+        self.retries += _retries(leases)
+        self.process.send(self._frame, leases)
+
+    def reclaim(self) -> None:
+        """Reclaim the jobs that the worker has not started; it never will."""
+        taken = self.process.reclaim() if self.sent else None
+        if not taken:
+            return
+        reclaimed: list[Lease] = []
+        kept: deque[Lease] = deque()
+        frames: dict[int, int] = {}
+        for frame, count in self._frames.items():
+            started = max(0, count - taken.get(frame, 0))
+            jobs = [self.sent.popleft() for _ in range(count)]
+            kept.extend(jobs[:started])
+            reclaimed.extend(jobs[started:])
+            if started:
+                frames[frame] = started
+        self.sent, self._frames, self.retries = kept, frames, _retries(kept)
+        if reclaimed:
+            self._listener.jobs_reclaimed(reclaimed)
+
+    def reclaim_blocked(self) -> None:
+        """Reclaim the jobs behind the running one, which turned out to be long."""
+        if self.sent:
+            self._times.at_least(self.sent[0].handler, self._now() - self.started)
+        self.reclaim()
+
+    def runs_a_job(self) -> bool:
+        """Return whether it runs a job. What it has not started is reclaimed, since only then is this known for sure."""
+        self.reclaim()
+        return bool(self.sent)
+
+    def report_started(self) -> None:
+        """Emit once for a running job that it has started."""
+        lease, pid = self.current, self.process.pid
+        if lease is not None and lease is not self.reported and pid is not None and self.has_taken():
+            self.reported = lease
+            self._bus.emit(JobStarted(lease, pid))
+
+    # the end of the worker, as the pool wants it
+
+    def retire(self) -> None:
+        """Have it exit after the job that it runs; reclaim the others."""
+        self.state, self.retired_at = State.RETIRING, self._now()
+        self.reclaim()
+        self.process.retire()
+
+    def kill(self, reason: KillReason, *, with_stack: bool = False) -> None:
+        """Kill it; its running job gets an outcome once it has exited. The first reason stands, and so does an exit of its own."""
+        if self.state is not State.ENDING:
+            self.kill_reason = reason
+        self.state = State.ENDING
+        self.process.kill(with_stack=with_stack)
+
+    # events of the process (WorkerListener)
+
+    def ready(self) -> None:
+        if self.process.pid is None:
+            return
+        self.started = self.heartbeat_at = self.ready_at = self._now()
+        if self._limits.max_memory is not None:
+            self._memory_at_start = self.process.memory() or 0
+        if self.state is State.STARTING:
+            self.state = State.READY
+        self._pool.slot_ready(self)
+        self._bus.emit(WorkerStarted(self.number, self.process.pid))
+        self._listener.workers_changed()
+
+    def replied(self, replies: Sequence[Reply]) -> None:
+        """Hot path."""
+        now = self._now()
+        sent = self.sent
+        right = 0
+        for lease, reply in zip(sent, replies, strict=False):
+            if lease[LEASE_ID] != reply[REPLY_JOB_ID]:
+                break
+            right += 1
+        leases = [sent.popleft() for _ in range(right)]
+        if right < len(replies):
+            self.channel_broken(f"a reply for job {replies[right].job_id}, which it does not run")
+        self.started = self.heartbeat_at = self.retired_at = now
+        if leases:
+            replies = replies[:right]
+            self._count_done(leases)
+            self._learn(leases, replies)
+            self._listener.jobs_ended(_outcomes(leases, replies, self.process.pid))
+        if self.state is State.READY and ((not sent and self._is_used_up()) or self._has_outgrown(now)):
+            self._pool.replace_used_up(self)
+        self._listener.workers_changed()
+
+    def _count_done(self, leases: Sequence[Lease]) -> None:
         count = len(leases)
         if self.retries:
             self.retries -= _retries(leases)
-        self.permits -= count
         self.done += count
         frames = self._frames
-        while count and frames:
-            head = frames[0]
-            step = min(count, head[1])
-            head[1] -= step
-            count -= step
-            if not head[1]:
-                frames.popleft()
+        while count > 0 and frames:
+            frame, unanswered = next(iter(frames.items()))
+            if unanswered > count:
+                frames[frame] = unanswered - count
+            else:
+                del frames[frame]
+            count -= unanswered
 
-    def reclaim(self) -> list[Lease]:
-        """The jobs that this worker has not started and now never will, in order."""
-        taken = self.process.reclaim()
-        if not taken:
-            return []
-        back: list[Lease] = []
-        kept: deque[Lease] = deque()
-        for frame, unsettled in [(frame, count) for frame, count in self._frames]:
-            count = taken.get(frame, 0)
-            jobs = [self.sent.popleft() for _ in range(unsettled)]
-            kept.extend(jobs[: unsettled - count])
-            back.extend(jobs[unsettled - count :])
-        self.sent = kept
-        self._frames = deque([f, n - taken.get(f, 0)] for f, n in self._frames if n > taken.get(f, 0))
-        self.permits -= len(back)
-        self.retries = _retries(kept)
-        return back
+    def _learn(self, leases: Sequence[Lease], replies: Sequence[Reply]) -> None:
+        start = 0
+        for handler, run in groupby([lease[LEASE_HANDLER] for lease in leases]):
+            end = start + len([*run])
+            self._times.learn(handler, [reply[REPLY_TOOK] for reply in replies[start:end]])
+            start = end
 
-    def kill(self, reason: KillReason, *, with_stack: bool = False) -> None:
-        """What it is killed for is told when it is seen dead. The first reason stands, and so does a death of its own."""
-        if self.state is not State.DYING:
-            self.kill_reason = reason
-        self.state = State.DYING
-        self.process.kill(with_stack=with_stack)
+    def _has_outgrown(self, now: float) -> bool:
+        """Return whether its memory is past the limit and has grown. While it has more jobs, it is checked at intervals."""
+        max_memory = self._limits.max_memory
+        if max_memory is None or (self.sent and now < self._memory_checked_at + MEMORY_CHECK_INTERVAL):
+            return False
+        self._memory_checked_at = now
+        size = self.process.memory()
+        return size is not None and size > max_memory and size > self._memory_at_start * MIN_GROWTH
+
+    def heartbeat(self) -> None:
+        if self.kill_reason is None:  # the request for its stack may wake a job that hung
+            self.heartbeat_at = self._now()
+
+    def output(self, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+        current = self.current
+        handler = current.handler if current is not None and current.id == job_id else None
+        self._bus.emit(WorkerOutput(self.number, self.process.pid or 0, stream, job_id, lines, handler))
+
+    def channel_broken(self, why: str) -> None:
+        self.kill(broken_channel(why))
+
+    def exited(self) -> None:
+        """Replace it without waiting for the forkserver to reap it, if it ran a job or was killed after it was ready."""
+        if self.ready_at is None:
+            return
+        self.reclaim()
+        if self.sent or self.kill_reason is not None:
+            self.state = State.ENDING
+            self._pool.fill()
+        elif self.state is State.READY:
+            self.state = State.EXITED
+
+    def ended(self, report: ExitReport) -> None:
+        """Blame the job that was running; the pool replaces the worker if it has not done so."""
+        self.reclaim()
+        ran = self._now() - self.started
+        culprit = self.sent.popleft() if self.sent else None
+        self._pool.slot_ended(self, with_job=culprit is not None)
+        if self.sent:
+            self._listener.jobs_reclaimed(list(self.sent))
+        if culprit is not None:
+            age = self._now() - self.heartbeat_at
+            self._listener.jobs_ended([outcome_at_exit(culprit, self.kill_reason, report, ran=ran, heartbeat_age=age)])
+        job = (culprit.id, culprit.handler, ran) if culprit is not None else (None, None, None)
+        self._bus.emit(WorkerExited(self.number, report.pid, self._exit_cause(report), report.how, *job))
+        self._listener.workers_changed()
+
+    def _exit_cause(self, report: ExitReport) -> str:
+        if self.kill_reason is not None:
+            return self.kill_reason.name
+        normal = self.state is State.RETIRING and (report.exit_code == 0 or report.start_error is not None)
+        return "stopped" if normal else "crash"
 
 
 def _retries(leases: Iterable[Lease]) -> int:
-    return sum([lease[6] > 0 for lease in leases])
+    return sum([lease[LEASE_RETRIES] > 0 for lease in leases])
+
+
+_CAUSES = {"rejected": Cause.REJECTED, "unknown": Cause.UNKNOWN_HANDLER}
+
+
+def _outcomes(leases: Sequence[Lease], replies: Sequence[Reply], pid: int | None) -> list[Outcome]:
+    """Hot path: a success is built from the fields of Outcome in their order."""
+    new, success, succeeded = tuple.__new__, Kind.SUCCEEDED, JobState.SUCCEEDED
+    return [
+        new(Outcome, (
+            lease, success, reply[REPLY_RESULT], reply[REPLY_TOOK], None, True, None, succeeded, 0.0, False, False, None
+        ))
+        if reply[REPLY_KIND] == "ok" else _failed(lease, reply, pid)
+        for lease, reply in zip(leases, replies, strict=True)
+    ]  # fmt: skip
+
+
+def _failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
+    """A failed attempt, as its worker reported it."""
+    error = reply.error or {}
+    failure = Failure(
+        _CAUSES.get(reply.kind, Cause.EXCEPTION), type=str(error.get("type", "")), message=str(error.get("message", "")),
+        traceback=str(error.get("traceback", "")), attempt=lease.attempt, stderr=error.get("stderr"),
+        peak_memory=error.get("peak_memory"), host=HOST, pid=pid,
+    )  # fmt: skip
+    after = error.get("after")
+    retry_after = None if after is None else max(0.0, float(after))
+    retryable = bool(error.get("retryable", True))
+    return Outcome(lease, Kind.FAILED, None, reply.took, failure, retryable=retryable, retry_after=retry_after)

@@ -1,9 +1,9 @@
-"""What crosses the pipes: a closed set of messages, encoded and matched here, all of them lines of JSON.
+"""The messages between the processes: a closed set, encoded and decoded here. Each is one line of JSON.
 
-supervisor → nursery    Hello, then Fork (with the worker's ends as descriptors), Reap, Stop
-nursery → supervisor    Importing, then Ready; Forked (with a pidfd), NotForked, Reaped
-supervisor → worker     frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE
-worker → supervisor     READY, then one outcome a line: [id, µs, result] or [id, µs, kind, error]
+supervisor → forkserver    Hello, then Fork (with the worker's ends as descriptors), Reap, Stop
+forkserver → supervisor    Importing, then Ready; Forked (with a pidfd), NotForked, Reaped
+supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE
+worker → supervisor        READY, then one outcome a line: [id, µs, result] or [id, µs, kind, error]
 
 Payloads, headers and results are JSON text inside JSON: the supervisor never decodes them.
 """
@@ -28,11 +28,11 @@ KINDS = frozenset({"failed", "rejected", "retry", "unknown"})
 
 
 class Broken(ValueError):
-    """A line that is no message. The message says why."""
+    """A line that is no message; the text gives the reason."""
 
 
 class Hello(NamedTuple):
-    """The first word to a nursery. `plugins` are relative to `base`; `skip` names the sources not to import."""
+    """The first message to a forkserver. `plugins` are relative to `base`; `skip` names the sources not to import."""
 
     plugins: Sequence[str]
     base: str
@@ -45,7 +45,7 @@ class Hello(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """Start a worker. `serial` names this order in every answer; `token` begins its marks in its output."""
+    """Start a worker. `serial` identifies the worker in every answer; `token` begins the marks in its output."""
 
     serial: int
     number: int
@@ -53,13 +53,11 @@ class Fork(NamedTuple):
 
 
 class Reap(NamedTuple):
-    """The group of this dead worker has been signalled: its process id may be given up."""
-
-    serial: int
+    serial: int  # of a worker that has exited, and whose group was signalled: its pid may be reused now
 
 
 class Stop(NamedTuple):
-    """Kill what is left below and exit."""
+    """Kill every child and exit."""
 
 
 class Importing(NamedTuple):
@@ -67,9 +65,7 @@ class Importing(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Every source was tried: plugin_manager.SourceReport of each, as mappings."""
-
-    reports: Sequence[Mapping[str, Any]]
+    reports: Sequence[Mapping[str, Any]]  # the fields of a SourceReport for each source
 
 
 class Forked(NamedTuple):
@@ -83,7 +79,7 @@ class NotForked(NamedTuple):
 
 
 class Reaped(NamedTuple):
-    """`status` as waitpid gives it, None if somebody else took it; `peak` is bytes."""
+    """`status` is as from waitpid, None if another caller had waited for the worker; `peak` is bytes."""
 
     serial: int
     status: int | None
@@ -93,34 +89,36 @@ class Reaped(NamedTuple):
 Message = Hello | Fork | Reap | Stop | Importing | Ready | Forked | NotForked | Reaped
 
 _INTEGER, _NUMBER, _TEXT, _LIST, _MAPPING = (int,), (int, float), (str,), (list,), (dict,)
-_FIELDS: Mapping[type[Any], tuple[tuple[type, ...], ...]] = {
-    Hello: (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT),
-    Fork: (_INTEGER, _INTEGER, _TEXT),
-    Reap: (_INTEGER,),
-    Stop: (),
-    Importing: (_TEXT,),
-    Ready: (_LIST,),
-    Forked: (_INTEGER, _INTEGER),
-    NotForked: (_INTEGER, _TEXT),
-    Reaped: (_INTEGER, (int, type(None)), (int, type(None))),
+_OPTIONAL_INTEGER = (int, type(None))
+_MESSAGES: Mapping[str, tuple[type[Any], tuple[tuple[type, ...], ...]]] = {
+    "hello": (Hello, (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT)),
+    "fork": (Fork, (_INTEGER, _INTEGER, _TEXT)),
+    "reap": (Reap, (_INTEGER,)),
+    "stop": (Stop, ()),
+    "importing": (Importing, (_TEXT,)),
+    "ready": (Ready, (_LIST,)),
+    "forked": (Forked, (_INTEGER, _INTEGER)),
+    "not_forked": (NotForked, (_INTEGER, _TEXT)),
+    "reaped": (Reaped, (_INTEGER, _OPTIONAL_INTEGER, _OPTIONAL_INTEGER)),
 }
-_MESSAGES: Mapping[str, type[Any]] = {message.__name__: message for message in _FIELDS}
+"""By tag, which is the first element of the line: the class, and the types that each of its fields may have."""
+_TAGS: Mapping[type[Any], str] = {kind: tag for tag, (kind, _types) in _MESSAGES.items()}
 
 
 def encode(message: Message) -> bytes:
-    whole = [type(message).__name__, *message]
+    row = [_TAGS[type(message)], *message]
     try:
-        return orjson.dumps(whole) + b"\n"
-    except TypeError:  # names of files need be no Unicode; what a plugin brings may be of its own kind
-        return json.dumps(whole).encode() + b"\n"
+        return orjson.dumps(row) + b"\n"
+    except TypeError:  # a file name may be no Unicode, and a value of a plugin may have a type of its own
+        return json.dumps(row).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
     """Raises Broken."""
     try:
-        name, *fields = _loads(line)
-        kind = _MESSAGES[name]
-        if all(map(_fits, fields, _FIELDS[kind])):
+        tag, *fields = _loads(line)
+        kind, types = _MESSAGES[tag]
+        if all(map(_fits, fields, types)):
             message: Message = kind(*fields)
             return message
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -128,8 +126,8 @@ def decode(line: bytes) -> Message:
     raise Broken(f"expected a message, got {line[:80]!r}")
 
 
-def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
-    return type(value) in kinds and (type(value) is not int or -MAX_INTEGER <= value <= MAX_INTEGER)
+def _fits(value: Any, types: tuple[type, ...]) -> bool:
+    return type(value) in types and (type(value) is not int or -MAX_INTEGER <= value <= MAX_INTEGER)
 
 
 def _loads(line: bytes) -> Any:
@@ -140,49 +138,48 @@ def _loads(line: bytes) -> Any:
 
 
 class Lines:
-    """Whole lines out of chunks, at a cost that grows with the bytes, whatever the length of a line."""
+    """Joins chunks into whole lines. The cost grows with the bytes only, however long a line is."""
 
-    __slots__ = ("_chunks", "_size")
+    __slots__ = ("_chunks", "pending")
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
-        self._size = 0
-
-    @property
-    def pending(self) -> int:
+        self.pending = 0
         """Bytes held of a line that has not ended."""
-        return self._size
 
     def block(self, chunk: bytes) -> bytes | None:
-        """All lines that end in this chunk, in one piece without its last newline; None if none does."""
+        """Return the lines that end in this chunk in one piece, without its last newline; None if no line ends in it."""
         end = chunk.rfind(b"\n")
         if end < 0:
             self._chunks.append(chunk)
-            self._size += len(chunk)
+            self.pending += len(chunk)
             return None
-        whole = chunk[:end]
+        block = chunk[:end]
         if self._chunks:
-            whole = b"".join((*self._chunks, whole))
+            block = b"".join((*self._chunks, block))
             self._chunks.clear()
         rest = chunk[end + 1 :]
-        self._size = len(rest)
+        self.pending = len(rest)
         if rest:
             self._chunks.append(rest)
-        return whole
+        return block
 
     def split(self, chunk: bytes) -> list[bytes]:
         block = self.block(chunk)
         return [] if block is None else block.split(b"\n")
 
 
-# --- jobs and outcomes: the hot path, plain on purpose
+# jobs and outcomes: hot paths
 
 
 def encode_frame(frame: int, leases: Sequence[Lease]) -> bytes:
+    rows = [
+        (id, handler, payload, retries + 1, queue, headers, priority)
+        for id, _, handler, queue, payload, headers, retries, priority, _, _, _, _ in leases
+    ]
     try:
-        # By index: id, handler, payload, attempt, queue, headers, priority.
-        return orjson.dumps([frame, [(j[0], j[2], j[4], j[6] + 1, j[3], j[5], j[7]) for j in leases]]) + b"\n"
-    except TypeError:  # text that is not Unicode: the worker rejects that job alone
+        return orjson.dumps([frame, rows]) + b"\n"
+    except TypeError:  # text that is no Unicode: the worker rejects that job alone
         return encode_frame(frame, [_printable(lease) for lease in leases])
 
 
@@ -196,7 +193,7 @@ def _printable(lease: Lease) -> Lease:
 
 
 def decode_outcomes(block: bytes) -> Iterator[Reply]:
-    """Outcomes of whole lines, in order; raises Broken at the first line that is none, after those before it."""
+    """Yield the outcomes of whole lines, in order. Raises Broken at the first line that is none, after those before it."""
     try:
         rows = orjson.loads(b"[%b]" % block.replace(b"\n", b",")) or _one_by_one(block)
     except ValueError:
@@ -214,7 +211,7 @@ def decode_outcomes(block: bytes) -> Iterator[Reply]:
                     continue
             else:
                 job_id, took, kind, error = row
-                if type(job_id) is int and type(took) is int and kind in KINDS and _tells(error):
+                if type(job_id) is int and type(took) is int and kind in KINDS and _is_error(error):
                     yield new(Reply, (job_id, kind, took * 1e-6, None, error))
                     continue
         except (TypeError, ValueError):
@@ -222,31 +219,31 @@ def decode_outcomes(block: bytes) -> Iterator[Reply]:
         raise Broken(f"expected an outcome, got {_beginning(row)}")
 
 
-_LISTS, _THREE, _INTEGERS, _TEXTS = {list}, {3}, {int}, {str, type(None)}
+_ONLY_LISTS, _ONLY_THREE, _ONLY_INTEGERS, _TEXT_OR_NONE = {list}, {3}, {int}, {str, type(None)}
 
 
 def _all_succeeded(rows: Any) -> bool:
-    """Whether these are outcomes of successes only, told without a look at each."""
-    if type(rows) is not list or set(map(type, rows)) != _LISTS or set(map(len, rows)) != _THREE:
+    """Return whether all these are outcomes of successes. It checks all at once, not one after the other."""
+    if type(rows) is not list or set(map(type, rows)) != _ONLY_LISTS or set(map(len, rows)) != _ONLY_THREE:
         return False
     ids, times, results = zip(*rows, strict=True)
-    return set(map(type, ids)) == set(map(type, times)) == _INTEGERS and set(map(type, results)) <= _TEXTS
+    return set(map(type, ids)) == set(map(type, times)) == _ONLY_INTEGERS and set(map(type, results)) <= _TEXT_OR_NONE
 
 
-_TOLD: Mapping[str, tuple[type, ...]] = {
+_ERROR_FIELDS: Mapping[str, tuple[type, ...]] = {
     "type": (str,),
     "message": (str,),
     "traceback": (str,),
     "retryable": (bool,),
     "stderr": (str, type(None)),
-    "peak_memory": (int, type(None)),
+    "peak_memory": _OPTIONAL_INTEGER,
 }
 
 
-def _tells(error: Any) -> bool:
-    """Whether it is an error as a worker tells it: a job can write to its worker's channel, too."""
+def _is_error(error: Any) -> bool:
+    """Return whether it is an error as a worker reports it: a job may write into its worker's channel, too."""
     if type(error) is not dict or any(
-        type(value) not in _TOLD.get(key, (type(value),)) for key, value in error.items()
+        type(value) not in _ERROR_FIELDS.get(key, (type(value),)) for key, value in error.items()
     ):
         return False
     after = error.get("after")
@@ -257,7 +254,7 @@ def _beginning(row: Any) -> str:
     try:
         return repr(row)[:80]
     except RecursionError:
-        return "something nested deep"
+        return "a deeply nested line"
 
 
 def _one_by_one(block: bytes) -> Iterator[Any]:
@@ -269,4 +266,5 @@ def _one_by_one(block: bytes) -> Iterator[Any]:
 
 
 def encode_failure(job_id: int, took: int, kind: str, error: Mapping[str, Any]) -> bytes:
+    """`took` is microseconds."""
     return orjson.dumps([job_id, took, kind, error]) + b"\n"

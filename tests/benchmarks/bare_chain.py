@@ -1,10 +1,10 @@
-"""The bare chain from an enqueue to a start: what it takes is the machine's, and so is how that scatters.
+"""The bare chain from an enqueue to a start: its time and the spread of it are those of the machine.
 
     python -m tests.benchmarks.bare_chain [jobs] [pause] [full|normal]
 
-A client inserts a row and commits it, and rings with a datagram; a supervisor reads the row, marks it as claimed, commits
-that, and writes to the pipe of a worker; the worker takes the time. Three processes on SQLite (WAL), and nothing else: no
-checks, turns, tokens, deadlines, threads, settles or outcomes. `pause` is the longest one between two jobs, in seconds.
+A client inserts a row, commits it and sends a datagram; a supervisor marks the row as claimed, commits that and writes to the
+pipe of a worker; the worker takes the time. These are three processes on SQLite (WAL), and nothing else: no checks, queues,
+tokens, deadlines, threads, settles or outcomes. `pause` is the longest pause between two jobs, in seconds.
 Prints the milliseconds of each job, as a JSON list.
 """
 
@@ -31,9 +31,9 @@ def connect(path: str) -> sqlite3.Connection:
     return db
 
 
-def supervise(path: str, bell: socket.socket, jobs: int) -> None:
+def supervise(path: str, notifications: socket.socket, jobs: int) -> None:
     db = connect(path)
-    while bell.recv(16):
+    while notifications.recv(16):
         db.execute("begin immediate")
         claimed = db.execute("update jobs set state = 1 where state = 0 returning id").fetchall()
         db.execute("commit")
@@ -46,11 +46,11 @@ def work(jobs: int, started: int) -> None:
         os.write(started, b"%d" % time.time_ns())
 
 
-def forked(parent_death: Callable[[], None]) -> int:
+def forked(run: Callable[[], None]) -> int:
     pid = os.fork()
     if not pid:
         try:
-            parent_death()
+            run()
         finally:
             os._exit(1)
     return pid
@@ -62,28 +62,28 @@ def main(folder: str) -> list[float]:
         db.execute("create table jobs(id integer primary key, payload text not null, state int not null default 0)")
         db.execute("create index ready on jobs(id) where state = 0")
     db.close()
-    bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    bell.bind(f"{folder}/bell")
+    notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notifications.bind(f"{folder}/notifications")
     (to_do, jobs), (stamps, started) = os.pipe(), os.pipe()
-    others = [forked(lambda: supervise(path, bell, jobs)), forked(lambda: work(to_do, started))]
+    others = [forked(lambda: supervise(path, notifications, jobs)), forked(lambda: work(to_do, started))]
     client, sender = connect(path), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    waits, chance = [], random.Random(int(JOBS))
+    latencies, chance = [], random.Random(int(JOBS))
     try:
         for number in range(int(JOBS)):
             before = time.time_ns()
             client.execute("begin immediate")
             client.execute("insert into jobs(payload) values (?)", (json.dumps({"n": number}),))
             client.execute("commit")
-            sender.sendto(b"!", f"{folder}/bell")
-            waits.append((int(os.read(stamps, 64)) - before) / 1e6)
+            sender.sendto(b"!", f"{folder}/notifications")
+            latencies.append((int(os.read(stamps, 64)) - before) / 1e6)
             time.sleep(chance.uniform(0.0, float(PAUSE)))
     finally:
         for pid in others:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    return waits
+    return latencies
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as its_folder:
-        print(json.dumps(main(its_folder)))
+    with tempfile.TemporaryDirectory() as temporary:
+        print(json.dumps(main(temporary)))

@@ -1,4 +1,4 @@
-"""What a claim takes, and what the supervisor's parent process weighs, beside a backlog of any size."""
+"""The time of a claim, and the memory of the supervisor process, with backlogs of several sizes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.benchmarks import stocks
-from tests.benchmarks.footprint import pss
+from tests.benchmarks import prepared_store
+from tests.benchmarks.contender import deployed
 from tests.benchmarks.peers import ours
 from tests.benchmarks.peers.catalogue import SUPERVISOR
-from tests.benchmarks.places import site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.processes import peak_rss, pss
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
-from tests.benchmarks.waiting import until
+from tests.benchmarks.wait import wait_until
 
 NAME = "claims"
 TITLE = "a claim, durable, beside jobs that wait; wanted: flat within 1.5 x"
@@ -27,7 +27,7 @@ LEVELS = (10, 10_000, 1_000_000, 5_000_000)
 QUICK = LEVELS[:2]
 ONE, MANY = 1, 500
 CLAIMS = {ONE: 50, MANY: 20}
-ROUNDS = 5  # of each round of the run: short turns, since a claim takes less than a millisecond
+ROUNDS = 5  # for each round of the run, since a claim takes less than a millisecond
 MEASURES = {ONE: Measure("claim of 1", "ms", "less"), MANY: Measure("claim of 500", "ms", "less")}
 DRAINED = 50_000
 PEAK = Measure("peak, parent", "MB of RSS", "less")
@@ -37,22 +37,22 @@ MEMORY = Measure("memory, parent", "MB of PSS", "less")
 def run(run: Run) -> None:
     levels = QUICK if run.quick else LEVELS
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        run.say(f"{NAME}: enqueueing {levels[-1]:,} jobs")
-        files = grown(Path(folder), levels)
+        run.show_progress(f"{NAME}: enqueueing {levels[-1]:,} jobs")
+        files = files_by_level(Path(folder), levels)
         compare_claims(run, files)
-        compare_parents(run, files[levels[-1]], levels[-1])
+        compare_memory(run, files[levels[-1]], levels[-1])
 
 
-def grown(folder: Path, levels: Sequence[int]) -> Mapping[int, Path]:
-    """A file for each number of waiting jobs: a copy of the last one, grown."""
+def files_by_level(folder: Path, levels: Sequence[int]) -> Mapping[int, Path]:
+    """Return a file for each number of waiting jobs: a copy of the one before, with more jobs."""
     files: dict[int, Path] = {}
     waiting, last = 0, None
     for level in levels:
         file = files[level] = folder / f"{level}.db"
         if last is not None:
             shutil.copyfile(last, file)
-        with stocks.joined(file) as store:
-            stocks.fill(store, level - waiting)
+        with prepared_store.joined_store(file) as store:
+            prepared_store.fill(store, level - waiting)
         waiting, last = level, file
     return files
 
@@ -60,58 +60,52 @@ def grown(folder: Path, levels: Sequence[int]) -> Mapping[int, Path]:
 def compare_claims(run: Run, files: Mapping[int, Path]) -> None:
     table = run.table(NAME, TITLE, list(MEASURES.values()))
     table.ours = _waiting(min(files))
-    table.note(f"a look and a claim in one transaction; the last column is against {table.ours}")
+    table.note(f"a query of what waits and a claim in one transaction; the last column is against {table.ours}")
     with contextlib.ExitStack() as stack:
-        stores = {level: stack.enter_context(stocks.joined(file)) for level, file in files.items()}
+        stores = {level: stack.enter_context(prepared_store.joined_store(file)) for level, file in files.items()}
         contenders = {_waiting(level): partial(claims, store) for level, store in stores.items()}
         run.compare(table, contenders, ROUNDS * run.rounds)
 
 
 def claims(store: SqliteStore) -> Mapping[str, float]:
-    """Medians. As many jobs wait behind the claimed ones as before; what was claimed is settled, not counted in the time."""
-    stocks.fill(store, MANY)
+    """Return medians. Before each claim the same number of jobs waits; enqueues and settles are not in the time."""
+    prepared_store.fill(store, MANY)
     times = {count: [claimed(store, count) for _ in range(CLAIMS[count])] for count in (ONE, MANY)}
-    stocks.succeed(store, stocks.claim(store, MANY))
+    prepared_store.succeed(store, prepared_store.claim(store, MANY))
     return {MEASURES[count].name: statistics.median(took) * 1e3 for count, took in times.items()}
 
 
 def claimed(store: SqliteStore, count: int) -> float:
     began = time.perf_counter()
-    leases = stocks.claim(store, count)
+    leases = prepared_store.claim(store, count)
     took = time.perf_counter() - began
-    stocks.succeed(store, leases)
-    stocks.fill(store, count)
+    prepared_store.succeed(store, leases)
+    prepared_store.fill(store, count)
     return took
 
 
-def compare_parents(run: Run, file: Path, waiting: int) -> None:
+def compare_memory(run: Run, file: Path, waiting: int) -> None:
     drained = DRAINED // 10 if run.quick else DRAINED
     title = f"the supervisor's parent process once it has drained {drained:,} no-op jobs; wanted: no growth"
     table = run.table(f"{NAME}, memory", title, [PEAK, MEMORY])
     table.ours = _waiting(2 * drained)
-    contenders = {table.ours: partial(parent, None, drained)}
-    run.compare(table, contenders | {_waiting(waiting): partial(parent, file, drained)})
+    contenders = {table.ours: partial(memory, None, drained)}
+    run.compare(table, contenders | {_waiting(waiting): partial(memory, file, drained)})
 
 
-def parent(file: Path | None, drained: int) -> Mapping[str, float]:
-    """Of a supervisor over a copy of this file, or over a store with twice as many jobs as it drains."""
-    with site(SUPERVISOR) as place:
-        database = ours.database(place.place)
+def memory(file: Path | None, drained: int) -> Mapping[str, float]:
+    """Measure a supervisor on a copy of this file, or on a store with twice as many jobs as it drains."""
+    with deployed(SUPERVISOR) as contender:
+        database = ours.database(contender.deployment)
         if file is None:
-            with stocks.joined(database) as store:
-                stocks.fill(store, 2 * drained)
+            with prepared_store.joined_store(database) as store:
+                prepared_store.fill(store, 2 * drained)
         else:
             shutil.copyfile(file, database)
-        with ours.asking(place.place) as store, place.workers() as (process,):
-            before = store.succeeded()
-            until(lambda: store.succeeded() >= before + drained, f"{drained} jobs settled", every=0.02)
-            return {PEAK.name: peak(process.pid) / 1e6, MEMORY.name: pss(process.pid) / 1e6}
-
-
-def peak(pid: int) -> int:
-    """The most memory that it ever had resident."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+        with ours.store_reader(contender.deployment) as reader, contender.workers() as (process,):
+            before = reader.succeeded()
+            wait_until(lambda: reader.succeeded() >= before + drained, f"{drained} jobs settled", every=0.02)
+            return {PEAK.name: peak_rss(process.pid) / 1e6, MEMORY.name: pss(process.pid) / 1e6}
 
 
 def _waiting(level: int) -> str:

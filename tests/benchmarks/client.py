@@ -1,87 +1,99 @@
-"""The program that enqueues for a contender: `python -m tests.benchmarks.client MODULE`, asked line by line in JSON."""
+"""The client of a contender. It runs in a process of its own, so that the libraries of two peers are never in one process."""
 
 from __future__ import annotations
 
-import importlib
-import io
+import contextlib
 import json
+import subprocess
 import sys
-import time
-import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.peers.base import Code, Enqueuer, Payload, Task
+from tests.benchmarks.peers.base import Payload, Task
+from tests.benchmarks.run import NotMeasured
 
 
-class OperatorChanges:
-    def __init__(self, jobs: Enqueuer) -> None:
-        self.jobs = jobs
+class Client:
+    """Calls the methods of `client_program.Client` in its process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
 
     def enqueue(self, task: Task, payload: Payload) -> int:
-        before = time.time_ns()
-        self.jobs.enqueue(task, payload)
-        return before
+        """Enqueue a job, and return the time in ns just before."""
+        return int(self._call("enqueue", task=task, payload=dict(payload)))
 
-    def enqueue_each(self, task: Task, payloads: list[Payload]) -> float:
-        began = time.monotonic()
-        for payload in payloads:
-            self.jobs.enqueue(task, payload)
-        return time.monotonic() - began
+    def enqueue_each(self, task: Task, payloads: Sequence[Payload]) -> float:
+        """Enqueue jobs one by one, and return how many seconds that took."""
+        return float(self._call("enqueue_each", task=task, payloads=list(payloads)))
 
-    def enqueue_many(self, task: Task, payloads: list[Payload]) -> float:
-        began = time.monotonic()
-        self.jobs.enqueue_many(task, payloads)
-        return time.monotonic() - began
+    def enqueue_many(self, task: Task, payloads: Sequence[Payload]) -> float:
+        """Enqueue jobs, in bulk if the peer can, and return how many seconds that took."""
+        return float(self._call("enqueue_many", task=task, payloads=list(payloads)))
 
-    def steadily(self, task: Task, payloads: list[Payload], rate: float) -> list[int]:
-        """Keeps to the schedule: when it falls behind, it catches up."""
-        began = time.monotonic()
-        times = []
-        for number, payload in enumerate(payloads):
-            early = began + number / rate - time.monotonic()
-            if early > 0:
-                time.sleep(early)
-            times.append(self.enqueue(task, payload))
-        return times
+    def enqueue_steadily(self, task: Task, payloads: Sequence[Payload], rate: float) -> list[int]:
+        """Enqueue `rate` jobs a second one by one, and return the times in ns just before each."""
+        return [int(at) for at in self._call("enqueue_steadily", task=task, payloads=list(payloads), rate=rate)]
 
-    def load(self, rate: float, batches: float, seconds: float) -> float:
-        """No-op jobs at so many a second, in so many batches a second; gives the rate that was reached."""
-        began, sent, total = time.monotonic(), 0, int(rate * seconds)
-        while sent < total:
-            passed = time.monotonic() - began
-            due = min(total, int(rate * passed))
-            if due > sent:
-                self.jobs.enqueue_many("noop", [{"n": number} for number in range(sent, due)])
-                sent = due
-            time.sleep(max(0.0, 1 / batches - (time.monotonic() - began - passed)))
-        return sent / (time.monotonic() - began)
+    def start_load(self, rate: float, batches: float, seconds: float) -> None:
+        """Start to enqueue `rate` no-op jobs a second in `batches` calls a second, and return at once."""
+        self._send("load", rate=rate, batches=batches, seconds=seconds)
+
+    def finish_load(self) -> float:
+        """Wait for the end of the load, and return the rate that was reached."""
+        return float(self.receive())
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        self._send(method, **arguments)
+        return self.receive()
+
+    def _send(self, method: str, **arguments: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"method": method, **arguments}) + "\n")
+        self._process.stdin.flush()
+
+    def receive(self) -> Any:
+        """Return the next result. Raises RuntimeError if the call failed or the process ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the client ended; see its messages above")
+        result = json.loads(line)
+        if "problem" in result:
+            raise RuntimeError(result["problem"])
+        return result["value"]
 
 
-def main(module: str) -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # a peer that prints must not answer
-    # A process forked by multiprocessing closes sys.stdin, and would wait for ever for the lock that a waiting reader has.
-    questions, sys.stdin = sys.stdin, io.StringIO()
+@contextlib.contextmanager
+def running_client(module: str, environment: Mapping[str, str], log: Path) -> Iterator[Client]:
+    """Run the client of the peer in `module`. Raises NotMeasured if it can't connect."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.client_program", module],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+        )
+    client = Client(process)
     try:
-        code: Code = importlib.import_module(f"tests.benchmarks.peers.{module}")
-        verbs = OperatorChanges(code.connect())
-    except Exception as problem:
-        traceback.print_exc()
-        _answer(answers, {"problem": f"{type(problem).__name__}: {problem}"})
-        return
-    _answer(answers, {"value": "connected"})
-    for line in questions:
-        question = json.loads(line)
         try:
-            _answer(answers, {"value": getattr(verbs, question.pop("verb"))(**question)})
-        except Exception as problem:
-            traceback.print_exc()
-            _answer(answers, {"problem": f"{type(problem).__name__}: {problem}"})
+            client.receive()  # connected
+        except RuntimeError as problem:
+            raise NotMeasured(f"its client does not start: {problem}; {last_lines(log)}") from None
+        yield client
+    finally:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
 
 
-def _answer(out: Any, answer: dict[str, Any]) -> None:
-    out.write(json.dumps(answer) + "\n")
-    out.flush()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+def last_lines(file: Path, count: int = 3) -> str:
+    return " / ".join(file.read_text(errors="replace").splitlines()[-count:]) if file.exists() else ""

@@ -1,14 +1,14 @@
-"""Jobs enqueued by one program, one by one and in bulk."""
+"""The rate at which one program enqueues, one by one and in bulk."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 
+from tests.benchmarks.contender import deployed
 from tests.benchmarks.peers.base import Peer
 from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
-from tests.benchmarks.places import site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
 
 NAME = "enqueue"
@@ -32,8 +32,8 @@ def run(run: Run) -> None:
 
 
 def enqueued(peer: Peer, one_by_one: int, bulk: int) -> Mapping[str, float]:
-    with site(peer) as place, place.client() as client:
-        client.enqueue("noop", {"n": 0})  # opens its connection
+    with deployed(peer) as contender, contender.client() as client:
+        client.enqueue("noop", {"n": 0})  # opens the connection
         rates = {EACH.name: one_by_one / client.enqueue_each("noop", [{"n": number} for number in range(one_by_one)])}
         if peer.bulk:
             rates[MANY.name] = bulk / client.enqueue_many("noop", [{"n": number} for number in range(bulk)])

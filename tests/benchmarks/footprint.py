@@ -1,19 +1,16 @@
-"""Idle workers, all processes together: memory (PSS, so that what they share counts once) and CPU."""
+"""The memory and the CPU time of idle workers with all their processes; memory is PSS, where shared pages count once."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
-import psutil
-
+from tests.benchmarks.contender import deployed
 from tests.benchmarks.peers.base import Peer
 from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
-from tests.benchmarks.places import site, tree
-from tests.benchmarks.runs import Run
+from tests.benchmarks.processes import cpu_seconds, pss, tree
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
 
 NAME = "footprint"
@@ -32,31 +29,13 @@ def run(run: Run) -> None:
 
 
 def idle(peer: Peer, seconds: float) -> Mapping[str, float]:
-    with site(peer) as place, place.client() as client, place.workers() as workers:
-        stamps = place.stamps()
+    with deployed(peer) as contender, contender.client() as client, contender.workers() as workers:
+        stamps = contender.stamps()
         client.enqueue("stamp", stamps.payload("warm"))
         stamps.wait_for("warm")
         time.sleep(min(2.0, seconds))
         processes = [process for worker in workers for process in tree(worker.pid)]
-        began, before = time.monotonic(), cpu(processes)
+        began, before = time.monotonic(), cpu_seconds(processes)
         time.sleep(seconds)
-        used = (cpu(processes) - before) / (time.monotonic() - began)
+        used = (cpu_seconds(processes) - before) / (time.monotonic() - began)
         return {MEMORY.name: sum(pss(process.pid) for process in processes) / 1e6, CPU.name: used * 100}
-
-
-def cpu(processes: Sequence[psutil.Process]) -> float:
-    """Seconds that all threads have run. The ticks of `psutil.cpu_times` are too coarse for what is idle."""
-    return sum(_ran(thread) for process in processes for thread in Path(f"/proc/{process.pid}/task").glob("*")) / 1e9
-
-
-def _ran(thread: Path) -> int:
-    with contextlib.suppress(OSError):
-        return int((thread / "schedstat").read_text().split()[0])
-    return 0
-
-
-def pss(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0

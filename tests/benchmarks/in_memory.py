@@ -1,5 +1,4 @@
-"""No-op jobs through the memory store, submitted by the program that also runs the supervisor, beside the pools that a
-program has for that."""
+"""No-op jobs through the memory store, submitted by the program that also runs the supervisor, beside process pools."""
 
 from __future__ import annotations
 
@@ -8,8 +7,9 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
-from tests.benchmarks.places import ROOT, installed
-from tests.benchmarks.runs import Absent, Run
+from tests.benchmarks.contender import ROOT
+from tests.benchmarks.distributions import require
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import OURS, Measure
 
 NAME = "in_memory"
@@ -37,8 +37,7 @@ def run(run: Run) -> None:
 
 
 def pebble(jobs: int) -> Mapping[str, float]:
-    if not installed("Pebble"):
-        raise Absent("not installed: Pebble")
+    require(["Pebble"])
     return rate("pool_program", "pebble", jobs)
 
 

@@ -1,4 +1,4 @@
-"""From just before a program enqueues a job to its handler's start: idle, and under half of the load it can take."""
+"""The time from just before an enqueue to the start of the handler: when idle, and under half of the highest load."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from tests.benchmarks.client import Client
+from tests.benchmarks.contender import deployed
 from tests.benchmarks.peers.base import Peer, Settings
 from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
-from tests.benchmarks.places import Client, Stamps, percentile, site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
+from tests.benchmarks.stamps import Stamps, percentile
 from tests.benchmarks.table import Measure
 
 NAME = "latency"
 TITLE = "from just before the enqueue to the handler's start"
 JOBS = 200
-PAUSE = 0.1  # at most: by chance, so that nobody's polling falls into step with it
+MAX_PAUSE = 0.1  # seconds; random, so that it has no fixed phase against polling
 SECONDS = 5.0
-MOST = 2_000
+MAX_FLAT_OUT_JOBS = 2_000
 BULK = 5_000
 BATCHES_PER_SECOND = 200
 IDLE = [Measure("idle p50", "ms", "less"), Measure("idle p99", "ms", "less")]
@@ -49,7 +51,9 @@ def run(run: Run) -> None:
     run.compare(table, contenders | {peer.title: partial(idle, peer, jobs) for peer in peers})
 
     table = run.table(NAME, f"{TITLE}, under half load; wanted: 5 / 25 ms at most", LOADED)
-    table.note("half load: one program enqueues one by one, half as many a second as start when it does so flat out")
+    table.note(
+        "half load: one program enqueues one by one, at half of the rate of starts when it enqueues as fast as it can"
+    )
     seconds = 1.0 if run.quick else SECONDS
     contenders = {peer.title: partial(loaded, peer, seconds) for peer in (SUPERVISOR, *peers)}
     contenders[BULKY] = partial(loaded, SUPERVISOR, seconds, BULK)
@@ -57,55 +61,65 @@ def run(run: Run) -> None:
 
 
 def idle(peer: Peer, jobs: int, settings: Settings | None = None) -> Mapping[str, float]:
-    with site(peer, settings) as place, place.client() as client, place.workers():
-        stamps = place.stamps()
+    with deployed(peer, settings) as contender, contender.client() as client, contender.workers():
+        stamps = contender.stamps()
         _warm(client, stamps)
         waits, chance = [], random.Random(jobs)
         for number in range(jobs):
             before = client.enqueue("stamp", stamps.payload(number))
             stamps.wait(number + 2)
             waits.append((stamps.lines()[-1][1] - before) / 1e6)
-            time.sleep(chance.uniform(0.0, PAUSE))
+            time.sleep(chance.uniform(0.0, MAX_PAUSE))
         return _percentiles(IDLE, waits)
 
 
 def bare(jobs: int, synchronous: str) -> Mapping[str, float]:
-    command = [sys.executable, "-m", "tests.benchmarks.bare_chain", str(jobs), str(PAUSE), synchronous]
+    command = [sys.executable, "-m", "tests.benchmarks.bare_chain", str(jobs), str(MAX_PAUSE), synchronous]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return _percentiles(IDLE, json.loads(done.stdout))
 
 
 def loaded(peer: Peer, seconds: float, bulk: float = 0.0) -> Mapping[str, float]:
-    """Every job of a steady stream is measured. `bulk`: so many no-ops more a second, from a second program."""
-    with site(peer) as place, place.client() as client, place.workers(), contextlib.ExitStack() as stack:
-        _warm(client, place.stamps("warm"))
-        time.sleep(min(seconds, 1.0))  # until the second worker is there, too
-        load = _flat_out(client, place.stamps("flat out"), int(min(peer.drains, MOST) * min(seconds, 1.0))) / 2
+    """Measure every job of a steady stream. A second program enqueues `bulk` no-op jobs per second as well."""
+    with (
+        deployed(peer) as contender,
+        contender.client() as client,
+        contender.workers(),
+        contextlib.ExitStack() as stack,
+    ):
+        _warm(client, contender.stamps("warm"))
+        time.sleep(min(seconds, 1.0))  # until the second worker has started too
+        load = (
+            _flat_out(
+                client, contender.stamps("flat out"), int(min(peer.drains, MAX_FLAT_OUT_JOBS) * min(seconds, 1.0))
+            )
+            / 2
+        )
         if bulk:
-            loader = stack.enter_context(place.client())
-            loader.load_begin(bulk, BATCHES_PER_SECOND, seconds)
-        stamps, jobs = place.stamps("stream"), max(2, int(load * seconds))
-        before = client.steadily("stamp", [stamps.payload(number) for number in range(jobs)], load)
+            loader = stack.enter_context(contender.client())
+            loader.start_load(bulk, BATCHES_PER_SECOND, seconds)
+        stamps, jobs = contender.stamps("stream"), max(2, int(load * seconds))
+        before = client.enqueue_steadily("stamp", [stamps.payload(number) for number in range(jobs)], load)
         if bulk:
-            _insist(loader.load_end(), bulk)
-        held = (jobs - 1) / (before[-1] - before[0]) * 1e9
+            _check_load(loader.finish_load(), bulk)
+        reached = (jobs - 1) / (before[-1] - before[0]) * 1e9
         stamps.wait(jobs)
         starts = stamps.times()
         waits = [(starts[str(number)][0] - at) / 1e6 for number, at in enumerate(before)]
-        return {LOAD.name: held, **_percentiles(LOADED[1:], waits)}
+        return {LOAD.name: reached, **_percentiles(LOADED[1:], waits)}
 
 
 def _flat_out(client: Client, stamps: Stamps, jobs: int) -> float:
-    """How many start a second when they are enqueued one by one, as fast as it goes."""
+    """Return how many jobs start per second when they are enqueued one by one as fast as possible."""
     began = time.time_ns()
     client.enqueue_each("stamp", [stamps.payload(number) for number in range(jobs)])
     stamps.wait(jobs)
     return jobs / (max(at for _id, at, _pid in stamps.lines()) - began) * 1e9
 
 
-def _insist(held: float, wanted: float) -> None:
-    if held < 0.9 * wanted:
-        raise RuntimeError(f"only {held:,.0f} jobs/s more could be enqueued in bulk, not {wanted:,.0f}")
+def _check_load(reached: float, wanted: float) -> None:
+    if reached < 0.9 * wanted:
+        raise RuntimeError(f"only {reached:,.0f} jobs/s more could be enqueued in bulk, not {wanted:,.0f}")
 
 
 def _warm(client: Client, stamps: Stamps) -> None:

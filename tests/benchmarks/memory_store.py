@@ -1,4 +1,4 @@
-"""A plugin with the memory store of this process: the supervisor and a Client in its process open the same one."""
+"""A plugin with one memory store for this process, which the supervisor and the Client both open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many short jobs and a few long ones in one queue, against the best schedule there is."""
+"""Many short jobs and a few long ones in one queue, compared with the ideal schedule."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from functools import partial
 from multiprocessing import get_context
 
 from tests.benchmarks import tasks
+from tests.benchmarks.contender import deployed
 from tests.benchmarks.peers.base import Peer, Settings
 from tests.benchmarks.peers.catalogue import CELERY, SUPERVISOR
-from tests.benchmarks.places import Stamps, site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
+from tests.benchmarks.stamps import Stamps
 from tests.benchmarks.table import Measure
 
 NAME = "mixed"
 TITLE = "95 % of the jobs take 1 ms, 5 % take 500 ms; wanted: within 10 % of the ideal"
 JOBS, QUICK = 400, 40
-SHORT, LONG, LONG_ONES = 0.001, 0.5, 20  # one in 20 is long
+SHORT, LONG, ONE_LONG_IN = 0.001, 0.5, 20
 WORKERS = 2
 SEED = 4
 FINISH = Measure("first start to last end", "s", "less")
@@ -41,14 +42,14 @@ def run(run: Run) -> None:
 
 
 def durations(jobs: int) -> list[float]:
-    """The same in every run: the order decides how much a schedule can lose at its end."""
-    seconds = [LONG] * (jobs // LONG_ONES) + [SHORT] * (jobs - jobs // LONG_ONES)
+    """Return the same durations in every run, since their order decides how much a schedule loses at its end."""
+    seconds = [LONG] * (jobs // ONE_LONG_IN) + [SHORT] * (jobs - jobs // ONE_LONG_IN)
     random.Random(SEED).shuffle(seconds)
     return seconds
 
 
 def schedule(seconds: Iterable[float]) -> float:
-    """When all have ended if each goes to the first worker that is free."""
+    """Return when all jobs have ended if each goes to the first free worker."""
     free = [0.0] * WORKERS
     for each in seconds:
         heapq.heapreplace(free, free[0] + each)
@@ -56,22 +57,22 @@ def schedule(seconds: Iterable[float]) -> float:
 
 
 def best(seconds: Iterable[float]) -> float:
-    """Longest first, which is within a short job of the bound that no schedule can beat: all work divided by the workers."""
+    """Return the end of the schedule with the longest jobs first: it is at most a short job above all work divided by the workers."""
     return schedule(sorted(seconds, reverse=True))
 
 
 def queued(peer: Peer, seconds: Sequence[float], settings: Settings) -> Mapping[str, float]:
-    with site(peer, settings) as place, place.client() as client:
-        stamps = place.stamps()
+    with deployed(peer, settings) as contender, contender.client() as client:
+        stamps = contender.stamps()
         client.enqueue_many("sleep", [stamps.payload(id, seconds=each) for id, each in enumerate(seconds)])
-        with place.workers():
+        with contender.workers():
             stamps.wait(len(seconds))
         return figures(stamps, seconds)
 
 
 def pooled(seconds: Sequence[float]) -> Mapping[str, float]:
-    with site(SUPERVISOR) as place, ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        stamps = place.stamps()
+    with deployed(SUPERVISOR) as contender, ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        stamps = contender.stamps()
         for started in [pool.submit(time.sleep, 0.5) for _ in range(WORKERS)]:
             started.result()
         running = [pool.submit(tasks.sleep, stamps.payload(id, seconds=each)) for id, each in enumerate(seconds)]

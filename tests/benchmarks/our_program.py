@@ -1,5 +1,7 @@
-"""A program that runs a supervisor with the memory store and submits no-op jobs to it, and prints the seconds from the first
-submit until it knows that all have succeeded: `python -m tests.benchmarks.our_program one_by_one|in_bulk JOBS`."""
+"""A program that runs a supervisor with the memory store, submits no-op jobs to it and prints the seconds until all succeeded.
+
+python -m tests.benchmarks.our_program one_by_one|in_bulk JOBS
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def in_bulk(client: Client, jobs: int) -> None:
 
 
 class Outcomes:
-    """A subscriber: counts what has succeeded."""
+    """A subscriber that counts succeeded jobs."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -55,7 +57,7 @@ class Outcomes:
 
 
 def main(enqueue: Callable[[Client, int], None], jobs: int) -> float:
-    """The supervisor is on the main thread, since it hears signals; what submits is on another."""
+    """Run the supervisor on the main thread, which gets signals, and submit on another."""
     outcomes = Outcomes()
     seconds: list[float] = []
 

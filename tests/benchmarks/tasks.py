@@ -1,4 +1,4 @@
-"""What the jobs do, the same for every contender. Kept light: workers import it."""
+"""The tasks of the jobs, the same for every contender. Workers import this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def noop(payload: Payload) -> None:
 
 
 def stamp(payload: Payload) -> None:
-    """Appends `id time_ns pid` to the file `to`."""
+    """Append `id time_ns pid` to the file `to`."""
     line = b"%s %d %d\n" % (str(payload["id"]).encode(), time.time_ns(), os.getpid())
     out = os.open(payload["to"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(out, line)
@@ -24,15 +24,15 @@ def stamp(payload: Payload) -> None:
 
 
 def sleep(payload: Payload) -> None:
-    """Stamps if there is a file `to`, and sleeps for `seconds`."""
+    """Sleep for `seconds`, after a stamp if there is a file `to`."""
     if "to" in payload:
         stamp(payload)
     time.sleep(payload["seconds"])
 
 
 def hang(payload: Payload) -> None:
-    """Stamps, and then hangs for an hour in the way that `kind` names: loop, sleep, regex, c_call (which holds the GIL), deaf (to
-    every signal that can be ignored) or program (which it waits for)."""
+    """Stamp, and hang for an hour in the way of `kind`: loop, sleep, regex, c_call (holds the GIL), ignore_signals, or program (waits
+    for one that ignores TERM)."""
     stamp(payload)
     match payload["kind"]:
         case "loop":
@@ -47,11 +47,11 @@ def hang(payload: Payload) -> None:
         case "c_call":
             import ctypes
 
-            # Two locks of one mutex: unlike a sleep, no signal ends that.
+            # The second lock of a mutex waits for ever, and unlike a sleep it is not interrupted by a signal.
             library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
             library.pthread_mutex_lock(mutex)
             library.pthread_mutex_lock(mutex)
-        case "deaf":
+        case "ignore_signals":
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
                 signal.signal(number, signal.SIG_IGN)
             time.sleep(3600)
@@ -64,7 +64,7 @@ def hang(payload: Payload) -> None:
 
 
 def die(payload: Payload) -> None:
-    """Stamps, and kills its own process."""
+    """Stamp, and kill the own process."""
     stamp(payload)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -78,8 +78,8 @@ class Again(Exception):
 
 
 def flaky(payload: Payload, attempt: int) -> None:
-    """Stamps. The first attempt (1) fails: Again, in `delay` seconds or at `due`, in seconds since the epoch. The next one
-    sleeps for `seconds`."""
+    """Stamp. Attempt 1 raises Again, due in `delay` seconds or at `due` in seconds since the epoch; the next one sleeps for
+    `seconds`."""
     stamp(payload)
     if attempt == 1:
         raise Again(payload["delay"] if "delay" in payload else max(0.0, payload["due"] - time.time()))

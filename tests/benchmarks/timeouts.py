@@ -1,4 +1,4 @@
-"""A job that hangs past its timeout: when can its slot take the next one?"""
+"""The time from the deadline of a job that hangs to the start of the next job in its slot."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from tests.benchmarks.contender import Contender, deployed
 from tests.benchmarks.peers.base import Peer, Settings
 from tests.benchmarks.peers.catalogue import CELERY, DRAMATIQ, PEBBLE, RQ, SUPERVISOR
-from tests.benchmarks.places import Site, site
-from tests.benchmarks.runs import Absent, Run
+from tests.benchmarks.run import NotMeasured, Run
 from tests.benchmarks.table import Measure
 
 NAME = "timeouts"
@@ -23,7 +23,7 @@ KINDS = {
     "loop": Measure("Python loop", "ms", "less"),
     "sleep": Measure("time.sleep", "ms", "less"),
     "regex": Measure("regular expression", "ms", "less"),
-    "deaf": Measure("every signal ignored", "ms", "less"),
+    "ignore_signals": Measure("every signal ignored", "ms", "less"),
     "program": Measure("a program that ignores TERM", "ms", "less"),
 }
 
@@ -41,15 +41,15 @@ def run(run: Run) -> None:
 
 
 def hung(peer: Peer, kinds: Sequence[str], samples: int) -> Mapping[str, float]:
-    with site(peer, Settings(workers=1, timeout=TIMEOUT)) as place:
-        return {KINDS[kind].name: statistics.median(_late(place, kind, samples)) for kind in kinds}
+    with deployed(peer, Settings(workers=1, timeout=TIMEOUT)) as contender:
+        return {KINDS[kind].name: statistics.median(_delays(contender, kind, samples)) for kind in kinds}
 
 
-def _late(place: Site, kind: str, samples: int) -> list[float]:
-    """Milliseconds from each deadline, which is counted from the start that the job itself has noted."""
-    late = []
-    stamps = place.stamps(kind)
-    with place.client() as client, place.workers():
+def _delays(contender: Contender, kind: str, samples: int) -> list[float]:
+    """Return the milliseconds after each deadline, which is counted from the stamp of the job."""
+    delays = []
+    stamps = contender.stamps(kind)
+    with contender.client() as client, contender.workers():
         client.enqueue("stamp", stamps.payload("warm"))
         stamps.wait_for("warm")
         for number in range(samples):
@@ -57,7 +57,7 @@ def _late(place: Site, kind: str, samples: int) -> list[float]:
             deadline = stamps.wait_for(f"hung-{number}") + TIMEOUT * 1e9
             client.enqueue("stamp", stamps.payload(f"next-{number}"))
             try:
-                late.append((stamps.wait_for(f"next-{number}", TIMEOUT + BOUND) - deadline) / 1e6)
+                delays.append((stamps.wait_for(f"next-{number}", TIMEOUT + BOUND) - deadline) / 1e6)
             except TimeoutError:
-                raise Absent(f"never within {BOUND:g} s of the deadline: {KINDS[kind].name}") from None
-    return late
+                raise NotMeasured(f"not within {BOUND:g} s after the deadline: {KINDS[kind].name}") from None
+    return delays

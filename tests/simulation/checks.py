@@ -1,4 +1,4 @@
-"""What must hold after every commit and every start of a job, whatever has happened."""
+"""The promises that must hold after every commit and every start of a job."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TERMINAL = ("succeeded", "failed", "cancelled")
 CUT_SHORT = (Cause.CRASH, Cause.TIMEOUT, Cause.HEARTBEAT_LOST)
 
 LATE = 0.5  # seconds, for an outcome before it that was read late
-SLOW = 0.5  # seconds, at most, between two jobs of a child, which count for the second
+SLOW = 0.5  # seconds, at most, between two jobs of a worker, which count for the second
 ENDS = {Cause.EXCEPTION: ("failed", "retry"), Cause.REJECTED: ("rejected",)}
 
 
 @dataclass(eq=False)
 class Run:
-    """One start of a job by a child. `end` is how its script ended ("ok", "failed", ...), "cut" if the child died of a kill
-    or by itself, "vanished" if it went with its owner; None while it runs."""
+    """One start of a job by a worker. `end` is how its script ended ("ok", "failed", ...), "cut" if the worker was killed or
+    exited, "vanished" if its owner was killed; None while it runs."""
 
     id: int
     token: int
@@ -40,13 +40,13 @@ class Run:
     timeout: float | None
     stood: float  # seconds its owner had stood still by then
     end: str | None = None
-    reason: KillReason | None = None  # what its child was killed for
+    reason: KillReason | None = None  # if its worker was killed
     settled: bool = False
 
 
 @dataclass(eq=False)
 class Record:
-    """What the store must say of a job."""
+    """The expected state of a job in the store."""
 
     id: int
     handler: str
@@ -59,7 +59,7 @@ class Record:
     bumped: bool = False
     retries: int = 0
     owner: int = 0
-    unheard: int = 0  # the token of a claim whose answer was lost
+    unanswered: int = 0  # the token of a claim whose answer was lost
     settled: int = 0  # the token under which it was settled last
     lost: set[int] = field(default_factory=set)  # tokens that ended without their owner
     runs: list[Run] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Checks:
         self._without_lease: dict[tuple[int, int], float] = {}
         self._stuck: dict[tuple[int, int], tuple[int, int, int]] = {}
 
-    # what happens
+    # events
 
     def accepted_job(self, record: Record) -> None:
         self.records[record.id] = record
@@ -105,7 +105,7 @@ class Checks:
             holds(ran > least, f"killed after {ran:g}s:", run)
             holds(ran < run.timeout + LATE or not undisturbed, f"killed {ran - run.timeout:g}s too late:", run)
         elif reason.cause is Cause.HEARTBEAT_LOST:
-            holds(silent or not undisturbed, "killed although its heart beat:", run)
+            holds(silent or not undisturbed, "killed although it sent heartbeats:", run)
         self.count[f"killed: {reason.name}"] += 1
 
     def committed(self, owner: Owner, done: Sequence[tuple[str, Any, Any]]) -> None:
@@ -114,11 +114,11 @@ class Checks:
             getattr(self, f"_{name}")(owner, arguments, result)
 
     def unanswered(self, done: Sequence[tuple[str, Any, Any]]) -> None:
-        """Its owner does not know what it has claimed, until it asks."""
+        """Its owner does not know what it has claimed, until it checks its leases."""
         for name, _, result in done:
             if name == "claim":
                 for lease in result:
-                    self.records[lease.id].unheard = lease.token
+                    self.records[lease.id].unanswered = lease.token
 
     def _claim(self, owner: Owner, _: Any, leases: Sequence[Lease]) -> None:
         for lease in leases:
@@ -145,7 +145,7 @@ class Checks:
             return
         holds(record.owner == owner.number, "settled by another than its owner:", outcome, record)
         self._agrees_with_its_run(owner, outcome)
-        self._moves(record, outcome)
+        self._change_state(record, outcome)
 
     def _agrees_with_its_run(self, owner: Owner, outcome: Outcome) -> None:
         run = self.runs.get((outcome.lease.id, outcome.lease.token))
@@ -153,7 +153,7 @@ class Checks:
         if outcome.kind is Kind.SUCCEEDED:
             holds(run and run.end == "ok", "succeeded without having done its work:", outcome, run)
         elif outcome.kind is Kind.RELEASED:
-            holds(run is None or owner.ending, "given back although it was started:", outcome, run)
+            holds(run is None or owner.ending, "released although it was started:", outcome, run)
         elif cause in CUT_SHORT:
             holds(run and run.end == "cut", "blamed for an end that was not its own:", outcome, run)
             expected = (
@@ -172,22 +172,24 @@ class Checks:
                 continue
             record = self.records[outcome.lease.id]
             if record.settled == outcome.lease.token and record.state != IN_FLIGHT:
-                continue  # said twice, for the first answer was lost
+                continue  # recovered twice, since the first answer was lost
             holds(
                 record.state == IN_FLIGHT and record.token == outcome.lease.token, "recovered wrongly:", outcome, record
             )
-            unheard = record.unheard == record.token
-            holds(unheard or self._world.may_lose_leases(record.owner), "a live lease was taken over:", outcome, record)
+            unanswered = record.unanswered == record.token
+            holds(
+                unanswered or self._world.may_lose_leases(record.owner), "a live lease was taken over:", outcome, record
+            )
             run = self.runs.get((record.id, record.token))
             if outcome.counted or outcome.state is JobState.FAILED:
                 expired_often = self._world.expired_count[record.id] >= 2
                 holds(run or expired_often, "counted although it was never started:", outcome, record)
             self._world.expired_count[record.id] = 0 if outcome.failure else self._world.expired_count[record.id] + 1
             record.lost.add(record.token)
-            self._moves(record, outcome)
+            self._change_state(record, outcome)
             self.count["recovered"] += 1
 
-    def _moves(self, record: Record, outcome: Outcome) -> None:
+    def _change_state(self, record: Record, outcome: Outcome) -> None:
         run = self.runs.get((record.id, record.token))
         if run is not None:
             run.settled = True
@@ -205,7 +207,9 @@ class Checks:
     def _claim_dead_letters(self, owner: Owner, arguments: Any, dead_letters: Sequence[DeadLetter]) -> None:
         for dead_letter in dead_letters:
             holds(
-                self.records[dead_letter.id].state == "failed", "a letter of a job that has not failed:", dead_letter.id
+                self.records[dead_letter.id].state == "failed",
+                "a dead letter of a job that has not failed:",
+                dead_letter.id,
             )
 
     def _mark_accepted(self, owner: Owner, arguments: Any, stale: Sequence[int]) -> None:
@@ -214,17 +218,17 @@ class Checks:
             known = dead_letter.id in self._world.taken[sink] or sink in dead_letter.accepted
             holds(known or dead_letter.id in stale, "accepted by a sink that has it not:", dead_letter.id, sink)
 
-    def operated(self, verb: str, changed: Sequence[int]) -> None:
+    def operated(self, command: str, changed: Sequence[int]) -> None:
         for id in changed:
             record = self.records[id]
             record.bumped = True
             if record.state == IN_FLIGHT:
                 record.lost.add(record.token)
                 record.token += 1
-            if verb == "cancel":
+            if command == "cancel":
                 holds(record.state not in TERMINAL, "cancelled after its end:", record)
                 record.state = "cancelled"
-            elif verb == "delete":
+            elif command == "delete":
                 holds(record.state != IN_FLIGHT, "deleted in flight:", record)
                 record.state = GONE
             elif record.state in TERMINAL:
@@ -233,23 +237,23 @@ class Checks:
                     sink.discard(id)
             record.since, record.delayed = self._world.clock.now, False
 
-    def left_in_good_order(self, owner: Owner) -> None:
-        """Nothing forced it: whatever it ran is settled."""
+    def left_orderly(self, owner: Owner) -> None:
+        """An owner that was not forced to end has settled all that it ran."""
         for (id, token), run in self.runs.items():
             if run.owner == owner.number and token not in self.records[id].lost:
                 holds(run.settled, "it ended and left unsettled:", owner, run)
 
-    # looked at now and then
+    # checked at intervals
 
     def store_agrees(self, store: Any) -> None:
-        """The whole store says what the records say, and its counts are what a recount gives."""
+        """The jobs in the store are as recorded, and its counts are right."""
         jobs = {job["id"]: job for job in store.list_jobs(limit=1_000_000)}
         counted: Counter[tuple[str, str]] = Counter()
         for id, job in jobs.items():
             record = self.records[id]
             state = job["state"] if job["state"] not in ("ready", "scheduled") else WAITING
-            holds(state == record.state, "the store says", job["state"], record)
-            holds(job["retries"] == record.retries, "the store says retries", job["retries"], record)
+            holds(state == record.state, "state in the store:", job["state"], record)
+            holds(job["retries"] == record.retries, "retries in the store:", job["retries"], record)
             kind = "retry_queue_size" if job["state"] == "ready" and job["retries"] else job["state"]
             counted[job["queue"], {"ready": "queue_size"}.get(kind, kind)] += 1
         for id, record in [*self.records.items()]:
@@ -259,7 +263,7 @@ class Checks:
         for row in store.stats()["queues"]:
             for what in ("queue_size", "retry_queue_size", "scheduled", "in_flight", "failed"):
                 counts = counted[row["queue"], what]
-                holds(row[what] == counts, "the store counts", row[what], what, "a recount gives", counts)
+                holds(row[what] == counts, "the store counts", row[what], what, "instead of", counts)
 
     def _forget(self, record: Record) -> None:
         del self.records[record.id]
@@ -269,7 +273,7 @@ class Checks:
             self._without_lease.pop((run.id, run.token), None)
 
     def no_job_runs_too_long(self) -> None:
-        """Neither past its timeout, nor without its lease."""
+        """No job runs past its timeout, or without its lease."""
         for owner in self._world.owners:
             for process in owner.backend:
                 if process.run is not None and owner.alive and not owner.frozen:
@@ -281,7 +285,7 @@ class Checks:
         holds(run.timeout is None or ran <= run.timeout + 15.0, f"runs for {ran:g}s:", run)
         if self.records[run.id].token != run.token and owner.well and now > owner.excused_until:
             since = self._without_lease.setdefault((run.id, run.token), now)
-            holds(now - since <= self._world.longest_tick * 2 + 3.0, "runs on without its lease:", run)
+            holds(now - since <= self._world.longest_period * 2 + 3.0, "runs on without its lease:", run)
 
     def no_worker_idles(self) -> None:
         """A fresh job has waited since the look before last, and all the while the same worker had nothing to do."""
@@ -321,7 +325,7 @@ class Checks:
                 holds(done, "succeeded without its effect:", record)
             if record.state == "failed":
                 for name, ids in self._world.taken.items():
-                    holds(record.id in ids, f"the sink {name} never had the letter of", record)
+                    holds(record.id in ids, f"the sink {name} never had the dead letter of", record)
 
     def _resolved(self, run: Run, record: Record) -> None:
         excused = run.settled or run.end == "vanished" or run.token in record.lost or run.owner in self._world.ended

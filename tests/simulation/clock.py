@@ -1,4 +1,4 @@
-"""Virtual time: a clock that stands still until it is moved, and asyncio loops that turn only when told."""
+"""Virtual time: a clock that is set by the world, and asyncio loops that run step by step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-MOST_TURNS = 10_000
+MAX_TURNS = 10_000
 
 
 class Clock:
@@ -49,7 +49,7 @@ class TurnedLoop(asyncio.BaseEventLoop):
     def turn(self) -> None:
         asyncio._set_running_loop(self)
         try:
-            for _ in range(MOST_TURNS):
+            for _ in range(MAX_TURNS):
                 self._run_once()
                 due = self.next_due()
                 if due is None or due > self._clock.now:
@@ -59,7 +59,7 @@ class TurnedLoop(asyncio.BaseEventLoop):
         raise RuntimeError("the loop turns and turns, and no time passes")
 
     def next_due(self) -> float | None:
-        """When there is something to do; now if anything is ready."""
+        """Return when there is something to do; now if anything is ready."""
         if self._ready:
             return self._clock.now
         scheduled = self._scheduled
@@ -70,7 +70,7 @@ class TurnedLoop(asyncio.BaseEventLoop):
         return scheduled[0].when() if scheduled else None
 
     def forget(self) -> None:
-        """It is killed: nothing of it ever runs again."""
+        """Drop everything, as if the process were killed."""
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False
             task.get_coro().close()

@@ -1,4 +1,4 @@
-"""One supervisor in the simulation: the real engine, its life as in `supervisor run`, its death as by a kill."""
+"""One supervisor in the simulation: the real engine, started and ended as by `supervisor run`, or killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.config.settings import Settings
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.dead_letters.sink_runner import SinkRunner
-from supervisor.engine.coordinator import Engine
+from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.store_writer import Work, Writer
 from supervisor.events import Bus
 from supervisor.handlers import HandlerInfo
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Owner:
-    """`number` names it; never used again, as an owner's id is not. Frozen, its callbacks wait; its children may go on."""
+    """`number` is never used again, as the id of an owner. While it is frozen its callbacks wait; its workers may go on."""
 
     def __init__(self, world: World, number: int, inner: Any, settings: Settings) -> None:
         self.world = world
@@ -45,7 +45,7 @@ class Owner:
         self.backend: list[SimulatedWorker] = []
         self.listened: set[SimulatedWorker] = set()
         self._late: list[Callable[[], None]] = []
-        self._late_children: list[Callable[[], None]] = []
+        self._late_in_workers: list[Callable[[], None]] = []
         inner.join(f"owner-{number}", "here", number)
         self.loop.call_soon(self._begin)
 
@@ -55,7 +55,7 @@ class Owner:
     @property
     def well(self) -> bool:
         """Nothing keeps it from working."""
-        unavailable = self.world.clock.now < self.store.away_until + 5.0
+        unavailable = self.world.clock.now < self.store.unavailable_until + 5.0
         return (
             self.alive and self.started and not (self.frozen or self.ending or unavailable or self.writer.unavailable)
         )
@@ -67,7 +67,7 @@ class Owner:
             self.loop.call_soon(call, *arguments)
 
     def after(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
-        """In the supervisor: not while it is frozen, never once it is dead."""
+        """Call on its loop: once it is no longer frozen, and never once it is killed."""
 
         def run() -> None:
             if self.frozen:
@@ -77,12 +77,12 @@ class Owner:
 
         self.world.after(seconds, run)
 
-    def among_children(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
-        """In a child: goes on while its supervisor is frozen, unless it is frozen too."""
+    def in_worker(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call in a worker: also while its supervisor is frozen, unless the worker is frozen too."""
 
         def run() -> None:
             if self.tree_frozen:
-                self._late_children.append(run)
+                self._late_in_workers.append(run)
             else:
                 call(*arguments)
 
@@ -97,13 +97,13 @@ class Owner:
         self.frozen = self.tree_frozen = False
         self.stood += self.world.clock.now - self._frozen_at
         self.excuse()
-        late, self._late = self._late + self._late_children, []
-        self._late_children = []
+        late, self._late = self._late + self._late_in_workers, []
+        self._late_in_workers = []
         for run in late:
             run()
 
     def excuse(self) -> None:
-        """What happened may cost it its leases; for so long."""
+        """It may lose its leases, from now on for two and a half times their time to live."""
         self.excused_until = max(self.excused_until, self.world.clock.now + 2.5 * self.settings.lease.ttl)
 
     # life
@@ -123,9 +123,12 @@ class Owner:
         workers = self.settings.workers
         self.pool = Pool(workers.count, self.bus, self.loop, max_jobs=workers.max_jobs)
         self.writer = Writer(self.store, self.loop, self.bus, lambda writer: Executor(writer, self))  # type: ignore[arg-type]
-        self.engine = Engine(
+        runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
+        self.dead_letters = DeadLetterPublisher(self.writer, runners, self.bus, self.loop, world.intervals)
+        self.engine = Coordinator(
             self.store, self.pool, self.settings, self._reports(), self.bus, self.loop, self.writer,  # type: ignore[arg-type]
-            random=world.random.random, wall=world.clock.wall, suspended=lambda: 0.0, intervals=world.intervals,
+            random=world.random.random, on_dead_letter=self.dead_letters.look, wall=world.clock.wall,
+            suspended=lambda: 0.0, intervals=world.intervals, limits=world.limits,
         )  # fmt: skip
         reclaimed = self.engine.jobs_reclaimed
 
@@ -134,19 +137,19 @@ class Owner:
             reclaimed(leases)
 
         self.engine.jobs_reclaimed = jobs_reclaimed  # type: ignore[method-assign]
-        runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
-        self.dead_letters = DeadLetterPublisher(self.writer, runners, self.bus, self.loop, world.intervals)
-        self.engine.on_dead_letter = self.dead_letters.look
         self.dead_letters.on_quiet = self.engine.changes.set
         await self.engine.recover()
         self.engine.serve(SimulatedBackend(self))
         self.dead_letters.look()
         self.started = True
-        ticking, beating = self.loop.create_task(self._every_period()), self.loop.create_task(self._beat())
+        maintaining, heartbeats = (
+            self.loop.create_task(self._every_period()),
+            self.loop.create_task(self._send_heartbeats()),
+        )
         await self.stop.wait()
         await self._end()
-        ticking.cancel()
-        beating.cancel()
+        maintaining.cancel()
+        heartbeats.cancel()
         await self.engine.close(5.0)
         self.world.left(self)
 
@@ -155,15 +158,15 @@ class Owner:
 
     async def _every_period(self) -> None:
         while True:
-            await asyncio.sleep(self.world.next_tick())
-            self.engine.tick("draining" if self.ending else "running")
+            await asyncio.sleep(self.world.next_period())
+            self.engine.maintain("draining" if self.ending else "running")
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self.settings.workers.heartbeat)
             for process in self.backend:
                 if process.alive and process.up and not process.silent and process in self.listened:
-                    self.pool.heartbeat(process)
+                    process.send_heartbeat()
             self.backend = [process for process in self.backend if process in self.listened or process.run]
 
     async def _end(self) -> None:
@@ -192,7 +195,7 @@ class Owner:
             self.engine.pool.resize(workers)
 
     def vanish(self) -> None:
-        """kill -9: nothing of it goes on, and its children die with it."""
+        """Kill it with SIGKILL: nothing of it goes on, and its workers exit."""
         self.alive = self.frozen = False
         for process in self.backend:
             process.vanish()
@@ -202,21 +205,21 @@ class Owner:
         if self.loop.faults:
             raise self.loop.faults[0]
 
-    def hands_out(self) -> None:
-        """After a turn of its loop no fresh job is held beside a worker that could start it."""
-        if not self.well or not len(self.engine.fetcher):
+    def check_dispatch(self) -> None:
+        """After each run of its loop no fresh job is buffered while a worker could start it."""
+        if not self.well or not len(self.engine.buffers):
             return
         engine = self.engine
-        if engine._checking_after_gap or engine.committer.overfull or engine.watchdog.late():
+        if not engine.leases.checked_since_gap or engine.committer.overfull or engine.watchdog.late():
             return
         idle = [worker.number for worker in self.pool.slots_with_room() if not worker.sent]
-        fresh = any(buffer.fresh for buffer in engine.fetcher._buffers.values())
-        holds(not idle or not fresh, "jobs are held beside idle workers:", self, idle)
+        fresh = any(buffer.fresh for buffer in engine.buffers.by_queue.values())
+        holds(not idle or not fresh, "jobs are buffered beside idle workers:", self, idle)
 
-    def books_agree(self) -> None:
-        """What is held here is either waiting in a lane, at a worker, or on its way into the store."""
-        held = [lease for buffer in self.engine.fetcher._buffers.values() for lease in buffer.everything()]
-        holds(len(held) == len(self.engine.fetcher), "the fetcher counts", len(self.engine.fetcher), "holds", len(held))
+    def check_leases(self) -> None:
+        """Each lease is of a job in a queue buffer, of a job at a worker, or of an outcome that is not settled yet."""
+        held = [lease for buffer in self.engine.buffers.by_queue.values() for lease in buffer.jobs()]
+        holds(len(held) == len(self.engine.buffers), "the buffers count", len(self.engine.buffers), "hold", len(held))
         sent = [lease for worker in self.pool.workers.values() for lease in worker.sent]
         keys = [(lease.id, lease.token) for lease in [*held, *sent]]
         holds(len(keys) == len(set(keys)), "a lease is in two places:", keys)
@@ -227,15 +230,15 @@ class Owner:
 
     def at_rest(self) -> None:
         engine = self.engine
-        holds(len(engine.leases) == 0 and len(engine.fetcher) == 0, "leases are left:", self)
+        holds(len(engine.leases) == 0 and len(engine.buffers) == 0, "leases are left:", self)
         holds(engine.committer.idle, "outcomes are left:", self)
         holds(not any(worker.sent for worker in self.pool.workers.values()), "jobs are left at workers:", self)
-        holds(len(engine.recovery._seen) == 0, "sightings are left:", self)
-        holds(len(engine._tasks) < 10, "tasks are left:", self, len(engine._tasks))
+        holds(len(engine.recovery._seen) == 0, "seen leases are left:", self)
+        holds(len(engine.tasks) < 10, "tasks are left:", self, len(engine.tasks))
 
 
 class Executor:
-    """The writer's thread: it takes time, and stops with its owner."""
+    """The thread of the store writer: it takes time, and stops with its owner."""
 
     def __init__(self, writer: Writer, owner: Owner) -> None:
         self._writer = writer
@@ -250,7 +253,7 @@ class Executor:
         return self._alive
 
     def look(self) -> None:
-        """The owner's loop has turned: there may be work."""
+        """Take work, if there is any, after the loop of the owner has run."""
         if not self._busy and self._alive and self._writer.has_next:
             self._busy = True
             self._owner.after(self._owner.world.latency(), self._take)
@@ -274,7 +277,7 @@ class Executor:
 
 
 class Sink:
-    """Accepts, refuses, accepts some, or accepts and fails."""
+    """A sink that accepts, refuses, accepts some, or accepts and fails."""
 
     def __init__(self, owner: Owner, name: str) -> None:
         self._owner = owner
@@ -300,7 +303,7 @@ class Sink:
 
 
 class Caller:
-    """A sink's thread: slow at times, and hanging for longer than is waited for."""
+    """The thread of a sink: at times slow, and at times it hangs for longer than the publisher waits."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner

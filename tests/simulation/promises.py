@@ -1,10 +1,10 @@
-"""How a promise that was broken is told."""
+"""The error for a broken promise."""
 
 from __future__ import annotations
 
 
 class Broken(AssertionError):
-    """A promise was broken."""
+    """A promise of the system does not hold."""
 
 
 def holds(fact: object, message: str, *about: object) -> None:

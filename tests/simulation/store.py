@@ -1,4 +1,4 @@
-"""A store as its owner finds it: away, slow to answer, failing half way, or losing the answer after the commit."""
+"""A store with faults: unavailable, slow, failing half way, or losing its answer after the commit."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ WATCHED = ("claim", "settle", "recover", "claim_dead_letters", "mark_accepted")
 
 
 class FaultyStore:
-    """Everything else is the real store's. What was done is told to the checks once it is committed."""
+    """Wraps a real store. The checks see each commit."""
 
     def __init__(self, inner: Any, owner: Owner) -> None:
         self._inner = inner
         self._owner = owner
         self._done: list[tuple[str, Any, Any]] = []
         self._fails_in: int | None = None
-        self.away_until = 0.0
+        self.unavailable_until = 0.0
         for name in WATCHED:
             setattr(self, name, self._watched(name))
 
@@ -62,8 +62,8 @@ class FaultyStore:
         lot = world.random.random() if world.stormy else 1.0
         odds = world.odds
         self._done.clear()
-        if world.clock.now < self.away_until or lot < odds.refused:
-            raise StoreUnavailable("simulated: away")
+        if world.clock.now < self.unavailable_until or lot < odds.refused:
+            raise StoreUnavailable("simulated: unavailable")
         self._fails_in = world.random.randint(0, 2) if lot < odds.half_way else None
         try:
             with self._inner.transaction(single=single):
@@ -72,13 +72,13 @@ class FaultyStore:
                     raise StoreUnavailable("simulated: failed at its end")
         finally:
             self._fails_in = None
-        self._tell_checks()
+        self._check_commit()
         if odds.half_way <= lot < odds.lost:
             world.checks.unanswered(self._done)
             raise StoreUnavailable("simulated: the answer was lost")
 
-    def _tell_checks(self) -> None:
-        """What they find must not pass for a refusal of the store."""
+    def _check_commit(self) -> None:
+        """A broken promise must not be taken for a refusal of the store."""
         try:
             self._owner.world.checks.committed(self._owner, self._done)
         except Exception as error:

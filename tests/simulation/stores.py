@@ -1,4 +1,4 @@
-"""Where the simulated supervisors keep their jobs."""
+"""The stores of the simulated supervisors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class InMemory:
         return self._first.sibling()
 
     def dies(self, store: Any, provably: bool) -> None:
-        """Its owner was killed; whether that can be seen."""
+        """Its owner was killed. `provably` is whether other supervisors can see that."""
         if provably:
             store.leave()
 
@@ -37,7 +37,7 @@ class InFile:
         return store
 
     def dies(self, store: Any, provably: bool) -> None:
-        """Its lock goes with it; while nursery or workers hold it still, it does not."""
+        """Its lock is released, unless its forkserver or workers still hold it."""
         if provably:
             self._opened.remove(store)
             _vanish(store)
@@ -48,7 +48,7 @@ class InFile:
 
 
 def _vanish(store: Any) -> None:
-    """What the kernel does to a process that is killed: its descriptors are closed, and nothing is said."""
+    """Close its descriptors and nothing else, as the kernel does for a killed process."""
     store.notifier.unbind()
     store.owner_lock.release()
     store.close()

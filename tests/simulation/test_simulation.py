@@ -1,5 +1,5 @@
 """Supervisors through thousands of hours of virtual time. `SUPERVISOR_SIMULATION_SEED` replays one history to the step (with
-`SUPERVISOR_SIMULATION_KIND`: sparse, dense or file); `SUPERVISOR_SIMULATION_HOURS` says how many hours of the sparse kind are made.
+`SUPERVISOR_SIMULATION_KIND`: sparse, dense or file); `SUPERVISOR_SIMULATION_HOURS` sets the hours of the sparse kind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.engine import fetcher
+from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from tests.simulation.stores import InFile, InMemory
 from tests.simulation.world import World
 
@@ -28,22 +28,19 @@ def seeds(kind: str, count: int) -> list[int]:
     return list(range(count)) if SEED is None else [int(SEED)] if kind == KIND else []
 
 
-def claims_overlap(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every other history, one job is so many that another claim is begun while one is under way."""
-    if seed % 2:
-        monkeypatch.setattr(fetcher, "MAX_CLAIM", 1)
+def limits(seed: int) -> Limits:
+    """Limits by which, in every other history, a claim brings one job and another claim begins while one is under way."""
+    return DEFAULT_LIMITS._replace(claimed_at_once=1) if seed % 2 else DEFAULT_LIMITS
 
 
 @pytest.mark.parametrize("seed", seeds("sparse", ceil(HOURS / SPARSE)))
-def test_a_day_of_faults(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    claims_overlap(seed, monkeypatch)
-    World(seed, SPARSE, InMemory).run()
+def test_a_day_of_faults(seed: int) -> None:
+    World(seed, SPARSE, InMemory, limits(seed)).run()
 
 
 @pytest.mark.parametrize("seed", seeds("dense", 6))
-def test_a_quarter_of_an_hour_of_faults_at_the_usual_pace(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    claims_overlap(seed, monkeypatch)
-    World(seed, DENSE, InMemory).run()
+def test_a_quarter_of_an_hour_of_faults_at_the_usual_intervals(seed: int) -> None:
+    World(seed, DENSE, InMemory, limits(seed)).run()
 
 
 @pytest.mark.parametrize("seed", seeds("file", 2))

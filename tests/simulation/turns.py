@@ -1,4 +1,4 @@
-"""Whose turn it is, told from outside: by what is dispatched while others wait."""
+"""A check of the order of dispatch from outside: which jobs are sent while others wait."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """Of the jobs of a queue that a supervisor holds: retries take no more than their share while fresh ones wait, and the
-    first of the retries is not passed over for longer than it takes to earn its turn."""
+    """Of the jobs of one queue in one supervisor, retries take no more than their share while fresh ones wait, and the first of
+    the retries is passed over no longer than it takes to earn a token."""
 
     def __init__(self) -> None:
-        self._credit: dict[tuple[int, str], tuple[Any, Fraction]] = {}
+        self._tokens: dict[tuple[int, str], tuple[Any, Fraction]] = {}
         self._passed: Counter[tuple[int, int]] = Counter()
         self._paid: set[tuple[int, int]] = set()
-        self._again: set[tuple[int, int]] = set()  # taken back: they went before those that wait now, and go again
+        self._again: set[tuple[int, int]] = set()  # reclaimed: they were dispatched once, and are dispatched again
 
     def dispatched(self, owner: Owner, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            buffer = owner.engine.fetcher._buffers.get(lease.queue)
+            buffer = owner.engine.buffers.by_queue.get(lease.queue)
             if buffer is not None:
                 self._dispatched(owner, lease, buffer)
 
     def reclaimed(self, owner: Owner, leases: Sequence[Lease]) -> None:
-        """Unstarted: what was paid for them is paid back."""
+        """Refund the tokens that were spent for reclaimed jobs."""
         self._again.update((lease.id, lease.token) for lease in leases)
         for lease in leases:
             key = owner.number, lease.queue
-            if (lease.id, lease.token) in self._paid and key in self._credit:
+            if (lease.id, lease.token) in self._paid and key in self._tokens:
                 self._paid.remove((lease.id, lease.token))
-                buffer, tokens = self._credit[key]
-                self._credit[key] = buffer, min(Fraction(owner.settings.retry_for(lease.queue).burst), tokens + 1)
+                buffer, tokens = self._tokens[key]
+                self._tokens[key] = buffer, min(Fraction(owner.settings.retry_for(lease.queue).burst), tokens + 1)
 
     def _dispatched(self, owner: Owner, lease: Lease, buffer: Any) -> None:
         retry = owner.settings.retry_for(lease.queue)
-        of, tokens = self._credit.get((owner.number, lease.queue), (buffer, Fraction(retry.burst)))
+        of, tokens = self._tokens.get((owner.number, lease.queue), (buffer, Fraction(retry.burst)))
         if of is not buffer:  # the settings were read again
             tokens = Fraction(retry.burst)
         if lease.tier == Tier.RETRY:
@@ -60,7 +60,7 @@ class Turns:
             self._passed[first.id, first.token] += 1
             most = ceil(1 / retry.fetch_ratio) + 1
             holds(self._passed[first.id, first.token] <= most, "a retry was passed over again and again:", owner, first)
-        self._credit[owner.number, lease.queue] = buffer, min(Fraction(retry.burst), tokens + retry.fetch_ratio)
+        self._tokens[owner.number, lease.queue] = buffer, min(Fraction(retry.burst), tokens + retry.fetch_ratio)
 
     def _limited(self, owner: Owner) -> bool:
         """By `retry.max_in_flight`."""

@@ -1,4 +1,4 @@
-"""Scripted children: they run jobs in virtual time, and do there whatever a handler may do."""
+"""Scripted workers: they run jobs in virtual time, and do whatever a handler may do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Lease
 from supervisor.plugins.reports import SourceReport
-from supervisor.workers.interface import ExitReport
+from supervisor.workers.interface import ExitReport, WorkerListener
 from tests.simulation.checks import Run
 from tests.unit.fakes import FakeWorker
 
@@ -19,10 +19,10 @@ HANG = float("inf")
 
 
 class SimulatedWorker(FakeWorker):
-    """Keeps the permit channel as the kernel does. Runs one job after the other until killed, retired or its owner is gone."""
+    """A worker that runs one job after the other until it is killed or retired, or its owner is killed."""
 
-    def __init__(self, number: int, owner: Owner) -> None:
-        super().__init__(number, owner.pool)
+    def __init__(self, number: int, listener: WorkerListener, owner: Owner) -> None:
+        super().__init__(number, listener)
         self.owner = owner
         self.world = owner.world
         self.pid = owner.world.next_pid()
@@ -32,7 +32,7 @@ class SimulatedWorker(FakeWorker):
         self.run: Run | None = None
         self._busy_since: float | None = None
         lot = self.world.random.random()
-        if lot < self.world.odds.stillborn:
+        if lot < self.world.odds.fails_to_start:
             self.owner.after(0.02, self.perish, "exit_code", 1)
         else:
             self.owner.after(self.world.random.uniform(0.002, 0.05), self.rise)
@@ -40,39 +40,39 @@ class SimulatedWorker(FakeWorker):
     def rise(self) -> None:
         if self.alive:
             self.up = True
-            self.owner.soon(self.tell_ready)
+            self.owner.soon(self.report_ready)
             self.look()
 
-    def tell_ready(self) -> None:
+    def report_ready(self) -> None:
         if self.alive:
             self.come_up()
 
-    # what the parent does to it
+    # calls of the supervisor
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         super().send(frame, leases)
         self.world.checks.turns.dispatched(self.owner, leases)
-        if self.world.stormy and self.world.random.random() < self.world.odds.idle_death:
-            self.owner.among_children(0.0001, self.perish, "signal", "SIGKILL")
-        self.owner.among_children(self.world.hesitation(), self.look)
+        if self.world.stormy and self.world.random.random() < self.world.odds.exits_idle:
+            self.owner.in_worker(0.0001, self.perish, "signal", "SIGKILL")
+        self.owner.in_worker(self.world.hesitation(), self.look)
 
     def reclaim(self) -> Mapping[int, int]:
         taken = super().reclaim()
         if self.retired:
-            self.owner.among_children(0.0, self.look)
+            self.owner.in_worker(0.0, self.look)
         return taken
 
     def kill(self, *, with_stack: bool = False) -> None:
         super().kill(with_stack=with_stack)
         if self.run is not None:
-            self.world.checks.killed(self.owner, self.run, self.listener._by_child[id(self)].kill_reason, self.silent)  # type: ignore[attr-defined]
+            self.world.checks.killed(self.owner, self.run, self.listener.kill_reason, self.silent)  # type: ignore[attr-defined]
         self.stop_running("cut")
         late = self.world.random.random() < 0.02
         self.owner.after(self.world.random.uniform(0.5, 3.0) if late else 0.003, self.perish, "signal", "SIGKILL")
 
     def retire(self) -> None:
         super().retire()
-        self.owner.among_children(0.0, self.look)
+        self.owner.in_worker(0.0, self.look)
 
     def cpu_seconds(self) -> float | None:
         if self._busy_since is not None:
@@ -80,10 +80,10 @@ class SimulatedWorker(FakeWorker):
             self._busy_since = self.world.clock.now
         return self.cpu
 
-    # what it does by itself
+    # its own steps
 
     def look(self) -> None:
-        """Start the next job, if it is free and may."""
+        """Start the next job, if there is one and it may."""
         if not self.alive or not self.up or self.killed or self.run is not None:
             return
         if self.permits:
@@ -93,7 +93,7 @@ class SimulatedWorker(FakeWorker):
             self.silent = kind in ("hang", "spin")
             self._busy_since = self.world.clock.now if kind == "spin" else None
             if seconds != HANG:
-                self.owner.among_children(seconds, self.end_run, self.run, kind, seconds)
+                self.owner.in_worker(seconds, self.end_run, self.run, kind, seconds)
         elif self.retired:
             self.perish("exit_code", 0)
 
@@ -107,33 +107,33 @@ class SimulatedWorker(FakeWorker):
         extra = {"after": 5.0} if kind == "retry" else {}
         self.finish(kind, seconds, None if kind == "ok" else {**ERROR, **extra})
         if self.world.random.random() < 0.9:
-            self.owner.soon(self.hear)
+            self.owner.soon(self.read)
         else:
-            self.owner.after(self.world.random.uniform(0.0, 0.2), self.hear)
-        self.owner.among_children(self.world.hesitation(), self.look)
+            self.owner.after(self.world.random.uniform(0.0, 0.2), self.read)
+        self.owner.in_worker(self.world.hesitation(), self.look)
 
-    def hear(self) -> None:
+    def read(self) -> None:
         if self.owner.alive and self in self.owner.listened:
             self.drain()
 
     def perish(self, how: str, value: Any) -> None:
-        """It is gone; its parent learns of it a moment later."""
+        """Exit. The supervisor notices a moment later."""
         if self.alive:
             self.alive = False
             self.stop_running("cut")
-            self.owner.after(0.001, self.tell_exit, how, value)
+            self.owner.after(0.001, self.report_exit, how, value)
 
-    def tell_exit(self, how: str, value: Any) -> None:
+    def report_exit(self, how: str, value: Any) -> None:
         self.drain()
-        self.listener.exited(self)
-        self.owner.after(self.world.random.choice((0.0, 0.001, 0.5)), self.tell_death, how, value)
+        self.listener.exited()
+        self.owner.after(self.world.random.choice((0.0, 0.001, 0.5)), self.report_end, how, value)
 
-    def tell_death(self, how: str, value: Any) -> None:
+    def report_end(self, how: str, value: Any) -> None:
         self.owner.listened.discard(self)
-        self.listener.ended(self, ExitReport(self.pid or 0, **{how: value}))
+        self.listener.ended(ExitReport(self.pid or 0, **{how: value}))
 
     def vanish(self) -> None:
-        """With its owner: nobody is told."""
+        """Exit with its owner, unreported."""
         self.alive = False
         self.stop_running("vanished")
 
@@ -150,8 +150,8 @@ class SimulatedBackend:
     async def start(self) -> Sequence[SourceReport]:
         return ()
 
-    def fork(self, number: int) -> SimulatedWorker:
-        process = SimulatedWorker(number, self.owner)
+    def fork(self, number: int, listener: WorkerListener) -> SimulatedWorker:
+        process = SimulatedWorker(number, listener, self.owner)
         self.owner.listened.add(process)
         self.owner.backend.append(process)
         return process

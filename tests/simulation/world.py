@@ -1,8 +1,8 @@
 """A world of several supervisors on one store, made by one seed: the same seed is the same history, to the step.
 
 Time is virtual and goes from one event to the next: a timer of an owner's loop, the end of a script, a fault, a client. In a
-*dense* history the engine keeps its usual pace (it ticks every second, polls every five); in a *sparse* one it looks by itself
-only every half minute to two, as on a machine that is slow to answer, and days pass quickly. Hours are counted on this clock.
+*dense* history the engine has its usual intervals (maintenance every second, a poll every five); in a *sparse* one they are half
+a minute to two minutes, as on a machine that is slow to answer, and days pass quickly. Hours are counted on this clock.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from supervisor.config.settings import Settings
+from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.poll_intervals import USUAL, PollIntervals
 from supervisor.jobs import Lease
 from supervisor.stores.records import EnqueueRow
@@ -24,7 +25,7 @@ from tests.simulation.owner import Owner
 from tests.simulation.promises import Broken
 from tests.simulation.workers import HANG
 
-HANDLERS = ("fast", "slow", "flaky", "crash", "hang", "spin", "doomed", "picky")
+HANDLERS = ("fast", "slow", "flaky", "crash", "hang", "spin", "hopeless", "picky")
 STRANGE = "nobody"
 QUEUES = ("a", "b")
 SPARSE = PollIntervals(poll=120.0, dead_letters=120.0, watch=60.0)
@@ -34,25 +35,28 @@ REMEMBERED = 80
 
 @dataclass
 class Odds:
-    """Of a transaction, cumulative: refused, failing half way, losing its answer. Of a child: to die at its birth, and just
-    before it starts what it was sent."""
+    """Probabilities. Of a transaction, cumulative: to be refused, to fail half way, to lose its answer. Of a worker: to fail to
+    start, and to exit just before it starts its job."""
 
     refused: float = 0.01
     half_way: float = 0.02
     lost: float = 0.05
-    stillborn: float = 0.02
-    idle_death: float = 0.003
+    fails_to_start: float = 0.02
+    exits_idle: float = 0.003
 
 
 class World:
-    def __init__(self, seed: int, hours: float, factory: Callable[[Callable[[], float]], Any]) -> None:
+    def __init__(
+        self, seed: int, hours: float, factory: Callable[[Callable[[], float]], Any], limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.clock = Clock()
         self.end = self.clock.now + hours * 3600.0
         self.dense = hours <= 1.0
-        self.longest_tick = 1.0 if self.dense else 100.0
+        self.longest_period = 1.0 if self.dense else 100.0
         self.intervals = USUAL if self.dense else SPARSE
+        self.limits = limits
         self.odds = Odds()
         self.stormy = True
         self.handlers = HANDLERS
@@ -79,31 +83,31 @@ class World:
     def _settings(self) -> Settings:
         pick = self.random.choice
         sinks = [{"type": "simulated", "name": name, "key": f"dlq.sinks.{name}", "options": {}} for name in self.taken]
-        return Settings.model_validate({
-            "workers": {
+        return Settings(
+            workers={
                 "count": self.random.randint(1, 3), "max_jobs": pick([None, None, 3]), "timeout": "5m",
                 "heartbeat": "1s" if self.dense else "30s", "heartbeat_timeout": "30s" if self.dense else "3m",
             },
-            "lease": {"ttl": "30s" if self.dense else pick(["2m", "5m"])},
-            "retry": {
+            lease={"ttl": "30s" if self.dense else pick(["2m", "5m"])},
+            retry={
                 "max_retries": self.random.randint(0, 4), "burst": pick([1, 4, 16]), "fetch_ratio": pick([0.2, 0.5, 1.0]),
                 "max_in_flight": pick(["half", "none", 1]),
                 "backoff": {"base": pick(["500ms", "10s"]), "max": pick(["30s", "10m"]), "jitter": pick(["full", "none"])},
             },
-            "handlers": {"hang": {"timeout": "90s"}, "spin": {"timeout": "45s"}},
-            "dlq": {"sinks": sinks},
-            "retention": {"succeeded": "2h", "cancelled": "2h", "failed": "2h"},
-            "unknown_handler": {"grace": "15m"},
-        })  # fmt: skip
+            handlers={"hang": {"timeout": "90s"}, "spin": {"timeout": "45s"}},
+            dlq={"sinks": sinks},
+            retention={"succeeded": "2h", "cancelled": "2h", "failed": "2h"},
+            unknown_handler={"grace": "15m"},
+        )  # fmt: skip
 
-    # what the parts ask
+    # for the parts
 
     def next_pid(self) -> int:
         self._pid += 1
         return self._pid
 
-    def next_tick(self) -> float:
-        return 1.0 if self.dense else self.random.uniform(20.0, self.longest_tick)
+    def next_period(self) -> float:
+        return 1.0 if self.dense else self.random.uniform(20.0, self.longest_period)
 
     def latency(self) -> float:
         """Of the writer's thread, one way."""
@@ -117,7 +121,7 @@ class World:
         return self.random.uniform(0.0, 0.4) if self.stormy and self.random.random() < 0.1 else 0.0002
 
     def script(self, lease: Lease) -> tuple[str, float]:
-        """What a handler does this time, and for how many seconds."""
+        """Return how the job ends this time, and after how many seconds."""
         lot, short = self.random.random(), self.random.uniform(0.0005, 0.05)
         if lease.handler == "slow":
             return "ok", self.random.uniform(0.5, 60.0)
@@ -127,7 +131,7 @@ class World:
             return (("crash" if lot < 0.2 else "exit") if lot < 0.4 else "ok"), short
         if lease.handler in ("hang", "spin") and lot < 0.4:
             return lease.handler, HANG
-        if lease.handler == "doomed":
+        if lease.handler == "hopeless":
             return "failed", short
         if lease.handler == "picky":
             return ("rejected" if lot < 0.3 else "retry" if lot < 0.6 else "ok"), short
@@ -140,14 +144,14 @@ class World:
         return True
 
     def left(self, owner: Owner) -> None:
-        """It has ended in good order."""
+        """Note that it has ended by itself."""
         self.ended.add(owner.number)
         if not owner.forced.is_set() and self.clock.now > owner.excused_until:
-            self.checks.left_in_good_order(owner)
+            self.checks.left_orderly(owner)
         self.after(0.0, owner.vanish)
 
     def notify(self, but: Owner | None = None) -> None:
-        """Some rings are lost."""
+        """Notify the owners; some notifications are lost."""
         for owner in self.owners:
             if owner is not but and self.random.random() < (0.9 if self.stormy else 1.0):
                 owner.after(0.0005, owner.notified)
@@ -208,7 +212,7 @@ class World:
             owner.loop.turn()
             if owner.loop.faults:
                 owner.check()
-            owner.hands_out()
+            owner.check_dispatch()
             if owner.alive and hasattr(owner, "executor"):
                 owner.executor.look()
         else:
@@ -270,7 +274,7 @@ class World:
         self.checks.no_worker_idles()
         for owner in self.owners:
             if owner.well:
-                owner.books_agree()
+                owner.check_leases()
         if self.random.random() < (0.1 if self.dense else 0.3):
             self.checks.store_agrees(self.client)
         self.after(7.0 if self.dense else 150.0, self._look_again)
@@ -310,7 +314,7 @@ class World:
     def _replace_ended(self, owner: Owner) -> None:
         if owner not in self.owners:
             return
-        if owner.number not in self.ended:  # frozen meanwhile, or waiting for a store that is away
+        if owner.number not in self.ended:  # frozen meanwhile, or waiting for an unavailable store
             self.after(120.0, lambda: self._replace_ended(owner))
             return
         owner.loop.close()
@@ -331,7 +335,7 @@ class World:
         everybody = self.random.random() < 0.5
         for owner in list(self.owners) if everybody else [self._any_owner()] if self.owners else []:
             assert owner is not None
-            owner.store.away_until = self.clock.now + seconds
+            owner.store.unavailable_until = self.clock.now + seconds
             self.after(seconds, owner.excuse)
             owner.excuse()
 
@@ -360,11 +364,11 @@ class World:
             owner.soon(owner.reload, self.settings)
 
     def operate(self) -> None:
-        verb = self.random.choice(["cancel", "retry", "redrive", "delete"])
+        command = self.random.choice(["cancel", "retry", "redrive", "delete"])
         known = list(self.checks.records)
         ids = self.random.sample(known, min(3, len(known)))
-        changed, _ = getattr(self.client, verb)(ids)
-        self.checks.operated(verb, changed)
+        changed, _ = getattr(self.client, command)(ids)
+        self.checks.operated(command, changed)
         for id in changed:
             self.expired_count[id] = 0
         self.notify()
@@ -386,7 +390,7 @@ class World:
         self._calm, self.stormy = True, False
         for owner in self.owners:
             owner.thaw()
-            owner.store.away_until = 0.0
+            owner.store.unavailable_until = 0.0
         for queue in self.paused:
             self.client.pause(queue, False)
         self.paused.clear()

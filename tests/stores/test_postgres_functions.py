@@ -7,7 +7,7 @@ import re
 import psycopg
 import pytest
 
-from supervisor.client.validation import checked
+from supervisor.client.client import checked
 from supervisor.errors import InvalidJob
 from supervisor.text.strict_json import NotJSON, decode
 from tests.stores.factories import ON_POSTGRESQL, POLICY, take, take_one

@@ -155,7 +155,7 @@ def test_the_job_exists_once_the_transaction_commits(factory, store, client, cal
     assert (job["handler"], job["payload"], job["queue"], job["priority"]) == ("mail", {"to": "me"}, "post", 3)
     assert (job["state"], job["headers"]) == ("ready", {"a": 1})
     assert [lease.id for lease in take(store, queue="post")] == [id]
-    assert client._opened is None, "no connection of its own"
+    assert client._access._opened is None, "no connection of its own"
     factory.check()
 
 

@@ -1,4 +1,5 @@
-"""The hand of the chaos: what it does, and when, is a function of its seed alone; whom it meets depends on who lives then."""
+"""The faults of the chaos test. Their kinds and times are a function of the seed alone; which process a fault hits depends on
+which processes run then."""
 
 from __future__ import annotations
 
@@ -11,21 +12,21 @@ from random import Random
 
 import psutil
 
-from tests.system.chaos_grounds import Ground, Span, Trick
+from tests.system.chaos_environments import Environment, EnvironmentFault, Span
+from tests.system.chaos_hosts import Host
 from tests.system.chaos_load import Load
-from tests.system.chaos_runs import Seat
 
-BETWEEN = 0.3  # seconds from one act to the next, on the average
-TURN = 0.03
-MANY_WORKERS = 4
+MEAN_INTERVAL = 0.3  # seconds from one fault to the next
+POLL_INTERVAL = 0.03  # seconds
+MAX_WORKERS = 4
 
-ACTS: dict[str, tuple[int, Span]] = {  # how often, and for how many seconds
+FAULTS: dict[str, tuple[int, Span]] = {  # how often, and for how many seconds
     "kill worker": (14, (0.0, 0.0)),
     "stop worker": (8, (0.05, 3.5)),
     "term worker": (3, (0.0, 0.0)),
-    "kill nursery": (5, (0.0, 0.0)),
-    "stop nursery": (4, (0.1, 3.0)),
-    "term nursery": (2, (0.0, 0.0)),
+    "kill forkserver": (5, (0.0, 0.0)),
+    "stop forkserver": (4, (0.1, 3.0)),
+    "term forkserver": (2, (0.0, 0.0)),
     "kill supervisor": (5, (0.0, 0.0)),
     "term supervisor": (4, (0.0, 0.0)),
     "stop supervisor": (7, (0.3, 9.0)),
@@ -35,150 +36,148 @@ ACTS: dict[str, tuple[int, Span]] = {  # how often, and for how many seconds
     "ttou supervisor": (2, (0.0, 0.0)),
     "kill client": (2, (0.0, 0.0)),
 }
-"""On every ground; each has tricks of its own."""
+"""In every environment; each has faults of its own."""
 
 
 @dataclass(frozen=True)
-class Act:
-    """At `at` seconds from the beginning; `whom` and `which` in [0, 1) choose among those who are there."""
+class PlannedFault:
+    """A fault `at` seconds from the beginning; `host_choice` and `process_choice` in [0, 1) choose among those that run then."""
 
     at: float
-    what: str
-    whom: float
-    which: float
+    kind: str
+    host_choice: float
+    process_choice: float
     seconds: float
 
 
 @dataclass
-class Deed:
-    """An act that met somebody: run number `run`, whoever sits at `stand`, or nobody in particular (0, None); monotonic
+class InjectedFault:
+    """A fault that has hit run number `run`, the supervisors on `host`, or neither in particular (0, None); times are monotonic
     seconds."""
 
-    what: str
+    kind: str
     run: int
     pid: int
     at: float
     until: float
-    stand: int | None = None
+    host: int | None = None
 
 
 def plan(
-    seed: str, seconds: float, tricks: Mapping[str, tuple[int, Span]], without: frozenset[str] = frozenset()
-) -> list[Act]:
-    """The acts of `seconds` seconds. What is left out changes nothing of the rest."""
-    chance, at, acts = Random(seed), 1.0, []
-    known = {**ACTS, **tricks}
-    names, weights = list(known), [size for size, _ in known.values()]
-    while (at := at + chance.expovariate(1 / BETWEEN)) < seconds:
-        what = chance.choices(names, weights)[0]
-        act = Act(at, what, chance.random(), chance.random(), chance.uniform(*known[what][1]))
-        if what not in without:
-            acts.append(act)
-    return acts
+    seed: str, seconds: float, of_environment: Mapping[str, tuple[int, Span]], without: frozenset[str] = frozenset()
+) -> list[PlannedFault]:
+    """Return the faults of so many seconds. To leave out some kinds changes none of the others."""
+    chance, at, planned = Random(seed), 1.0, []
+    known = {**FAULTS, **of_environment}
+    kinds, frequencies = list(known), [frequency for frequency, _ in known.values()]
+    while (at := at + chance.expovariate(1 / MEAN_INTERVAL)) < seconds:
+        kind = chance.choices(kinds, frequencies)[0]
+        fault = PlannedFault(at, kind, chance.random(), chance.random(), chance.uniform(*known[kind][1]))
+        if kind not in without:
+            planned.append(fault)
+    return planned
 
 
-class Executor:
-    """Every deed is undone in time, and by `rest` at the latest."""
+class FaultInjector:
+    """Every fault is undone in time, and by `undo_all` at the latest."""
 
-    def __init__(self, seats: list[Seat], load: Load, ground: Ground) -> None:
-        self._seats, self._load, self._ground = seats, load, ground
-        self._undo: list[tuple[Deed, Callable[[], object]]] = []
-        self.deeds: list[Deed] = []
+    def __init__(self, hosts: list[Host], load: Load, environment: Environment) -> None:
+        self._hosts, self._load, self._environment = hosts, load, environment
+        self._undo: list[tuple[InjectedFault, Callable[[], object]]] = []
+        self.injected: list[InjectedFault] = []
 
-    def follow(self, acts: list[Act]) -> None:
+    def follow(self, planned: list[PlannedFault]) -> None:
         begun = time.monotonic()
-        for act in acts:
-            self._wait_until(begun + act.at)
-            self._do(act)
+        for fault in planned:
+            self._wait_until(begun + fault.at)
+            self._inject(fault)
 
-    def rest(self) -> None:
-        """Let go of everything; a supervisor sits at every place."""
-        self.let_go()
-        while not self._tend():
-            time.sleep(TURN)
+    def undo_all(self) -> None:
+        """Undo every fault, and wait until a supervisor runs on every host."""
+        self.undo_due()
+        while not self._all_run():
+            time.sleep(POLL_INTERVAL)
+
+    def undo_due(self, now: float = float("inf")) -> None:
+        """Undo the faults that were to last until now."""
+        due = [(fault, undo) for fault, undo in self._undo if fault.until <= now]
+        self._undo = [(fault, undo) for fault, undo in self._undo if fault.until > now]
+        for fault, undo in due:
+            undo()
+            fault.until = time.monotonic()
 
     def ending(self) -> list[int]:
-        """The runs that were told to end and have not: told once more, they would be forced."""
-        told = {deed.run for deed in self.deeds if deed.what == "term supervisor"}
-        return [seat.number for seat in self._seats if seat.number in told]
+        """Return the runs that were terminated and have not exited: a second TERM would force them."""
+        terminated = {fault.run for fault in self.injected if fault.kind == "term supervisor"}
+        return [host.run.number for host in self._hosts if host.run.number in terminated]
 
-    def end_well(self) -> None:
-        """Tell everybody to end."""
-        for seat in self._seats:
-            if (process := seat.process()) is not None:
-                self._send(Act(0.0, "term supervisor", 0.0, 0.0, 0.0), signal.SIGTERM, seat, process)
+    def terminate_all(self) -> None:
+        for host in self._hosts:
+            if (process := host.supervisor()) is not None:
+                self._send(PlannedFault(0.0, "term supervisor", 0.0, 0.0, 0.0), signal.SIGTERM, host, process)
 
     def _wait_until(self, when: float) -> None:
         while (now := time.monotonic()) < when:
-            self.let_go(now)
-            self._tend()
-            time.sleep(min(TURN, when - now))
+            self.undo_due(now)
+            self._all_run()
+            time.sleep(min(POLL_INTERVAL, when - now))
 
-    def _tend(self) -> bool:
-        return sum(seat.tend() for seat in self._seats) == len(self._seats)
+    def _all_run(self) -> bool:
+        return sum(host.is_running() for host in self._hosts) == len(self._hosts)
 
-    def let_go(self, now: float = float("inf")) -> None:
-        """Undo what was to last until now."""
-        due = [(deed, undo) for deed, undo in self._undo if deed.until <= now]
-        self._undo = [(deed, undo) for deed, undo in self._undo if deed.until > now]
-        for deed, undo in due:
-            undo()
-            deed.until = time.monotonic()
-
-    def _do(self, act: Act) -> None:
-        verb, _, object = act.what.partition(" ")
-        if act.what == "kill client":
+    def _inject(self, fault: PlannedFault) -> None:
+        action, _, target = fault.kind.partition(" ")
+        if fault.kind == "kill client":
             self._load.kill()
-            self._note(act, 0, 0)
-        elif (trick := self._ground.tricks.get(act.what)) is not None:
-            self._play(act, trick)
+            self._note(fault, 0, 0)
+        elif (of_environment := self._environment.faults.get(fault.kind)) is not None:
+            self._inject_into_environment(fault, of_environment)
         else:
-            self._signal(act, verb, object)
+            self._signal(fault, action, target)
 
-    def _note(self, act: Act, run: int, pid: int) -> Deed:
+    def _note(self, fault: PlannedFault, run: int, pid: int) -> InjectedFault:
         now = time.monotonic()
-        deed = Deed(act.what, run, pid, now, now + act.seconds)
-        self.deeds.append(deed)
-        return deed
+        injected = InjectedFault(fault.kind, run, pid, now, now + fault.seconds)
+        self.injected.append(injected)
+        return injected
 
-    def _signal(self, act: Act, verb: str, object: str) -> None:
-        seat = self._seats[int(act.whom * len(self._seats))]
-        process = self._find(seat, object, act.which)
-        if process is None or (verb in ("hup", "ttin", "ttou") and not seat.serves):
+    def _signal(self, fault: PlannedFault, action: str, target: str) -> None:
+        host = self._hosts[int(fault.host_choice * len(self._hosts))]
+        process = self._find(host, target, fault.process_choice)
+        if process is None or (action in ("hup", "ttin", "ttou") and not host.serves):
             return
-        if verb == "ttin" and len(seat.workers()) >= MANY_WORKERS:
+        if action == "ttin" and len(host.workers()) >= MAX_WORKERS:
             return
-        self._send(
-            act, signal.SIGSTOP if verb in ("stop", "delay") else signal.Signals[f"SIG{verb.upper()}"], seat, process
-        )
+        number = signal.SIGSTOP if action in ("stop", "delay") else signal.Signals[f"SIG{action.upper()}"]
+        self._send(fault, number, host, process)
 
-    def _send(self, act: Act, number: signal.Signals, seat: Seat, process: psutil.Process) -> None:
-        deed = self._note(act, seat.number, process.pid)
+    def _send(self, fault: PlannedFault, number: signal.Signals, host: Host, process: psutil.Process) -> None:
+        injected = self._note(fault, host.run.number, process.pid)
         with suppress(psutil.Error):
             process.send_signal(number)
             if number is signal.SIGSTOP:
-                self._undo.append((deed, lambda: self._let_go_on(process)))
+                self._undo.append((injected, lambda: self._resume(process)))
 
-    def _let_go_on(self, process: psutil.Process) -> None:
-        """Unless another deed still holds it."""
-        if not any(deed.pid == process.pid for deed, _ in self._undo):
+    def _resume(self, process: psutil.Process) -> None:
+        """Resume it, unless another fault still stops it."""
+        if not any(fault.pid == process.pid for fault, _ in self._undo):
             with suppress(psutil.Error):
                 process.resume()
 
-    def _find(self, seat: Seat, object: str, which: float) -> psutil.Process | None:
-        if object == "supervisor":
-            return seat.process()
-        if object == "nursery":
-            return seat.forkserver()
-        workers = seat.workers()
-        return workers[int(which * len(workers))] if workers else None
+    def _find(self, host: Host, target: str, choice: float) -> psutil.Process | None:
+        if target == "supervisor":
+            return host.supervisor()
+        if target == "forkserver":
+            return host.forkserver()
+        workers = host.workers()
+        return workers[int(choice * len(workers))] if workers else None
 
-    def _play(self, act: Act, trick: Trick) -> None:
-        deed = self._note(act, 0, 0)
-        played = trick.play(act.whom)
-        if played is None:
-            self.deeds.remove(deed)
+    def _inject_into_environment(self, fault: PlannedFault, of_environment: EnvironmentFault) -> None:
+        injected = self._note(fault, 0, 0)
+        result = of_environment.inject(fault.host_choice)
+        if result is None:
+            self.injected.remove(injected)
             return
-        deed.stand, undo = played
-        deed.until = time.monotonic() + act.seconds
-        self._undo.append((deed, undo))
+        injected.host, undo = result
+        injected.until = time.monotonic() + fault.seconds
+        self._undo.append((injected, undo))

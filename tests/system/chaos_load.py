@@ -1,7 +1,7 @@
-"""The load of the chaos: its handlers, what it writes into the journal and the ledger, and the client that enqueues it.
+"""The load of the chaos test: its handlers, its client, and the files in which both record what they did.
 
-The journal has a line for each start of a handler and one for each effect, `what job attempt pid monotonic`; the ledger a
-line of ids for each enqueue that returned. Every line is one write, so it is there as a whole or not at all.
+The journal has a line for each start of a handler and one for each effect: `start|effect job attempt pid monotonic`. The ledger
+has a line of ids for each enqueue that returned. Every line is one write, so it is in the file as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tests.system.command import Command
 
 TTL = 2.0
 RETRIES = 3
-RAISING = frozenset({"flaky", "doomed", "later"})
+RAISING = frozenset({"flaky", "failing", "later"})
 
 CONFIG = f"""
 workers: {{count: 2, timeout: 30s, heartbeat: 100ms, heartbeat_timeout: 2s}}
 lease: {{ttl: {TTL}s}}
 retry: {{max_retries: {RETRIES}, backoff: {{base: 50ms, factor: 2, max: 400ms}}}}
-dlq: {{sinks: [{{type: file, path: letters/dead.jsonl}}]}}
+dlq: {{sinks: [{{type: file, path: sink/dead.jsonl}}]}}
 shutdown: {{grace: 2s}}
 log: {{level: debug, format: json}}
 """
@@ -35,10 +35,10 @@ from supervisor import Reject, Retry, handler, hookimpl
 JOURNAL = os.path.abspath("journal")
 
 
-def note(what, job):
+def note(event, job):
     at = time.monotonic()
     fd = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(fd, f"{what} {job.id} {job.attempt} {os.getpid()} {at!r}\n".encode())
+    os.write(fd, f"{event} {job.id} {job.attempt} {os.getpid()} {at!r}\n".encode())
     os.close(fd)
     return {"pid": os.getpid(), "at": at}
 
@@ -72,7 +72,7 @@ def flaky(job):
 
 
 @handler
-def doomed(job):
+def failing(job):
     raise ValueError("never")
 
 
@@ -103,7 +103,7 @@ def crashing(job):
 
 @handler(timeout="400ms")
 def hanging(job):
-    "In C, holding the GIL, with programs of its own in its group and out of it."
+    "Hangs in C, holding the GIL, with programs of its own in its group and outside of it."
     if job.attempt <= job.payload:
         start_programs()
         lock, c = ctypes.create_string_buffer(256), ctypes.PyDLL(None)
@@ -145,18 +145,18 @@ import psycopg
 from supervisor import Client
 from supervisor.errors import StoreUnavailable, StoreUnsure
 
-MANY = 150  # jobs waiting, beyond which only a few come in: what is left when the hand rests takes time
+MANY = 150  # waiting jobs; beyond that few are enqueued, so that the rest is done soon after the last fault
 
 chance = random.Random(sys.argv[1])
-asked = []
-signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+stop_requested = []
+signal.signal(signal.SIGTERM, lambda *_: stop_requested.append(1))
 ledger = os.open("ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 KINDS = {
     "fast": (50, lambda: None),
     "slow": (14, lambda: round(chance.uniform(0.03, 0.5), 3)),
     "longer_than_a_lease": (1, lambda: round(chance.uniform(2.5, 4.0), 3)),
     "flaky": (10, lambda: None),
-    "doomed": (4, lambda: None),
+    "failing": (4, lambda: None),
     "rejecting": (4, lambda: None),
     "later": (4, lambda: round(chance.uniform(0.05, 0.5), 3)),
     "crashing": (5, lambda: {"how": chance.choice(["exit", "segv", "abort", "kill"]), "times": chance.choice([1, 1, 9])}),
@@ -166,7 +166,7 @@ KINDS = {
     "growing": (3, lambda: None),
     "bulky": (2, lambda: "b" * chance.randrange(50_000, 300_000)),
 }
-WEIGHTS = [weight for weight, _ in KINDS.values()]
+FREQUENCIES = [frequency for frequency, _ in KINDS.values()]
 
 
 def connected():
@@ -193,7 +193,7 @@ def crowded():
 def jobs_of(batch):
     size = 1 if crowded() else chance.choice([1, 1, 1, 1, 2, 40])
     for number in range(size):
-        kind = "fast" if size > 2 else chance.choices(list(KINDS), WEIGHTS)[0]
+        kind = "fast" if size > 2 else chance.choices(list(KINDS), FREQUENCIES)[0]
         job = {"handler": kind, "payload": KINDS[kind][1](), "priority": chance.choice([0, 0, 0, 5, 100])}
         job["headers"] = {"batch": batch, "size": size, "number": number}
         if chance.random() < 0.2:
@@ -205,7 +205,7 @@ def jobs_of(batch):
 
 def load(client):
     global batch
-    while not asked:
+    while not stop_requested:
         batch += 1
         jobs = list(jobs_of(f"{sys.argv[1]}/{batch}"))
         try:
@@ -217,7 +217,7 @@ def load(client):
 
 
 batch = 0
-while not asked:
+while not stop_requested:
     try:
         with Client(sys.argv[3], timeout=5.0) as client:
             load(client)
@@ -227,8 +227,8 @@ while not asked:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a handler, as the journal has it; `end` is None if it had no effect. Times are monotonic seconds."""
+class Attempt:
+    """One run of a handler, from the journal; `end` is None if it had no effect. Times are monotonic seconds."""
 
     attempt: int
     pid: int
@@ -237,15 +237,15 @@ class Run:
 
 
 class Load:
-    """One client at a time, which enqueues until it is ended; killed, another goes on."""
+    """One client at a time, which enqueues until it is ended; if it is killed, another goes on."""
 
     def __init__(self, command: Command, seed: str, batches_per_second: float, url: str) -> None:
-        self._command, self._seed, self._intervals, self._url = command, seed, batches_per_second, url
+        self._command, self._seed, self._rate, self._url = command, seed, batches_per_second, url
         self._clients: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         seed = f"{self._seed}/{len(self._clients)}"
-        arguments = [sys.executable, "-c", CLIENT, seed, str(self._intervals), self._url]
+        arguments = [sys.executable, "-c", CLIENT, seed, str(self._rate), self._url]
         self._clients.append(subprocess.Popen(arguments, cwd=self._command.folder, env=self._command.env))
 
     def kill(self) -> None:
@@ -259,44 +259,44 @@ class Load:
         assert code in (0, -signal.SIGTERM), f"the client ended with {code}"
 
     def stop(self) -> None:
-        """However it stands."""
+        """Kill every client."""
         for client in self._clients:
             client.kill()
             client.wait()
 
 
 def accepted(folder: Path) -> set[int]:
-    """The ids that an enqueue has returned."""
+    """Return the ids of every enqueue that returned."""
     ledger = folder / "ledger"
     return {int(id) for id in ledger.read_text().split()} if ledger.exists() else set()
 
 
-def runs_of(folder: Path) -> dict[int, list[Run]]:
-    """Every run of every job, in the order of their starts."""
-    runs: dict[int, list[Run]] = {}
+def attempts_of(folder: Path) -> dict[int, list[Attempt]]:
+    """Return the runs of each job's handler, in the order of their starts."""
+    attempts: dict[int, list[Attempt]] = {}
     journal = folder / "journal"
     for line in journal.read_text().splitlines() if journal.exists() else ():
-        what, id, attempt, pid, at = line.split()
-        of_job = runs.setdefault(int(id), [])
-        if what == "start":
-            of_job.append(Run(int(attempt), int(pid), float(at)))
+        event, id, attempt, pid, at = line.split()
+        of_job = attempts.setdefault(int(id), [])
+        if event == "start":
+            of_job.append(Attempt(int(attempt), int(pid), float(at)))
         else:
-            index = max(index for index, run in enumerate(of_job) if run.pid == int(pid))
-            of_job[index] = Run(int(attempt), int(pid), of_job[index].at, float(at))
-    return runs
+            index = max(index for index, started in enumerate(of_job) if started.pid == int(pid))
+            of_job[index] = Attempt(int(attempt), int(pid), of_job[index].at, float(at))
+    return attempts
 
 
 def dead_letters_in(folder: Path) -> tuple[set[int], int]:
-    """(ids of the whole lines in the dead-letter file, number of lines that are not whole)."""
-    file = folder / "letters" / "dead.jsonl"
+    """Return the ids of the whole lines in the dead-letter file, and the number of lines that are not whole."""
+    file = folder / "sink" / "dead.jsonl"
     ids, torn = set(), 0
     for line in file.read_text().split("\n")[:-1] if file.exists() else ():
         try:
-            ids.add(json.loads(line, parse_constant=_no_json)["id"])
+            ids.add(json.loads(line, parse_constant=_refuse)["id"])
         except ValueError:
             torn += 1
     return ids, torn
 
 
-def _no_json(text: str) -> None:
+def _refuse(text: str) -> None:
     raise ValueError(f"{text} is not JSON")

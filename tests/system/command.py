@@ -1,4 +1,4 @@
-"""The real `supervisor` command in a folder of its own, in processes of its own, none of which outlives its test.
+"""Run the real `supervisor` command in a folder and in processes of its own, which all end with the test.
 
 command.write(plugins={"mail.py": '''
     from supervisor import handler
@@ -40,23 +40,26 @@ Fact = TypeVar("Fact")
 
 
 def wait_for(fact: Callable[[], Fact], timeout: float = TIMEOUT, every: float = 0.02) -> Fact:
-    """What `fact` gives once it neither raises AssertionError nor gives False; its last assertion, if that never happens."""
-    give_up = time.monotonic() + timeout
+    """Call `fact` until it neither raises AssertionError nor returns False, and return its value.
+
+    After the timeout its last AssertionError is raised.
+    """
+    deadline = time.monotonic() + timeout
     while True:
         try:
             value = fact()
-            assert value is not False, "not so"
+            assert value is not False, "still False"
             return value
         except AssertionError as error:
-            if time.monotonic() > give_up:
-                error.add_note(f"still so after {timeout:g}s")
+            if time.monotonic() > deadline:
+                error.add_note(f"waited {timeout:g}s")
                 raise
         time.sleep(every)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -64,7 +67,7 @@ class Ended:
 
 
 class Running:
-    """A `supervisor run` in its own process group. `out` and `log` are what it has written so far."""
+    """A `supervisor run` in its own process group. `out` and `log` hold its output so far."""
 
     def __init__(self, arguments: list[str], folder: Path, env: Mapping[str, str], number: int) -> None:
         self._out, self._log = folder / f"run-{number}.out", folder / f"run-{number}.log"
@@ -84,15 +87,15 @@ class Running:
 
     @property
     def code(self) -> int | None:
-        """The exit code; minus the signal's number if one killed it; None while it runs."""
+        """The exit code, minus the number of the signal that killed the process, or None while it runs."""
         return self.process.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """To the supervisor alone, as `kill` does."""
+        """Send a signal to the supervisor alone, as `kill` does."""
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9 of the supervisor alone, and wait until it is gone."""
+        """Kill the supervisor alone with SIGKILL, and wait for its end."""
         self.process.kill()
         self.process.wait(TIMEOUT)
 
@@ -103,7 +106,7 @@ class Running:
             raise AssertionError(f"still running after {timeout:g}s; its log:\n{self.log}") from None
 
     def logged(self, text: str, timeout: float = TIMEOUT) -> str:
-        """The first line of the log with `text` in it, once it is there."""
+        """Wait for a line of the log that contains `text`, and return the first one."""
 
         def line() -> str:
             lines = [line for line in self.log.splitlines() if text in line]
@@ -114,20 +117,20 @@ class Running:
 
     def forkserver(self) -> int:
         """The pid of the newest nursery."""
-        self.logged("nursery started")
-        lines = [line for line in self.log.splitlines() if "nursery started" in line]
+        self.logged("forkserver started")
+        lines = [line for line in self.log.splitlines() if "forkserver started" in line]
         return int(lines[-1].rpartition("pid ")[2].rstrip(")"))
 
     def end(self) -> None:
-        """However it stands, end it: asked twice, it has to."""
-        # Two signals, since the same one sent twice may arrive once. Stopped ones must be woken first.
+        """End the supervisor in any state: a stopped process is continued, and a second signal forces the end."""
+        # TERM and INT, since one signal that is sent twice may arrive once.
         for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGINT):
             self.signal(number)
         self.wait()
 
 
 class Command:
-    """The command in `folder`, its config in `supervisor.yaml` there."""
+    """The command in `folder`, with its config in `supervisor.yaml` there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -139,8 +142,10 @@ class Command:
         self.write(config=CONFIG)
 
     def write(self, config: str | None = None, plugins: Mapping[str, str] | None = None) -> None:
-        """Write the config, if given, and plugin files by name under `plugins/`; indentation of the whole is taken off. Each file
-        is replaced at once: a supervisor that reads it meanwhile must not meet one that is empty."""
+        """Write the config, and plugin files by their names in `plugins/`, without the common indentation.
+
+        Each file is replaced in one step, so that a supervisor never reads an empty one.
+        """
         files = {} if config is None else {self.config: config}
         files |= {self.folder / "plugins" / name: text for name, text in (plugins or {}).items()}
         for path, text in files.items():
@@ -150,8 +155,7 @@ class Command:
             part.replace(path)
 
     def run(self, *arguments: str, under: Sequence[str] = (), config: str | None = None) -> Running:
-        """Start `supervisor run`; it is ended with the test at the latest. `under` is a command that execs it, `config` the name
-        of its own config."""
+        """Start `supervisor run`; the end of the test ends it. `under` is a command that execs it, `config` names another config."""
         run = Running(
             [*under, *self.arguments("run", *arguments, config=config)], self.folder, self.env, len(self.runs) + 1
         )
@@ -161,7 +165,7 @@ class Command:
     def call(
         self, *arguments: str, input: str = "", timeout: float = 60.0, under: Sequence[str] = (), config: str | None = None
     ) -> Ended:  # fmt: skip
-        """Run any command to its end, as a process; `under` is a command that runs it."""
+        """Run any command in a process to its end. `under` is a command that runs it."""
         ended = subprocess.run(
             [*under, *self.arguments(*arguments, config=config)], cwd=self.folder, env=self.env, input=input, capture_output=True, text=True,
             timeout=timeout, start_new_session=True,
@@ -169,7 +173,7 @@ class Command:
         return Ended(ended.returncode, ended.stdout, ended.stderr)
 
     def ask(self, *arguments: str) -> str:
-        """What a command prints; run in this process, since asking again and again must be cheap."""
+        """Return what a command prints. It runs in this process, since tests ask again and again."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_command_line(["-c", str(self.config), *arguments])
@@ -177,11 +181,11 @@ class Command:
         return out.getvalue()
 
     def enqueue(self, handler: str, payload: Any = None, *options: str) -> int:
-        """The id of a new job. Options are those of the command line."""
+        """Enqueue a job with options of the command line, and return its id."""
         return int(self.ask("enqueue", handler, json.dumps(payload), *options))
 
     def enqueue_many(self, jobs: list[dict[str, Any]]) -> None:
-        """Jobs as the lines of a --file."""
+        """Enqueue jobs, given as the lines of a --file."""
         file = self.folder / f"jobs-{secrets.token_hex(4)}.jsonl"
         file.write_text("".join(json.dumps(job) + "\n" for job in jobs))
         self.ask("enqueue", "--file", str(file))
@@ -191,13 +195,13 @@ class Command:
         return job
 
     def jobs(self, *options: str) -> list[dict[str, Any]]:
-        """Jobs, newest first; options are those of `jobs list`, such as "--state", "failed"."""
+        """Return jobs, newest first. Options are those of `jobs list`, such as "--state", "failed"."""
         return [
             json.loads(line) for line in self.ask("jobs", "list", "--json", "--limit", "1000000", *options).splitlines()
         ]
 
     def until(self, id: int, state: str, timeout: float = TIMEOUT) -> dict[str, Any]:
-        """The job, once it is in this state."""
+        """Wait until the job is in this state, and return it."""
 
         def reached() -> dict[str, Any]:
             job = self.job(id)
@@ -211,7 +215,7 @@ class Command:
         return status
 
     def processes(self) -> dict[int, str]:
-        """Every living process that this command has brought about, however far down: pid -> command line."""
+        """Return all running processes that this command has started, directly or not: pid -> command line."""
         found = {}
         for folder in Path("/proc").iterdir():
             if not folder.name.isdecimal():
@@ -224,7 +228,7 @@ class Command:
         return found
 
     def left_behind(self) -> dict[str, Any]:
-        """What a run that was not killed must not leave: processes, sockets and locks of owners, claims."""
+        """Return what a run that was not killed must not leave: processes, sockets and locks of owners, claims."""
         left: dict[str, Any] = {"processes": self.processes(), "files": [], "claims": []}
         if self.runs and self.runs[-1].code is not None and self.runs[-1].code >= 0:
             left["files"] = sorted(path.name for path in self.folder.glob("*.notify/*"))
@@ -233,7 +237,7 @@ class Command:
         return {what: found for what, found in left.items() if found}
 
     def close(self, timeout: float = 5.0) -> None:
-        """End what runs, and fail if anything is left behind."""
+        """End all runs, and raise AssertionError if anything is left behind."""
 
         def nothing_left() -> None:
             assert (left := self.left_behind()) == {}, f"left behind: {left}"

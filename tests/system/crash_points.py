@@ -1,8 +1,8 @@
-"""The real command, that kills itself with SIGKILL where it is told to:
+"""The real command, which kills itself with SIGKILL at a given point:
 
     python -m tests.system.crash_points POINT python -m supervisor run ...
 
-It says so on standard error first, so that a test knows that the point was reached.
+Before that it writes the point to standard error, so that a test knows that it was reached.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.committer import Committer
 from supervisor.engine.fetcher import Fetcher
 from supervisor.events import Bus, DeadLettersPublished, LeasesRecovered
-from supervisor.runtime import supervisor  # noqa: F401  the engine, without which there is nothing to wrap
+from supervisor.runtime import supervisor  # noqa: F401  imports the classes whose methods are wrapped
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import Queue
 from supervisor.stores.sqlite.settle import Settles
-from supervisor.workers.pool import Pool
+from supervisor.workers.slot import WorkerSlot
 
 MARK = "killed at the crash point"
 Test = Callable[..., bool]
@@ -44,75 +44,75 @@ def event(kind: type) -> Test:
 
 
 BEFORE: dict[str, tuple[Any, str, Test]] = {
-    "a claim is durable and not heard of": (Fetcher, "_claimed", claimed_some),
-    "leases are held and not dispatched": (Pool, "send", always),
+    "a claim is committed and its leases are not received": (Fetcher, "_claimed", claimed_some),
+    "leases are held and not sent to a worker": (WorkerSlot, "send", always),
     "an outcome has arrived": (Committer, "add", always),
-    "a settle is durable and not heard of": (Committer, "_settled", always),
-    "letters are accepted by one sink": (Bus, "emit", event(DeadLettersPublished)),
-    "a recovery is durable and not heard of": (Bus, "emit", event(LeasesRecovered)),
-    "letters are about to be claimed": (DeadLetterPublisher, "look", always),
+    "a settle is committed and its answer is not received": (Committer, "_settled", always),
+    "dead letters are accepted by one sink": (Bus, "emit", event(DeadLettersPublished)),
+    "a recovery is committed and its answer is not received": (Bus, "emit", event(LeasesRecovered)),
+    "dead letters are about to be claimed": (DeadLetterPublisher, "look", always),
     "all is done and the owner has not left": (Ownership, "leave", always),
     "the owner has left and its files are there": (Notifier, "unbind", always),
-    "a bell is about to ring": (Notifier, "notify", always),
+    "other supervisors are about to be notified": (Notifier, "notify", always),
 }
-"""Dies when this method is called, the first time that the test of its arguments holds."""
+"""Kills the process when this method is called, the first time that the test of its arguments holds."""
 
 AFTER: dict[str, tuple[Any, str, Test]] = {
-    "a lock is held that no row names": (OwnerLock, "take", always),
+    "a lock is held and the owner has no row yet": (OwnerLock, "take", always),
     "the owner is registered": (Ownership, "join", always),
     "a claim is written and not committed": (Queue, "claim", bool),
     "a settle is written and not committed": (Settles, "settle", always),
     "a recovery is written and not committed": (Settles, "recover", always),
-    "a sink has taken letters": (file.FileSink, "publish", always),
+    "a sink has taken dead letters": (file.FileSink, "publish", always),
     "an acceptance is written and not committed": (DeadLetterQueue, "mark_accepted", always),
 }
-"""Dies when this method has returned, the first time that the test of what it returns holds."""
+"""Kills the process when this method has returned, the first time that the test of its result holds."""
 
-PART_OF_A_LINE = "a part of a letter is in the file"
+PART_OF_A_LINE = "a part of a dead letter is in the file"
 POINTS = (*BEFORE, *AFTER, PART_OF_A_LINE)
 
 
-def die(point: str) -> None:
+def kill_itself(point: str) -> None:
     os.write(2, f"{MARK}: {point}\n".encode())
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def install(point: str) -> None:
     if point in BEFORE:
-        die_before(point, *BEFORE[point])
+        kill_before(point, *BEFORE[point])
     elif point in AFTER:
-        die_after(point, *AFTER[point])
+        kill_after(point, *AFTER[point])
     else:
-        die_in_a_line(point)
+        kill_in_a_line(point)
 
 
-def die_before(point: str, owner: Any, name: str, holds: Test) -> None:
+def kill_before(point: str, owner: Any, name: str, holds: Test) -> None:
     method = getattr(owner, name)
 
-    def dying(*arguments: Any, **options: Any) -> Any:
+    def killing(*arguments: Any, **options: Any) -> Any:
         if holds(*arguments):
-            die(point)
+            kill_itself(point)
         return method(*arguments, **options)
 
-    setattr(owner, name, dying)
+    setattr(owner, name, killing)
 
 
-def die_after(point: str, owner: Any, name: str, holds: Test) -> None:
+def kill_after(point: str, owner: Any, name: str, holds: Test) -> None:
     method = getattr(owner, name)
 
-    def dying(*arguments: Any, **options: Any) -> Any:
+    def killing(*arguments: Any, **options: Any) -> Any:
         result = method(*arguments, **options)
         if holds(result):
-            die(point)
+            kill_itself(point)
         return result
 
-    setattr(owner, name, dying)
+    setattr(owner, name, killing)
 
 
-def die_in_a_line(point: str) -> None:
+def kill_in_a_line(point: str) -> None:
     def write(fd: int, data: bytes) -> None:
         os.write(fd, data[: len(data) // 3])  # not at the end of one of two lines
-        die(point)
+        kill_itself(point)
 
     file._write = write
 

@@ -1,6 +1,6 @@
-"""Handlers that hang for an hour, each in another way, as the text of a plugin file; a kill that fails shows as a time-out.
+"""Handlers that hang for an hour, each in its own way, as the text of a plugin file. A kill that fails shows as a time-out.
 
-Each takes the path of a file that it makes once it has started; `deep` and `blocked` also start programs that are hard to end.
+Each takes the path of a file, which it creates once it has started. `deep` and `blocked` also start programs that are hard to end.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def sleep(job):
 
 @handler
 def regex(job):
-    "Uses the CPU and holds the GIL."
+    "It uses the CPU and holds the GIL."
     Path(job.payload).touch()
     re.match(r"(a|aa)+$", "a" * 200 + "b")
 
 
 def lock_twice():
-    "A C call that holds the GIL, uses no CPU, and that no signal ends."
+    "A C call that holds the GIL, uses no CPU, and is ended by no signal."
     lock, c = ctypes.create_string_buffer(256), ctypes.PyDLL(None)
     c.pthread_mutex_lock(lock)
     c.pthread_mutex_lock(lock)
@@ -58,7 +58,7 @@ def call(job):
 
 @handler
 def nap(job):
-    "As `call`, but any signal ends it, and it begins again."
+    "As `call`, but any signal ends the call, which then begins again."
     Path(job.payload).touch()
     while True:
         ctypes.PyDLL(None).sleep(3600)

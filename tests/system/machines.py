@@ -1,7 +1,7 @@
-"""Machines of their own as namespaces of the kernel: each has a host name, a network and a cable that can be pulled.
+"""Simulated machines, each in kernel namespaces with a host name, a network and a cable that can be cut.
 
-All hang on one bridge in a namespace of its own (`Network`), where a server can run; nothing of the network of this machine is
-touched, and everything is gone with the processes that hold the namespaces. It needs root.
+All are connected to one bridge in a namespace of its own (`Network`), where a server can run. The network of this machine is
+not touched, and the namespaces end with the processes that hold them. It needs root.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NET = "10.99.0"
 
 
 def why_not() -> str | None:
-    """Why there can be no such machines here; None if there can."""
+    """Return why there can be no such machines here, or None."""
     if os.geteuid() != 0:
         return "namespaces need root"
     try:
@@ -24,8 +24,8 @@ def why_not() -> str | None:
     return None
 
 
-class Place:
-    """A network namespace and host name, held by a process that does nothing; a program runs in it behind `under`."""
+class Namespace:
+    """A network namespace and host name, held by a process that does nothing. `under` is the command that runs a program in it."""
 
     def __init__(self, number: int, name: str) -> None:
         self.address = f"{NET}.{number}"
@@ -41,11 +41,11 @@ class Place:
         self.do("hostname", name)
         self.do("ip", "link", "set", "lo", "up")
 
-    def do(self, *words: str) -> None:
-        subprocess.run([*self.under, *words], check=True, capture_output=True, text=True)
+    def do(self, *arguments: str) -> None:
+        subprocess.run([*self.under, *arguments], check=True, capture_output=True, text=True)
 
-    def knows(self, device: str, other: Place) -> None:
-        """So that who can't be reached is not found out to be unreachable: what is sent to him is lost without a word."""
+    def knows(self, device: str, other: Namespace) -> None:
+        """Enter the other's hardware address for good: packets to a machine behind a cut cable are lost without any error."""
         self.do("ip", "neigh", "replace", other.address, "lladdr", other.hardware, "dev", device, "nud", "permanent")
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class Place:
             self._holder.stdout.close()
 
 
-class Machine(Place):
+class Machine(Namespace):
     def __init__(self, network: Network, number: int, name: str) -> None:
         super().__init__(number, name)
         self.name = name
@@ -70,7 +70,7 @@ class Machine(Place):
         network.knows("lan", self)
 
     def cut(self) -> None:
-        """From now on what it sends and what is sent to it is dropped."""
+        """Drop every packet from and to the machine from now on."""
         self._network.do("ip", "link", "set", self._port, "down")
         self.joined = False
 
@@ -79,8 +79,8 @@ class Machine(Place):
         self.joined = True
 
 
-class Network(Place):
-    """The place of the server, and the bridge that the machines hang on."""
+class Network(Namespace):
+    """The namespace of the server and of the bridge to which the machines are connected."""
 
     def __init__(self) -> None:
         super().__init__(1, "server")

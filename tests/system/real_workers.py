@@ -1,11 +1,11 @@
-"""Drives children.ForkserverBackend with real processes: a listener that records, and waits for facts."""
+"""Real worker processes without a pool: their events are recorded, and tests wait for facts."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import orjson
 
 from supervisor.jobs import Lease, Policy
 from supervisor.plugins.reports import SourceReport
-from supervisor.workers.interface import ExitReport, Reply, WorkerOptions
+from supervisor.workers.interface import USUAL_TIMEOUTS, ExitReport, Reply, Timeouts, WorkerOptions
 from supervisor.workers.parent.backend import ForkserverBackend
 from supervisor.workers.parent.worker_process import ForkedWorker
 from supervisor.workers.system import process_tree as proctree
@@ -29,7 +29,7 @@ import ctypes, os, re, signal, subprocess, sys, time
 from supervisor import handler, Reject, Retry
 
 def mark(job):
-    """Say in a file that the job has begun, and as which process."""
+    """Write to a file that the job has begun, and in which process."""
     with open(job.payload["begun"], "a") as file:
         file.write(f"{os.getpid()}\n")
 
@@ -55,78 +55,62 @@ def hold_gil(job):
 
 @dataclass
 class World:
-    """Everything heard so far, by what the port calls it."""
+    """All events so far."""
 
     backend: ForkserverBackend
     folder: Path
     reports: Sequence[SourceReport] = ()
-    readied: list[Any] = field(default_factory=list)
+    ready: list[Any] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
-    deaths: dict[Any, ExitReport] = field(default_factory=dict)
-    beats: int = 0
+    ended: dict[Any, ExitReport] = field(default_factory=dict)
+    heartbeats: int = 0
     lines: list[tuple[str, int | None, str]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     forkserver_exits: list[tuple[int, str]] = field(default_factory=list)
-    nurseries: list[int] = field(default_factory=list)
-    _change: asyncio.Event = field(default_factory=asyncio.Event)
+    forkservers: list[int] = field(default_factory=list)
+    permits_at_end: Mapping[int, int] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     _frame: int = 0
 
-    # what happens
-
-    def ready(self, process: Any) -> None:
-        self.readied.append(process)
-        self._change.set()
-
-    def replied(self, process: Any, replies: Sequence[Reply]) -> None:
-        self.replies += replies
-        self._change.set()
-
-    def heartbeat(self, process: Any) -> None:
-        self.beats += 1
-        self._change.set()
-
-    def output(self, process: Any, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
-        self.lines += [(stream, job_id, line) for line in lines]
-        self._change.set()
-
-    def channel_broken(self, process: Any, why: str) -> None:
-        self.broken.append(why)
-        self._change.set()
-
-    def exited(self, process: Any) -> None:
-        assert process not in self.deaths
-
-    def ended(self, process: Any, death: ExitReport) -> None:
-        assert process not in self.deaths
-        self.deaths[process] = death
-        self._change.set()
+    # events of the forkserver
 
     def forkserver_exited(self, pid: int, how: str) -> None:
         self.forkserver_exits.append((pid, how))
-        self._change.set()
+        self.changed.set()
 
     def forkserver_started(self, backend: Any, pid: int, reports: Sequence[SourceReport]) -> None:
-        self.nurseries.append(pid)
+        self.forkservers.append(pid)
         self.reports = reports
-        self._change.set()
+        self.changed.set()
 
-    # what the test does
+    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None:
+        self.lines += [(stream, None, line) for line in lines]
+        self.changed.set()
+
+    # steps of a test
 
     async def until(self, fact: Callable[[], Any]) -> Any:
-        """Wait for a fact; it is looked at after every callback, and now and then for facts outside."""
+        """Wait for a fact. It is checked after every event, and at short intervals for facts outside."""
         deadline = time.monotonic() + TIMEOUT
         while not (value := fact()):
-            assert time.monotonic() < deadline, f"never came true; heard {self}"
-            self._change.clear()
+            assert time.monotonic() < deadline, f"never came true; so far {self}"
+            self.changed.clear()
             try:
-                await asyncio.wait_for(self._change.wait(), 0.02)
+                await asyncio.wait_for(self.changed.wait(), 0.02)
             except TimeoutError:
                 pass
         return value
 
+    def fork(self, number: int) -> Any:
+        """Order a worker."""
+        listener = Listener(self)
+        listener.process = self.backend.fork(number, listener)
+        return listener.process
+
     async def worker(self, number: int = 1) -> ForkedWorker:
-        process = self.backend.fork(number)
-        await self.until(lambda: process in self.readied or process in self.deaths)
+        """Order a worker, and wait until it is ready or has ended."""
+        process: ForkedWorker = self.fork(number)
+        await self.until(lambda: process in self.ready or process in self.ended)
         return process
 
     def send(self, process: ForkedWorker, *leases: Lease) -> int:
@@ -135,38 +119,81 @@ class World:
         return self._frame
 
     async def run(self, process: ForkedWorker, *leases: Lease) -> list[Reply]:
-        """Send one frame and wait until every job of it was replied to."""
+        """Send one frame and wait until every job of it has a reply."""
         before = len(self.replies)
         self.send(process, *leases)
         await self.until(lambda: len(self.replies) >= before + len(leases))
         return self.replies[before:]
 
     async def begin(self, process: ForkedWorker, name: str, job_id: int = 1, **payload: Any) -> int:
-        """Send one job and wait until it says that it runs."""
+        """Send one job and wait until it has begun; return its process id."""
         begun = self.folder / f"begun-{job_id}"
         self.send(process, lease(job_id, name, {"begun": str(begun), **payload}))
         await self.until(lambda: begun.exists() and begun.read_text())
         return int(begun.read_text())
 
-    async def death(self, process: ForkedWorker) -> ExitReport:
-        death: ExitReport = await self.until(lambda: self.deaths.get(process))
-        return death
+    async def end(self, process: ForkedWorker) -> ExitReport:
+        """Wait until a worker has ended."""
+        report: ExitReport = await self.until(lambda: self.ended.get(process))
+        return report
 
-    def said_by(self, job_id: int | None, stream: str) -> list[str]:
+    def lines_of(self, job_id: int | None, stream: str) -> list[str]:
         return [line for where, job, line in self.lines if job == job_id and where == stream]
 
 
+class Listener:
+    """Records the events of one worker."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.process: Any = None
+
+    def ready(self) -> None:
+        self._world.ready.append(self.process)
+        self._world.changed.set()
+
+    def replied(self, replies: Sequence[Reply]) -> None:
+        self._world.replies += replies
+        self._world.changed.set()
+
+    def heartbeat(self) -> None:
+        self._world.heartbeats += 1
+        self._world.changed.set()
+
+    def output(self, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+        self._world.lines += [(stream, job_id, line) for line in lines]
+        self._world.changed.set()
+
+    def channel_broken(self, why: str) -> None:
+        self._world.broken.append(why)
+        self._world.changed.set()
+
+    def exited(self) -> None:
+        assert self.process not in self._world.ended
+
+    def ended(self, report: ExitReport) -> None:
+        assert self.process not in self._world.ended
+        self._world.permits_at_end = self.process.reclaim()
+        self._world.ended[self.process] = report
+        self._world.changed.set()
+
+
 def lease(job_id: int, handler: str, payload: Any = None, **fields: Any) -> Lease:
-    """`payload` may be JSON text, right or wrong."""
+    """`payload` is a value, or a text that may be JSON."""
     text = payload if isinstance(payload, str) else orjson.dumps(payload).decode()
     return Lease(job_id, 1, handler, "default", text, None, 0, 0, 0, 0, 0, POLICY)._replace(**fields)
 
 
 @asynccontextmanager
 async def world(
-    folder: Path, handlers: str = "", *, other: Mapping[str, str] = {}, **options: Any
+    folder: Path,
+    handlers: str = "",
+    *,
+    other: Mapping[str, str] = {},
+    timeouts: Timeouts = USUAL_TIMEOUTS,
+    **options: Any,
 ) -> AsyncIterator[World]:
-    """A nursery with the handlers above and these; afterwards no process is left, and no descriptor."""
+    """A forkserver with the handlers above and these, and with other plugin files. Afterwards no process and no descriptor is left."""
     plugins = folder / "plugins"
     plugins.mkdir()
     (plugins / "jobs.py").write_text(HANDLERS + handlers)
@@ -176,7 +203,8 @@ async def world(
     loop = asyncio.get_running_loop()
     owner = f"test-{os.getpid()}-{time.monotonic_ns()}"
     settings = replace(OPTIONS, plugins=(str(plugins),), owner=owner, **options)
-    backend = ForkserverBackend(settings, (here := World(None, folder)), loop)  # type: ignore[arg-type]
+    here = World(None, folder)  # type: ignore[arg-type]
+    backend = ForkserverBackend(settings, here, loop, timeouts)
     here.backend = backend
     try:
         here.reports = await backend.start()
@@ -198,4 +226,14 @@ def fds_of(pid: int) -> int:
 
 
 def gone(pid: int) -> bool:
-    return not proctree.is_living(pid)
+    return not proctree.is_alive(pid)
+
+
+def play(folder: Path, scene: Callable[[World], Awaitable[None]], handlers: str = "", **options: Any) -> None:
+    """Run a scene in a world of its own."""
+
+    async def run() -> None:
+        async with world(folder, handlers, **options) as here:
+            await scene(here)
+
+    asyncio.run(run())

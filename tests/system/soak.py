@@ -1,4 +1,4 @@
-"""A steady stream of jobs through one supervisor, and what it costs while it lasts, measured from outside."""
+"""A steady stream of jobs through one supervisor, and its costs, measured from outside."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LATENCIES = open("latencies", "a", buffering=1)
 
 @handler
 def work(job):
-    "One in a hundred fails once."
+    "Fail once, in one of a hundred jobs."
     if job.attempt == 1 and job.payload["n"] % 100 == 0:
         raise OSError("down")
     return job.payload
@@ -46,13 +46,13 @@ CLIENT = """
 import signal, sqlite3, sys, time
 from supervisor import Client
 
-rate, asked, n = int(sys.argv[1]), [], 0
+rate, stop_requested, n = int(sys.argv[1]), [], 0
 BATCHES, PROBES = 20, 5  # per second
-signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+signal.signal(signal.SIGTERM, lambda *_: stop_requested.append(1))
 counts = sqlite3.connect("file:jobs.db?mode=ro", uri=True, timeout=30)
 with Client("sqlite:///jobs.db") as jobs:
     due = time.monotonic()
-    while not asked:
+    while not stop_requested:
         waiting, = counts.execute("select coalesce(sum(n), 0) from counts where state < 3").fetchone()
         if waiting < rate:  # a machine that is slower than the stream is given time, not a backlog
             jobs.enqueue_many([("work", {"n": n + index}) for index in range(rate // BATCHES)])
@@ -67,8 +67,8 @@ print(n)
 
 @dataclass(frozen=True)
 class Sample:
-    """At monotonic seconds. Memory is bytes of what is no file's, shared pages by their share: other programs that come and
-    go don't change it. `children` are the nursery and its workers."""
+    """One measurement, at monotonic seconds. Memory is in bytes, without pages of files, and a shared page counts by its share,
+    so other programs that come and go don't change it. `children` are the forkserver and its workers."""
 
     at: float
     supervisor: int
@@ -80,6 +80,8 @@ class Sample:
 
 
 class Meter:
+    """Measures a run."""
+
     def __init__(self, command: Command, run: Running) -> None:
         self._database = command.folder / "jobs.db"
         self._supervisor = psutil.Process(run.pid)
@@ -107,7 +109,7 @@ def _size(file: Path) -> int:
 
 
 class Stream:
-    """A client that enqueues `rate` jobs per second, and now and then one that tells how long it waited."""
+    """A client that enqueues `rate` jobs per second, and now and then a probe that records its latency."""
 
     def __init__(self, command: Command, rate: int) -> None:
         self.rate = rate
@@ -117,12 +119,12 @@ class Stream:
         )  # fmt: skip
 
     def latencies(self, since: float, until: float) -> list[float]:
-        """Seconds from enqueue to start, of those started in this time."""
-        told = [line.split() for line in self._latencies.read_text().splitlines()]
-        return [float(latency) for at, latency in told if since <= float(at) < until]
+        """Return the seconds from enqueue to start of the probes that started in this time."""
+        probes = [line.split() for line in self._latencies.read_text().splitlines()]
+        return [float(latency) for at, latency in probes if since <= float(at) < until]
 
     def end(self) -> int:
-        """How many jobs it has enqueued."""
+        """End the client, and return how many jobs it has enqueued."""
         self._client.terminate()
         out, _ = self._client.communicate(timeout=60)
         assert self._client.returncode == 0
@@ -135,7 +137,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Figure:
-    """One thing that was measured, in the first and in the second half; it may grow by `room`."""
+    """One cost in the first and in the second half of the time; it may grow by `room`."""
 
     name: str
     unit: str
@@ -152,8 +154,8 @@ class Figure:
 
 
 def figures(samples: Sequence[Sample], stream: Stream, since: float) -> list[Figure]:
-    """The two halves of what came after `since`. A heap settles for long, by less than a few bytes a job; any object kept
-    for each job is more."""
+    """Compare the two halves of the time after `since`. A heap goes on to grow for long, by less than a few bytes per job; any
+    object kept for each job is more."""
     until = samples[-1].at
     middle = (since + until) / 2
     first = [sample for sample in samples if since <= sample.at < middle]

@@ -1,4 +1,4 @@
-"""A plugin that no longer imports, or a handler nobody has: its jobs wait unharmed, the others go on."""
+"""A plugin that does not import, or a handler that no plugin has: its jobs wait unharmed, and the others run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def all_succeed(command: Command, run: Running) -> None:
 
 
 def run_a_while_with_the_bad_file(command: Command) -> Running:
-    """Until each of the 1,000 jobs has been looked at twice or so, and jobs of other plugins have run beside them."""
+    """Run until the 1,000 jobs have been claimed about twice, and jobs of other plugins have run beside them."""
     command.write(config=CONFIG, plugins={"mail.py": BAD, "other.py": OTHER})
     command.enqueue_many([{"handler": "mail", "payload": number} for number in range(JOBS)])
     others = [command.enqueue("other") for _ in range(20)]
@@ -67,14 +67,14 @@ def run_a_while_with_the_bad_file(command: Command) -> Running:
     run.logged("handler=mail unknown_handler")
     wait_for(lambda: states(command, "mail")["scheduled", 0] == JOBS)
     due = command.jobs("--handler", "mail")[0]["due_at"]
-    wait_for(lambda: command.jobs("--handler", "mail", "--limit", "1")[0]["due_at"] > due)  # looked at again
+    wait_for(lambda: command.jobs("--handler", "mail", "--limit", "1")[0]["due_at"] > due)  # claimed again
     assert unharmed(command)
     assert sum(states(command, "mail").values()) == JOBS
-    assert len(run.log.splitlines()) < 100, "a thousand jobs that wait say so in a few lines"
+    assert len(run.log.splitlines()) < 100, "a thousand jobs that wait are logged in a few lines"
     return run
 
 
-def test_mended_and_read_again(command: Command) -> None:
+def test_a_mended_plugin_serves_after_a_reload(command: Command) -> None:
     run = run_a_while_with_the_bad_file(command)
     command.write(plugins={"mail.py": GOOD})
     run.signal(signal.SIGHUP)
@@ -82,7 +82,7 @@ def test_mended_and_read_again(command: Command) -> None:
     assert run.code is None
 
 
-def test_mended_and_started_again(command: Command) -> None:
+def test_a_mended_plugin_serves_after_a_restart(command: Command) -> None:
     run = run_a_while_with_the_bad_file(command)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
@@ -90,7 +90,7 @@ def test_mended_and_started_again(command: Command) -> None:
     all_succeed(command, command.run())
 
 
-def test_a_nursery_that_has_to_start_again_serves_what_was_mended_and_tells_what_was_torn(command: Command) -> None:
+def test_a_new_forkserver_serves_mended_plugins_and_reports_broken_ones(command: Command) -> None:
     command.write(config=CONFIG, plugins={"mail.py": BAD, "other.py": OTHER})
     run = command.run()
     run.logged("supervisor started")
@@ -103,7 +103,7 @@ def test_a_nursery_that_has_to_start_again_serves_what_was_mended_and_tells_what
     assert "unknown_handler" not in run.log
 
 
-def test_a_deploy_that_breaks_what_served_is_refused_and_the_old_one_serves_on(command: Command) -> None:
+def test_a_reload_that_breaks_a_plugin_is_refused_and_the_old_plugins_serve_on(command: Command) -> None:
     command.write(config=CONFIG, plugins={"mail.py": GOOD})
     run = command.run()
     run.logged("supervisor started")
@@ -114,7 +114,7 @@ def test_a_deploy_that_breaks_what_served_is_refused_and_the_old_one_serves_on(c
     assert command.until(id, "succeeded")["result"] == "still"
 
 
-def test_an_unknown_handler_does_not_spin_and_is_a_dead_letter_after_its_grace(command: Command) -> None:
+def test_a_job_with_an_unknown_handler_is_claimed_seldom_and_is_a_dead_letter_after_the_grace(command: Command) -> None:
     command.write(
         config="""
             workers: {count: 1}
@@ -133,10 +133,10 @@ def test_an_unknown_handler_does_not_spin_and_is_a_dead_letter_after_its_grace(c
         job = command.until(id, "failed")
         assert ([error["cause"] for error in job["errors"]], job["retries"]) == (["unknown_handler"], 0)
     wait_for(lambda: {command.job(id)["dead_letter"] for id in nobodys} == {"delivered"})
-    assert run.log.count("looked at again") == 1
+    assert run.log.count("tried again later") == 1
 
 
-def test_jobs_behind_a_crowd_of_an_unknown_handler_do_not_wait_for_each_of_it(command: Command) -> None:
+def test_jobs_behind_many_with_an_unknown_handler_do_not_wait_for_each_of_these(command: Command) -> None:
     command.write(config="workers: {count: 2}\n", plugins={"other.py": OTHER})
     command.enqueue_many([{"handler": "nobodys"}] * 40_000)
     others = [command.enqueue("other") for _ in range(10)]
@@ -146,7 +146,7 @@ def test_jobs_behind_a_crowd_of_an_unknown_handler_do_not_wait_for_each_of_it(co
 
 
 @pytest.mark.parametrize("who", ["served", "unserved"])
-def test_a_handler_that_only_one_of_two_supervisors_has(command: Command, who: str) -> None:
+def test_a_job_runs_on_the_one_supervisor_that_has_its_handler(command: Command, who: str) -> None:
     command.write(
         config="workers: {count: 1}\nretry: {max_retries: 0, backoff: {max: 1s}}\n", plugins={"mail.py": GOOD}
     )

@@ -11,8 +11,8 @@ import pytest
 
 from tests.system.command import TIMEOUT, Command, wait_for
 
-LOUD = {
-    "loud.py": """
+USER_PLUGIN = {
+    "loaded.py": """
         from pathlib import Path
         from supervisor import handler, hookimpl
 
@@ -27,15 +27,15 @@ LOUD = {
                 Path(__file__).with_name("opened").touch()
     """
 }
-GRIM = """
+FAILING_MIDDLEWARE = """
 from supervisor import hookimpl
 
 @hookimpl(wrapper=True)
 def supervisor_run(job):
     yield
-    raise ValueError("no job is good enough")
+    raise ValueError("no job succeeds")
 """
-ENDLESS = "10000000"
+MANY_JOBS = "10000000"
 
 
 def folders(command: Command) -> list[Path]:
@@ -49,26 +49,26 @@ def start(command: Command, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def until_latency_is_measured(command: Command) -> None:
+def wait_for_latencies(command: Command) -> None:
     wait_for(lambda: any((folder / "stamps").exists() for folder in folders(command)), TIMEOUT, 0.001)
 
 
-def test_it_prints_the_rates_and_touches_nothing_of_the_users(command: Command) -> None:
+def test_bench_prints_the_rates_and_changes_nothing_of_the_user(command: Command) -> None:
     command.write(
         config="workers: {count: 1, queues: [mail, reports]}\nhandlers: {mail: {timeout: 1s}}\ndlq: {sinks: [{type: junk}]}\n",
-        plugins=LOUD,
+        plugins=USER_PLUGIN,
     )
     before = sorted(command.folder.rglob("*"))
     ended = command.call("bench", "--jobs", "40", "--json")
     assert (ended.code, ended.err) == (0, "")
-    told = json.loads(ended.out)
-    assert (told["jobs"], told["workers"], told["synchronous"]) == (40, 1, "full")
-    assert all(told[rate] > 0 for rate in ("enqueue_per_second", "enqueue_many_per_second", "drain_per_second"))
-    assert 0 < told["idle_latency_ms"]["p50"] <= told["idle_latency_ms"]["p99"]
+    figures = json.loads(ended.out)
+    assert (figures["jobs"], figures["workers"], figures["synchronous"]) == (40, 1, "full")
+    assert all(figures[rate] > 0 for rate in ("enqueue_per_second", "enqueue_many_per_second", "drain_per_second"))
+    assert 0 < figures["idle_latency_ms"]["p50"] <= figures["idle_latency_ms"]["p99"]
     assert sorted(command.folder.rglob("*")) == before
 
 
-def test_people_are_told_row_by_row_and_which_store_was_measured(command: Command) -> None:
+def test_bench_prints_a_line_per_figure_and_names_the_store(command: Command) -> None:
     command.write(config="workers: {count: 1}\nstore: {url: 'sqlite:///data/jobs.db', synchronous: normal}\n")
     (command.folder / "data").mkdir()
     ended = command.call("bench", "--jobs", "40")
@@ -86,16 +86,16 @@ def test_a_signal_leaves_nothing_behind(command: Command, number: signal.Signals
     bench = start(command, "--jobs", "1000000" if number is signal.SIGHUP else "300")
     wait_for(lambda: folders(command) != [])
     if number is not signal.SIGHUP:
-        until_latency_is_measured(command)
+        wait_for_latencies(command)
     bench.send_signal(number)
     _out, err = bench.communicate(timeout=TIMEOUT)
     assert (bench.returncode, err) == (128 + number, "")
     assert folders(command) == []
 
 
-def test_what_a_killed_one_leaves_ends_at_once_and_is_removed_by_the_next(command: Command) -> None:
+def test_processes_of_a_killed_bench_end_and_the_next_bench_removes_its_folder(command: Command) -> None:
     bench = start(command, "--jobs", "300")
-    until_latency_is_measured(command)
+    wait_for_latencies(command)
     bench.kill()
     bench.communicate(timeout=TIMEOUT)
     wait_for(lambda: command.processes() == {})
@@ -104,7 +104,7 @@ def test_what_a_killed_one_leaves_ends_at_once_and_is_removed_by_the_next(comman
     assert not left.exists()
 
 
-def test_a_folder_of_the_users_is_left_alone_whatever_its_name(command: Command) -> None:
+def test_a_folder_of_the_user_with_a_similar_name_is_not_touched(command: Command) -> None:
     notes = command.folder / "supervisor-bench-notes" / "of mine"
     notes.parent.mkdir()
     notes.touch()
@@ -112,8 +112,8 @@ def test_a_folder_of_the_users_is_left_alone_whatever_its_name(command: Command)
     assert notes.exists()
 
 
-def test_one_that_runs_is_not_in_the_way_of_another(command: Command) -> None:
-    bench = start(command, "--jobs", ENDLESS)
+def test_two_benches_run_beside_each_other(command: Command) -> None:
+    bench = start(command, "--jobs", MANY_JOBS)
     wait_for(lambda: any((folder / "jobs.db").exists() for folder in folders(command)))
     (first,) = folders(command)
     assert command.call("bench", "--jobs", "1").code == 0
@@ -124,35 +124,37 @@ def test_one_that_runs_is_not_in_the_way_of_another(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "error"),
     [
         ("wrokers: {}\n", "wrokers"),
-        ("store: memory://\n", "lives inside one process"),
+        ("store: memory://\n", "exists in one process only"),
         ("store: {type: mine}\n", "only for SQLite and PostgreSQL"),
         ("store: sqlite:///gone/jobs.db\n", "gone: No such file or directory"),
     ],
 )
-def test_a_mistake_is_said_in_one_line(command: Command, config: str, said: str) -> None:
+def test_a_mistake_is_reported_in_one_line(command: Command, config: str, error: str) -> None:
     command.write(config=config)
     ended = command.call("bench")
     assert ended.code == 2
     assert ended.out == ""
     assert len(ended.err.splitlines()) == 1
-    assert said in ended.err
+    assert error in ended.err
 
 
-def test_a_small_limit_of_payloads_is_none_of_its_jobs_business(command: Command) -> None:
+def test_a_small_payload_limit_does_not_affect_the_jobs_of_bench(command: Command) -> None:
     command.write(config="workers: {count: 1}\nlimits: {payload: 2B}\n")
     ended = command.call("bench", "--jobs", "5", "--json")
     assert (ended.code, ended.err) == (0, "")
 
 
-def test_it_does_not_count_what_did_not_succeed(command: Command) -> None:
+def test_jobs_that_fail_make_bench_fail(command: Command) -> None:
     installed = command.folder / "site"
-    (installed / "grim-1.0.dist-info").mkdir(parents=True)
-    (installed / "grim-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: grim\nVersion: 1.0\n")
-    (installed / "grim-1.0.dist-info" / "entry_points.txt").write_text("[supervisor]\ngrim = grim\n")
-    (installed / "grim.py").write_text(GRIM)
+    (installed / "failing-1.0.dist-info").mkdir(parents=True)
+    (installed / "failing-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: failing\nVersion: 1.0\n"
+    )
+    (installed / "failing-1.0.dist-info" / "entry_points.txt").write_text("[supervisor]\nfailing = failing\n")
+    (installed / "failing.py").write_text(FAILING_MIDDLEWARE)
     command.env["PYTHONPATH"] += f":{installed}"
     ended = command.call("bench", "--jobs", "5")
     assert ended.code == 1

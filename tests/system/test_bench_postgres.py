@@ -1,4 +1,4 @@
-"""`supervisor bench` on PostgreSQL: in a schema of its own, of which nothing is left."""
+"""`supervisor bench` on PostgreSQL: in a schema of its own, which is removed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.stores.postgres_server import Server
 from tests.system.command import TIMEOUT, Command, wait_for
-from tests.system.test_bench import ENDLESS, start
+from tests.system.test_bench import MANY_JOBS, start
 
 
 @pytest.fixture(scope="module")
@@ -22,37 +22,39 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def postgres(command: Command, server: Server) -> Command:
-    """Of which the store was never made."""
+    """A command whose store has not been created."""
     store = json.dumps({"url": server.url, "schema": "users_own"})
     command.write(config=f"store: {store}\nworkers: {{count: 1}}\n")
     return command
 
 
 def schemas(server: Server) -> set[str]:
-    with server.connect() as link:
-        rows = link.execute("select nspname from pg_namespace where nspname !~ '^pg_|^information_schema$|^public$'")
+    with server.connect() as connection:
+        rows = connection.execute(
+            "select nspname from pg_namespace where nspname !~ '^pg_|^information_schema$|^public$'"
+        )
         return {name for (name,) in rows}
 
 
-def made(server: Server) -> str:
-    """Of the one benchmark that runs: its schema, once its jobs are there."""
+def wait_for_schema(server: Server) -> str:
+    """Return the schema of the benchmark that runs, once it has its table of jobs."""
     (schema,) = wait_for(lambda: schemas(server) or False, TIMEOUT)
-    with server.connect() as link:
-        wait_for(lambda: link.execute(f"select to_regclass('{schema}.jobs')").fetchone() != (None,), TIMEOUT)
+    with server.connect() as connection:
+        wait_for(lambda: connection.execute(f"select to_regclass('{schema}.jobs')").fetchone() != (None,), TIMEOUT)
     return schema
 
 
-def test_it_prints_the_rates_and_leaves_nothing(postgres: Command, server: Server) -> None:
+def test_bench_prints_the_rates_and_leaves_nothing(postgres: Command, server: Server) -> None:
     ended = postgres.call("bench", "--jobs", "40", "--json")
     assert (ended.code, ended.err) == (0, "")
-    told = json.loads(ended.out)
-    assert (told["jobs"], told["synchronous"]) == (40, "off"), "as the server of these tests is set up"
-    assert all(told[rate] > 0 for rate in ("enqueue_per_second", "enqueue_many_per_second", "drain_per_second"))
-    assert 0 < told["idle_latency_ms"]["p50"] <= told["idle_latency_ms"]["p99"]
+    figures = json.loads(ended.out)
+    assert (figures["jobs"], figures["synchronous"]) == (40, "off"), "as the server of these tests is set up"
+    assert all(figures[rate] > 0 for rate in ("enqueue_per_second", "enqueue_many_per_second", "drain_per_second"))
+    assert 0 < figures["idle_latency_ms"]["p50"] <= figures["idle_latency_ms"]["p99"]
     assert schemas(server) == set()
 
 
-def test_people_are_told_where(postgres: Command) -> None:
+def test_bench_names_the_database(postgres: Command) -> None:
     heading, *rows = postgres.call("bench", "--jobs", "1").out.splitlines()
     assert "a schema of its own in postgresql://" in heading
     assert len(rows) == 4
@@ -60,34 +62,32 @@ def test_people_are_told_where(postgres: Command) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_nothing_behind(postgres: Command, server: Server, number: signal.Signals) -> None:
-    bench = start(postgres, "--jobs", ENDLESS)
-    made(server)
+    bench = start(postgres, "--jobs", MANY_JOBS)
+    wait_for_schema(server)
     bench.send_signal(number)
     _out, err = bench.communicate(timeout=TIMEOUT)
     assert (bench.returncode, err) == (128 + number, "")
     assert schemas(server) == set()
 
 
-def test_the_schema_of_a_killed_one_is_removed_by_the_next_and_that_of_one_that_runs_is_not(
-    postgres: Command, server: Server
-) -> None:
-    bench = start(postgres, "--jobs", ENDLESS)
-    left = made(server)
+def test_a_bench_removes_the_schema_of_a_killed_one_but_not_of_one_that_runs(postgres: Command, server: Server) -> None:
+    bench = start(postgres, "--jobs", MANY_JOBS)
+    left = wait_for_schema(server)
     assert postgres.call("bench", "--jobs", "1").code == 0
     assert schemas(server) == {left}
     bench.kill()
     bench.communicate(timeout=TIMEOUT)
-    with server.connect() as link:
+    with server.connect() as connection:
         held = "select 1 from pg_stat_activity where application_name = 'supervisor'"
-        wait_for(lambda: link.execute(held).fetchone() is None, TIMEOUT)
-        link.execute("create schema supervisor_bench_of_mine")
+        wait_for(lambda: connection.execute(held).fetchone() is None, TIMEOUT)
+        connection.execute("create schema supervisor_bench_of_mine")
     assert postgres.call("bench", "--jobs", "1").code == 0
     assert schemas(server) == {"supervisor_bench_of_mine"}
 
 
-def test_who_may_make_no_schema_is_told_so(postgres: Command, server: Server) -> None:
-    with server.connect() as link:
-        link.execute("create role poor login")
+def test_a_role_that_may_not_create_a_schema_gets_an_error(postgres: Command, server: Server) -> None:
+    with server.connect() as connection:
+        connection.execute("create role poor login")
     postgres.write(config=f"store: {server.url.replace('postgres@', 'poor@')}\n")
     ended = postgres.call("bench", "--jobs", "1")
     assert ended.code == 2

@@ -1,4 +1,4 @@
-"""The command that measures, on little work and without peers."""
+"""The command of the benchmarks, with little work and without peers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.places import ROOT
+from tests.benchmarks.contender import ROOT
 
 
 @pytest.mark.timeout(60)
 def test_the_command_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     data, markdown = tmp_path / "all.json", tmp_path / "all.md"
-    words = ["drain", "--quick", "--peers", "none", "--json", str(data), "--markdown", str(markdown)]
+    arguments = ["drain", "--quick", "--peers", "none", "--json", str(data), "--markdown", str(markdown)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks", *words],
+        [sys.executable, "-m", "tests.benchmarks", *arguments],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
         capture_output=True,
@@ -26,19 +26,19 @@ def test_the_command_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     (table,) = json.loads(data.read_text())["tables"]
-    assert {figure["contender"] for figure in table["figures"]} == {"supervisor", "bare hot path (yardstick.py)"}
+    assert {figure["contender"] for figure in table["figures"]} == {"supervisor", "bare hot path (bare_hot_path.py)"}
     assert all(figure["median"] > 0 for figure in table["figures"])
     assert "| supervisor | drain |" in markdown.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.json", "all.md"]
 
 
 @pytest.mark.timeout(240)
-def test_on_postgresql_too(tmp_path: Path) -> None:
-    """Not in a folder of the test's: the server's user may not enter that."""
+def test_the_command_measures_on_postgresql(tmp_path: Path) -> None:
+    """TMPDIR is not the folder of the test, which the user of the server may not enter."""
     data = tmp_path / "all.json"
-    words = ["postgres", "--quick", "--peers", "none", "--json", str(data)]
+    arguments = ["postgres", "--quick", "--peers", "none", "--json", str(data)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (table,) = json.loads(data.read_text())["tables"]
@@ -46,4 +46,4 @@ def test_on_postgresql_too(tmp_path: Path) -> None:
         "supervisor on PostgreSQL",
         "2 x supervisor on PostgreSQL, 1 worker each",
     }
-    assert all(figure["median"] > 0 for figure in table["figures"]) and not table["absent"]
+    assert all(figure["median"] > 0 for figure in table["figures"]) and not table["left_out"]

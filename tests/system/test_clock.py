@@ -1,4 +1,4 @@
-"""The clock on the wall is set while jobs run, wait and retry."""
+"""The wall clock is set while jobs run, wait and are retried."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ JOBS = {
         from supervisor import handler
 
         @handler
-        def gated(job):
+        def waits(job):
             open(f"begun-{job.id}", "w").close()
-            while not os.path.exists("gate"):
+            while not os.path.exists("go"):
                 time.sleep(0.01)
 
         @handler
@@ -53,7 +53,7 @@ time.time = lambda: real() + ahead()
 
 
 class Clock:
-    """The wall clock of every process of a command; it can be set."""
+    """The wall clock of all processes of a command, which can be set."""
 
     def __init__(self, command: Command) -> None:
         folder = command.folder / "clock"
@@ -80,7 +80,7 @@ def clock(command: Command) -> Clock:
 
 
 def enqueue(command: Command, *arguments: str) -> int:
-    """In a process of its own, which has the clock."""
+    """Enqueue in another process, which has the clock."""
     return int(command.call("enqueue", *arguments).out)
 
 
@@ -88,19 +88,19 @@ def seconds(since: str, until: str) -> float:
     return (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds()
 
 
-def test_a_clock_that_is_set_kills_no_worker_and_loses_no_lease(command: Command, clock: Clock) -> None:
+def test_setting_the_clock_kills_no_worker_and_loses_no_lease(command: Command, clock: Clock) -> None:
     command.env["TZ"] = "America/New_York"
     clock.set_to(END_OF_SUMMER_TIME)
     clock.set(-1.0)
     command.write(config=CONFIG, plugins=JOBS)
-    gated = [command.enqueue("gated"), command.enqueue("gated")]
+    waits = [command.enqueue("waits"), command.enqueue("waits")]
     runs = command.run(), command.run()
-    wait_for(lambda: all(Path(command.folder / f"begun-{id}").exists() for id in gated))
+    wait_for(lambda: all(Path(command.folder / f"begun-{id}").exists() for id in waits))
     late = enqueue(command, "noop", "--delay", "30m")
     clock.set(HOUR)
     for run in runs:
         run.logged("the clock was set forward by 1h")
-    command.enqueue("noop")  # rings
+    command.enqueue("noop")  # notifies
     command.until(late, "succeeded")
     clock.set(-2 * HOUR)
     for run in runs:
@@ -108,12 +108,12 @@ def test_a_clock_that_is_set_kills_no_worker_and_loses_no_lease(command: Command
     flaky = command.enqueue("flaky")
     job = command.until(flaky, "succeeded")  # by now every lease has been due for an extension
     assert 1.5 <= seconds(job["errors"][0]["at"], job["finished_at"]) < 10.0
-    (command.folder / "gate").touch()
-    for id in gated:
+    (command.folder / "go").touch()
+    for id in waits:
         job = command.until(id, "succeeded")
         assert (job["attempt"], job["errors"]) == (1, [])
     for run in runs:
         run.signal(signal.SIGTERM)
     for run in runs:
         assert run.wait() == 0
-        assert not any(word in run.log for word in ("crashed", "killed", "stale", "recovered", "stood still"))
+        assert not any(text in run.log for text in ("crashed", "killed", "stale", "recovered", "stood still"))

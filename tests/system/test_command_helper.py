@@ -1,4 +1,4 @@
-"""The helper of all system tests is itself to be trusted: it sees what is left, and it waits for facts."""
+"""Tests of the helper of all system tests: it finds what is left behind, and waits for facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HELLO = {
         @handler
         def hello(job):
             print("hello", job.payload)
-            return {"pid": os.getpid(), "said": job.payload}
+            return {"pid": os.getpid(), "payload": job.payload}
 
         @handler
         def hang(job):
@@ -31,17 +31,17 @@ HELLO = {
 }
 
 
-def test_drains_what_is_enqueued(command: Command) -> None:
+def test_a_drain_runs_all_jobs(command: Command) -> None:
     command.write(plugins=HELLO)
     ids = [command.enqueue("hello", number) for number in range(3)]
     run = command.run("--drain")
     assert run.wait() == 0
-    assert [command.job(id)["result"]["said"] for id in ids] == [0, 1, 2]
+    assert [command.job(id)["result"]["payload"] for id in ids] == [0, 1, 2]
     assert {job["state"] for job in command.jobs()} == {"succeeded"}
     assert "supervisor stopped: exit code 0" in run.log
 
 
-def test_serves_until_it_is_told_to_stop(command: Command) -> None:
+def test_a_run_serves_jobs_until_it_is_stopped(command: Command) -> None:
     command.write(plugins=HELLO)
     run = command.run()
     run.logged("supervisor started")
@@ -55,7 +55,7 @@ def test_serves_until_it_is_told_to_stop(command: Command) -> None:
     assert command.left_behind() == {}
 
 
-def test_ends_what_the_test_left_running(command: Command) -> None:
+def test_close_ends_a_run_that_the_test_left(command: Command) -> None:
     command.write(plugins=HELLO)
     mark = command.folder / "started"
     id = command.enqueue("hang", str(mark))
@@ -67,17 +67,17 @@ def test_ends_what_the_test_left_running(command: Command) -> None:
     assert (command.job(id)["state"], command.job(id)["retries"]) == ("ready", 0)
 
 
-def test_a_command_that_ends_gives_its_code_and_what_it_said(command: Command) -> None:
+def test_call_returns_exit_code_and_output(command: Command) -> None:
     command.write(config="workrs: {count: 2}\n")
     ended = command.call("check")
     assert ended.code == 2
     assert "workrs" in ended.out + ended.err
 
 
-def test_what_is_left_behind_fails_the_test_and_is_ended(tmp_path: Path) -> None:
+def test_close_fails_if_a_process_is_left_behind_and_kills_it(tmp_path: Path) -> None:
     command = Command(tmp_path)
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
-    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", deaf], command.env, setsid=True)
+    ignores_term = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", ignores_term], command.env, setsid=True)
     wait_for(lambda: pid in command.processes())
     with pytest.raises(AssertionError, match=r"left behind: .*time\.sleep"):
         command.close(timeout=0.0)
@@ -92,9 +92,9 @@ def test_wait_for_raises_the_assertion_that_failed_last() -> None:
 
     with pytest.raises(AssertionError, match="not yet") as raised:
         wait_for(fact, timeout=0.0, every=0.0)
-    assert raised.value.__notes__ == ["still so after 0s"]
+    assert raised.value.__notes__ == ["waited 0s"]
     assert wait_for(lambda: next(counted)) == 1
     started = time.monotonic()
-    with pytest.raises(AssertionError, match="not so"):
+    with pytest.raises(AssertionError, match="still False"):
         wait_for(lambda: False, timeout=0.01, every=0.001)
     assert time.monotonic() - started >= 0.01

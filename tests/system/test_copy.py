@@ -1,4 +1,4 @@
-"""`supervisor copy`: from SQLite to PostgreSQL, and a death in the middle of it."""
+"""`supervisor copy`: from SQLite to PostgreSQL and back, also if it is killed in the middle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOBS = {
 
 @pytest.fixture
 def database() -> Iterator[str]:
-    """The URL of an empty one."""
+    """The URL of an empty database."""
     running: Server = server()
     url = running.url.replace("/postgres?", f"/copy_{os.getpid()}?")
     with running.connect() as admin:
@@ -39,7 +39,7 @@ def database_of(url: str) -> str:
 
 @pytest.fixture
 def filled(command: Command) -> Command:
-    """A failed job with a delivered letter, two that wait, one of them in a paused queue, and one for later."""
+    """A store with a failed job and its delivered dead letter, two ready jobs, one of them in a paused queue, and a scheduled job."""
     command.write("workers: {count: 2}\ndlq: {sinks: [{type: file, path: dead.jsonl}]}\n", JOBS)
     command.enqueue("fails", 1)
     assert command.run("--drain").wait(30) == 0
@@ -50,29 +50,29 @@ def filled(command: Command) -> Command:
     return command
 
 
-def go_over(command: Command, url: str) -> None:
+def configure_store(command: Command, url: str) -> None:
     command.write(f"{command.config.read_text()}store: {url}\n")
 
 
-def test_a_user_goes_over_to_postgresql(database: str, filled: Command) -> None:
+def test_copy_transfers_all_waiting_and_failed_jobs_to_postgresql(database: str, filled: Command) -> None:
     wanted = filled.jobs()
     ended = filled.call("copy", "--from", "sqlite:///jobs.db", "--to", database)
     assert (ended.code, ended.err) == (0, "")
     assert "moved 2 ready, 1 scheduled, 1 failed jobs and 1 paused queues from sqlite:///" in ended.out
-    assert "is shut: set store to the other one" in ended.out
+    assert "is closed: set store to the new one" in ended.out
     late = filled.call("enqueue", "mail")
     assert (late.code, late.out) == (2, "") and "its jobs were moved to postgresql://" in late.err
     assert "its jobs were moved to postgresql://" in filled.call("check").err
     run = filled.run()
     assert run.wait(30) == 2 and "its jobs were moved to postgresql://" in run.log
-    go_over(filled, database)
+    configure_store(filled, database)
     assert filled.jobs() == wanted
     assert filled.run("--drain", "--horizon", "1s").wait(30) == 0
     assert [job["state"] for job in filled.jobs()] == ["scheduled", "ready", "succeeded", "failed"]
     assert "were moved to" in filled.call("copy", "--from", "sqlite:///jobs.db").out
 
 
-def test_what_is_in_the_way_is_said_and_nothing_changes(database: str, command: Command) -> None:
+def test_a_copy_that_is_refused_changes_nothing(database: str, command: Command) -> None:
     command.write(plugins=JOBS)
     command.enqueue("mail")
     run = command.run()
@@ -82,81 +82,82 @@ def test_what_is_in_the_way_is_said_and_nothing_changes(database: str, command: 
     assert ended.code == 2 and "in use by a supervisor (" in ended.err and f"pid {run.pid}); stop it first" in ended.err
     run.signal(signal.SIGTERM)
     assert run.wait(30) == 0
-    for wrong, said in (
+    for wrong, error in (
         (("--from", "sqlite:///none.db", "--to", database), "none.db: no such database"),
         (("--from", "sqlite:///jobs.db", "--to", "memory://"), "memory://: jobs of such a store can't be moved"),
         (("--from", "sqlite:///jobs.db"), "are the same store"),
     ):
         ended = command.call("copy", *wrong)
-        assert (ended.code, ended.out) == (2, "") and said in ended.err
+        assert (ended.code, ended.out) == (2, "") and error in ended.err
     assert command.call(*arguments).code == 0
 
 
-def killed_in_the_middle(command: Command, source: str, target: str) -> None:
-    """A copy, of what the config's store has, as soon as the source is shut."""
+def kill_in_the_middle(command: Command, source: str, target: str) -> None:
+    """Start a copy, and kill it as soon as the source is closed."""
     arguments = command.arguments("copy", "--from", source, "--to", target)
     process = subprocess.Popen(arguments, cwd=command.folder, env=command.env, start_new_session=True)
-    with closing(link_to(command, source)) as link:
+    with closing(connect(command, source)) as connection:
         table = "sqlite_master where name" if source.startswith("sqlite") else "pg_tables where tablename"
         wait_for(
-            lambda: bool(link.execute(f"select 1 from {table} in ('shut', 'transfer_out')").fetchone()), every=0.001
+            lambda: bool(connection.execute(f"select 1 from {table} in ('shut', 'transfer_out')").fetchone()),
+            every=0.001,
         )
     process.kill()
     process.wait()
 
 
-def link_to(command: Command, url: str) -> Any:
+def connect(command: Command, url: str) -> Any:
     if url.startswith("sqlite"):
         return sqlite3.connect(command.folder / url.removeprefix("sqlite:///"))
     return psycopg.connect(url, autocommit=True)
 
 
 def jobs_in(database: str) -> int:
-    with psycopg.connect(database) as link:
-        (count,) = link.execute("select count(*) from supervisor.jobs").fetchone() or (0,)
+    with psycopg.connect(database) as connection:
+        (count,) = connection.execute("select count(*) from supervisor.jobs").fetchone() or (0,)
     return int(count)
 
 
 MANY = [{"handler": "mail", "payload": "x" * 500} for _ in range(20_000)]
 
 
-def test_killed_in_the_middle_and_called_again(database: str, command: Command) -> None:
+def test_a_killed_copy_is_finished_by_the_same_command(database: str, command: Command) -> None:
     command.enqueue_many(MANY)
     arguments = ("copy", "--from", "sqlite:///jobs.db", "--to", database)
-    killed_in_the_middle(command, *arguments[2::2])
+    kill_in_the_middle(command, *arguments[2::2])
     assert jobs_in(database) in (0, 20_000)
     refused = command.call("enqueue", "mail")
     assert refused.code == 2 and "were moved to" in refused.err
     assert command.call(*arguments).code == 0
-    go_over(command, database)
+    configure_store(command, database)
     assert command.status()["queues"][0]["queue_size"] == 20_000
     undone = command.call(*arguments, "--reopen")
     assert (undone.code, undone.out) == (2, "") and ": its jobs are in postgresql://" in undone.err
 
 
-def test_killed_in_the_middle_and_undone(database: str, command: Command) -> None:
+def test_a_killed_copy_is_undone_by_reopen(database: str, command: Command) -> None:
     command.enqueue_many(MANY)
-    killed_in_the_middle(command, "sqlite:///jobs.db", database)
+    kill_in_the_middle(command, "sqlite:///jobs.db", database)
     undone = command.call("copy", "--from", "sqlite:///jobs.db", "--to", database, "--reopen")
-    if jobs_in(database):  # the kill came late
+    if jobs_in(database):  # the kill came too late
         assert undone.code == 2 and "its jobs are in" in undone.err
         return
     assert (undone.code, undone.err) == (0, "")
-    assert undone.out.endswith("is open again, with the 20000 ready jobs that it had when it was shut\n")
+    assert undone.out.endswith("is open again, with the 20000 ready jobs that it had when it was closed\n")
     command.enqueue("mail")
     assert command.status()["queues"][0]["queue_size"] == 20_001
     again = command.call("copy", "--from", "sqlite:///jobs.db", "--to", database, "--reopen")
-    assert again.code == 2 and "it is not shut" in again.err
+    assert again.code == 2 and "it is not closed" in again.err
 
 
 @pytest.mark.parametrize("way", ["from SQLite", "to SQLite"])
-def test_killed_in_the_middle_and_the_target_is_lost(database: str, command: Command, way: str) -> None:
+def test_a_killed_copy_whose_target_is_lost_is_undone_by_force(database: str, command: Command, way: str) -> None:
     source, target = "sqlite:///jobs.db", database
     if way == "to SQLite":
         source, target = database, "sqlite:///new.db"
-        go_over(command, database)
+        configure_store(command, database)
     command.enqueue_many(MANY)
-    killed_in_the_middle(command, source, target)
+    kill_in_the_middle(command, source, target)
     if way == "to SQLite":
         for file in command.folder.glob("new.db*"):
             file.unlink()
@@ -166,19 +167,19 @@ def test_killed_in_the_middle_and_the_target_is_lost(database: str, command: Com
     reopen = ("copy", "--from", source, "--to", target, "--reopen")
     refused = command.call(*reopen)
     assert (refused.code != 0, refused.out) == (True, "")
-    assert "stays shut. Once nobody will run jobs in" in refused.err and "--force opens it all the same" in refused.err
+    assert "stays closed. If nobody will run the jobs in" in refused.err and "add --force to open it" in refused.err
     assert "were moved to" in command.call("enqueue", "mail").err
     opened = command.call(*reopen, "--force")
     assert (opened.code, opened.err) == (0, "")
-    first, why, warning = opened.out.splitlines()
-    assert first.endswith("is open again, with the 20000 ready jobs that it had when it was shut")
-    assert why.startswith("opened by force, although: ")
-    assert warning.endswith("is done again here, and what still waits there must not be run there")
+    first, reason, warning = opened.out.splitlines()
+    assert first.endswith("is open again, with the 20000 ready jobs that it had when it was closed")
+    assert reason.startswith("opened by force, although: ")
+    assert warning.endswith("run again here, and jobs that still wait there must not run there")
     command.enqueue("mail")
     assert command.status()["queues"][0]["queue_size"] == 20_001
 
 
-def test_force_alone_is_a_mistake(command: Command) -> None:
+def test_force_without_reopen_is_a_mistake(command: Command) -> None:
     command.enqueue("mail")
     ended = command.call("copy", "--from", "sqlite:///jobs.db", "--to", "sqlite:///new.db", "--force")
     assert ended.code == 2 and "--force goes with --reopen" in ended.err

@@ -41,17 +41,17 @@ PLUGIN = {
     """
 }
 RECOVERIES = [point for point in crash_points.POINTS if "recovery" in point]
-RINGS = "a bell is about to ring"
-SERVING = [point for point in crash_points.POINTS if point not in (*RECOVERIES, RINGS)]
+NOTIFIES = "other supervisors are about to be notified"
+SERVING = [point for point in crash_points.POINTS if point not in (*RECOVERIES, NOTIFIES)]
 
 
-def dying_when(point: str) -> list[str]:
+def killed_when(point: str) -> list[str]:
     return [sys.executable, "-m", "tests.system.crash_points", point]
 
 
 def run_until(command: Command, point: str, *arguments: str) -> Running:
-    """`supervisor run --drain`, dead by its own hand at this point."""
-    run = command.run("--drain", under=dying_when(point))
+    """Run `supervisor run --drain` until it kills itself at this point."""
+    run = command.run("--drain", under=killed_when(point))
     assert run.wait(60) == -signal.SIGKILL, run.log
     assert f"{crash_points.MARK}: {point}" in run.log
     return run
@@ -69,7 +69,7 @@ def starts(command: Command) -> Counter[int]:
 
 
 def whole_lines(command: Command, sink: str) -> list[tuple[int, int]]:
-    """(id, attempt) of each letter; at most one line, that a death in the middle of it left, is none."""
+    """Return the (id, attempt) of each dead letter. At most one line may be torn, by a kill in the middle of it."""
     whole, torn = [], 0
     for line in (command.folder / f"{sink}.jsonl").read_text().splitlines():
         try:
@@ -110,7 +110,7 @@ def assert_database_is_whole(command: Command) -> None:
 
 
 @pytest.mark.parametrize("point", SERVING)
-def test_killed_when(command: Command, point: str) -> None:
+def test_every_promise_is_kept_by_a_supervisor_killed_when(command: Command, point: str) -> None:
     enqueue_both(command)
     run_until(command, point)
     assert command.run("--drain").wait(60) == 0
@@ -118,19 +118,21 @@ def test_killed_when(command: Command, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", RECOVERIES)
-def test_killed_while_it_recovers_what_one_killed_before_it_held_when(command: Command, point: str) -> None:
+def test_every_promise_is_kept_by_a_supervisor_killed_during_its_recovery_of_another_when(
+    command: Command, point: str
+) -> None:
     enqueue_both(command)
-    run_until(command, "leases are held and not dispatched")
+    run_until(command, "leases are held and not sent to a worker")
     run_until(command, point)
     assert command.run("--drain").wait(60) == 0
     assert_every_promise_was_kept(command)
 
 
-def test_a_client_killed_as_it_rings_has_enqueued_nothing_and_is_in_nobodys_way(command: Command) -> None:
-    """It rings before its commit: whoever has woken finds nothing, and is woken again for the next."""
+def test_a_client_killed_before_it_notifies_has_enqueued_nothing_and_blocks_nothing(command: Command) -> None:
+    """It notifies before its commit: a supervisor that wakes finds nothing, and is notified again for the next job."""
     command.write(config=CONFIG, plugins=PLUGIN)
     works = ("enqueue", "works", json.dumps(str(command.folder / "marks")))
-    ended = command.call(*works, under=dying_when(RINGS))
+    ended = command.call(*works, under=killed_when(NOTIFIES))
     assert (ended.code, ended.out) == (-signal.SIGKILL, "")
     assert command.jobs() == []
     assert command.call(*works).code == 0

@@ -28,12 +28,12 @@ JOBS = {
         def noop(job):
             pass
     """,
-    # Each sink writes down what it was offered; files in the folder say how it behaves.
+    # Each sink records what it was offered; files in the folder control how it behaves.
     "sinks.py": """
         import json, os, sys, time
         from supervisor import hookimpl
 
-        class Told:
+        class Recording:
             def __init__(self, file):
                 self.name = file
 
@@ -43,9 +43,9 @@ JOBS = {
                 if os.path.exists(self.name + ".down"):
                     raise ConnectionError("nobody there")
                 with open(self.name, "a") as file:
-                    for letter in dead_letters:
-                        file.write(json.dumps(letter) + "\\n")
-                        letter.clear()
+                    for dead_letter in dead_letters:
+                        file.write(json.dumps(dead_letter) + "\\n")
+                        dead_letter.clear()
                 ids = [json.loads(line)["id"] for line in open(self.name)]
                 while os.path.exists(self.name + ".hangs"):
                     time.sleep(0.01)
@@ -56,10 +56,10 @@ JOBS = {
 
         @hookimpl
         def supervisor_sinks():
-            return {"told": Told}
+            return {"recording": Recording}
     """,
 }
-TWO = "workers: {count: 2}\ndlq: {sinks: [{type: told, name: a, file: a}, {type: told, name: b, file: b}]}\n"
+TWO = "workers: {count: 2}\ndlq: {sinks: [{type: recording, name: a, file: a}, {type: recording, name: b, file: b}]}\n"
 FILE = "workers: {count: 2}\ndlq: {sinks: [{type: file, path: dead.jsonl}]}\n"
 
 
@@ -114,7 +114,7 @@ def test_the_file_sink_has_the_whole_record(command: Command) -> None:
     assert "ValueError" in dead_letter["errors"][-1]["traceback"]
 
 
-def test_a_file_that_is_moved_away_is_opened_anew(command: Command) -> None:
+def test_a_new_file_is_begun_when_the_old_one_is_moved(command: Command) -> None:
     serve(command, FILE)
     (first,) = fail(command, 1)
     wait_delivered(command, [first])
@@ -125,7 +125,7 @@ def test_a_file_that_is_moved_away_is_opened_anew(command: Command) -> None:
     assert offers(command, "dead.jsonl") == {second: 1}
 
 
-def test_two_sinks_have_each_letter_once(command: Command) -> None:
+def test_two_sinks_have_each_dead_letter_once(command: Command) -> None:
     run = serve(command, TWO)
     ids = fail(command, 30)
     wait_delivered(command, ids)
@@ -136,7 +136,7 @@ def test_two_sinks_have_each_letter_once(command: Command) -> None:
         assert (command.folder / f"{sink}.closed").exists()
 
 
-def test_a_letter_is_pending_while_a_sink_is_down_and_the_other_is_not_asked_again(command: Command) -> None:
+def test_a_dead_letter_is_pending_while_a_sink_is_down_and_is_offered_to_the_other_once(command: Command) -> None:
     command.write(config=TWO, plugins=JOBS)
     touch(command, "b.down")
     ids = fail(command, 5)
@@ -150,7 +150,7 @@ def test_a_letter_is_pending_while_a_sink_is_down_and_the_other_is_not_asked_aga
     assert offers(command, "a") == offers(command, "b") == dict.fromkeys(ids, 1)
 
 
-def test_a_sink_that_exits_ends_nothing(command: Command) -> None:
+def test_a_sink_that_exits_does_not_end_the_supervisor(command: Command) -> None:
     command.write(config=TWO, plugins=JOBS)
     touch(command, "a.exits")
     ids = fail(command, 2)
@@ -194,7 +194,7 @@ def test_a_forced_end_waits_for_no_sink(command: Command) -> None:
     (command.folder / "a.hangs").unlink()
 
 
-def test_killed_between_publishing_and_noting_it_the_same_letter_is_published_again(command: Command) -> None:
+def test_a_supervisor_killed_before_it_records_an_acceptance_publishes_the_dead_letter_again(command: Command) -> None:
     command.write(config=TWO, plugins=JOBS)
     touch(command, "a.hangs")
     ids = fail(command, 3)
@@ -215,7 +215,7 @@ def test_killed_between_publishing_and_noting_it_the_same_letter_is_published_ag
 
 
 @pytest.mark.parametrize("dlq", ["{enabled: false, sinks: [{type: file, path: dead.jsonl}]}", "{sinks: []}"])
-def test_without_sinks_there_are_no_letters(command: Command, dlq: str) -> None:
+def test_without_sinks_there_are_no_dead_letters(command: Command, dlq: str) -> None:
     serve(command, f"dlq: {dlq}\n")
     (id,) = fail(command, 1)
     command.until(id, "failed")
@@ -225,19 +225,19 @@ def test_without_sinks_there_are_no_letters(command: Command, dlq: str) -> None:
     assert not (command.folder / "dead.jsonl").exists()
 
 
-def test_verbs_refuse_a_pending_letter_unless_forced(command: Command) -> None:
+def test_operator_commands_refuse_a_pending_dead_letter_unless_forced(command: Command) -> None:
     command.write(config=TWO, plugins=JOBS)
     touch(command, "a.down")
     (id,) = fail(command, 1)
     run = command.run()
     wait_offered(command, "b", [id])
-    for verb in (
+    for arguments in (
         ["dlq", "redrive", str(id)],
         ["dlq", "redrive", "--all"],
         ["dlq", "purge"],
         ["jobs", "delete", str(id)],
     ):
-        ended = command.call(*verb)
+        ended = command.call(*arguments)
         assert (ended.code, "pending" in ended.err, "--force" in ended.err) == (2, True, True), ended
     refused = command.call("jobs", "retry", str(id))
     assert (refused.code, "(supervisor dlq redrive --force to do it" in refused.err) == (2, True), refused
@@ -248,7 +248,7 @@ def test_verbs_refuse_a_pending_letter_unless_forced(command: Command) -> None:
     assert run.wait() == 0
 
 
-def test_a_redriven_letter_that_fails_again_is_another_letter(command: Command) -> None:
+def test_a_redriven_job_that_fails_again_has_another_dead_letter(command: Command) -> None:
     serve(command, FILE)
     (id,) = fail(command, 1)
     wait_delivered(command, [id])
@@ -292,7 +292,7 @@ def test_a_sink_that_would_end_the_program_is_the_users_mistake(command: Command
 
 
 def test_keys_that_a_sink_does_not_take_are_the_users_mistake(command: Command) -> None:
-    run = serve(command, "dlq: {sinks: [{type: told, file: a, nonsense: 1}]}\n")
+    run = serve(command, "dlq: {sinks: [{type: recording, file: a, nonsense: 1}]}\n")
     assert run.wait() == 2
     assert "dlq.sinks[0]" in run.log
     assert "nonsense" in run.log

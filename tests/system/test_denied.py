@@ -1,4 +1,4 @@
-"""Files and folders that the user may not use: told in a line by every command, and waited for by none."""
+"""Files and folders that the user may not use: every command reports them in one line, and none waits for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.system.command import Command
 
-# Rights bind root too, once it has no leave to pass over them.
+# Permissions bind root too, once it has lost the capability to ignore them.
 BOUND = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
 pytestmark = pytest.mark.skipif(bool(BOUND) and shutil.which(BOUND[0]) is None, reason="root, and no setpriv here")
@@ -25,7 +25,7 @@ COMMANDS = [["status"], ["check"], ["enqueue", "mail"], ["run"]]
 
 @pytest.fixture
 def forbidden() -> Iterator[list[Path]]:
-    """Paths to be shut, and opened again afterwards."""
+    """Paths without permissions for this user, which are restored afterwards."""
     paths: list[Path] = []
     yield paths
     for path in paths:
@@ -40,7 +40,9 @@ def refused(command: Command, arguments: list[str], expected: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_a_store_that_this_user_may_not_open(command: Command, forbidden: list[Path], arguments: list[str]) -> None:
+def test_every_command_refuses_a_store_that_this_user_may_not_open(
+    command: Command, forbidden: list[Path], arguments: list[str]
+) -> None:
     command.enqueue("mail")
     store = command.folder / "jobs.db"
     store.chmod(0)
@@ -49,12 +51,12 @@ def test_a_store_that_this_user_may_not_open(command: Command, forbidden: list[P
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_a_store_in_a_folder_that_this_user_may_not_enter(
+def test_every_command_refuses_a_store_in_a_folder_that_this_user_may_not_enter(
     command: Command, forbidden: list[Path], arguments: list[str]
 ) -> None:
-    folder = command.folder / "shut"
+    folder = command.folder / "closed"
     folder.mkdir()
-    command.write(config="store: sqlite:///shut/jobs.db\n")
+    command.write(config="store: sqlite:///closed/jobs.db\n")
     command.enqueue("mail")
     folder.chmod(0)
     forbidden.append(folder)
@@ -62,11 +64,11 @@ def test_a_store_in_a_folder_that_this_user_may_not_enter(
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_a_store_in_a_folder_that_this_user_may_not_write_to(
+def test_every_command_refuses_a_store_in_a_folder_that_this_user_may_not_write_to(
     command: Command, forbidden: list[Path], arguments: list[str]
 ) -> None:
-    command.write(config="store: sqlite:///shut/jobs.db\n")
-    folder = command.folder / "shut"
+    command.write(config="store: sqlite:///closed/jobs.db\n")
+    folder = command.folder / "closed"
     folder.mkdir()
     command.enqueue("mail")
     folder.chmod(0o500)
@@ -74,12 +76,12 @@ def test_a_store_in_a_folder_that_this_user_may_not_write_to(
     refused(command, arguments, f"{folder}: Permission denied; expected one that this user may read and write")
 
 
-def test_a_store_that_others_keep_open_is_used_without_leave_to_write_to_its_folder(
+def test_a_store_that_others_keep_open_is_used_without_permission_to_write_to_its_folder(
     command: Command, forbidden: list[Path]
 ) -> None:
-    """Nor to take the locks of writers, or to remove them."""
-    command.write(config="store: sqlite:///shut/jobs.db\n")
-    folder = command.folder / "shut"
+    """Neither may the user lock the files of the fair write lock, nor remove them."""
+    command.write(config="store: sqlite:///closed/jobs.db\n")
+    folder = command.folder / "closed"
     folder.mkdir()
     with closing(SqliteStore(folder / "jobs.db", create=True)) as store:
         with store.transaction():
@@ -92,7 +94,7 @@ def test_a_store_that_others_keep_open_is_used_without_leave_to_write_to_its_fol
     assert (ended.code, ended.out, ended.err) == (0, "1\n", "")
 
 
-def test_a_supervisor_that_may_not_join_the_others_says_why(command: Command, forbidden: list[Path]) -> None:
+def test_a_supervisor_that_may_not_join_the_store_reports_why(command: Command, forbidden: list[Path]) -> None:
     command.enqueue("mail")
     notifier = command.folder / "jobs.db.notify"
     notifier.mkdir(mode=0)
@@ -101,13 +103,13 @@ def test_a_supervisor_that_may_not_join_the_others_says_why(command: Command, fo
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_a_current_folder_that_this_user_may_not_enter(
+def test_every_command_refuses_a_current_folder_that_this_user_may_not_enter(
     command: Command, forbidden: list[Path], arguments: list[str]
 ) -> None:
-    folder = command.folder / "shut"
+    folder = command.folder / "closed"
     folder.mkdir()
     forbidden.append(folder)
-    within = ["sh", "-c", 'cd shut && chmod 0 . && exec "$@"', "sh"]
+    within = ["sh", "-c", 'cd closed && chmod 0 . && exec "$@"', "sh"]
     ended = subprocess.run(
         [*BOUND, *within, sys.executable, "-m", "supervisor", *arguments], cwd=command.folder, env=command.env,
         capture_output=True, text=True, timeout=30,

@@ -1,4 +1,4 @@
-"""`run --drain` ends when it has done what it can, and says with its exit code and its report what it could not."""
+"""`run --drain` ends when it has done all it can; its exit code and its report show what it could not do."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def states(command: Command) -> dict[int, str]:
     return {job["id"]: job["state"] for job in command.jobs()}
 
 
-def test_it_waits_for_retries_and_delays(command: Command) -> None:
+def test_a_drain_waits_for_retries_and_delays(command: Command) -> None:
     command.write(config="workers: {count: 2}\n" + QUICK, plugins=JOBS)
     command.enqueue("flaky")
     command.enqueue("noop", None, "--delay", "1s")
@@ -64,12 +64,12 @@ def test_it_waits_for_retries_and_delays(command: Command) -> None:
     assert command.left_behind() == {}
 
 
-def test_nothing_to_do_is_done_at_once(command: Command) -> None:
+def test_a_drain_with_nothing_to_do_ends_at_once(command: Command) -> None:
     command.write(plugins=JOBS)
     assert command.run("--drain").wait() == 0
 
 
-def test_what_is_due_after_the_horizon_is_left(command: Command) -> None:
+def test_jobs_due_after_the_horizon_are_left(command: Command) -> None:
     command.write(config="workers: {count: 2}\n" + QUICK, plugins=JOBS)
     soon, late = command.enqueue("noop", None, "--delay", "1s"), command.enqueue("noop", None, "--delay", "1h")
     flaky = command.enqueue("flaky")
@@ -78,7 +78,7 @@ def test_what_is_due_after_the_horizon_is_left(command: Command) -> None:
     assert states(command) == {soon: "succeeded", late: "scheduled", flaky: "succeeded"}
 
 
-def test_the_horizon_stands_still_while_the_run_goes_on(command: Command) -> None:
+def test_the_horizon_does_not_move_during_the_run(command: Command) -> None:
     command.write(config="workers: {count: 1}\n" + QUICK, plugins=JOBS)
     command.enqueue("gated")
     run = command.run("--drain", "--horizon", "10s")
@@ -108,7 +108,7 @@ def test_a_retry_in_backoff_is_waited_for_beside_jobs_that_no_plugin_serves(comm
     assert states(command) == {**dict.fromkeys(nobody, "scheduled"), flaky: "succeeded"}
 
 
-def test_letters_that_a_sink_refuses_are_left_after_grace(command: Command) -> None:
+def test_dead_letters_that_a_sink_refuses_are_left_after_the_grace(command: Command) -> None:
     command.write(
         config="dlq: {sinks: [{type: file, path: dead.jsonl}, {type: refusing}]}\nshutdown: {grace: 1s}\n", plugins=JOBS
     )
@@ -120,7 +120,7 @@ def test_letters_that_a_sink_refuses_are_left_after_grace(command: Command) -> N
     assert "refusing: ConnectionError: nobody there" in run.out
 
 
-def test_refused_letters_beside_jobs_that_no_plugin_serves_do_not_keep_it(command: Command) -> None:
+def test_a_drain_does_not_wait_for_refused_dead_letters_and_jobs_that_no_plugin_serves(command: Command) -> None:
     command.write(config="dlq: {sinks: [{type: refusing}]}\nshutdown: {grace: 500ms}\n", plugins=JOBS)
     command.enqueue("fails")
     command.enqueue("nobody")
@@ -129,7 +129,7 @@ def test_refused_letters_beside_jobs_that_no_plugin_serves_do_not_keep_it(comman
     assert "nobody there" in run.out
 
 
-def test_letters_are_delivered_before_it_ends(command: Command) -> None:
+def test_dead_letters_are_delivered_before_a_drain_ends(command: Command) -> None:
     command.write(config="dlq: {sinks: [{type: file, path: dead.jsonl}]}\n", plugins=JOBS)
     ids = [command.enqueue("fails") for _ in range(20)]
     run = command.run("--drain")
@@ -175,32 +175,32 @@ def test_jobs_enqueued_meanwhile_are_done_too(command: Command) -> None:
     assert [job["state"] for job in command.jobs()] == ["succeeded"] * 11
 
 
-def test_one_that_never_reached_its_store_has_not_drained(command: Command) -> None:
+def test_a_drain_that_never_reached_its_store_has_failed(command: Command) -> None:
     command.write(plugins=JOBS)
     command.enqueue("noop")
     with locked(command.folder / "jobs.db"):
         run = command.run("--drain")
-        run.logged("store is away")
+        run.logged("store unavailable")
         run.signal(signal.SIGTERM)
         assert run.wait() == 1
     assert run.out.startswith("not drained")
     assert command.run("--drain").wait() == 0
 
 
-def test_the_log_follows_the_config_while_it_drains(command: Command) -> None:
+def test_the_log_follows_a_reload_during_a_drain(command: Command) -> None:
     command.write(plugins=JOBS)
     command.enqueue("noop", None, "--delay", "1h")
     run = command.run("--drain")
     run.logged("supervisor started")
     command.write(config="log: {format: json}\n")
     run.signal(signal.SIGHUP)
-    run.logged("config read again")
+    run.logged("config reloaded")
     run.signal(signal.SIGTERM)
     assert run.wait() == 4
     assert json.loads(run.log.splitlines()[-1])["message"]
 
 
-def test_a_signal_ends_a_drain_and_says_what_is_left(command: Command) -> None:
+def test_a_signal_ends_a_drain_which_reports_what_is_left(command: Command) -> None:
     command.write(plugins=JOBS)
     command.enqueue("noop", None, "--delay", "1h")
     run = command.run("--drain")
@@ -226,7 +226,7 @@ def test_a_handler_that_a_reload_brings_is_waited_for(command: Command) -> None:
     run.logged("handler=noop unknown_handler")
     command.write(plugins=JOBS)
     run.signal(signal.SIGHUP)
-    run.logged("config read again")
+    run.logged("config reloaded")
     (command.folder / "gate").touch()
     assert run.wait() == 0
     assert states(command) == dict.fromkeys(ids, "succeeded")

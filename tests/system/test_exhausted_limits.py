@@ -1,15 +1,14 @@
-"""No descriptors or no processes left: what can't be had is said, costs no job and nothing else, and is had again later."""
+"""When descriptors or processes run out, that is logged, costs no job and nothing else, and passes."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,25 +16,18 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
+from supervisor.workers.interface import USUAL_TIMEOUTS
+from supervisor.workers.parent.adopted_orphans import end_programs_of
 from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.system import process_tree as proctree
-from supervisor.workers.system.orphans import end_programs_of
 from tests.system.command import Command, wait_for
-from tests.system.real_workers import World, fds_of, lease, open_fds, world
+from tests.system.real_workers import World, fds_of, lease, open_fds, play
 
-STRANGER = 54_321  # an ordinary user of whom no other process is
+USER = 54_321  # an ordinary user without other processes
 ORDINARY = [
-    "setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups",
+    "setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups",
     "--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override",
 ]  # fmt: skip
-
-
-def play(folder: Path, scene: Callable[[World], Awaitable[None]], **options: object) -> None:
-    async def run() -> None:
-        async with world(folder, **options) as here:  # type: ignore[arg-type]
-            await scene(here)
-
-    asyncio.run(run())
 
 
 def waits(forkserver: int) -> bool:
@@ -45,17 +37,19 @@ def waits(forkserver: int) -> bool:
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 @pytest.mark.parametrize("room", [0, 3])
-def test_a_nursery_without_room_for_the_channels_of_a_worker_lives_on(tmp_path: Path, start: str, room: int) -> None:
+def test_a_forkserver_without_room_for_the_channels_of_a_worker_keeps_running(
+    tmp_path: Path, start: str, room: int
+) -> None:
     async def scene(here: World) -> None:
         before = await here.worker(1)
-        (forkserver,) = here.nurseries
+        (forkserver,) = here.forkservers
         _, hard = resource.prlimit(forkserver, resource.RLIMIT_NOFILE)
         await here.until(lambda: waits(forkserver))
-        ours, nurserys = open_fds(), fds_of(forkserver)
-        resource.prlimit(forkserver, resource.RLIMIT_NOFILE, (nurserys + room, hard))
-        deaths = [await here.death(here.backend.fork(number)) for number in range(2, 7)]
-        assert {death.how for death in deaths} == {"could not be started: Too many open files"}
-        await here.until(lambda: (open_fds(), fds_of(forkserver)) == (ours, nurserys))
+        ours, theirs = open_fds(), fds_of(forkserver)
+        resource.prlimit(forkserver, resource.RLIMIT_NOFILE, (theirs + room, hard))
+        reports = [await here.end(here.fork(number)) for number in range(2, 7)]
+        assert {report.how for report in reports} == {"could not be started: Too many open files"}
+        await here.until(lambda: (open_fds(), fds_of(forkserver)) == (ours, theirs))
         resource.prlimit(forkserver, resource.RLIMIT_NOFILE, (hard, hard))
         after = await here.worker(7)
         for number, process in enumerate((before, after), 1):
@@ -65,7 +59,7 @@ def test_a_nursery_without_room_for_the_channels_of_a_worker_lives_on(tmp_path: 
     play(tmp_path, scene, start=start)
 
 
-def test_that_another_owner_is_gone_is_borne_without_room_to_look_for_its_programs() -> None:
+def test_an_owner_that_has_ended_is_handled_without_descriptors_to_look_for_its_programs() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -74,13 +68,13 @@ def test_that_another_owner_is_gone_is_borne_without_room_to_look_for_its_progra
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_worker_that_nobody_could_watch_is_ended_at_once(tmp_path: Path) -> None:
+def test_a_worker_that_could_not_be_watched_is_ended_at_once(tmp_path: Path) -> None:
     full = tmp_path / "full"
 
     async def scene(here: World) -> None:
-        (forkserver,) = here.nurseries
+        (forkserver,) = here.forkservers
         full.touch()
-        assert (await here.death(here.backend.fork(1))).how == "could not be started: Too many open files"
+        assert (await here.end(here.fork(1))).how == "could not be started: Too many open files"
         assert proctree.children(forkserver) == []
         full.unlink()
         assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
@@ -99,7 +93,7 @@ os.pidfd_open = pidfd_open
 
 
 @pytest.mark.parametrize(("fails", "nth"), [("pipe2", 3), ("pidfd_open", 1)])
-def test_a_nursery_that_cannot_be_started_leaves_nothing_and_is_started_later(
+def test_a_forkserver_that_cannot_be_started_leaves_nothing_and_is_started_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, nth: int
 ) -> None:
     really = getattr(os, fails)
@@ -116,10 +110,10 @@ def test_a_nursery_that_cannot_be_started_leaves_nothing_and_is_started_later(
         assert forkserver is not None
         with open_fds_unchanged(), pytest.raises(OSError, match="Too many open files"):
             monkeypatch.setattr(os, fails, fail_once)
-            ForkserverClient(here.backend.loop, here.backend.options, here.backend, ())
+            ForkserverClient(here.backend.loop, here.backend.options, here.backend, (), USUAL_TIMEOUTS)
         calls.clear()
         forkserver.kill()
-        await here.until(lambda: len(here.nurseries) == 2)
+        await here.until(lambda: len(here.forkservers) == 2)
         assert [how for _pid, how in here.forkserver_exits] == [
             "killed by SIGKILL",
             "could not be started: Too many open files",
@@ -137,7 +131,7 @@ def open_fds_unchanged() -> Iterator[None]:
 
 @pytest.fixture
 def owned() -> Iterator[tuple[Command, list[str]]]:
-    """A command in a folder of an ordinary user's, and what makes it that user's: root is held by no limit."""
+    """A command in a folder of an ordinary user, and the arguments to run it as that user: no limit applies to root."""
     with TemporaryDirectory() as folder:
         command = Command(Path(folder))
         command.env["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -150,20 +144,20 @@ def owned() -> Iterator[tuple[Command, list[str]]]:
         under = ORDINARY if os.geteuid() == 0 else []
         if under:
             for path in (command.folder, *command.folder.rglob("*")):
-                os.chown(path, STRANGER, STRANGER)
+                os.chown(path, USER, USER)
         yield command, under
         command.close()
 
 
-def test_no_more_processes_for_a_while_cost_no_job_and_nothing_else(owned: tuple[Command, list[str]]) -> None:
+def test_a_lack_of_processes_for_a_while_costs_no_job_and_nothing_else(owned: tuple[Command, list[str]]) -> None:
     command, under = owned
     run = command.run(under=under)
     forkserver = run.forkserver()
     wait_for(lambda: run.log.count(") started") >= 2)
     limited = list(command.processes())
     limit_processes(limited, 1, under)
-    dead, survivor = psutil.Process(forkserver).children()
-    dead.kill()
+    killed, survivor = psutil.Process(forkserver).children()
+    killed.kill()
     run.logged("could not be started: Resource temporarily unavailable")
     (command.folder / "jobs.jsonl").write_text('{"handler": "pid"}\n' * 20)
     subprocess.run([*under, *command.arguments("enqueue", "--file", "jobs.jsonl")], cwd=command.folder, check=True,
@@ -171,7 +165,7 @@ def test_no_more_processes_for_a_while_cost_no_job_and_nothing_else(owned: tuple
     wait_for(lambda: [job["result"] for job in command.jobs("--state", "succeeded")] == [survivor.pid] * 20)
     survivor.kill()
     os.kill(forkserver, signal.SIGKILL)
-    run.logged("nursery could not be started: Resource temporarily unavailable")
+    run.logged("forkserver could not be started: Resource temporarily unavailable")
     limit_processes([run.pid], resource.getrlimit(resource.RLIMIT_NPROC)[0], under)
     wait_for(lambda: run.forkserver() != forkserver)
     wait_for(lambda: len(psutil.Process(run.forkserver()).children()) == 2)
@@ -180,7 +174,7 @@ def test_no_more_processes_for_a_while_cost_no_job_and_nothing_else(owned: tuple
 
 
 def limit_processes(pids: list[int], most: int, under: list[str]) -> None:
-    """The soft limit alone, as their own user, who may raise it again."""
+    """Set only the soft limit, as the user of these processes, who may raise it again."""
     program = "import resource, sys\nfor pid in map(int, sys.argv[2:]):\n" \
         "  hard = resource.prlimit(pid, resource.RLIMIT_NPROC)[1]\n" \
         "  resource.prlimit(pid, resource.RLIMIT_NPROC, (int(sys.argv[1]), hard))\n"  # fmt: skip

@@ -1,4 +1,4 @@
-"""A handler's own Client, and the programs it starts, find what its supervisor was started with."""
+"""The Client in a handler, and programs that the handler starts, use the config of the supervisor."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def start(command: Command, *arguments: str, env: dict[str, str]) -> Running:
 
 
 def child_of(command: Command) -> Any:
-    """What the child job has in its environment, once the parent has enqueued it."""
+    """Return the config in the environment of the child job, once the parent has enqueued it."""
     command.until(command.enqueue("forgetful"), "succeeded")
     id = command.enqueue("parent")
     command.until(id, "succeeded")
@@ -49,7 +49,7 @@ def child_of(command: Command) -> Any:
 
 @pytest.fixture(params=["fork", "spawn"])
 def elsewhere(command: Command, request: pytest.FixtureRequest) -> Command:
-    """The config is in a folder that no command looks into by itself."""
+    """A command whose config is in a folder where no command looks for it."""
     command.config.unlink()
     command.config = command.folder / "conf" / "app.yaml"
     command.write(config=CONFIG.format(start=request.param))
@@ -58,20 +58,20 @@ def elsewhere(command: Command, request: pytest.FixtureRequest) -> Command:
     return command
 
 
-def test_the_config_that_was_given(elsewhere: Command) -> None:
+def test_a_handler_uses_the_config_that_was_given(elsewhere: Command) -> None:
     start(elsewhere, "-c", "conf/app.yaml", env={})
     assert child_of(elsewhere) == str(elsewhere.config)
 
 
-def test_the_config_of_the_environment_and_after_hup(elsewhere: Command) -> None:
+def test_a_handler_uses_the_config_of_the_environment_also_after_a_reload(elsewhere: Command) -> None:
     run = start(elsewhere, env={"SUPERVISOR_CONFIG": "conf/app.yaml"})
     assert child_of(elsewhere) == str(elsewhere.config)
     run.signal(signal.SIGHUP)
-    wait_for(lambda: "config read again" in run.log)
+    wait_for(lambda: "config reloaded" in run.log)
     assert child_of(elsewhere) == str(elsewhere.config)
 
 
-def test_the_config_that_was_found(command: Command) -> None:
+def test_a_handler_uses_the_config_that_was_found(command: Command) -> None:
     command.write(plugins={"jobs.py": JOBS})
     start(command, env={})
     assert child_of(command) == str(command.config)

@@ -1,4 +1,4 @@
-"""A job that spoils one of its worker's channels is a crash of its own; an import that spoils the nursery's is left out."""
+"""A job that breaks a channel of its worker is blamed for a crash; a plugin whose import breaks the forkserver's is left out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ HANDLERS = r"""
     from supervisor import handler
 
     def channels():
-        (worker,) = [found for found in gc.get_objects() if type(found).__name__ == "JobRunner"]
+        from supervisor.workers.child.main import JobRunner
+        (runner,) = [found for found in gc.get_objects() if type(found) is JobRunner]
         return {
-            "jobs": worker._jobs, "outcomes": worker._outcomes, "permits": worker._permits, "beats": worker._heartbeat._pipe
+            "jobs": runner._jobs, "outcomes": runner._outcomes, "permits": runner._permits,
+            "heartbeats": runner._heartbeat._pipe,
         }
 
     def write_without_end(fd, data):
@@ -29,13 +31,13 @@ HANDLERS = r"""
         "rubbish": lambda fd: os.write(fd, b"rubbish\n"),
         "an empty line": lambda fd: os.write(fd, b"\n"),
         "a deep line": lambda fd: os.write(fd, b"[" * 500 + b"]" * 500 + b"\n"),
-        "beats without end": lambda fd: write_without_end(fd, b"." * 65536),
+        "heartbeats without end": lambda fd: write_without_end(fd, b"." * 65536),
         "a line without end": lambda fd: write_without_end(fd, b"x" * 65536),
         "an end": os.close,
     }
 
     @handler(max_retries=0, timeout="none")
-    def spoil(job):
+    def break_channel(job):
         channel, way = job.payload
         WAYS[way](channels()[channel])
         time.sleep(3600)
@@ -78,13 +80,14 @@ HANDLERS = r"""
         while not os.path.exists(job.payload):
             time.sleep(0.05)
 """
-SPOILT = [
+BROKEN = [
     ("outcomes", "rubbish"), ("outcomes", "an empty line"), ("outcomes", "a deep line"), ("outcomes", "a line without end"),
-    ("outcomes", "an end"), ("jobs", "an end"), ("beats", "rubbish"), ("beats", "beats without end"), ("beats", "an end"),
+    ("outcomes", "an end"), ("jobs", "an end"), ("heartbeats", "rubbish"),
+    ("heartbeats", "heartbeats without end"), ("heartbeats", "an end"),
 ]  # fmt: skip
 
 
-def test_a_job_that_spoils_a_channel_is_a_crash_and_its_siblings_are_unharmed(command: Command) -> None:
+def test_a_job_that_breaks_a_channel_is_blamed_for_a_crash_and_other_jobs_are_unharmed(command: Command) -> None:
     command.write(
         config="workers: {count: 2}\nlimits: {result: 10KB}\nretry: {max_retries: 0}\n",
         plugins={"handlers.py": HANDLERS},
@@ -92,12 +95,13 @@ def test_a_job_that_spoils_a_channel_is_a_crash_and_its_siblings_are_unharmed(co
     run = command.run()
     sibling = command.enqueue("sibling", str(command.folder / "over"))
     command.until(sibling, "in_flight")
-    for spoilt in SPOILT:
-        spoiling, *behind = command.enqueue("spoil", spoilt), *(command.enqueue("good", number) for number in range(5))
-        job = command.until(spoiling, "failed")
-        assert job["errors"][-1]["cause"] == "crash", (spoilt, job["errors"])
+    for broken in BROKEN:
+        breaking = command.enqueue("break_channel", broken)
+        behind = [command.enqueue("good", number) for number in range(5)]
+        job = command.until(breaking, "failed")
+        assert job["errors"][-1]["cause"] == "crash", (broken, job["errors"])
         for id in behind:
-            assert command.until(id, "succeeded")["errors"] == [], spoilt
+            assert command.until(id, "succeeded")["errors"] == [], broken
     command.until(command.enqueue("close_permits_and_return"), "succeeded")
     for number in range(5):
         assert command.until(command.enqueue("good", number), "succeeded")["errors"] == []
@@ -105,12 +109,12 @@ def test_a_job_that_spoils_a_channel_is_a_crash_and_its_siblings_are_unharmed(co
     assert command.until(sibling, "succeeded")["errors"] == []
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
-    assert "a job has closed what its worker talks with" in run.log
+    assert "a job closed a channel of its worker" in run.log
     assert "Traceback" not in run.log
 
 
 @pytest.mark.parametrize("how", ["die", "return"])
-def test_a_job_that_has_its_descriptors_wait_makes_nobody_else_wait(command: Command, how: str) -> None:
+def test_a_job_that_makes_its_descriptors_blocking_delays_no_other(command: Command, how: str) -> None:
     command.write(config="workers: {count: 1}\n", plugins={"handlers.py": HANDLERS})
     run = command.run()
     command.until(command.enqueue("block_all", how), "failed" if how == "die" else "succeeded")
@@ -124,7 +128,7 @@ def test_a_job_that_has_its_descriptors_wait_makes_nobody_else_wait(command: Com
     assert command.job(held)["state"] == "succeeded"
 
 
-def test_a_worker_whose_permits_have_an_end_takes_no_more_jobs(command: Command) -> None:
+def test_a_worker_whose_channel_of_permits_has_an_end_takes_no_more_jobs(command: Command) -> None:
     command.write(config="workers: {count: 1}\n", plugins={"handlers.py": HANDLERS})
     run = command.run()
     command.until(command.enqueue("cover_permits"), "succeeded")
@@ -156,12 +160,12 @@ FORKING = """
     def waits(job):
         with open("begun", "a") as file:
             file.write(f"{os.getpid()}\\n")
-        while not os.path.exists("gate"):
+        while not os.path.exists("go"):
             time.sleep(0.01)
 """
 
 
-def test_workers_end_in_good_order_though_a_plugin_has_forked_the_supervisor(command: Command) -> None:
+def test_workers_stop_as_usual_though_a_plugin_has_forked_the_supervisor(command: Command) -> None:
     command.write(config="workers: {count: 1}\nshutdown: {grace: 60s}\n", plugins={"hook.py": FORKING})
     run = command.run()
     command.until(command.enqueue("noop"), "succeeded")
@@ -172,7 +176,7 @@ def test_workers_end_in_good_order_though_a_plugin_has_forked_the_supervisor(com
     (command.folder / "over").touch()
 
 
-def test_workers_die_with_a_supervisor_that_a_plugin_has_forked_and_their_jobs_run_again_at_once(
+def test_workers_are_killed_with_a_supervisor_that_a_plugin_has_forked_and_their_jobs_run_again_at_once(
     command: Command,
 ) -> None:
     command.write(config="workers: {count: 1}\n", plugins={"hook.py": FORKING})
@@ -184,14 +188,14 @@ def test_workers_die_with_a_supervisor_that_a_plugin_has_forked_and_their_jobs_r
     run.kill()
     worker = int(begun.read_text())
     wait_for(lambda: worker not in command.processes())
-    (command.folder / "gate").touch()
+    (command.folder / "go").touch()
     command.run()
     command.until(id, "succeeded")
     assert begun.read_text().count("\n") == 2
     (command.folder / "over").touch()
 
 
-def test_what_a_job_opens_where_it_closed_the_channels_of_its_worker_gets_nothing_of_them(command: Command) -> None:
+def test_files_that_a_job_opens_after_it_closed_the_channels_of_its_worker_stay_empty(command: Command) -> None:
     (opened := command.folder / "opened").mkdir()
     command.write(config="workers: {count: 1, heartbeat: 100ms}\n", plugins={"handlers.py": HANDLERS})
     run = command.run()
@@ -205,17 +209,20 @@ def test_what_a_job_opens_where_it_closed_the_channels_of_its_worker_gets_nothin
 
 FORGED = {
     "rubbish": "b'rubbish\\n'",
-    "an_answer": """b'["Forked",99,5]\\n["Reaped",1,0,0]\\n'""",
-    "reports": """b'["Ready",[{"source":5}]]\\n'""",
+    "an_answer": """b'["forked",99,5]\\n["reaped",1,0,0]\\n'""",
+    "reports": """b'["ready",[{"source":5}]]\\n'""",
     "an_empty_line": "b'\\n'",
     "without_end": "b'x' * 100_000_000",
 }
 
 
-def test_an_import_that_spoils_the_nurserys_channel_is_left_out_and_the_others_serve(command: Command) -> None:
+def test_a_plugin_whose_import_breaks_the_channel_of_the_forkserver_is_left_out_and_the_others_serve(
+    command: Command,
+) -> None:
     text = """
         import gc, time
-        (control,) = [found for found in gc.get_objects() if type(found).__name__ == "Control"]
+        from supervisor.workers.forkserver.main import Control
+        (control,) = [found for found in gc.get_objects() if type(found) is Control]
         control._channel.sendall({})
         time.sleep(3600)
     """

@@ -1,4 +1,4 @@
-"""Handlers that do what no handler should: exactly their own job is blamed, and the place is filled again."""
+"""Handlers that do harm: exactly their own job is blamed, and the worker is replaced."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ HANDLERS = r"""
     class Text(str):
         def encode(self, *args): raise ZeroDivisionError
 
-    class Said(Exception):
-        def __str__(self): return Text("said")
+    class OddText(Exception):
+        def __str__(self): return Text("text")
 
     class Raising(type):
         @property
@@ -98,7 +98,7 @@ HANDLERS = r"""
     class NoName(Exception): pass
     NoName.__module__ = object()
 
-    EVIL = [Class, Said, OfRaising, Everything, Later, NoName]
+    EVIL = [Class, OddText, OfRaising, Everything, Later, NoName]
 
     @handler(max_retries=0)
     def evil(job):
@@ -120,7 +120,7 @@ def serves(command: Command) -> int:
 
 
 @pytest.mark.parametrize("name", ["leave_group", "stop_itself", "hundred"])
-def test_wherever_a_job_went_its_timeout_finds_it(handlers: Command, name: str) -> None:
+def test_a_timeout_ends_a_job_wherever_its_processes_went(handlers: Command, name: str) -> None:
     run = handlers.run()
     id = handlers.enqueue(name)
     assert handlers.until(id, "failed")["errors"][-1]["cause"] == "timeout"
@@ -130,37 +130,37 @@ def test_wherever_a_job_went_its_timeout_finds_it(handlers: Command, name: str) 
     assert run.wait() == 0
 
 
-@pytest.mark.parametrize("with_nursery", [True, False])
-def test_a_job_that_has_left_its_group_dies_with_the_supervisor(handlers: Command, with_nursery: bool) -> None:
+@pytest.mark.parametrize("with_forkserver", [True, False])
+def test_a_job_that_has_left_its_group_is_killed_with_the_supervisor(handlers: Command, with_forkserver: bool) -> None:
     run = handlers.run()
     id = handlers.enqueue("leave_group", None, "--timeout", "none")
     handlers.until(id, "in_flight")
     wait_for(lambda: len(handlers.processes()) == 3)
     (worker,) = set(handlers.processes()) - {run.pid, run.forkserver()}
     wait_for(lambda: os.getpgid(worker) != worker)
-    run.signal(signal.SIGSTOP)  # it starts no other
-    if not with_nursery:
+    run.signal(signal.SIGSTOP)  # it starts no other forkserver
+    if not with_forkserver:
         os.kill(run.forkserver(), signal.SIGKILL)
     run.kill()
     wait_for(lambda: handlers.processes() == {})
 
 
 @pytest.mark.parametrize("name", ["close_all", "cover_all"])
-def test_channels_that_a_job_broke_cost_that_job_alone(handlers: Command, name: str) -> None:
+def test_channels_that_a_job_broke_harm_that_job_alone(handlers: Command, name: str) -> None:
     handlers.run()
     id = handlers.enqueue(name)
     serves(handlers)
     assert handlers.until(id, "failed")["errors"][-1]["cause"] == "crash"
 
 
-def test_a_thread_that_a_job_left_with_the_gil_holds_no_other_job_captive(handlers: Command) -> None:
+def test_a_thread_that_a_job_left_with_the_gil_blocks_no_other_job(handlers: Command) -> None:
     handlers.write(config="workers: {count: 1, heartbeat: 200ms, heartbeat_timeout: 1s}\n")
     handlers.run()
     handlers.enqueue("hold_gil_later")
     serves(handlers)
 
 
-def test_output_that_a_job_left_non_blocking_is_put_back(handlers: Command) -> None:
+def test_output_that_a_job_left_non_blocking_is_blocking_for_the_next(handlers: Command) -> None:
     handlers.run()
     serves(handlers)
     handlers.until(handlers.enqueue("no_block"), "succeeded")
@@ -169,14 +169,14 @@ def test_output_that_a_job_left_non_blocking_is_put_back(handlers: Command) -> N
     assert job["errors"] == []
 
 
-def test_a_job_that_took_every_resource_from_itself_is_not_taken_for_dead(handlers: Command) -> None:
+def test_a_job_without_any_resource_left_is_not_taken_for_hung(handlers: Command) -> None:
     handlers.write(config="workers: {count: 1, heartbeat: 200ms, heartbeat_timeout: 1s}\n")
     handlers.run()
     id = handlers.enqueue("few_resources", 3)
     assert handlers.until(id, "succeeded")["errors"] == []
 
 
-def test_exceptions_that_resist_being_told_are_told(handlers: Command) -> None:
+def test_exceptions_whose_attributes_raise_are_reported(handlers: Command) -> None:
     run = handlers.run()
     ids = [handlers.enqueue("evil", number) for number in range(EVIL)]
     errors = [handlers.until(id, "failed")["errors"][-1] for id in ids]

@@ -1,4 +1,4 @@
-"""Files whose import does what no import should: the others serve, and the supervisor still ends."""
+"""Plugins whose import does harm: the others serve, and the supervisor still exits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def serves(command: Command) -> None:
 
 
 @pytest.mark.parametrize("line", LINGERING.values(), ids=LINGERING.keys())
-def test_what_an_import_left_running_keeps_no_nursery_alive(command: Command, line: str) -> None:
+def test_threads_and_hooks_of_an_import_keep_no_forkserver_running(command: Command, line: str) -> None:
     command.write(plugins={"good.py": GOOD, "lingering.py": line})
     run = command.run()
     serves(command)
@@ -42,7 +42,7 @@ def test_what_an_import_left_running_keeps_no_nursery_alive(command: Command, li
 
 
 @pytest.mark.parametrize("line", LINGERING.values(), ids=LINGERING.keys())
-def test_what_a_plugin_left_running_in_the_supervisor_does_not_hold_up_its_end(command: Command, line: str) -> None:
+def test_threads_and_hooks_of_a_plugin_in_the_supervisor_do_not_delay_its_exit(command: Command, line: str) -> None:
     hook = "\nfrom supervisor import hookimpl\n@hookimpl\ndef supervisor_started(info): pass\n"
     command.write(plugins={"good.py": GOOD, "lingering.py": line + hook})
     run = command.run()
@@ -59,7 +59,7 @@ FORKING = {
 
 
 @pytest.mark.parametrize("line", FORKING.values(), ids=FORKING.keys())
-def test_a_copy_that_an_import_made_is_no_second_nursery(command: Command, line: str) -> None:
+def test_a_copy_that_an_import_made_is_no_second_forkserver(command: Command, line: str) -> None:
     command.write(config="workers: {count: 4}\n", plugins={"good.py": GOOD, "copy.py": line})
     run = command.run()
     for _ in range(8):
@@ -67,7 +67,7 @@ def test_a_copy_that_an_import_made_is_no_second_nursery(command: Command, line:
     forkserver = run.forkserver()
     rest = set(command.processes()) - {run.pid, forkserver}
     assert len(rest) == 4
-    assert run.log.count("nursery started") == 1
+    assert run.log.count("forkserver started") == 1
 
 
 def test_a_copy_that_an_import_made_is_no_second_supervisor(command: Command) -> None:
@@ -87,11 +87,11 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("line", STREAMS.values(), ids=STREAMS.keys())
-def test_standard_streams_that_an_import_spoiled_spoil_no_fork(command: Command, line: str) -> None:
+def test_standard_streams_that_an_import_broke_are_whole_in_workers(command: Command, line: str) -> None:
     command.write(plugins={"good.py": GOOD, "streams.py": line})
     run = command.run()
     serves(command)
-    assert "died" not in run.log
+    assert "its workers keep running" not in run.log
 
 
 UNSENDABLE = {
@@ -114,7 +114,7 @@ UNSENDABLE = {
 
 
 @pytest.mark.parametrize("text", UNSENDABLE.values(), ids=UNSENDABLE.keys())
-def test_what_a_plugin_says_of_itself_can_always_be_told(command: Command, text: str) -> None:
+def test_whatever_a_plugin_declares_can_be_reported(command: Command, text: str) -> None:
     command.write(plugins={"good.py": GOOD, "odd.py": text})
     command.run()
     serves(command)
@@ -130,14 +130,14 @@ def test_a_file_whose_name_is_no_text_is_a_plugin_too(command: Command, text: st
     assert command.call("check").code == (2 if text else 0)
 
 
-def test_what_an_import_prints_disturbs_no_check(command: Command) -> None:
+def test_output_of_an_import_disturbs_no_check(command: Command) -> None:
     command.write(plugins={"good.py": GOOD, "loud.py": "print('x' * 3_000_000)"})
-    for verb in ("check", "plugins"):
-        ended = command.call(verb)
+    for name in ("check", "plugins"):
+        ended = command.call(name)
         assert (ended.code, ended.err) == (0, "")
 
 
-def test_a_directory_that_a_plugin_changed_in_the_supervisor_moves_no_file(command: Command) -> None:
+def test_a_working_directory_that_a_plugin_changed_in_the_supervisor_changes_no_path(command: Command) -> None:
     moving = """
         import os
         from supervisor import handler, hookimpl
@@ -157,5 +157,5 @@ def test_a_directory_that_a_plugin_changed_in_the_supervisor_moves_no_file(comma
     wait_for(lambda: command.job(id)["dead_letter"] == "delivered")
     assert (command.folder / "dead.jsonl").read_text().count("\n") == 1
     run.signal(signal.SIGHUP)
-    run.logged("config read again")
+    run.logged("config reloaded")
     serves(command)

@@ -73,7 +73,7 @@ def kill_one(pids: list[int], chance: random.Random) -> bool:
     return False
 
 
-def test_workers_killed_at_random(command: Command) -> None:
+def test_no_job_is_lost_when_workers_are_killed_at_random(command: Command) -> None:
     command.write(config=CONFIG, plugins=COUNTED)
     counts, chance, killed = enqueue_counted(command), random.Random(1), 0
     run = command.run("--drain")
@@ -91,7 +91,7 @@ def test_workers_killed_at_random(command: Command) -> None:
     assert 0 < sum(job["retries"] for job in jobs) <= killed
 
 
-def test_the_nursery_killed_again_and_again(command: Command) -> None:
+def test_no_job_is_lost_when_the_forkserver_is_killed_again_and_again(command: Command) -> None:
     command.write(config=CONFIG, plugins=COUNTED)
     counts, killed = enqueue_counted(command), []
     run = command.run("--drain")
@@ -106,10 +106,10 @@ def test_the_nursery_killed_again_and_again(command: Command) -> None:
     assert [(job["state"], job["errors"], times(counts, "starts", job)) for job in jobs] == [
         ("succeeded", [], 1)
     ] * JOBS
-    assert run.log.count("its workers live on") == len(killed)
+    assert run.log.count("its workers keep running") == len(killed)
 
 
-def test_the_supervisor_killed_again_and_again(command: Command) -> None:
+def test_no_job_is_lost_when_the_supervisor_is_killed_again_and_again(command: Command) -> None:
     command.write(config=CONFIG, plugins=COUNTED)
     counts, kills = enqueue_counted(command), 4
     for number in range(1, kills + 1):
@@ -128,14 +128,14 @@ def test_the_supervisor_killed_again_and_again(command: Command) -> None:
     assert again <= kills * 4 * 5, "only what ran or was not settled yet may run again"
 
 
-def test_everything_killed_at_random_at_once(command: Command) -> None:
+def test_no_job_is_lost_when_every_process_is_killed_at_random(command: Command) -> None:
     command.write(config=CONFIG, plugins=COUNTED)
     jobs_here = JOBS // 2
     counts, chance, kills = enqueue_counted(command, jobs_here), random.Random(2), 0
     pause = 0.050
     while (before := ended(counts)) < jobs_here:
         run = command.run("--drain")
-        run.logged("nursery started")
+        run.logged("forkserver started")
         give_up = time.monotonic() + 20 * pause
         while time.monotonic() < give_up and run.code is None:
             kill_one(list(command.processes()), chance)
@@ -143,7 +143,7 @@ def test_everything_killed_at_random_at_once(command: Command) -> None:
         run.kill()
         kills += 1
         assert kills < 60, f"no way on: {ended(counts)} of {jobs_here}"
-        if ended(counts) < before + 5:  # on a machine this busy nothing that was killed is there again so soon
+        if ended(counts) < before + 5:  # on a machine this busy no process is replaced so soon
             pause *= 1.5
     assert command.run("--drain").wait(60) == 0
     jobs = command.jobs()
@@ -165,13 +165,13 @@ def test_interrupted_jobs_start_again_at_once(command: Command) -> None:
     wait_for(lambda: len(list(marks.glob("*.again"))) == len(ids))
     took = max(path.stat().st_mtime for path in marks.glob("*.again")) - restarted
     print(f"all interrupted jobs ran again {took:.2f}s after the restart")
-    assert took < 15  # nobody has waited for the end of a lease
+    assert took < 15  # no job has waited for the end of its lease
     for id in ids:
         assert {error["cause"] for error in command.until(id, "succeeded")["errors"]} <= {"lease_expired"}
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_nothing_of_a_dead_supervisor_survives(command: Command, start: str) -> None:
+def test_no_process_survives_a_killed_supervisor(command: Command, start: str) -> None:
     command.write(config=f"workers: {{count: 2, start: {start}}}\n", plugins={"hanging.py": hanging.PLUGIN})
     marks = [command.folder / "one", command.folder / "two"]
     for mark in marks:
@@ -189,7 +189,7 @@ def test_nothing_of_a_dead_supervisor_survives(command: Command, start: str) -> 
     wait_for(nothing_left, TIMEOUT)
 
 
-def test_workers_of_a_dead_nursery_die_with_the_supervisor_too(command: Command) -> None:
+def test_workers_of_a_killed_forkserver_are_killed_with_the_supervisor_too(command: Command) -> None:
     command.write(config="workers: {count: 1}\n", plugins={"hanging.py": hanging.PLUGIN})
     mark = command.folder / "started"
     command.enqueue("blocked", str(mark))

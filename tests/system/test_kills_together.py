@@ -1,4 +1,4 @@
-"""Supervisor and nursery killed together: nobody is there to see what their workers leave."""
+"""Supervisor and forkserver are killed together: no process is left to end what their workers leave."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PLUGIN = {
 
         @handler
         def start(job):
-            "A program in a session of its own, that outlives its job."
+            "Starts a program in a session of its own, which outlives its job."
             program = subprocess.Popen(["sleep", "3600"], start_new_session=True)
             Path(job.payload).write_text(str(program.pid))
     """
 }
 
 
-def test_the_next_supervisor_ends_what_was_left_by_one_killed_together_with_its_nursery(command: Command) -> None:
+def test_the_next_supervisor_ends_programs_left_by_one_killed_together_with_its_forkserver(command: Command) -> None:
     command.write(config="workers: {count: 1}", plugins=PLUGIN)
     file = command.folder / "program"
     run = command.run()
@@ -31,6 +31,6 @@ def test_the_next_supervisor_ends_what_was_left_by_one_killed_together_with_its_
     os.kill(run.forkserver(), signal.SIGKILL)
     run.kill()
     program = int(file.read_text())
-    assert proctree.is_living(program)
+    assert proctree.is_alive(program)
     command.run()
-    wait_for(lambda: not proctree.is_living(program))
+    wait_for(lambda: not proctree.is_alive(program))

@@ -1,4 +1,4 @@
-"""Two supervisors on one SQLite file: what one holds passes to the other when it stands still, and nothing is settled twice."""
+"""Two supervisors on one SQLite file: the jobs of one that stands still pass to the other, and none is settled twice."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def stop_the_whole_tree(run: Running) -> Callable[[], None]:
     for process in processes:
         process.suspend()
 
-    def go_on() -> None:
+    def resume() -> None:
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
 
-    return go_on
+    return resume
 
 
 @pytest.mark.parametrize("stop", [stop_the_supervisor, stop_the_whole_tree])
@@ -107,8 +107,8 @@ def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
     stopped, other = two(command)
     marks = enqueue_slow(command, 4, 2.5)
     wait_for(lambda: len(list(marks.iterdir())) == 4)
-    wait_for(lambda: all(job["started_at"] for job in command.jobs()))  # marked as started: a lapse counts as a retry
-    go_on, since = stop(stopped), time.monotonic()
+    wait_for(lambda: all(job["started_at"] for job in command.jobs()))  # so an expired lease counts as a retry
+    resume, since = stop(stopped), time.monotonic()
     mine = workers(stopped)
     lost = [job for job in command.jobs() if int(starts(marks, job)[0].rpartition("-")[2]) in mine]
     assert len(lost) == 2
@@ -117,8 +117,8 @@ def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
         assert all(len(starts(marks, job)) == 2 for job in lost), list(marks.iterdir())
 
     wait_for(both_run_elsewhere)
-    time.sleep(max(0.0, 3 * TTL - (time.monotonic() - since)))  # it is to stand still for three leases
-    go_on()
+    time.sleep(max(0.0, 3 * TTL - (time.monotonic() - since)))  # so that it stands still for three leases
+    resume()
     stopped.logged("stood still")
     stale = stopped.logged("stale")
     assert int(re.findall(r"job=(\d+)", stale)[0]) in {job["id"] for job in lost}
@@ -135,25 +135,25 @@ def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
         job["id"]: job for job in jobs
     }
     ran_by = {int(name.rpartition("-")[2]) for job in after[:4] for name in starts(marks, job)}
-    assert ran_by & workers(stopped), "the one that stood still works on"
+    assert ran_by & workers(stopped), "the supervisor that stood still goes on"
     assert settled(stopped, other) == {job["id"]: 1 for job in after}
 
 
-def test_standing_still_at_random_no_job_is_settled_twice(command: Command) -> None:
+def test_no_job_is_settled_twice_while_supervisors_stand_still_at_random(command: Command) -> None:
     command.write(config=CONFIG, plugins=PLUGIN)
     runs = two(command)
     marks, chance = enqueue_slow(command, 60, 0.4), random.Random(3)
     for number in range(6):
-        go_on = (stop_the_supervisor, stop_the_whole_tree)[number % 2](chance.choice(runs))
+        resume = (stop_the_supervisor, stop_the_whole_tree)[number % 2](chance.choice(runs))
         time.sleep(chance.uniform(0.8, 2.2))  # about the length of a lease
-        go_on()
+        resume()
         time.sleep(0.3)
     jobs = all_done(command)
     assert settled(*runs) == {job["id"]: 1 for job in jobs}
     for job in jobs:
         assert {error["cause"] for error in job["errors"]} <= {"lease_expired"}
         assert job["retries"] == len(job["errors"])
-        assert job["result"] == job["attempt"], "the one that was settled is the last"
+        assert job["result"] == job["attempt"], "the settled attempt is the last"
     assert "Traceback" not in runs[0].log + runs[1].log
     assert len(list(marks.iterdir())) >= 60
 

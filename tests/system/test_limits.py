@@ -1,4 +1,4 @@
-"""Workers are replaced after so many jobs or so much memory, and may be started from scratch; no job notices."""
+"""Workers are replaced after so many jobs or so much memory, and may be spawned; no job is affected."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_worker_that_has_grown_past_max_memory_is_replaced_after_its_job(comma
     assert " crashed" not in run.log
 
 
-def test_workers_born_past_max_memory_are_not_replaced_again_and_again(command: Command) -> None:
+def test_workers_past_max_memory_at_their_start_are_not_replaced_again_and_again(command: Command) -> None:
     command.write(
         config="workers: {count: 1, max_memory: 60MB}\n",
         plugins={**PIDS, "big.py": "IMPORTED = bytearray(b'x' * 150_000_000)\n"},
@@ -81,7 +81,7 @@ def test_spawned_workers_run_jobs_and_are_replaced(command: Command) -> None:
     assert max(pids(command).values()) <= 50
 
 
-def test_spawned_workers_time_out_with_all_they_started(command: Command) -> None:
+def test_a_timeout_ends_all_processes_of_a_spawned_worker(command: Command) -> None:
     command.write(config=SPAWN, plugins={**PIDS, "hanging.py": hanging.PLUGIN})
     hung = [command.enqueue(way, str(command.folder / way)) for way in (hanging.CALL, hanging.DEEP)]
     others = [command.enqueue("pid") for _ in range(20)]
@@ -95,7 +95,7 @@ def test_spawned_workers_time_out_with_all_they_started(command: Command) -> Non
     wait_for(lambda: only_our_own(command, run))
 
 
-def test_spawned_workers_with_a_file_that_does_not_import_serve_the_others(command: Command) -> None:
+def test_spawned_workers_serve_the_other_plugins_if_one_does_not_import(command: Command) -> None:
     command.write(
         config=SPAWN, plugins={**PIDS, "bad.py": "import no_such_module\n", "exits.py": "raise SystemExit(0)\n"}
     )
@@ -106,12 +106,12 @@ def test_spawned_workers_with_a_file_that_does_not_import_serve_the_others(comma
     assert run.log.count("did not load") == 2
 
 
-def test_a_spawned_worker_that_cannot_import_what_others_can_is_replaced_and_says_why(command: Command) -> None:
+def test_a_spawned_worker_that_cannot_import_a_plugin_is_replaced_and_the_reason_is_logged(command: Command) -> None:
     plugin = """
         import os
         from supervisor import handler
 
-        def the_second_to_import():  # the nursery is the first
+        def the_second_to_import():  # the forkserver is the first
             for name in ("first", "second"):
                 try:
                     os.mkdir(name)
@@ -136,6 +136,6 @@ def test_a_spawned_worker_that_cannot_import_what_others_can_is_replaced_and_say
 
 
 def only_our_own(command: Command, run: Running) -> bool:
-    """The supervisor, its nursery and two workers."""
+    """The supervisor, its forkserver and two workers."""
     assert len(command.processes()) == 4, command.processes()
     return True

@@ -1,4 +1,4 @@
-"""Whatever a handler does, its job has one defined outcome, twenty jobs behind it succeed, and the supervisor goes on."""
+"""Whatever a handler does, its job has one defined outcome, twenty jobs behind it succeed, and the supervisor keeps running."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fussy(Exception):
 
 class Mute(Exception):
     def __str__(self):
-        raise RuntimeError("no words")
+        raise RuntimeError("no text")
 
 
 class Base(BaseException):
@@ -60,7 +60,7 @@ def bottomless():
 
 
 def fork_and_return():
-    "Both the job and its copy come back from here."
+    "Both the job and its copy return from here."
     os.fork()
     return "forked"
 
@@ -151,7 +151,7 @@ def misbehave_all(command: Command, ways: list[str]) -> dict[str, dict[str, Any]
     return {way: command.job(id) for way, id in ids.items()}
 
 
-def test_whatever_is_raised_is_a_failed_attempt_with_its_type_and_text(command: Command) -> None:
+def test_any_exception_is_a_failed_attempt_with_its_type_and_text(command: Command) -> None:
     for way, job in misbehave_all(command, list(EXCEPTION)).items():
         (error,) = job["errors"]
         kind, text = EXCEPTION[way]
@@ -169,7 +169,7 @@ def test_a_result_that_is_no_json_fails_for_good_and_does_not_run_twice(command:
         assert "result" in error["message"], (way, error)
 
 
-def test_what_harms_nobody_is_a_success(command: Command) -> None:
+def test_a_job_that_does_no_harm_succeeds(command: Command) -> None:
     for way, job in misbehave_all(command, list(SUCCESS)).items():
         assert (job["state"], job["result"], job["errors"]) == ("succeeded", SUCCESS[way], []), (way, job["errors"])
 
@@ -207,8 +207,8 @@ def test_a_pool_of_processes_in_a_handler_works_and_ends_with_its_timeout(comman
     wait_for(only_our_own)
 
 
-def test_the_next_job_finds_nothing_of_what_the_last_one_changed(command: Command) -> None:
-    command.write(config=CONFIG, plugins={"surroundings.py": """
+def test_the_next_job_finds_no_change_of_the_last_one(command: Command) -> None:
+    command.write(config=CONFIG, plugins={"state.py": """
         import os, signal, sys, time
         from supervisor import handler
 
@@ -240,8 +240,8 @@ def test_the_next_job_finds_nothing_of_what_the_last_one_changed(command: Comman
     assert command.job(after)["result"] == command.job(before)["result"]
 
 
-def test_the_next_job_finds_nothing_of_what_took_no_time_to_change(command: Command) -> None:
-    command.write(config=CONFIG, plugins={"surroundings.py": """
+def test_the_next_job_finds_no_change_that_took_no_time(command: Command) -> None:
+    command.write(config=CONFIG, plugins={"state.py": """
         import os, sys
         from supervisor import handler
 
@@ -290,7 +290,7 @@ def test_broken_payloads_in_the_database_are_rejected_and_the_good_ones_run(comm
 
 
 def break_payloads(file: Path, ids: list[int]) -> dict[int, Any]:
-    """Those that the schema let in."""
+    """Return the payloads that the schema accepted, by job id."""
     database = sqlite3.connect(file, isolation_level=None)
     stored = {}
     for id, payload in zip(ids, BROKEN, strict=True):

@@ -1,4 +1,4 @@
-"""The operator's verbs beside a running supervisor."""
+"""Commands of an operator while a supervisor runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_cancelling_a_running_job_kills_its_worker_and_ends_it(command: Command) -> None:
+def test_cancel_of_a_running_job_kills_its_worker(command: Command) -> None:
     run = serve(command, FILE)
     id = command.enqueue("hang")
     wait_begun(command)
@@ -82,7 +82,7 @@ def test_cancelling_a_running_job_kills_its_worker_and_ends_it(command: Command)
     assert len(pids(command)) == 1
 
 
-def test_cancelling_waiting_jobs(command: Command) -> None:
+def test_cancel_of_waiting_jobs_ends_them(command: Command) -> None:
     serve(command)
     delayed = command.enqueue("noop", None, "--delay", "1h")
     command.ask("queues", "pause", "slow")
@@ -106,7 +106,7 @@ def test_a_job_in_flight_is_not_deleted(command: Command) -> None:
     assert command.call("jobs", "show", str(id)).code == 2
 
 
-def test_retrying_a_job_in_backoff_makes_it_due_now(command: Command) -> None:
+def test_retry_of_a_job_in_backoff_makes_it_due_now(command: Command) -> None:
     serve(command, "workers: {count: 2}\nretry: {backoff: {max: 1h}}\n")
     id = command.enqueue("once_more")
     job = command.until(id, "scheduled")
@@ -116,7 +116,7 @@ def test_retrying_a_job_in_backoff_makes_it_due_now(command: Command) -> None:
     assert (job["retries"], job["result"], len(job["errors"])) == (1, 2, 1)
 
 
-def test_retrying_an_ended_job_starts_it_anew_with_its_history(command: Command) -> None:
+def test_retry_of_a_failed_job_runs_it_again_and_keeps_its_history(command: Command) -> None:
     serve(command)
     id = command.enqueue("fails")
     command.until(id, "failed")
@@ -126,7 +126,7 @@ def test_retrying_an_ended_job_starts_it_anew_with_its_history(command: Command)
     assert (job["retries"], job["attempt"], len(job["errors"])) == (0, 1, 1)
 
 
-def test_not_every_one_of_thousands_that_are_refused_is_named(command: Command) -> None:
+def test_only_the_first_of_many_refused_jobs_are_named(command: Command) -> None:
     command.enqueue("noop")
     ended = command.call("jobs", "cancel", *map(str, range(100, 1500)))
     assert ended.code == 2
@@ -157,9 +157,9 @@ def test_dead_letters_are_listed_shown_redriven_and_purged(command: Command) -> 
     assert command.ask("dlq", "redrive", "--all") == "no dead letters\n"
 
 
-def test_a_paused_queue_starts_nothing_even_of_what_is_held_and_resuming_rings(command: Command) -> None:
+def test_a_paused_queue_starts_no_job_and_resume_notifies_the_supervisor(command: Command) -> None:
     serve(command, "workers: {count: 1}\n")
-    for _ in range(200):  # so that its run time is known, and jobs behind the running one are held
+    for _ in range(200):  # so that the run time is known, and the supervisor claims jobs behind the running one
         command.enqueue("noop")
 
     def all_done() -> None:
@@ -174,10 +174,10 @@ def test_a_paused_queue_starts_nothing_even_of_what_is_held_and_resuming_rings(c
     other = command.enqueue("noop", None, "--queue", "other")
     command.until(other, "succeeded")
 
-    def given_back() -> None:
+    def released() -> None:
         assert {command.job(id)["state"] for id in ids} == {"ready"}
 
-    wait_for(given_back)
+    wait_for(released)
     assert [row["paused"] for row in command.status()["queues"] if row["queue"] == "default"] == [True]
     command.ask("queues", "resume", "default")
     for id in ids:
@@ -201,7 +201,7 @@ def test_jobs_are_listed_by_state_queue_and_handler(command: Command) -> None:
     assert command.ask("jobs", "list", "--json", "--limit", "1").count("\n") == 1
 
 
-def test_what_programs_read_has_exactly_the_promised_keys(command: Command) -> None:
+def test_json_has_exactly_the_documented_keys(command: Command) -> None:
     run = serve(command)
     id = command.enqueue("hang", {"to": "me"})
     wait_begun(command)
@@ -230,8 +230,8 @@ def test_what_programs_read_has_exactly_the_promised_keys(command: Command) -> N
     assert "hang" in command.ask("status")
 
 
-def test_verbs_on_jobs_that_are_not_there_say_so(command: Command) -> None:
+def test_a_command_on_a_job_that_does_not_exist_is_a_mistake(command: Command) -> None:
     serve(command)
-    for verb in ("cancel", "retry", "delete", "show"):
-        ended = command.call("jobs", verb, "4711")
+    for name in ("cancel", "retry", "delete", "show"):
+        ended = command.call("jobs", name, "4711")
         assert (ended.code, "4711" in ended.err, "Traceback" in ended.err) == (2, True, False), ended

@@ -1,4 +1,4 @@
-"""What has ended is deleted when its time is up, by the running supervisor; never a letter that is still to be delivered."""
+"""A supervisor deletes ended jobs after their retention, but none with a pending dead letter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JOBS = {
 }
 
 
-def test_what_is_past_its_retention_goes_but_no_pending_letter(command: Command) -> None:
+def test_jobs_are_deleted_after_their_retention_but_none_with_a_pending_dead_letter(command: Command) -> None:
     command.write(
         config="""
             workers: {count: 1}
@@ -53,7 +53,7 @@ def test_what_is_past_its_retention_goes_but_no_pending_letter(command: Command)
     assert (queue["queue_size"], queue["in_flight"], queue["failed"]) == (0, 0, 1)
 
 
-def test_a_drain_drops_what_is_kept_for_no_time_and_still_tells_of_it(command: Command) -> None:
+def test_a_drain_reports_jobs_that_its_retention_deletes_at_once(command: Command) -> None:
     command.write(
         config="""
             workers: {count: 1}
@@ -68,14 +68,14 @@ def test_a_drain_drops_what_is_kept_for_no_time_and_still_tells_of_it(command: C
     assert run.wait(30) == 0
     assert ": 1501 succeeded, 1 failed, 1 dead letter" in run.out
     assert f"job {failed} fails failed at attempt 1: exception: ValueError: never" in run.out
-    assert "supervisor jobs show" not in run.out, "there is nothing to be shown"
+    assert "supervisor jobs show" not in run.out, "the jobs are deleted"
     assert [json.loads(line)["id"] for line in (command.folder / "dead.jsonl").read_text().splitlines()] == [failed]
     assert command.jobs() == [] and command.status()["queues"] == []
     shown = command.call("jobs", "show", str(done))
     assert (shown.code, shown.out, shown.err) == (2, "", f"Error: no job {done}\n")
 
 
-def test_a_drain_whose_jobs_somebody_else_keeps_has_drained_all_the_same(command: Command) -> None:
+def test_a_drain_succeeds_although_its_jobs_cannot_be_deleted(command: Command) -> None:
     command.write(config="workers: {count: 1}\nretention: {succeeded: 0s}\n", plugins=JOBS)
     done = command.enqueue("noop")
     with closing(sqlite3.connect(command.folder / "jobs.db")) as database:
@@ -86,10 +86,10 @@ def test_a_drain_whose_jobs_somebody_else_keeps_has_drained_all_the_same(command
     assert run.wait(30) == 0
     assert ": 1 succeeded" in run.out and "kept for the audit" in run.log
     assert command.job(done)["state"] == "succeeded"
-    assert not list(command.folder.glob("jobs.db.notify/*")), "it has left"
+    assert not list(command.folder.glob("jobs.db.notify/*")), "the supervisor has left the store"
 
 
-def test_failed_jobs_without_letters_go_too_and_none_keeps(command: Command) -> None:
+def test_failed_jobs_without_dead_letters_are_deleted_and_none_keeps_jobs(command: Command) -> None:
     command.write(config="workers: {count: 1}\nretention: {succeeded: none, failed: 1s}\n", plugins=JOBS)
     done = command.enqueue("noop")
     command.enqueue_many([{"handler": "fails"}] * 1500)

@@ -28,7 +28,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_gives_what_the_program_printed(shell: Any) -> None:
+def test_shell_returns_the_output_of_the_program(shell: Any) -> None:
     assert shell(argv=["echo", "grün"]) == {"exit_code": 0, "stdout": "grün\n"}
 
 
@@ -38,23 +38,25 @@ def test_nothing_in_a_payload_is_a_command(shell: Any) -> None:
         shell(argv="echo hello")
 
 
-def test_environment_folder_and_input(shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_gets_environment_folder_and_input(
+    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FROM_WORKER", "kept")
     code = "import os, sys; print(os.environ['ADDED'], os.environ['FROM_WORKER'], os.getcwd(), sys.stdin.read())"
-    answer = shell(argv=python(code), env={"ADDED": "new"}, cwd=str(tmp_path), input="said")
-    assert answer["stdout"] == f"new kept {tmp_path} said\n"
+    answer = shell(argv=python(code), env={"ADDED": "new"}, cwd=str(tmp_path), input="typed")
+    assert answer["stdout"] == f"new kept {tmp_path} typed\n"
 
 
 def test_input_that_is_not_read_is_no_error(shell: Any) -> None:
     assert shell(argv=["true"], input="x" * 1_000_000)["exit_code"] == 0
 
 
-def test_much_output_on_both_streams_blocks_nothing_and_its_tail_is_kept(shell: Any, plugin: ModuleType) -> None:
+def test_large_output_on_both_streams_blocks_nothing_and_its_tail_is_kept(shell: Any, plugin: ModuleType) -> None:
     code = "import sys; [(sys.stdout.write('o' * 99_999 + '!'), sys.stderr.write('e' * 100_000)) for _ in range(10)]"
     assert shell(argv=python(code))["stdout"] == ("o" * 99_999 + "!")[-plugin.TAIL :]
 
 
-def test_a_failure_says_status_and_standard_error(shell: Any, plugin: ModuleType) -> None:
+def test_a_failure_has_the_status_and_the_standard_error(shell: Any, plugin: ModuleType) -> None:
     with pytest.raises(plugin.CommandFailed, match=r"^sh: exit code 3: no such picture$"):
         shell(argv=["sh", "-c", "echo no such picture >&2; exit 3"])
     with pytest.raises(plugin.CommandFailed, match=r"^sh: killed by SIGKILL: "):
@@ -63,19 +65,19 @@ def test_a_failure_says_status_and_standard_error(shell: Any, plugin: ModuleType
         shell(argv=["sh", "-c", "echo no such picture >&2; kill -40 $$"])
 
 
-def test_a_status_that_no_retry_can_mend_is_rejected(shell: Any, plugin: ModuleType) -> None:
+def test_a_status_that_no_retry_can_change_is_rejected(shell: Any, plugin: ModuleType) -> None:
     with pytest.raises(Reject, match="exit code 65"):
         shell(argv=["sh", "-c", "exit 65"], reject_codes=[64, 65])
     with pytest.raises(plugin.CommandFailed, match="exit code 66"):
         shell(argv=["sh", "-c", "exit 66"], reject_codes=[64, 65])
 
 
-def test_a_program_that_is_not_there_is_left_to_a_retry(shell: Any) -> None:
+def test_a_missing_program_is_left_to_a_retry(shell: Any) -> None:
     with pytest.raises(FileNotFoundError):
         shell(argv=["no-such-program-anywhere"])
 
 
-def test_stays_in_the_group_that_a_timeout_kills(shell: Any) -> None:
+def test_the_program_stays_in_the_group_that_a_timeout_kills(shell: Any) -> None:
     code = "import os; print(os.getpgid(0))"
     assert int(shell(argv=python(code))["stdout"]) == os.getpgid(0)
 

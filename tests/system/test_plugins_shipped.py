@@ -18,7 +18,7 @@ CONFIG = f"""
 """
 
 
-def test_all_of_them_load(command: Command) -> None:
+def test_all_shipped_plugins_load(command: Command) -> None:
     command.write(config=CONFIG)
     ended = command.call("check")
     assert ended.code == 0, ended.out + ended.err
@@ -38,10 +38,10 @@ def test_good_jobs_succeed_and_bad_ones_reach_every_sink(command: Command) -> No
     assert " ERROR " in run.logged(f"dead letter job={bad} handler=shell cause=rejected: ")
 
 
-def test_a_timeout_takes_a_deaf_program_along(command: Command) -> None:
+def test_a_timeout_kills_a_program_that_ignores_signals(command: Command) -> None:
     command.write(config=CONFIG)
-    deaf = "trap '' TERM INT HUP; touch started; while :; do sleep 3600; done"
-    id = command.enqueue("shell", {"argv": ["sh", "-c", deaf], "cwd": str(command.folder)}, "--timeout", "1s")
+    program = "trap '' TERM INT HUP; touch started; while :; do sleep 3600; done"
+    id = command.enqueue("shell", {"argv": ["sh", "-c", program], "cwd": str(command.folder)}, "--timeout", "1s")
     run = command.run()
     wait_for((command.folder / "started").exists)
     job = command.until(id, "failed")
@@ -50,7 +50,7 @@ def test_a_timeout_takes_a_deaf_program_along(command: Command) -> None:
     assert run.code is None
 
 
-def test_statsd_is_told_what_happens(command: Command) -> None:
+def test_statsd_receives_metrics_of_a_run(command: Command) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(30)

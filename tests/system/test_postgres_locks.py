@@ -90,7 +90,7 @@ def begun(command: Command, *payloads: str) -> list[int]:
 
 def never_unavailable(*runs: Running) -> None:
     for run in runs:
-        for word in ("store is away", "stale"):
+        for word in ("store unavailable", "stale"):
             assert word not in run.log, run.log
 
 

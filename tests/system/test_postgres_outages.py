@@ -166,9 +166,9 @@ def test_restarted_again_and_again_while_jobs_run(single: Command, own_server: S
     for times in range(1, 4):
         wait_for(lambda times=times: len(ran(single)) > 100 * times)
         own_server.stop(how)
-        wait_for(lambda times=times: run.log.count("store is away") == times)
+        wait_for(lambda times=times: run.log.count("store unavailable") == times)
         own_server.start()
-        wait_for(lambda times=times: run.log.count("store is back") == times)
+        wait_for(lambda times=times: run.log.count("store available again") == times)
     all_done_once(single, 600)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
@@ -184,7 +184,7 @@ def test_every_connection_is_cut_again_and_again(single: Command, own_server: Se
             cut += own_server.cut(admin)
             time.sleep(0.1)
     all_done_once(single, 300)
-    run.logged("store is back")
+    run.logged("store available again")
     assert cut > 20, "its own, and those of whoever asked"
 
 
@@ -199,8 +199,8 @@ def test_a_frozen_server_is_left_for_the_one_that_was_promoted(command: Command,
     first.freeze()
     second.promote()
     open_gate(command, HERE)
-    run.logged("store is away", 30)
-    run.logged("store is back", 30)
+    run.logged("store unavailable", 30)
+    run.logged("store available again", 30)
     first.stop(signal.SIGKILL)  # whoever promotes sees to it that the old one takes no more writes
     job = command.until(id, "succeeded")
     assert (job["result"], job["errors"]) == (HERE, [])
@@ -218,10 +218,10 @@ def test_a_server_that_comes_back_as_a_standby_is_not_written_to(command: Comman
     first.stop()
     first.become_standby_of(second)
     first.start()
-    run.logged("store is away")
+    run.logged("store unavailable")
     open_gate(command, HERE)
     second.promote()
-    run.logged("store is back", 30)
+    run.logged("store available again", 30)
     assert command.until(id, "succeeded")["errors"] == []
     command.until(command.enqueue("marks"), "succeeded")
     assert set(ran(command).values()) == {1}
@@ -235,19 +235,19 @@ def test_behind_a_cut_cable_what_ends_is_kept_and_whoever_asks_or_starts_is_told
     wait_ran(both, later, "far")
     far.cut()
     open_gate(both, "far")
-    run.logged("store is away", 30)
+    run.logged("store unavailable", 30)
     began = time.monotonic()
     starting, told = (both.run(under=far.under, config="far") for _ in range(2))
     ended = both.call("status", under=far.under, config="far", timeout=CALL)
     assert ended.code == 2 and ended.out == "" and ended.err.count("\n") == 1
-    told.logged("store is away", 30)
+    told.logged("store unavailable", 30)
     told.signal(signal.SIGTERM)
     assert told.wait(END) == 0
-    starting.logged("store is away")
+    starting.logged("store unavailable")
     assert both.job(id)["state"] == "in_flight"
     time.sleep(max(0.0, began + OUTAGE - time.monotonic()))
     far.join()
-    run.logged("store is back", 30)
+    run.logged("store available again", 30)
     starting.logged("supervisor started", 30)
     for job in (both.until(id, "succeeded"), both.until(later, "succeeded")):
         assert (job["result"], job["errors"]) == ("far", [])
@@ -263,7 +263,7 @@ def test_what_was_taken_over_meanwhile_is_left_to_whoever_has_it(both: Command, 
     both.run().logged("supervisor started")
     wait_ran(both, id, HERE)
     open_gate(both, "far")
-    run.logged("store is away", 30)
+    run.logged("store unavailable", 30)
     time.sleep(max(0.0, OUTAGE - 3))
     far.join()
     run.logged("stale", 30)
@@ -290,7 +290,7 @@ def test_told_to_end_behind_a_cut_cable_it_ends_in_time_and_says_what_it_leaves(
     assert busy.wait(60) == 1, "its outcome could not be settled: that is not a clean end"
     assert idle.wait(60) == 0, "no outcome of its own is lost"
     assert time.monotonic() - asked < END
-    busy.logged("store is away")
+    busy.logged("store unavailable")
     busy.logged("exit code 1; left behind: 1 unsettled")
     far.join()
     open_gate(both, HERE)

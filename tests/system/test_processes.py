@@ -1,4 +1,4 @@
-"""Workers as the pool sees them: outcomes, permits, deaths, channels."""
+"""Workers as the pool sees them: outcomes, permits, exits, channels."""
 
 from __future__ import annotations
 
@@ -7,25 +7,14 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from supervisor.workers.interface import Timeouts
 from supervisor.workers.parent.backend import ForkserverBackend
-from supervisor.workers.parent.worker_process import ForkedWorker
 from supervisor.workers.system import process_tree as proctree
-from tests.system.real_workers import World, fds_of, gone, lease, open_fds, world
-
-
-def play(folder: Path, scene: Callable[[World], Awaitable[None]], handlers: str = "", **options: Any) -> None:
-    async def run() -> None:
-        async with world(folder, handlers, **options) as here:
-            await scene(here)
-
-    asyncio.run(run())
-
+from tests.system.real_workers import World, fds_of, gone, lease, open_fds, play
 
 # --- outcomes
 
@@ -77,7 +66,7 @@ def fail(job):
 """
 
 
-def test_every_way_for_a_job_to_end_is_told(tmp_path: Path) -> None:
+def test_every_way_for_a_job_to_end_is_reported(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         ways = [
@@ -103,17 +92,17 @@ def test_every_way_for_a_job_to_end_is_told(tmp_path: Path) -> None:
         jobs += [lease(30, "nope"), lease(31, "echo", "{"), lease(32, "echo", ""), lease(33, "echo", "\udcff")]
         jobs += [lease(34, "echo", "[" * 100_000 + "]" * 100_000), lease(35, "echo", '{"a": [1, "é"]}')]
         replies = {reply.job_id: reply for reply in await here.run(process, *jobs)}
-        told = {way: replies[n] for n, way in enumerate([*ways, "too big"], 1)}
-        kinds = {way: reply.kind for way, reply in told.items()}
+        by_way = {way: replies[n] for n, way in enumerate([*ways, "too big"], 1)}
+        kinds = {way: reply.kind for way, reply in by_way.items()}
         assert kinds == {
             **dict.fromkeys([*ways, "too big"], "failed"),
             "retry": "retry", "reject": "rejected", "big": "ok",
         }  # fmt: skip
-        errors = {way: reply.error or {} for way, reply in told.items()}
+        errors = {way: reply.error or {} for way, reply in by_way.items()}
         assert errors["cause"]["type"] == "ValueError"
         assert "KeyError: 'inner'" in errors["cause"]["traceback"]
         assert "direct cause" in errors["cause"]["traceback"]
-        assert "processes/worker.py" not in errors["cause"]["traceback"]
+        assert "child/main.py" not in errors["cause"]["traceback"]
         assert errors["exit"]["type"] == "SystemExit"
         assert errors["interrupt"]["type"] == "KeyboardInterrupt"
         assert errors["two"]["message"] == "two"
@@ -126,7 +115,7 @@ def test_every_way_for_a_job_to_end_is_told(tmp_path: Path) -> None:
         for way in ("lock", "nan", "self", "twice", "too big"):
             assert (errors[way]["type"], errors[way]["retryable"]) == ("BadResult", False)
         assert errors["cause"]["peak_memory"] > 1_000_000
-        assert told["big"].result == '"' + "x" * 1_000_000 + '"'
+        assert by_way["big"].result == '"' + "x" * 1_000_000 + '"'
         assert replies[30].kind == "unknown"
         for n in (31, 32, 33, 34):
             assert (replies[n].kind, (replies[n].error or {})["type"]) == ("rejected", "BadPayload")
@@ -135,7 +124,7 @@ def test_every_way_for_a_job_to_end_is_told(tmp_path: Path) -> None:
     play(tmp_path, scene, OUTCOMES)
 
 
-def test_a_job_is_given_all_that_its_row_holds(tmp_path: Path) -> None:
+def test_a_handler_gets_all_that_the_row_of_its_job_holds(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         row = lease(7, "whole", {"p": 1}, queue="mail", headers='{"h": 2}', retries=2, priority=9)
         (reply,) = await here.run(await here.worker(), row)
@@ -158,7 +147,7 @@ def test_headers_that_are_no_object_are_rejected_as_a_bad_payload_is(tmp_path: P
     play(tmp_path, scene)
 
 
-def test_middleware_wraps_each_job_and_hooks_frame_the_life(tmp_path: Path) -> None:
+def test_middleware_wraps_each_job_and_hooks_are_called_at_the_start_and_end_of_a_worker(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         replies = await here.run(process, lease(1, "echo", "5"), lease(2, "noop"), lease(3, "absent"))
@@ -168,8 +157,8 @@ def test_middleware_wraps_each_job_and_hooks_frame_the_life(tmp_path: Path) -> N
             ("unknown", None),
         ]
         process.retire()
-        assert (await here.death(process)).exit_code == 0
-        assert f"started 1 {process.pid}" in here.said_by(None, "stdout")
+        assert (await here.end(process)).exit_code == 0
+        assert f"started 1 {process.pid}" in here.lines_of(None, "stdout")
         assert any("stopping 1" in line for _stream, _job, line in here.lines)
         assert any("supervisor_worker_started" in line and "oops" in line for _stream, _job, line in here.lines)
 
@@ -201,7 +190,7 @@ def supervisor_worker_started(worker): raise ValueError("oops")
 
 
 @pytest.mark.parametrize("job", ["hang", "hold_gil"])
-def test_unstarted_jobs_come_back_from_behind_a_running_one(tmp_path: Path, job: str) -> None:
+def test_unstarted_jobs_are_reclaimed_from_behind_a_running_one(tmp_path: Path, job: str) -> None:
     async def scene(here: World) -> None:
         process, other = await here.worker(1), await here.worker(2)
         begun = tmp_path / "begun-first"
@@ -213,23 +202,23 @@ def test_unstarted_jobs_come_back_from_behind_a_running_one(tmp_path: Path, job:
         assert process.reclaim() == {}
         assert len(await here.run(other, *rest)) == 58
         process.kill()
-        await here.death(process)
+        await here.end(process)
 
     play(tmp_path, scene)
 
 
-def test_a_worker_passes_over_what_was_taken_back(tmp_path: Path) -> None:
+def test_a_worker_skips_reclaimed_jobs(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
-        gate = tmp_path / "gate"
+        go = tmp_path / "go"
         begun = tmp_path / "begun"
-        a = here.send(process, lease(1, "wait", {"begun": str(begun), "gate": str(gate)}), lease(2, "noop"))
+        a = here.send(process, lease(1, "wait", {"begun": str(begun), "go": str(go)}), lease(2, "noop"))
         b = here.send(process, lease(3, "noop"), lease(4, "noop"))
         await here.until(begun.exists)
         assert process.reclaim() == {a: 1, b: 2}
         here.send(process, lease(5, "echo", "5"), lease(6, "noop"))
         c = here.send(process, lease(7, "noop"))
-        gate.touch()
+        go.touch()
         await here.until(lambda: len(here.replies) >= 4)
         assert [reply.job_id for reply in here.replies] == [1, 5, 6, 7]
         assert c > b
@@ -237,12 +226,12 @@ def test_a_worker_passes_over_what_was_taken_back(tmp_path: Path) -> None:
     play(
         tmp_path,
         scene,
-        "@handler\ndef wait(job):\n    mark(job)\n    while not os.path.exists(job.payload['gate']): time.sleep(0.001)\n",
+        "@handler\ndef wait(job):\n    mark(job)\n    while not os.path.exists(job.payload['go']): time.sleep(0.001)\n",
     )
 
 
 def test_permits_say_exactly_which_job_was_running_when_a_worker_is_killed_at_random(tmp_path: Path) -> None:
-    """Each job notes its id in a file before and after; permits taken must be the jobs begun, wherever the kill hit."""
+    """Each job writes to a file when it begins: permits taken must be the jobs begun, whenever the kill comes."""
 
     async def scene(here: World) -> None:
         chance = random.Random(1)
@@ -259,9 +248,8 @@ def test_permits_say_exactly_which_job_was_running_when_a_worker_is_killed_at_ra
             await asyncio.sleep(chance.random() * 0.001)
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
-            await here.death(process)
-            seen = dict(here.taken_at_death)  # type: ignore[attr-defined]
-            taken = sent - sum(seen.values())
+            await here.end(process)
+            taken = sent - sum(here.permits_at_end.values())
             done = len(here.replies)
             begun = log.read_bytes().count(b"<")
             assert taken - done in (0, 1)
@@ -272,26 +260,16 @@ def test_permits_say_exactly_which_job_was_running_when_a_worker_is_killed_at_ra
         assert (ran_but_free, blamed_but_idle) == (0, 0)
         assert caught > 0
 
-    async def run() -> None:
-        async with world(
-            tmp_path,
-            "import os\nopened = {}\n@handler\ndef note(job):\n"
-            "    fd = opened.setdefault(job.payload, None) or os.open(job.payload, os.O_WRONLY | os.O_APPEND)\n"
-            "    opened[job.payload] = fd\n    os.write(fd, b'<')\n",
-        ) as here:
-            ended = here.ended
-
-            def take_back_first(process: ForkedWorker, death: Any) -> None:
-                here.taken_at_death = process.reclaim()  # type: ignore[attr-defined]
-                ended(process, death)
-
-            here.ended = take_back_first  # type: ignore[method-assign]
-            await scene(here)
-
-    asyncio.run(run())
+    play(
+        tmp_path,
+        scene,
+        "import os\nopened = {}\n@handler\ndef note(job):\n"
+        "    fd = opened.setdefault(job.payload, None) or os.open(job.payload, os.O_WRONLY | os.O_APPEND)\n"
+        "    opened[job.payload] = fd\n    os.write(fd, b'<')\n",
+    )
 
 
-# --- deaths
+# --- exits
 
 
 @pytest.mark.parametrize(
@@ -308,12 +286,12 @@ def test_a_job_that_ends_its_process(tmp_path: Path, how: str, code: int | None,
     async def scene(here: World) -> None:
         process = await here.worker()
         here.send(process, lease(1, "noop"), lease(2, "end", f'"{how}"'), lease(3, "noop"))
-        death = await here.death(process)
-        assert (death.exit_code, death.signal, death.pid) == (code, name, process.pid)
-        assert death.stderr == "last words\n"
-        assert not death.oom_suspected
-        assert death.peak_memory is not None
-        assert 4_000_000 < death.peak_memory < 1_000_000_000
+        report = await here.end(process)
+        assert (report.exit_code, report.signal, report.pid) == (code, name, process.pid)
+        assert report.stderr == "last words\n"
+        assert not report.oom_suspected
+        assert report.peak_memory is not None
+        assert 4_000_000 < report.peak_memory < 1_000_000_000
         assert [reply.job_id for reply in here.replies] == [1]
         assert process.cpu_seconds() is None
         assert process.memory() is None
@@ -327,12 +305,12 @@ def test_a_job_that_ends_its_process(tmp_path: Path, how: str, code: int | None,
     )
 
 
-def test_a_worker_that_writes_rubbish_is_killed_and_what_came_before_counts(tmp_path: Path) -> None:
+def test_a_worker_that_writes_a_broken_line_is_killed_and_outcomes_before_it_count(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         here.send(process, lease(1, "noop"), lease(2, "scribble"))
-        death = await here.death(process)
-        assert death.signal == "SIGKILL"
+        report = await here.end(process)
+        assert report.signal == "SIGKILL"
         assert here.broken and "rubbish" in here.broken[0]
         assert [reply.job_id for reply in here.replies] == [1]
 
@@ -343,8 +321,9 @@ def test_a_worker_that_writes_rubbish_is_killed_and_what_came_before_counts(tmp_
 @handler
 def scribble(job):
     import gc
-    (worker,) = [found for found in gc.get_objects() if type(found).__name__ == "JobRunner"]
-    os.write(worker._outcomes, b"rubbish\\n")
+    from supervisor.workers.child.main import JobRunner
+    (runner,) = [found for found in gc.get_objects() if type(found) is JobRunner]
+    os.write(runner._outcomes, b"rubbish\\n")
     time.sleep(3600)
 """,
     )
@@ -368,28 +347,28 @@ def test_a_copy_of_the_worker_that_comes_back_from_fork_is_no_second_worker(tmp_
     )
 
 
-def test_a_worker_that_is_ready_before_its_birth_is_known_waits_for_that(
+def test_a_worker_that_is_ready_before_its_pid_is_known_waits_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = ForkserverBackend.forked
+    forked = ForkserverBackend.forked
 
     def late(self: ForkserverBackend, *setup: int) -> None:
-        self.loop.call_later(0.1, told, self, *setup)
+        self.loop.call_later(0.1, forked, self, *setup)
 
     monkeypatch.setattr(ForkserverBackend, "forked", late)
 
     async def scene(here: World) -> None:
-        process = here.backend.fork(1)
-        await here.until(lambda: here.beats)
-        assert (process.pid, here.readied) == (None, [])
-        await here.until(lambda: here.readied)
+        process = here.fork(1)
+        await here.until(lambda: here.heartbeats)
+        assert (process.pid, here.ready) == (None, [])
+        await here.until(lambda: here.ready)
         assert process.pid is not None
         assert len(await here.run(process, lease(1, "noop"))) == 1
 
     play(tmp_path, scene)
 
 
-def test_a_stopped_worker_blocks_nobody(tmp_path: Path) -> None:
+def test_a_stopped_worker_blocks_no_other(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         stopped, other = await here.worker(1), await here.worker(2)
         assert stopped.pid is not None
@@ -399,7 +378,7 @@ def test_a_stopped_worker_blocks_nobody(tmp_path: Path) -> None:
         assert len(await here.run(other, lease(20, "noop"))) == 1
         assert sum(stopped.reclaim().values()) == 10
         stopped.kill()
-        assert (await here.death(stopped)).signal == "SIGKILL"
+        assert (await here.end(stopped)).signal == "SIGKILL"
 
     play(tmp_path, scene)
 
@@ -422,7 +401,7 @@ def test_more_permits_than_fit_is_an_error_not_a_wait(tmp_path: Path) -> None:
             for _ in range(1_000_000):
                 here.send(process, lease(2, "noop"))
         process.kill()
-        await here.death(process)
+        await here.end(process)
 
     play(tmp_path, scene)
 
@@ -430,26 +409,26 @@ def test_more_permits_than_fit_is_an_error_not_a_wait(tmp_path: Path) -> None:
 def test_descriptors_stay_flat_over_hundreds_of_recycles_and_a_worker_has_only_its_own(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         keeper = await here.worker(0)
-        (forkserver,) = here.nurseries
+        (forkserver,) = here.forkservers
         await here.run(keeper, lease(1, "noop"))
-        ours = nurserys = own = 0
+        ours = theirs = own = 0
         for n in range(300):
             process = await here.worker(n + 1)
             if n == 5:
-                ours, nurserys = open_fds(), fds_of(forkserver)
+                ours, theirs = open_fds(), fds_of(forkserver)
                 own = fds_of(process.pid or 0)
             if n == 299:
                 assert fds_of(process.pid or 0) == own
-                assert (open_fds(), fds_of(forkserver)) == (ours, nurserys)
+                assert (open_fds(), fds_of(forkserver)) == (ours, theirs)
             process.kill() if n % 2 else process.retire()
-            await here.death(process)
+            await here.end(process)
         # Three standard streams, eight channels.
         assert own == 3 + 8
 
     play(tmp_path, scene)
 
 
-def test_no_descriptors_left_is_a_death_before_birth_and_passes(tmp_path: Path) -> None:
+def test_a_worker_without_descriptors_for_its_channels_is_not_started_and_the_next_one_is(tmp_path: Path) -> None:
     import resource
 
     async def scene(here: World) -> None:
@@ -457,29 +436,23 @@ def test_no_descriptors_left_is_a_death_before_birth_and_passes(tmp_path: Path) 
         before = open_fds()
         resource.setrlimit(resource.RLIMIT_NOFILE, (before + 5, hard))
         try:
-            process = here.backend.fork(1)
-            death = await here.death(process)
+            with pytest.raises(OSError, match="Too many open files"):
+                here.fork(1)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert (process.pid, death.pid, death.how) == (
-            None,
-            0,
-            "could not be started: no channels: Too many open files",
-        )
-        assert process.reclaim() == {}
         assert open_fds() == before
         assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
 
     play(tmp_path, scene)
 
 
-def test_a_kill_before_the_birth_is_known_is_not_forgotten(tmp_path: Path) -> None:
+def test_a_worker_killed_before_its_pid_is_known_is_killed_later(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         before = os.getpgrp()
-        children = [here.backend.fork(n) for n in range(20)]
+        children = [here.fork(n) for n in range(20)]
         for process in children:
             process.kill()
-        await here.until(lambda: len(here.deaths) == 20)
+        await here.until(lambda: len(here.ended) == 20)
         assert os.getpgrp() == before
         assert all(process.pid is None or gone(process.pid) for process in children)
 
@@ -490,9 +463,9 @@ def test_a_closed_channel_ends_the_worker(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         await here.begin(process, "close_all")
-        death = await here.death(process)
-        assert death.signal == "SIGKILL"
-        assert len(here.broken) == 1 and here.broken[0].startswith("it closed its ")  # whichever was heard of first
+        report = await here.end(process)
+        assert report.signal == "SIGKILL"
+        assert len(here.broken) == 1 and here.broken[0].startswith("it closed its ")  # any of them may be found first
 
     play(
         tmp_path,
@@ -501,27 +474,27 @@ def test_a_closed_channel_ends_the_worker(tmp_path: Path) -> None:
     )
 
 
-def test_beats_come_at_the_interval_of_the_running_handler(tmp_path: Path) -> None:
+def test_heartbeats_come_at_the_interval_of_the_running_handler(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
-        before = here.beats
+        before = here.heartbeats
         await here.begin(process, "hang")
-        await here.until(lambda: here.beats > before + 20)
+        await here.until(lambda: here.heartbeats > before + 20)
         process.kill()
-        await here.death(process)
+        await here.end(process)
 
     play(tmp_path, scene, heartbeat=3600.0, heartbeats={"hang": 0.01})
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_beats_come_at_the_interval_that_the_handler_itself_asks_for(tmp_path: Path, start: str) -> None:
+def test_heartbeats_come_at_the_interval_that_the_decorator_asks_for(tmp_path: Path, start: str) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
-        before = here.beats
+        before = here.heartbeats
         await here.begin(process, "quick")
-        await here.until(lambda: here.beats > before + 20)
+        await here.until(lambda: here.heartbeats > before + 20)
         process.kill()
-        await here.death(process)
+        await here.end(process)
 
     play(
         tmp_path,
@@ -532,14 +505,14 @@ def test_beats_come_at_the_interval_that_the_handler_itself_asks_for(tmp_path: P
     )
 
 
-def test_the_config_goes_before_the_interval_that_a_handler_asks_for(tmp_path: Path) -> None:
+def test_the_interval_of_the_config_goes_before_that_of_the_decorator(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
-        before = here.beats
+        before = here.heartbeats
         await here.begin(process, "slow")
-        await here.until(lambda: here.beats > before + 20)
+        await here.until(lambda: here.heartbeats > before + 20)
         process.kill()
-        await here.death(process)
+        await here.end(process)
 
     play(
         tmp_path,
@@ -550,19 +523,19 @@ def test_the_config_goes_before_the_interval_that_a_handler_asks_for(tmp_path: P
     )
 
 
-def test_between_jobs_beats_come_at_the_general_interval(tmp_path: Path) -> None:
+def test_heartbeats_come_at_the_common_interval_between_jobs(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         await here.run(process, lease(1, "seldom"))
-        before = here.beats
-        await here.until(lambda: here.beats > before + 20)
+        before = here.heartbeats
+        await here.until(lambda: here.heartbeats > before + 20)
         process.kill()
-        await here.death(process)
+        await here.end(process)
 
     play(tmp_path, scene, "@handler(heartbeat='1h')\ndef seldom(job): pass\n", heartbeat=0.01)
 
 
-def test_a_nursery_hears_a_greeting_of_any_length(tmp_path: Path) -> None:
+def test_the_first_message_to_a_forkserver_may_have_any_length(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         (reply,) = await here.run(await here.worker(), lease(1, "noop"))
         assert reply.kind == "ok"
@@ -570,7 +543,7 @@ def test_a_nursery_hears_a_greeting_of_any_length(tmp_path: Path) -> None:
     play(tmp_path, scene, heartbeats={f"a_handler_with_a_long_name_{number}": 1.0 for number in range(20_000)})
 
 
-def test_nothing_is_inherited_but_the_standard_streams(tmp_path: Path) -> None:
+def test_a_program_inherits_nothing_but_the_standard_streams(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         (reply,) = await here.run(await here.worker(), lease(1, "look"))
         assert reply.result is not None
@@ -596,16 +569,14 @@ def look(job):
     )
 
 
-def test_channels_are_never_waited_for(tmp_path: Path) -> None:
-    """A dead child is no error to send to."""
-
+def test_sending_to_a_worker_that_has_exited_is_no_error(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         for n in range(20):
             here.send(process, lease(n + 1, "noop"))
-        await here.death(process)
+        await here.end(process)
         here.send(process, lease(30, "noop"))
         process.kill()
         process.retire()
@@ -614,18 +585,18 @@ def test_channels_are_never_waited_for(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_fork_that_fails_is_a_death_before_birth_and_passes(tmp_path: Path) -> None:
+def test_a_worker_whose_fork_fails_is_not_started_and_the_next_one_is(tmp_path: Path) -> None:
     full = tmp_path / "full"
 
     async def scene(here: World) -> None:
         before = await here.worker(1)
-        (forkserver,) = here.nurseries
-        ours, nurserys = open_fds(), fds_of(forkserver)
+        (forkserver,) = here.forkservers
+        ours, theirs = open_fds(), fds_of(forkserver)
         full.touch()
-        children = [here.backend.fork(n) for n in range(2, 7)]
-        deaths = [await here.death(process) for process in children]
-        assert {death.how for death in deaths} == {"could not be started: Resource temporarily unavailable"}
-        assert (open_fds(), fds_of(forkserver)) == (ours, nurserys)
+        children = [here.fork(n) for n in range(2, 7)]
+        reports = [await here.end(process) for process in children]
+        assert {report.how for report in reports} == {"could not be started: Resource temporarily unavailable"}
+        assert (open_fds(), fds_of(forkserver)) == (ours, theirs)
         full.unlink()
         after = await here.worker(7)
         for number, process in enumerate((before, after), 1):
@@ -643,32 +614,26 @@ os.fork = fork
     play(tmp_path, scene, other={"forks.py": plugin})
 
 
-def test_a_worker_that_does_not_become_ready_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.workers.parent.backend.UNREADY_FOR", 0.1)
-
+def test_a_worker_that_does_not_become_ready_is_killed(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        process = here.backend.fork(1)
-        assert (await here.death(process)).signal == "SIGKILL"
+        process = here.fork(1)
+        assert (await here.end(process)).signal == "SIGKILL"
         assert here.broken == ["not ready after 2.1s"]
 
     hook = "import time\nfrom supervisor import hookimpl\n@hookimpl\ndef supervisor_worker_started(worker): time.sleep(3600)\n"
-    play(tmp_path, scene, other={"slow.py": hook}, import_timeout=2.0)
+    play(tmp_path, scene, other={"slow.py": hook}, import_timeout=2.0, timeouts=Timeouts(worker_ready=0.1))
 
 
-def test_a_nursery_that_does_not_answer_is_replaced_and_its_workers_live_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("supervisor.workers.parent.forkserver_client.TIMEOUT", 0.2)
-
+def test_a_forkserver_that_does_not_answer_is_replaced_and_its_workers_keep_running(tmp_path: Path) -> None:
     stuck = tmp_path / "stuck"
 
     async def scene(here: World) -> None:
         process = await here.worker(1)
         stuck.touch()
-        late = here.backend.fork(2)
-        assert "0.2s" in (await here.death(late)).how
+        late = here.fork(2)
+        assert "0.2s" in (await here.end(late)).how
         stuck.unlink()
-        await here.until(lambda: len(here.nurseries) == 2)
+        await here.until(lambda: len(here.forkservers) == 2)
         assert len(await here.run(process, lease(1, "noop"))) == 1
         assert len(await here.run(await here.worker(3), lease(2, "noop"))) == 1
 
@@ -681,16 +646,16 @@ def fork():
     return really()
 os.fork = fork
 """
-    play(tmp_path, scene, other={"forks.py": plugin})
+    play(tmp_path, scene, other={"forks.py": plugin}, timeouts=Timeouts(forkserver_answer=0.2))
 
 
-def test_a_nursery_that_was_stopped_goes_on_when_it_is_needed(tmp_path: Path) -> None:
+def test_a_forkserver_that_was_stopped_is_continued_when_it_is_needed(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker(1)
-        os.kill(here.nurseries[0], signal.SIGSTOP)
+        os.kill(here.forkservers[0], signal.SIGSTOP)
         process.kill()
-        assert (await here.death(process)).signal == "SIGKILL"
-        os.kill(here.nurseries[0], signal.SIGSTOP)
+        assert (await here.end(process)).signal == "SIGKILL"
+        os.kill(here.forkservers[0], signal.SIGSTOP)
         assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
         assert here.forkserver_exits == []
 
@@ -700,30 +665,28 @@ def test_a_nursery_that_was_stopped_goes_on_when_it_is_needed(tmp_path: Path) ->
 def test_a_worker_that_survives_sigkill_does_not_hold_up_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one does that waits for a network file system."""
-    monkeypatch.setattr("supervisor.workers.parent.backend.KILL_TIMEOUT", 0.2)
-    monkeypatch.setattr("supervisor.workers.parent.backend.STOP_TIMEOUT", 0.2)
+    """As a worker does that waits for a network file system."""
 
     async def scene(here: World) -> None:
         process = await here.worker(1)
         pid = await here.begin(process, "hang")
         monkeypatch.setattr(process, "_kill_now", lambda: None)
-        os.kill(here.nurseries[0], signal.SIGSTOP)  # it would have its own way to kill
+        os.kill(here.forkservers[0], signal.SIGSTOP)  # it would kill the worker too
         await here.backend.stop()
-        assert here.said_by(None, "stderr") == ["not dead 0.2s after SIGKILL: left behind"]
-        await here.until(lambda: gone(pid))  # not from SIGKILL, but as nobody holds its life pipe any more
+        assert here.lines_of(None, "stderr") == ["it has not exited 0.2s after SIGKILL, and is left running"]
+        await here.until(lambda: gone(pid))  # by the kernel, as its parent-death pipe has no write end any more
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, timeouts=Timeouts(kill=0.2, forkserver_stop=0.2))
 
 
-def test_an_ignored_child_signal_hides_no_death(tmp_path: Path) -> None:
+def test_no_exit_is_missed_while_sigchld_is_ignored(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSEGV)
-        assert (await here.death(process)).signal == "SIGSEGV"
+        assert (await here.end(process)).signal == "SIGSEGV"
 
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:

@@ -1,26 +1,14 @@
-"""Between jobs: what one printed is told as its own, and what one changed is put back before the next."""
+"""Between jobs: the output of each is attributed to it, and what it changed of the process is restored."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 
-from tests.system.real_workers import World, lease, world
-
-
-def play(folder: Path, scene: Callable[[World], Awaitable[None]], handlers: str = "", **options: Any) -> None:
-    async def run() -> None:
-        async with world(folder, handlers, **options) as here:
-            await scene(here)
-
-    asyncio.run(run())
-
+from tests.system.real_workers import World, lease, play
 
 # --- output
 
@@ -56,7 +44,7 @@ def fails(job):
 """
 
 
-def test_every_line_in_a_batch_is_told_as_its_own_jobs(tmp_path: Path) -> None:
+def test_every_line_in_a_frame_is_attributed_to_its_own_job(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         names = ["speak", "noop", "whisper", "raw", "buffer", "noop", "program", "noop", "fails", "noop"]
@@ -76,25 +64,25 @@ def test_every_line_in_a_batch_is_told_as_its_own_jobs(tmp_path: Path) -> None:
             )
         )
         for job in spoken:
-            assert here.said_by(job.id, "stdout") == [expected[job.handler].format(job.id)]
+            assert here.lines_of(job.id, "stdout") == [expected[job.handler].format(job.id)]
         for job in jobs:
             if job.handler == "fails":
-                assert here.said_by(job.id, "stderr") == [f"why {job.id}"]
+                assert here.lines_of(job.id, "stderr") == [f"why {job.id}"]
                 assert replies[job.id].error["stderr"] == f"why {job.id}\n"  # type: ignore[index]
             if job.handler == "program":
-                assert here.said_by(job.id, "stderr") == [f"program {job.id}"]
+                assert here.lines_of(job.id, "stderr") == [f"program {job.id}"]
 
     play(tmp_path, scene, SPEAK)
 
 
-def test_what_a_running_job_says_is_told_while_it_runs(tmp_path: Path) -> None:
+def test_the_output_of_a_running_job_is_emitted_while_it_runs(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         here.send(process, lease(1, "noop"), lease(2, "on_and_on"))
-        await here.until(lambda: here.said_by(2, "stdout") and here.said_by(2, "stderr"))
+        await here.until(lambda: here.lines_of(2, "stdout") and here.lines_of(2, "stderr"))
         process.kill()
-        death = await here.death(process)
-        assert death.stderr == "unbuffered\nunfinished"
+        report = await here.end(process)
+        assert report.stderr == "unbuffered\nunfinished"
 
     play(
         tmp_path,
@@ -104,7 +92,7 @@ def test_what_a_running_job_says_is_told_while_it_runs(tmp_path: Path) -> None:
     )
 
 
-def test_endless_output_is_drained_cut_and_starves_nobody(tmp_path: Path) -> None:
+def test_endless_output_is_drained_and_cut_and_delays_no_other_worker(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         loud, other = await here.worker(1), await here.worker(2)
         await here.begin(loud, "shout")
@@ -113,7 +101,7 @@ def test_endless_output_is_drained_cut_and_starves_nobody(tmp_path: Path) -> Non
             assert len(await here.run(other, lease(n, "noop"))) == 1
         assert sum(len(line) for _stream, _job, line in here.lines) < 10_000_000
         loud.kill()
-        await here.death(loud)
+        await here.end(loud)
 
     play(
         tmp_path,
@@ -122,7 +110,7 @@ def test_endless_output_is_drained_cut_and_starves_nobody(tmp_path: Path) -> Non
     )
 
 
-def test_ten_megabytes_at_once_block_no_job(tmp_path: Path) -> None:
+def test_ten_megabytes_of_output_at_once_block_no_job(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         replies = await here.run(process, lease(1, "pour"), lease(2, "echo", "2"))
@@ -152,16 +140,16 @@ def test_ten_megabytes_at_once_block_no_job(tmp_path: Path) -> None:
         "sys.stdout.detach(); sys.stderr.detach()",
     ],
 )
-def test_the_next_job_finds_its_standard_streams_whole(tmp_path: Path, harm: str) -> None:
+def test_standard_streams_that_a_job_broke_are_whole_for_the_next(tmp_path: Path, harm: str) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         replies = await here.run(process, lease(1, "harm"), lease(2, "use"), lease(3, "harm"), lease(4, "use"))
         assert [reply.kind for reply in replies] == ["ok"] * 4, replies
         assert replies[1].result == replies[3].result == '["","/dev/null"]'
-        await here.until(lambda: here.said_by(4, "stderr") and here.said_by(4, "stdout"))
+        await here.until(lambda: here.lines_of(4, "stderr") and here.lines_of(4, "stdout"))
         for n in (2, 4):
-            assert here.said_by(n, "stdout") == ["print", "raw"]
-            assert here.said_by(n, "stderr") == ["print", "raw"]
+            assert here.lines_of(n, "stdout") == ["print", "raw"]
+            assert here.lines_of(n, "stderr") == ["print", "raw"]
 
     play(
         tmp_path,
@@ -173,10 +161,10 @@ def test_the_next_job_finds_its_standard_streams_whole(tmp_path: Path, harm: str
     )
 
 
-# --- surroundings
+# --- the state of the process
 
 
-def test_what_a_job_changed_is_put_back_before_the_next(tmp_path: Path) -> None:
+def test_changes_of_a_job_are_undone_before_the_next(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         before, *_ = await here.run(
@@ -228,7 +216,7 @@ def change(job):
 @pytest.mark.parametrize(
     "change", ["signal.alarm(3600)", "signal.pthread_sigmask(signal.SIG_BLOCK, QUIT)", "os.dup2(NULL, 1)"]
 )
-def test_however_quick_the_change_it_is_put_back(tmp_path: Path, change: str) -> None:
+def test_changes_of_the_quickest_job_are_undone(tmp_path: Path, change: str) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         handlers = ["change", "look"] * 20
@@ -253,7 +241,7 @@ def look(job):
     )
 
 
-def test_a_replaced_environment_and_a_deleted_directory_are_put_back(tmp_path: Path) -> None:
+def test_a_replaced_environment_and_a_deleted_directory_are_restored(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         replies = await here.run(process, lease(1, "where"), lease(2, "vanish"), lease(3, "where"))

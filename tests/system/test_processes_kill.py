@@ -1,8 +1,7 @@
-"""Nothing outlives what it belongs to: killed trees, a killed supervisor, a killed nursery, orphans; and the stack of the hung."""
+"""No process outlives what it belongs to: killed trees, a killed supervisor, a killed forkserver, orphans; and the stack of a hung job."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -10,12 +9,16 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from supervisor.workers.interface import USUAL_TIMEOUTS, Timeouts
 from supervisor.workers.parent.stack_text import OWN_CODE
+from supervisor.workers.parent.worker_process import Phase
 from supervisor.workers.system import process_tree as proctree
-from tests.system.real_workers import World, gone, lease, world
+from tests.system import real_workers
+from tests.system.real_workers import World, gone, lease
 
 DEAF = '''
 def be_deaf():
@@ -96,7 +99,7 @@ def leave_setsid(job):
 
 @handler
 def daemon(job):
-    """A program of its own session whose parent has gone: it landed on the nursery."""
+    """A program in a session of its own whose parent has exited: the forkserver is its parent now."""
     subprocess.run(
         ["sh", "-c", f"(setsid sh -c 'echo $$ > {job.payload['program']}; exec sleep 3600' &)"], check=True)
     mark(job)
@@ -104,12 +107,8 @@ def daemon(job):
 '''
 
 
-def play(folder: Path, scene: Callable[[World], Awaitable[None]], handlers: str = DEAF, **options: object) -> None:
-    async def run() -> None:
-        async with world(folder, handlers, **options) as here:  # type: ignore[arg-type]
-            await scene(here)
-
-    asyncio.run(run())
+def play(folder: Path, scene: Callable[[World], Awaitable[None]], handlers: str = DEAF, **options: Any) -> None:
+    real_workers.play(folder, scene, handlers, **options)
 
 
 def read_pid(path: Path) -> int:
@@ -121,7 +120,7 @@ def read_pid(path: Path) -> int:
 
 
 @pytest.mark.parametrize("job", ["deaf_with_program", "setsid", "daemon"])
-def test_a_kill_takes_the_programs_of_the_job_along(tmp_path: Path, job: str) -> None:
+def test_a_kill_ends_the_programs_of_the_job_too(tmp_path: Path, job: str) -> None:
     async def scene(here: World) -> None:
         process, other = await here.worker(1), await here.worker(2)
         await here.begin(other, "hang", 7)
@@ -129,34 +128,34 @@ def test_a_kill_takes_the_programs_of_the_job_along(tmp_path: Path, job: str) ->
         program = await here.until(lambda: read_pid(tmp_path / "program"))
         assert not gone(program)
         process.kill()
-        assert (await here.death(process)).signal == "SIGKILL"
+        assert (await here.end(process)).signal == "SIGKILL"
         await here.until(lambda: gone(pid) and gone(program))
-        assert other not in here.deaths
+        assert other not in here.ended
 
     play(tmp_path, scene)
 
 
-def test_a_program_that_a_dead_worker_left_is_found_wherever_it_went(tmp_path: Path) -> None:
+def test_a_program_that_an_ended_worker_left_is_found_wherever_it_went(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         await here.run(process, lease(1, "leave_setsid", {"program": str(tmp_path / "program")}))
         program = read_pid(tmp_path / "program")
         assert not gone(program)
         assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)  # not by us: no snapshot was taken
-        await here.death(process)
+        os.kill(process.pid, signal.SIGKILL)  # not by the supervisor, which takes a snapshot before
+        await here.end(process)
         await here.until(lambda: gone(program))
 
     play(tmp_path, scene)
 
 
-def test_a_daemon_lives_as_long_as_its_worker_and_dead_orphans_are_reaped(tmp_path: Path) -> None:
+def test_a_daemon_runs_as_long_as_its_worker_and_zombies_are_reaped(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process, other = await here.worker(1), await here.worker(2)
         await here.begin(process, "daemon", program=str(tmp_path / "program"))
         program = await here.until(lambda: read_pid(tmp_path / "program"))
         await here.run(other, *[lease(n, "litter") for n in range(2, 52)])
-        (forkserver,) = here.nurseries
+        (forkserver,) = here.forkservers
         await here.until(
             lambda: sorted(proctree.children(forkserver)) == sorted([process.pid or 0, other.pid or 0, program])
         )
@@ -184,32 +183,32 @@ def test_a_daemon_lives_as_long_as_its_worker_and_dead_orphans_are_reaped(tmp_pa
         ("gil_masked", "ctypes.PyDLL(None).sleep(3600)"),
     ],
 )
-def test_the_stack_of_a_hung_job_is_told_and_it_dies_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, line: str
+def test_the_stack_of_a_hung_job_is_reported_and_the_worker_is_killed_at_once(
+    tmp_path: Path, job: str, line: str
 ) -> None:
-    if "deaf" not in job:  # it dies once it has said where it is, not after a wait
-        monkeypatch.setattr("supervisor.workers.parent.worker_process.STACK_WAIT", 10.0)
+    # A worker that answers is killed as soon as its stack has come, not after a wait.
+    timeouts = USUAL_TIMEOUTS if "deaf" in job else Timeouts(stack=10.0)
 
     async def scene(here: World) -> None:
         process = await here.worker()
         await here.begin(process, job)
-        if "deaf" in job:  # a heart beat later the dump is armed again, or has been written by itself
-            before = here.beats
-            await here.until(lambda: here.beats > before + 2 or process._dump)
+        if "deaf" in job:  # after some heartbeats the dump is armed again, or was written unasked
+            before = here.heartbeats
+            await here.until(lambda: here.heartbeats > before + 2 or process._stack.dump)
         asked = time.monotonic()
         process.kill(with_stack=True)
-        death = await here.death(process)
+        report = await here.end(process)
         assert time.monotonic() - asked < 5.0
-        assert death.signal == "SIGKILL"
+        assert report.signal == "SIGKILL"
         source = (tmp_path / "plugins" / "jobs.py").read_text().splitlines()
-        stack = death.stack or ""
+        stack = report.stack or ""
         numbers = [int(part.split(" in ")[0]) for part in stack.split('jobs.py", line ')[1:]]
         assert numbers, f"no stack: {stack!r}"
         assert line in "".join(source[number - 1] for number in numbers) or job == "loop"
         assert f" in {job}" in stack
         assert str(OWN_CODE) not in stack
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, timeouts=timeouts)
 
 
 def test_a_call_that_the_request_for_its_stack_interrupts_is_no_success(tmp_path: Path) -> None:
@@ -217,7 +216,7 @@ def test_a_call_that_the_request_for_its_stack_interrupts_is_no_success(tmp_path
         process = await here.worker()
         await here.begin(process, "hold_gil")
         process.kill(with_stack=True)
-        assert (await here.death(process)).signal == "SIGKILL"
+        assert (await here.end(process)).signal == "SIGKILL"
         assert here.replies == []
 
     play(tmp_path, scene)
@@ -236,7 +235,7 @@ async def main(folder, *jobs):
             child = await here.worker(number)
             await here.begin(child, name, number, program=str(folder / f"program-{number}"))
             print(child.pid, flush=True)
-        print(here.nurseries[0], flush=True)
+        print(here.forkservers[0], flush=True)
         await asyncio.Event().wait()
 
 asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))
@@ -270,8 +269,8 @@ def test_no_process_is_left_when_the_supervisor_is_killed(tmp_path: Path) -> Non
     wait_until(lambda: all(gone(pid) for pid in pids + programs))
 
 
-def test_no_worker_is_left_when_its_nursery_is_killed_and_then_the_supervisor(tmp_path: Path) -> None:
-    """No nursery knows it by then: the kernel ends it, as the supervisor's end of its life pipe closes."""
+def test_no_worker_is_left_when_its_forkserver_is_killed_and_then_the_supervisor(tmp_path: Path) -> None:
+    """No forkserver knows it by then: the kernel kills it, as the supervisor's end of its parent-death pipe closes."""
     with start_driver(tmp_path, "deaf_with_program", "sleep_masked") as driver:
         assert driver.stdout is not None
         pids = [int(driver.stdout.readline()) for _ in range(3)]
@@ -282,16 +281,16 @@ def test_no_worker_is_left_when_its_nursery_is_killed_and_then_the_supervisor(tm
     wait_until(lambda: all(gone(pid) for pid in (*pids, program)))
 
 
-def test_a_process_whose_supervisor_died_before_it_listened_ends_all_the_same() -> None:
-    program = "import os, time; from supervisor.workers.system import linux; r, w = os.pipe(); os.close(w); linux.die_with_parent(r); time.sleep(60)"
+def test_a_process_whose_supervisor_exited_before_it_armed_parent_death_is_killed_too() -> None:
+    program = "import os, time; from supervisor.workers.system import linux; r, w = os.pipe(); os.close(w); linux.arm_parent_death(r); time.sleep(60)"
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run(command, env=environment, process_group=0, timeout=30).returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("line", ["time.sleep(3600)", "ctypes.PyDLL(None).sleep(3600)"])
-def test_a_nursery_that_hangs_in_an_import_dies_with_the_supervisor(tmp_path: Path, line: str) -> None:
-    pid_file = tmp_path / "nursery"
+def test_a_forkserver_that_hangs_in_an_import_is_killed_with_the_supervisor(tmp_path: Path, line: str) -> None:
+    pid_file = tmp_path / "forkserver"
     plugin = f"\nfrom pathlib import Path\nPath({str(pid_file)!r}).write_text(str(os.getpid()))\n{line}\n"
     (tmp_path / "handlers").write_text(plugin)
     command = [sys.executable, "-c", DRIVER, str(tmp_path)]
@@ -303,32 +302,32 @@ def test_a_nursery_that_hangs_in_an_import_dies_with_the_supervisor(tmp_path: Pa
     wait_until(lambda: gone(forkserver))
 
 
-# --- the nursery is killed
+# --- the forkserver is killed
 
 
-def test_running_jobs_outlive_the_nursery_and_the_next_one_forks(tmp_path: Path) -> None:
+def test_running_jobs_outlive_the_forkserver_and_the_next_one_forks(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker(1)
-        gate = tmp_path / "gate"
-        await here.begin(process, "wait", gate=str(gate))
-        os.kill(here.nurseries[0], signal.SIGKILL)
-        await here.until(lambda: len(here.nurseries) == 2)
+        go = tmp_path / "go"
+        await here.begin(process, "wait", go=str(go))
+        os.kill(here.forkservers[0], signal.SIGKILL)
+        await here.until(lambda: len(here.forkservers) == 2)
         assert [how for _pid, how in here.forkserver_exits] == ["killed by SIGKILL"]
-        gate.touch()
+        go.touch()
         await here.until(lambda: here.replies)
         assert [(reply.job_id, reply.kind) for reply in here.replies] == [(1, "ok")]
         assert [reply.job_id for reply in await here.run(process, lease(2, "noop"))] == [2]
         assert [reply.job_id for reply in await here.run(await here.worker(2), lease(3, "noop"))] == [3]
         # An adopted worker is reaped by the supervisor itself, with its status.
         process.retire()
-        death = await here.death(process)
-        assert (death.exit_code, death.signal) == (0, None)
-        assert death.peak_memory
+        report = await here.end(process)
+        assert (report.exit_code, report.signal) == (0, None)
+        assert report.peak_memory
 
     play(
         tmp_path,
         scene,
-        "@handler\ndef wait(job):\n    mark(job)\n    while not os.path.exists(job.payload['gate']): time.sleep(0.001)\n",
+        "@handler\ndef wait(job):\n    mark(job)\n    while not os.path.exists(job.payload['go']): time.sleep(0.001)\n",
     )
 
 
@@ -337,67 +336,67 @@ def test_the_programs_of_an_adopted_worker_end_with_it(tmp_path: Path) -> None:
         process = await here.worker(1)
         await here.begin(process, "daemon", program=str(tmp_path / "program"))
         program = await here.until(lambda: read_pid(tmp_path / "program"))
-        os.kill(here.nurseries[0], signal.SIGKILL)
-        await here.until(lambda: len(here.nurseries) == 2)
+        os.kill(here.forkservers[0], signal.SIGKILL)
+        await here.until(lambda: len(here.forkservers) == 2)
         assert not gone(program)
         process.kill()
-        await here.death(process)
+        await here.end(process)
         await here.until(lambda: gone(program))
 
     play(tmp_path, scene)
 
 
-def test_orders_under_way_when_the_nursery_dies_are_answered(tmp_path: Path) -> None:
+def test_orders_under_way_when_the_forkserver_exits_are_answered(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
-        os.kill(here.nurseries[0], signal.SIGSTOP)
-        children = [here.backend.fork(n) for n in range(5)]
-        os.kill(here.nurseries[0], signal.SIGKILL)
-        await here.until(lambda: all(process in here.deaths for process in children))
+        os.kill(here.forkservers[0], signal.SIGSTOP)
+        children = [here.fork(n) for n in range(5)]
+        os.kill(here.forkservers[0], signal.SIGKILL)
+        await here.until(lambda: all(process in here.ended for process in children))
         late = await here.worker(9)
-        assert late in here.readied
+        assert late in here.ready
 
     play(tmp_path, scene)
 
 
-def test_a_worker_that_died_unreaped_is_told_when_its_nursery_dies_too(tmp_path: Path) -> None:
+def test_a_worker_that_was_not_reaped_ends_when_its_forkserver_exits_too(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         assert process.pid is not None
-        os.kill(here.nurseries[0], signal.SIGSTOP)
+        os.kill(here.forkservers[0], signal.SIGSTOP)
         os.kill(process.pid, signal.SIGSEGV)
-        await here.until(lambda: process.dying)
-        os.kill(here.nurseries[0], signal.SIGKILL)
-        assert (await here.death(process)).signal == "SIGSEGV"
+        await here.until(lambda: process.phase is Phase.EXITED)
+        os.kill(here.forkservers[0], signal.SIGKILL)
+        assert (await here.end(process)).signal == "SIGSEGV"
 
     play(tmp_path, scene)
 
 
-def test_what_is_sent_to_a_worker_that_is_dead_and_not_yet_reaped_has_not_started(tmp_path: Path) -> None:
+def test_jobs_sent_to_a_worker_that_has_exited_and_is_not_reaped_have_not_started(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
-        os.kill(here.nurseries[0], signal.SIGSTOP)
+        os.kill(here.forkservers[0], signal.SIGSTOP)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
-        await here.until(lambda: process.dying)
+        await here.until(lambda: process.phase is Phase.EXITED)
         frame = here.send(process, lease(1, "noop"), lease(2, "noop"))
         assert process.reclaim() == {frame: 2}
-        os.kill(here.nurseries[0], signal.SIGCONT)
-        await here.death(process)
+        os.kill(here.forkservers[0], signal.SIGCONT)
+        await here.end(process)
         assert here.replies == []
 
     play(tmp_path, scene)
 
 
-def test_a_worker_reaped_by_somebody_else_is_dead_with_status_unknown(tmp_path: Path) -> None:
+def test_a_worker_reaped_by_other_code_has_an_unknown_status(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
-        os.kill(here.nurseries[0], signal.SIGKILL)
-        await here.until(lambda: len(here.nurseries) == 2)
+        os.kill(here.forkservers[0], signal.SIGKILL)
+        await here.until(lambda: len(here.forkservers) == 2)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         os.waitpid(process.pid, 0)
-        death = await here.death(process)
-        assert (death.exit_code, death.signal) == (None, None)
+        report = await here.end(process)
+        assert (report.exit_code, report.signal) == (None, None)
 
     play(tmp_path, scene)
 
@@ -430,7 +429,7 @@ def test_a_plugin_that_hangs_exits_or_crashes_is_blamed_and_the_others_serve(tmp
     )
 
 
-def test_an_import_that_closes_the_standard_streams_spoils_no_channel(tmp_path: Path) -> None:
+def test_an_import_that_closes_the_standard_streams_breaks_no_channel(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         replies = await here.run(process, *[lease(n, "echo", str(n)) for n in range(1, 20)])
@@ -456,7 +455,7 @@ def test_threads_that_an_import_starts_are_named_in_a_warning(tmp_path: Path) ->
     )
 
 
-def test_a_spawned_worker_imports_for_itself_with_the_same_guarantees(tmp_path: Path) -> None:
+def test_a_spawned_worker_imports_the_plugins_itself_with_the_same_guarantees(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         (reply,) = await here.run(process, lease(1, "who"))
@@ -465,8 +464,8 @@ def test_a_spawned_worker_imports_for_itself_with_the_same_guarantees(tmp_path: 
         assert pid == process.pid
         program = read_pid(tmp_path / "program")
         process.kill(with_stack=True)
-        death = await here.death(process)
-        assert death.signal == "SIGKILL"
+        report = await here.end(process)
+        assert report.signal == "SIGKILL"
         await here.until(lambda: gone(program))
 
     play(
@@ -478,15 +477,15 @@ def test_a_spawned_worker_imports_for_itself_with_the_same_guarantees(tmp_path: 
     )
 
 
-def test_signals_meant_for_everybody_disturb_no_job(tmp_path: Path) -> None:
+def test_signals_to_whole_groups_disturb_no_job(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
-        gate = tmp_path / "gate"
-        pid = await here.begin(process, "wait", gate=str(gate))
+        go = tmp_path / "go"
+        pid = await here.begin(process, "wait", go=str(go))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
             os.killpg(pid, number)
-            os.kill(here.nurseries[0], number)
-        gate.touch()
+            os.kill(here.forkservers[0], number)
+        go.touch()
         await here.until(lambda: here.replies)
         assert here.replies[0].kind == "ok"
         assert len(await here.run(await here.worker(2), lease(2, "noop"))) == 1
@@ -494,5 +493,5 @@ def test_signals_meant_for_everybody_disturb_no_job(tmp_path: Path) -> None:
     play(
         tmp_path,
         scene,
-        "@handler\ndef wait(job):\n    mark(job)\n    while not os.path.exists(job.payload['gate']): time.sleep(0.001)\n",
+        "@handler\ndef wait(job):\n    mark(job)\n    while not os.path.exists(job.payload['go']): time.sleep(0.001)\n",
     )

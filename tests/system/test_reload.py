@@ -42,11 +42,11 @@ def result(command: Command, handler: str = "version") -> int:
 
 
 def reloads(run: Running) -> int:
-    return run.log.count("config read again")
+    return run.log.count("config reloaded")
 
 
 def reload(run: Running) -> str:
-    """HUP, and the line that says what came of it."""
+    """Send HUP, and return the line of the log about the reload."""
     before = reloads(run)
     run.signal(signal.SIGHUP)
 
@@ -54,7 +54,7 @@ def reload(run: Running) -> str:
         return reloads(run) > before
 
     wait_for(again)
-    return [line for line in run.log.splitlines() if "config read again" in line][-1]
+    return [line for line in run.log.splitlines() if "config reloaded" in line][-1]
 
 
 def workers(command: Command) -> int:
@@ -69,7 +69,7 @@ def wait_workers(command: Command, count: int) -> None:
     wait_for(as_many)
 
 
-def test_changed_handlers_serve_and_running_jobs_finish_under_the_old_code(command: Command) -> None:
+def test_changed_handlers_serve_and_running_jobs_finish_in_the_old_code(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\n")
     running = command.enqueue("gated")
     wait_for((command.folder / "begun").exists)
@@ -95,7 +95,7 @@ def test_no_job_is_dropped_by_reloads_under_load(command: Command) -> None:
     assert {(job["retries"], len(job["errors"])) for job in command.jobs()} == {(0, 0)}
 
 
-def test_retry_count_and_log_level_are_taken_over(command: Command) -> None:
+def test_new_settings_of_workers_retries_handlers_and_log_are_used(command: Command) -> None:
     run = serve(command, "workers: {count: 1}\nretry: {max_retries: 0}\n")
     command.write(
         config="workers: {count: 3}\nretry: {max_retries: 7}\nlog: {level: debug}\nhandlers: {version: {timeout: 7s}}\n"
@@ -113,7 +113,7 @@ def test_keys_that_need_a_restart_are_named(command: Command) -> None:
     run = serve(command, "workers: {count: 1}\n")
     command.write(config="store: sqlite:///other.db\nlease: {ttl: 20s}\nworkers: {count: 2}\n")
     line = reload(run)
-    assert "need a restart: store, lease" in line
+    assert "a restart is needed for: store, lease" in line
     wait_for(lambda: not (command.folder / "other.db").exists())
     command.write(config="workers: {count: 2}\n")
     assert result(command) == 1
@@ -145,7 +145,7 @@ def test_a_file_that_no_longer_imports_is_refused_and_the_old_code_serves(comman
     assert result(command) == 3
 
 
-def test_a_new_file_that_does_not_import_keeps_nothing_from_serving(command: Command) -> None:
+def test_a_new_file_that_does_not_import_does_not_keep_others_from_serving(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\n")
     command.write(plugins={**plugin(2), "new.py": "import nonsense_that_is_nowhere\n"})
     reload(run)
@@ -153,7 +153,7 @@ def test_a_new_file_that_does_not_import_keeps_nothing_from_serving(command: Com
     assert result(command) == 2
 
 
-def test_the_last_of_many_hups_counts(command: Command) -> None:
+def test_the_files_of_the_last_of_many_hups_serve(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\n")
     for number in range(2, 12):
         command.write(plugins=plugin(number))
@@ -166,7 +166,7 @@ def test_the_last_of_many_hups_counts(command: Command) -> None:
     wait_for(newest)
 
 
-def test_a_hup_during_a_reload_asks_for_another(command: Command) -> None:
+def test_a_hup_during_a_reload_leads_to_another_reload(command: Command) -> None:
     run = serve(command, "workers: {count: 1}\n")
     slow = """
         import os, time
@@ -180,7 +180,7 @@ def test_a_hup_during_a_reload_asks_for_another(command: Command) -> None:
     command.write(plugins=plugin(3))
     run.signal(signal.SIGHUP)
     run.signal(signal.SIGUSR1)
-    run.logged("status: ")  # so it has heard
+    run.logged("status: ")  # so it has received the HUP before
     (command.folder / "go").touch()
 
     def newest() -> None:
@@ -196,7 +196,7 @@ def test_a_hup_at_the_start_is_not_lost(command: Command) -> None:
     wait_for((command.folder / "importing").exists)
     run.signal(signal.SIGHUP)
     run.logged("supervisor started")
-    run.logged("config read again")
+    run.logged("config reloaded")
     assert result(command) == 1
 
 
@@ -229,7 +229,7 @@ def test_a_hup_during_the_drain_changes_nothing(command: Command) -> None:
     assert (command.job(running)["state"], command.job(running)["retries"]) == ("succeeded", 0)
 
 
-def test_told_to_end_during_a_reload_it_ends(command: Command) -> None:
+def test_a_supervisor_that_is_terminated_during_a_reload_ends(command: Command) -> None:
     for pause in (0.0, 0.05, 0.1, 0.2, 0.4):
         run = serve(command, "workers: {count: 2}\n")
         run.signal(signal.SIGHUP)
@@ -240,7 +240,7 @@ def test_told_to_end_during_a_reload_it_ends(command: Command) -> None:
         assert command.left_behind() == {}
 
 
-def test_one_worker_more_and_one_fewer_but_never_none(command: Command) -> None:
+def test_ttin_and_ttou_add_and_remove_a_worker_but_never_the_last(command: Command) -> None:
     run = serve(command, "workers: {count: 1}\n")
     run.signal(signal.SIGTTIN)
     wait_workers(command, 2)
@@ -250,7 +250,7 @@ def test_one_worker_more_and_one_fewer_but_never_none(command: Command) -> None:
     assert result(command) == 1
 
 
-def test_one_worker_more_asked_for_at_the_start_comes_with_the_others(command: Command) -> None:
+def test_a_worker_added_during_the_start_is_started_with_the_others(command: Command) -> None:
     slow = """
         import os, time
         open("importing", "w").close()
@@ -266,7 +266,7 @@ def test_one_worker_more_asked_for_at_the_start_comes_with_the_others(command: C
     wait_workers(command, 2)
 
 
-def test_a_worker_too_many_finishes_its_job(command: Command) -> None:
+def test_a_worker_that_is_removed_finishes_its_job(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\n")
     ids = [command.enqueue("gated") for _ in range(2)]
     for id in ids:
@@ -286,6 +286,6 @@ def test_the_status_is_written_to_the_log_when_asked(command: Command) -> None:
     status = json.loads(run.logged("status: ").partition("status: ")[2])
     (worker,) = status["workers"]
     assert (worker["state"], worker["current_job"]["job_id"], worker["current_job"]["handler"]) == ("busy", id, "gated")
-    assert (status["state"], status["leases"], status["store_away"]) == ("running", 1, False)
+    assert (status["state"], status["leases"], status["store_unavailable"]) == ("running", 1, False)
     (command.folder / "gate").touch()
     command.until(id, "succeeded")

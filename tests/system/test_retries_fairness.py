@@ -1,4 +1,4 @@
-"""Whose turn it is, end to end: by the starts that are recorded."""
+"""The order of starts, end to end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLUGIN = {
 
         @handler
         def named(job):
-            "Writes down its name and attempt as it starts."
+            "Record the name and attempt at the start."
             with open("started", "a") as started:
                 started.write(f"{job.payload['name']}{'r' if job.attempt > 1 else ''}\\\\n")
             time.sleep(job.payload.get("seconds", 0))
@@ -22,9 +22,9 @@ PLUGIN = {
                 raise RuntimeError("not yet")
 
         @handler
-        def gated(job):
+        def waits(job):
             Path("started").touch()
-            while not Path("gate").exists():
+            while not Path("go").exists():
                 time.sleep(0.005)
     """.replace("\\\\", "\\")
 }
@@ -83,7 +83,7 @@ def test_a_lone_retry_overtakes_two_thousand_fresh_jobs(command: Command) -> Non
     )
     command.enqueue_many([named("lone", fails=1), *(named("fresh", seconds=0.002) for _ in range(2000))])
     at = drained(command).index("loner")
-    assert at < 250, "after some that fit into its backoff and what was under way, not after all"
+    assert at < 250, "after the jobs of its backoff and those under way, not after all"
 
 
 def test_priority_goes_before_age_and_urgent_jobs_before_retries(command: Command) -> None:
@@ -102,8 +102,8 @@ def test_priority_goes_before_age_and_urgent_jobs_before_retries(command: Comman
     assert [name for name in started if name != "highr"] == ["most", "urgent", "high", "first", "second", "low"]
 
 
-def test_a_long_job_holds_no_quick_ones_captive(command: Command) -> None:
-    """Even if quick ones were sent behind it: both workers have learnt that the handler is quick."""
+def test_a_long_job_blocks_no_quick_ones(command: Command) -> None:
+    """Quick jobs may have been sent behind it, since the handler was known to be quick."""
     command.write(config="workers: {count: 2, timeout: none}\n", plugins=PLUGIN)
     run = command.run()
     quick = [command.enqueue("named", {"name": "warm"}) for _ in range(20)]
@@ -137,4 +137,4 @@ def test_retries_take_no_more_than_their_share_while_fresh_jobs_wait(command: Co
     share = both_wait.count("failingr") / len(both_wait)
     assert share <= 0.2 + 8 / len(both_wait), share
     last_fresh = len(started) - 1 - started[::-1].index("fresh")
-    assert started[:last_fresh].count("failingr") > 50, "and no less, either"
+    assert started[:last_fresh].count("failingr") > 50, "and not much less"

@@ -1,4 +1,4 @@
-"""A job that kills what runs it is counted each time and ends in the dead letters."""
+"""A job that kills its worker or its supervisor is counted each time and becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def supervisor_killer(job):
 """
 
 
-@pytest.mark.parametrize(("way", "died_of", "code"), [
+@pytest.mark.parametrize(("way", "signal_name", "code"), [
     ("kill", "SIGKILL", None), ("segfault", "SIGSEGV", None), ("abort", "SIGABRT", None), ("term", "SIGTERM", None),
     (0, None, 0), (3, None, 3),
 ])  # fmt: skip
 def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(
-    command: Command, way: str | int, died_of: str | None, code: int | None
+    command: Command, way: str | int, signal_name: str | None, code: int | None
 ) -> None:
     command.write(config=CONFIG, plugins={"poison.py": POISON})
     id = command.enqueue("poison", way)
@@ -60,7 +60,7 @@ def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(
     assert (job["state"], job["retries"], job["dead_letter"]) == ("failed", 2, "delivered")
     assert [error["attempt"] for error in job["errors"]] == [1, 2, 3]
     for error in job["errors"]:
-        assert (error["cause"], error["signal"], error["exit_code"]) == ("crash", died_of, code), error
+        assert (error["cause"], error["signal"], error["exit_code"]) == ("crash", signal_name, code), error
     for other in others:
         assert (command.job(other)["state"], command.job(other)["errors"]) == ("succeeded", [])
     dead_letters = [json.loads(line) for line in (command.folder / "dead.jsonl").read_text().splitlines()]
@@ -71,7 +71,7 @@ def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(
 def test_a_job_that_kills_its_supervisor_ends_after_a_bounded_number_of_restarts(
     command: Command, after: float, cost: int
 ) -> None:
-    """One that kills before it can be marked as started is let off twice; each retry costs it `cost` lives at most."""
+    """A job that kills before it can be marked as started has two attempts free. Each retry costs at most `cost` restarts."""
     command.write(config=CONFIG, plugins={"poison.py": POISON})
     starts, pid = command.folder / "starts", command.folder / "pid"
     id = command.enqueue("supervisor_killer", {"starts": str(starts), "pid_file": str(pid), "after": after})

@@ -1,4 +1,4 @@
-"""Root's trust, files of the owner alone, secrets of the config, descriptors and forged lines, on the real command."""
+"""Files that root may load, private files, secrets of the config, descriptors and forged lines, on the real command."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CANARY = "c4n4ry-in-the-mine"
 # --- what root runs
 
 
-def test_root_runs_nothing_that_others_may_change(command: Command) -> None:
-    """For an ordinary user the same folder is no risk."""
+def test_root_loads_nothing_that_other_users_may_write(command: Command) -> None:
+    """An ordinary user may use the same folder."""
     command.write(plugins={"mail.py": "from supervisor import handler\n@handler\ndef mail(job): ..."})
     plugins = command.folder / "plugins"
     plugins.chmod(0o777)
@@ -41,13 +41,13 @@ def test_root_runs_nothing_that_others_may_change(command: Command) -> None:
     assert f"{command.folder / 'jobs.db'} (mode 0644) is open to others" in ended.err
 
 
-def test_a_reload_is_refused_if_others_may_change_what_root_would_read(command: Command) -> None:
+def test_a_reload_is_refused_if_other_users_may_write_what_root_would_load(command: Command) -> None:
     command.write(plugins={"mail.py": "from supervisor import handler\n@handler\ndef mail(job): ..."})
     run = command.run()
     run.logged("supervisor started")
     (command.folder / "plugins").chmod(0o777)
     run.signal(signal.SIGHUP)
-    run.logged("config refused, the old one stays" if os.geteuid() == 0 else "config read again")
+    run.logged("config refused, the old one stays" if os.geteuid() == 0 else "config reloaded")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
 
@@ -78,11 +78,11 @@ def test_a_payload_never_becomes_a_command(tmp_path: Path) -> None:
 
 # --- secrets
 
-SPITEFUL = """
+LEAKING = """
     from supervisor import hookimpl
     from supervisor.errors import StoreError
 
-    class Spiteful:
+    class Leaking:
         def __init__(self, token, fails=False):
             self.token = token
             if fails:
@@ -100,11 +100,11 @@ SPITEFUL = """
 
     @hookimpl
     def supervisor_sinks():
-        return {"spiteful": Spiteful}
+        return {"leaking": Leaking}
 
     @hookimpl
     def supervisor_stores():
-        return {"spiteful": open_store}
+        return {"leaking": open_store}
 """
 
 
@@ -112,15 +112,15 @@ SPITEFUL = """
     ("arguments", "config"),
     [
         (["check"], "store: '${CANARY}'"),
-        (["check"], "store: {url: 'spiteful://me:${CANARY}@host/x?y=${CANARY}', how: error, token: '${CANARY}'}"),
-        (["run"], "store: {url: 'spiteful://me:${CANARY}@host/', how: error}"),
-        (["run"], "store: {type: spiteful, token: '${CANARY}'}"),
-        (["run"], "dlq: {sinks: [{type: spiteful, token: '${CANARY}', fails: true}]}"),
+        (["check"], "store: {url: 'leaking://me:${CANARY}@host/x?y=${CANARY}', how: error, token: '${CANARY}'}"),
+        (["run"], "store: {url: 'leaking://me:${CANARY}@host/', how: error}"),
+        (["run"], "store: {type: leaking, token: '${CANARY}'}"),
+        (["run"], "dlq: {sinks: [{type: leaking, token: '${CANARY}', fails: true}]}"),
     ],
 )
-def test_errors_of_each_kind_keep_secrets(command: Command, arguments: list[str], config: str) -> None:
+def test_errors_of_each_kind_hide_secrets(command: Command, arguments: list[str], config: str) -> None:
     command.env["CANARY"] = CANARY
-    command.write(config=config, plugins={"spiteful.py": SPITEFUL})
+    command.write(config=config, plugins={"leaking.py": LEAKING})
     ended = command.call(*arguments)
     assert ended.code
     assert ended.err
@@ -142,24 +142,24 @@ OUTSIDE = """
 
     @hookimpl
     def supervisor_started(info):
-        print("told of", info["store"], file=open("told", "a"))
+        print("started on", info["store"], file=open("events", "a"))
 
     @hookimpl
     def supervisor_events(events):
-        print(events, file=open("told", "a"))
+        print(events, file=open("events", "a"))
 """
 
 
-def test_where_the_store_is_is_told_without_what_opens_it(command: Command) -> None:
+def test_the_url_of_the_store_is_reported_without_its_secrets(command: Command) -> None:
     command.env["CANARY"] = CANARY
     command.write(config="store: 'outside://me:${CANARY}@host/x?token=${CANARY}'", plugins={"outside.py": OUTSIDE})
     ended = command.call("run", "--drain")
     assert ended.code == 0
     assert "store=outside://***@host/x?token=***" in ended.err
-    told = (command.folder / "told").read_text()
-    assert "told of outside://***@host/x?token=***" in told
-    assert "SupervisorStarted" in told
-    assert CANARY not in told + ended.out + ended.err
+    events = (command.folder / "events").read_text()
+    assert "started on outside://***@host/x?token=***" in events
+    assert "SupervisorStarted" in events
+    assert CANARY not in events + ended.out + ended.err
 
 
 # --- one run: secrets, files, descriptors, forged lines
@@ -171,7 +171,7 @@ CONFIG = """
     dlq:
       sinks:
         - {type: file, path: dead.jsonl}
-        - {type: spiteful, token: "${CANARY}"}
+        - {type: leaking, token: "${CANARY}"}
 """
 PAYLOAD = "p4yl0ad-of-somebody"
 FORGED = "no\n2020-01-01T00:00:00.000Z ERROR forged\x1b[2J[red]x[/x]"
@@ -214,15 +214,15 @@ JOBS = """
 
     @handler
     def forges(job):
-        print(job.payload["say"])
-        raise ValueError(job.payload["say"])
+        print(job.payload["text"])
+        raise ValueError(job.payload["text"])
 """
 
 SINK = """
     import subprocess
     from supervisor import hookimpl
 
-    class Spiteful:
+    class Leaking:
         def __init__(self, token):
             self.token = token
 
@@ -236,12 +236,12 @@ SINK = """
 
     @hookimpl
     def supervisor_sinks():
-        return {"spiteful": Spiteful}
+        return {"leaking": Leaking}
 """
 
 
 def files_of(command: Command) -> Iterator[Path]:
-    """What the command has made in its folder."""
+    """Yield the files that the command has made in its folder."""
     for path in command.folder.rglob("*"):
         if "plugins" not in path.parts and path != command.config and not path.is_socket():
             yield path
@@ -263,19 +263,21 @@ def on_a_terminal(command: Command, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(("form", "start"), [("text", "fork"), ("json", "spawn")])
-def test_nothing_gets_out_of_a_run(command: Command, monkeypatch: pytest.MonkeyPatch, form: str, start: str) -> None:
+def test_a_run_leaks_no_secret_payload_descriptor_or_forged_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch, form: str, start: str
+) -> None:
     command.env["CANARY"] = CANARY
     monkeypatch.setenv("CANARY", CANARY)
     command.write(config=CONFIG % (start, form), plugins={"jobs.py": JOBS, "sink.py": SINK})
     run = command.run(under=["sh", "-c", 'umask 0; exec "$@"', "sh"])
     run.logged("supervisor started")
     command.until(command.enqueue("starts_programs"), "succeeded")
-    forger = command.enqueue("forges", {"say": FORGED})
+    forger = command.enqueue("forges", {"text": FORGED})
     gated = command.enqueue("gated", {"of": PAYLOAD}, "--max-retries", "0")
     wait_for(lambda: (command.folder / "begun").exists() and (command.folder / "sink.fds").exists())
     run.signal(signal.SIGUSR1)
     run.logged("status: ")
-    run.logged("dead letter not accepted by sink spiteful")
+    run.logged("dead letter not accepted by sink leaking")
     nothing_of_the_parent_is_open_below(command, run.pid)
     titles = list(command.processes().values())
     environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in command.processes()]
@@ -306,9 +308,9 @@ def test_nothing_gets_out_of_a_run(command: Command, monkeypatch: pytest.MonkeyP
 
 
 def nothing_of_the_parent_is_open_below(command: Command, supervisor: int) -> None:
-    """Of the files in its folder only the lock that says who lives."""
+    """Check that children have none of its files open but the lock of its owner."""
     children = {*command.processes()} - {supervisor}
-    assert len(children) >= 3, "expected a nursery and two workers"
+    assert len(children) >= 3, "expected a forkserver and two workers"
     for pid in children:
         named = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
         (ours,) = [name for name in named if name.startswith(str(command.folder))]

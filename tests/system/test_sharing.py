@@ -1,4 +1,4 @@
-"""Many processes on one SQLite file, and a file that cannot be had for a while."""
+"""Many processes on one SQLite file, and a file that is locked or full for a while."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.engine.fetcher import MAX_HELD_PER_WORKER
-from supervisor.workers.pool import FRAME_JOBS
+from supervisor.engine.limits import DEFAULT_LIMITS
+from supervisor.workers.slot import FRAME_JOBS
 from tests.system.command import Command, Running, wait_for
 
-IN_HAND = 2 * MAX_HELD_PER_WORKER + 2 * 2 * FRAME_JOBS
-"""Claimed at once by one with two workers: held, and sent to them. None is claimed while the store can't take outcomes."""
+CLAIMED_AHEAD = 2 * DEFAULT_LIMITS.buffered_per_worker + 2 * 2 * FRAME_JOBS
+"""Jobs that one supervisor with two workers has claimed at most: buffered, and sent to the workers."""
 
 JOBS = {
     "jobs.py": """
@@ -38,9 +38,9 @@ JOBS = {
             mark(job)
 
         @handler
-        def gated(job):
+        def waits(job):
             mark(job)
-            while not os.path.exists("gate"):
+            while not os.path.exists("go"):
                 time.sleep(0.01)
             return "finished"
 
@@ -95,15 +95,15 @@ def intact(file: Path) -> bool:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Another program that has begun to write, and does not end."""
+    """Hold the write lock, as another program that does not end its transaction."""
     with closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as db:
         db.execute("begin immediate")
         yield
         db.execute("rollback")
 
 
-class Nuisance:
-    """Another program that holds the write lock for 300 ms, over and over."""
+class LockHolder:
+    """Another program that holds the write lock for 300 ms again and again."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -111,7 +111,7 @@ class Nuisance:
         self._thread = threading.Thread(target=self._hold_again_and_again)
         self.times = 0
 
-    def __enter__(self) -> Nuisance:
+    def __enter__(self) -> LockHolder:
         self._thread.start()
         return self
 
@@ -143,7 +143,7 @@ def test_two_supervisors_and_three_clients_lose_nothing_when_one_supervisor_is_k
     assert len(ids) == len(set(ids))
     assert {job["id"] for job in command.jobs()} == set(ids) == set(ran(command))
     again = [id for id, times in ran(command).items() if times > 1]
-    assert len(again) <= IN_HAND, "only what the killed one had in hand may have run twice"
+    assert len(again) <= CLAIMED_AHEAD, "only jobs that the killed supervisor had claimed may have run twice"
     for run in (second, third):
         run.signal(signal.SIGTERM)
         assert run.wait() == 0
@@ -154,61 +154,61 @@ def test_two_supervisors_and_three_clients_lose_nothing_when_one_supervisor_is_k
 def test_a_writer_that_holds_the_lock_again_and_again_costs_no_job_and_no_worker(command: Command) -> None:
     command.write(config="workers: {count: 2}\n", plugins=JOBS)
     command.enqueue_many([{"handler": "marks"}] * 500)
-    with Nuisance(command.folder / "jobs.db") as nuisance:
+    with LockHolder(command.folder / "jobs.db") as holder:
         runs = [command.run(), command.run()]
         ids = [int(command.call("enqueue", "marks").out) for _ in range(3)]
         wait_all_succeeded(command)
-        held = nuisance.times
+        held = holder.times
     assert held > 3
     assert len(ids) == 3
     assert ran(command) == dict.fromkeys(range(1, 504), 1)
     for run in runs:
-        assert " ended: " not in run.log
+        assert " exited: " not in run.log
         assert "crashed" not in run.log
         assert "killed" not in run.log
 
 
-def serve_gated(command: Command) -> tuple[Running, int]:
+def serve_waits(command: Command) -> tuple[Running, int]:
     command.write(config="workers: {count: 2}\nlease: {ttl: 3s}\n", plugins=JOBS)
-    id = command.enqueue("gated")
+    id = command.enqueue("waits")
     run = command.run()
     wait_ran(command, 1)
     return run, id
 
 
-def test_while_the_store_is_away_jobs_go_on_and_their_outcomes_are_kept(command: Command) -> None:
-    run, id = serve_gated(command)
+def test_jobs_go_on_and_outcomes_are_kept_while_the_store_is_unavailable(command: Command) -> None:
+    run, id = serve_waits(command)
     with locked(command.folder / "jobs.db"):
-        run.logged("store is away")
-        (command.folder / "gate").touch()
-        time.sleep(4)  # past the lease: nobody may take it over
-    run.logged("store is back")
+        run.logged("store unavailable")
+        (command.folder / "go").touch()
+        time.sleep(4)  # past the lease: no other supervisor may take it over
+    run.logged("store available again")
     job = command.until(id, "succeeded")
     assert (job["result"], job["retries"], job["errors"]) == ("finished", 0, [])
     command.until(command.enqueue("marks"), "succeeded")
     assert ran(command) == {id: 1, id + 1: 1}
-    assert " ended: " not in run.log
+    assert " exited: " not in run.log
 
 
-def test_told_to_end_while_the_store_is_away_it_ends_and_the_job_is_not_lost(command: Command) -> None:
-    run, id = serve_gated(command)
+def test_a_supervisor_stopped_while_the_store_is_unavailable_exits_and_loses_no_job(command: Command) -> None:
+    run, id = serve_waits(command)
     with locked(command.folder / "jobs.db"):
-        run.logged("store is away")
-        (command.folder / "gate").touch()
+        run.logged("store unavailable")
+        (command.folder / "go").touch()
         run.signal(signal.SIGTERM)
-        assert run.wait(30) == 1, "its outcome could not be settled: that is not a clean end"
+        assert run.wait(30) == 1, "its outcome could not be settled"
     assert command.run("--drain").wait() == 0
     assert command.job(id)["state"] == "succeeded"
     assert command.processes() == {}
 
 
-def test_the_store_comes_back_during_the_drain(command: Command) -> None:
-    run, id = serve_gated(command)
+def test_a_drain_settles_outcomes_when_the_store_is_available_again(command: Command) -> None:
+    run, id = serve_waits(command)
     with locked(command.folder / "jobs.db"):
-        run.logged("store is away")
+        run.logged("store unavailable")
         run.signal(signal.SIGTERM)
         run.logged("supervisor stopping")
-    (command.folder / "gate").touch()
+    (command.folder / "go").touch()
     assert run.wait() == 0
     assert (command.job(id)["state"], command.job(id)["retries"]) == ("succeeded", 0)
 
@@ -218,11 +218,11 @@ def test_a_start_waits_for_a_store_that_is_locked(command: Command) -> None:
     id = command.enqueue("marks")
     with locked(command.folder / "jobs.db"):
         run = command.run()
-        told = command.run()
-        told.logged("store is away", timeout=30)
-        told.signal(signal.SIGTERM)
-        assert told.wait(30) == 0
-        assert "Traceback" not in told.log
+        stopped = command.run()
+        stopped.logged("store unavailable", timeout=30)
+        stopped.signal(signal.SIGTERM)
+        assert stopped.wait(30) == 0
+        assert "Traceback" not in stopped.log
         assert run.code is None
     command.until(id, "succeeded")
 
@@ -237,7 +237,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_stops_nobody_and_outcomes_are_settled_when_there_is_space(command: Command) -> None:
+def test_a_full_disk_stops_no_supervisor_and_outcomes_are_settled_when_there_is_space(command: Command) -> None:
     if os.geteuid() != 0:
         assert not os.environ.get("CI"), "the tests of a full disk need root, which CI has"
         pytest.skip("mounting a small disk needs root")
@@ -251,11 +251,11 @@ def test_a_full_disk_stops_nobody_and_outcomes_are_settled_when_there_is_space(c
         with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(100_000))
-        run.logged("store is away")
+        run.logged("store unavailable")
         assert run.code is None
-        assert len([line for line in run.log.splitlines() if "store is away" in line]) < 10
+        assert len([line for line in run.log.splitlines() if "store unavailable" in line]) < 10
         filler.unlink()
-        run.logged("store is back")
+        run.logged("store available again")
         wait_all_succeeded(command)
         assert set(ran(command).values()) == {1}
         run.signal(signal.SIGTERM)

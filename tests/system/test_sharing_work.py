@@ -1,5 +1,5 @@
-"""Two supervisors share what there is to do: none sits on jobs that another could run, none runs what is not due, and their
-workers never touch the database that the supervisors have open."""
+"""Two supervisors share the work: none keeps jobs that another could run, none runs jobs that are not due, and their workers
+never touch the database that the supervisors have open."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLUGIN = {
 
         @handler
         def parent(job):
-            "The files of the database that this worker has open; and a job enqueued by itself."
+            "Return the files of the database that this worker has open, and enqueue a job."
             folder = "/proc/self/fd"
             names = [os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder) if os.path.exists(f"{folder}/{fd}")]
             with Client("sqlite:///jobs.db") as jobs:
@@ -38,14 +38,14 @@ PLUGIN = {
 CONFIG = "workers: {count: 1, heartbeat: 200ms}\nlease: {ttl: 1s}\n"
 
 
-def test_what_waits_behind_a_long_job_is_run_by_whoever_idles(command: Command) -> None:
+def test_jobs_behind_a_long_one_are_run_by_an_idle_supervisor(command: Command) -> None:
     command.write(config=CONFIG, plugins=PLUGIN)
     busy = command.run()
     for id in [command.enqueue("quick") for _ in range(10)]:
         command.until(id, "succeeded")
     command.enqueue_many([{"handler": "long"}] + [{"handler": "quick"}] * 20)
     wait_for((command.folder / "long").exists)
-    wait_for(lambda: len(command.jobs("--state", "in_flight")) > 1)  # some are held behind it
+    wait_for(lambda: len(command.jobs("--state", "in_flight")) > 1)  # some are buffered behind it
     enqueued = time.monotonic()
     later = command.enqueue("quick", None, "--delay", "2500ms", "--priority", "9")
     idle = command.run()

@@ -1,4 +1,4 @@
-"""TERM and INT to a serving supervisor: it drains, or ends at once when asked twice, and leaves nothing behind."""
+"""TERM and INT to a serving supervisor: it drains, or ends at once at the second signal, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def wait_begun(command: Command, count: int) -> None:
 
 
 def serve(command: Command, config: str, *handlers: str) -> Running:
-    """A supervisor whose workers all run one of these jobs."""
+    """Start a supervisor, and wait until its workers run a job of each of these handlers."""
     command.write(config=config, plugins=JOBS)
     for handler in handlers:
         command.enqueue(handler)
@@ -81,14 +81,14 @@ def serve(command: Command, config: str, *handlers: str) -> Running:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_runs_is_finished_and_what_waits_is_untouched(command: Command, number: signal.Signals) -> None:
+def test_running_jobs_are_finished_and_waiting_jobs_stay_as_they_are(command: Command, number: signal.Signals) -> None:
     command.write(config="workers: {count: 3}\n", plugins=JOBS)
     command.enqueue_many([{"handler": "gated"}] * 1003)
     run = command.run()
     wait_begun(command, 3)
     run.signal(number)
     run.logged("supervisor stopping")
-    assert len(command.processes()) >= 4, "the workers live until their jobs end"
+    assert len(command.processes()) >= 4, "the workers run until their jobs end"
     (command.folder / "gate").touch()
     assert run.wait() == 0
     jobs = {job["id"]: job for job in command.jobs()}
@@ -103,7 +103,7 @@ def test_what_runs_is_finished_and_what_waits_is_untouched(command: Command, num
     assert command.left_behind() == {}
 
 
-def test_when_grace_runs_out_the_job_is_released_and_no_retry_is_spent(command: Command) -> None:
+def test_a_job_that_outlasts_the_grace_is_released_and_no_retry_is_counted(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\nretry: {max_retries: 0}\nshutdown: {grace: 500ms}\n", "deaf", "hang")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
@@ -111,7 +111,7 @@ def test_when_grace_runs_out_the_job_is_released_and_no_retry_is_spent(command: 
     assert command.left_behind() == {}
 
 
-def test_a_job_that_every_deploy_interrupts_has_all_its_retries_when_it_is_let_run(command: Command) -> None:
+def test_a_job_that_every_deploy_interrupts_keeps_all_its_retries(command: Command) -> None:
     command.write(config="workers: {count: 1}\nretry: {max_retries: 1}\nshutdown: {grace: 100ms}\n", plugins=JOBS)
     id = command.enqueue("gated")
     for interrupted in range(1, 4):
@@ -127,7 +127,7 @@ def test_a_job_that_every_deploy_interrupts_has_all_its_retries_when_it_is_let_r
 
 
 @pytest.mark.parametrize("first, second", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])
-def test_a_second_signal_forces(command: Command, first: signal.Signals, second: signal.Signals) -> None:
+def test_a_second_signal_forces_the_end(command: Command, first: signal.Signals, second: signal.Signals) -> None:
     run = serve(command, "workers: {count: 2}\nretry: {max_retries: 0}\nshutdown: {grace: 1h}\n", "deaf", "hang")
     run.signal(first)
     run.logged("supervisor stopping")
@@ -148,12 +148,12 @@ def test_a_job_that_ends_while_others_are_waited_for_is_settled_once(command: Co
     assert sorted(job["state"] for job in command.jobs()) == ["ready", "succeeded"]
 
 
-def test_no_worker_is_started_once_it_stops(command: Command) -> None:
+def test_no_worker_is_started_during_a_drain(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\nshutdown: {grace: 1h}\n", "gated", "gated")
     started = run.log.count(") started")
     run.signal(signal.SIGTERM)
     run.logged("supervisor stopping")
-    # A worker that dies while the drain goes on: its job goes through the retry path, its place stays empty.
+    # The job of a worker that crashes during the drain is retried; the worker is not replaced.
     killed = run.log.split("worker 1 (pid ")[1].split(")")[0]
     os.kill(int(killed), signal.SIGKILL)
     run.logged("worker 1 (pid " + killed + ") crashed")
@@ -163,18 +163,18 @@ def test_no_worker_is_started_once_it_stops(command: Command) -> None:
     assert sorted((job["state"], job["retries"]) for job in command.jobs()) == [("scheduled", 1), ("succeeded", 0)]
 
 
-def test_the_whole_group_told_to_end_still_drains(command: Command) -> None:
+def test_a_signal_to_the_whole_process_group_leads_to_a_drain(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\n", "gated", "gated")
     for pid in command.processes():
         os.kill(pid, signal.SIGTERM)
-    os.killpg(run.pid, signal.SIGHUP)  # and a hang-up, which means something else to the supervisor alone
+    os.killpg(run.pid, signal.SIGHUP)  # a HUP to the supervisor alone means a reload
     run.logged("supervisor stopping")
     (command.folder / "gate").touch()
     assert run.wait() == 0
     assert {(job["state"], job["retries"]) for job in command.jobs()} == {("succeeded", 0)}
 
 
-def test_signals_that_cross_the_end_do_not_spoil_the_exit_code(command: Command) -> None:
+def test_signals_during_the_end_do_not_change_the_exit_code(command: Command) -> None:
     command.write(config="workers: {count: 2}\n", plugins=JOBS)
     for _ in range(5):
         run = command.run()
@@ -205,7 +205,7 @@ class Terminal:
         os.write(self.master, b"\x03")
 
     def wait(self) -> int:
-        """The exit code. What it writes is read, or a full terminal would hold it up."""
+        """Return the exit code. Its output is read meanwhile, or a full terminal would hold it up."""
         os.set_blocking(self.master, False)
         status: list[int] = []
 
@@ -247,7 +247,7 @@ def test_ctrl_c_reaches_the_supervisor_alone(command: Command) -> None:
     assert {(job["state"], job["retries"]) for job in command.jobs()} == {("succeeded", 0)}
 
 
-def test_ctrl_c_pressed_twice_forces(command: Command) -> None:
+def test_ctrl_c_pressed_twice_forces_the_end(command: Command) -> None:
     command.write(config="workers: {count: 1}\nshutdown: {grace: 1h}\n", plugins=JOBS)
     command.enqueue("deaf")
     terminal = Terminal(command)
@@ -274,7 +274,7 @@ def test_programs_that_a_handler_starts_ignore_and_block_no_signal(command: Comm
     assert sets == {"SigBlk": 0, "SigIgn": 0}
 
 
-def test_locks_and_sockets_are_gone_after_a_good_end(command: Command, tmp_path: Path) -> None:
+def test_locks_and_notifiers_are_removed_at_a_normal_end(command: Command, tmp_path: Path) -> None:
     command.write(plugins=JOBS)
     run = command.run()
     run.logged("supervisor started")
@@ -284,7 +284,7 @@ def test_locks_and_sockets_are_gone_after_a_good_end(command: Command, tmp_path:
     assert list(tmp_path.glob("jobs.db.notify/*")) == []
 
 
-IMPORTS_FOR_EVER = """
+HANGS_IN_THE_IMPORT = """
     import os, time
     from supervisor import handler
 
@@ -297,9 +297,9 @@ IMPORTS_FOR_EVER = """
 """
 
 
-def test_workers_that_no_nursery_has_been_asked_for_are_not_waited_for(command: Command) -> None:
+def test_workers_that_no_forkserver_was_asked_for_are_not_waited_for(command: Command) -> None:
     config = "workers: {count: 1}\nplugins: {paths: [plugins], import_timeout: 1h}\nshutdown: {grace: 1h}\n"
-    command.write(config=config, plugins={"jobs.py": IMPORTS_FOR_EVER})
+    command.write(config=config, plugins={"jobs.py": HANGS_IN_THE_IMPORT})
     run = command.run()
     worker = command.until(command.enqueue("pid"), "succeeded")["result"]
     (command.folder / "slow").touch()

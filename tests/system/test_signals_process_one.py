@@ -26,7 +26,7 @@ JOBS = {
             return subprocess.run(["sh", "-c", "exit 7"]).returncode
 
         @handler
-        def whose(job):
+        def pids(job):
             return [os.getpid(), os.getppid()]
     """
 }
@@ -40,7 +40,7 @@ def needs_root() -> None:
 
 
 def of_the_supervisor(run: Running) -> list[int]:
-    """Its children, by their numbers outside of the namespace."""
+    """Return its children, by their pids outside of the namespace."""
     first = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
     assert len(first) == 1
     return [int(first[0]), *map(int, Path(f"/proc/{first[0]}/task/{first[0]}/children").read_text().split())]
@@ -61,17 +61,17 @@ def zombies(run: Running) -> list[str]:
     return found
 
 
-def test_as_process_one_it_reaps_what_it_is_handed_and_heeds_term(command: Command) -> None:
+def test_a_supervisor_as_process_one_reaps_orphans_and_stops_on_term(command: Command) -> None:
     needs_root()
     command.write(config="workers: {count: 2}\n", plugins=JOBS)
     run = command.run(under=FIRST)
     ids = [command.enqueue("orphans") for _ in range(4)]
     for id in ids:
-        assert command.until(id, "succeeded")["result"] == 7, "a handler's own children are its own to wait for"
+        assert command.until(id, "succeeded")["result"] == 7, "a handler waits for its own children"
     assert "pid=1 " in run.logged("supervisor started")
 
     first, forkserver = of_the_supervisor(run)
-    # What somebody starts in the container and leaves there is handed to process 1.
+    # An orphan in the container becomes a child of process 1.
     subprocess.run(["nsenter", f"--target={first}", "--pid", "sh", "-c", "sleep 1 &"], check=True)
     assert len(of_the_supervisor(run)) == 3
 
@@ -85,7 +85,7 @@ def test_as_process_one_it_reaps_what_it_is_handed_and_heeds_term(command: Comma
     assert command.left_behind() == {}
 
 
-def test_in_a_container_a_new_run_recovers_what_the_killed_one_left(command: Command) -> None:
+def test_a_new_run_in_a_container_recovers_the_jobs_of_the_killed_one(command: Command) -> None:
     needs_root()
     hang = """
         import os, time
@@ -112,31 +112,31 @@ def test_in_a_container_a_new_run_recovers_what_the_killed_one_left(command: Com
 
 @contextmanager
 def notified(address: str) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hearing:
-        hearing.bind(address)
-        hearing.settimeout(15)
-        yield hearing
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(address)
+        receiver.settimeout(15)
+        yield receiver
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_is_told_ready_watchdog_and_stopping(command: Command, tmp_path: Path, abstract: bool) -> None:
+def test_systemd_is_notified_of_ready_watchdog_and_stopping(command: Command, tmp_path: Path, abstract: bool) -> None:
     name = f"supervisor-test-{command.mark}" if abstract else str(tmp_path / "notify")
     command.env["NOTIFY_SOCKET"] = "@" + name if abstract else name
     command.write(plugins=JOBS)
-    with notified("\0" + name if abstract else name) as hearing:
+    with notified("\0" + name if abstract else name) as receiver:
         run = command.run()
-        assert hearing.recv(100) == b"READY=1"
+        assert receiver.recv(100) == b"READY=1"
         run.logged("supervisor started")
-        assert [hearing.recv(100), hearing.recv(100)] == [b"WATCHDOG=1"] * 2
+        assert [receiver.recv(100), receiver.recv(100)] == [b"WATCHDOG=1"] * 2
         run.signal(signal.SIGTERM)
-        heard = hearing.recv(100)
-        assert heard == b"STOPPING=1" or hearing.recv(100) == b"STOPPING=1"
+        message = receiver.recv(100)
+        assert message == b"STOPPING=1" or receiver.recv(100) == b"STOPPING=1"
         assert run.wait() == 0
 
 
-def test_a_notify_socket_that_nobody_reads_harms_nothing(command: Command, tmp_path: Path) -> None:
+def test_a_notify_socket_without_a_reader_harms_nothing(command: Command, tmp_path: Path) -> None:
     command.env["NOTIFY_SOCKET"] = str(tmp_path / "nobody")
     command.write(plugins=JOBS)
-    id = command.enqueue("whose")
+    id = command.enqueue("pids")
     assert command.run("--drain").wait() == 0
     assert command.job(id)["state"] == "succeeded"

@@ -1,4 +1,4 @@
-"""A steady stream, for SUPERVISOR_SOAK_SECONDS (40; an hour is a million jobs): what it costs stays flat."""
+"""A steady stream for SUPERVISOR_SOAK_SECONDS (40; an hour is a million jobs): its costs stay flat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.system.soak import CONFIG, PLUGIN, Meter, Sample, Stream, figures
 
 SECONDS = float(os.environ.get("SUPERVISOR_SOAK_SECONDS", "40"))
 RATE = 280 if SECONDS >= 600 else 1400  # a leak has to show in a short time too
-WARM_UP = max(20.0, SECONDS / 10)  # what is pruned has come and gone twice
+WARM_UP = max(20.0, SECONDS / 10)  # in which pruned jobs have come and gone twice
 SAMPLES = 80
 
 

@@ -1,5 +1,4 @@
-"""A supervisor that has lost its leases, or its life: whatever it or its workers still do changes nothing, and what it held
-runs elsewhere."""
+"""A supervisor that has lost its leases, or was killed: its outcomes change nothing any more, and its jobs run elsewhere."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ PLUGIN = {
 
 
 def started(command: Command, ids: list[int]) -> bool:
-    """They run, and the store knows it."""
+    """Return whether these jobs run and are marked as started."""
     return all((command.folder / f"{id}-started").exists() and command.job(id)["started_at"] for id in ids)
 
 
@@ -78,7 +77,7 @@ def stale_by_job(run: Running) -> Counter[int]:
     return Counter(int(id) for id in re.findall(r"job=(\d+) handler=\S+ stale ", run.log))
 
 
-def test_whatever_comes_too_late_is_refused_told_once_and_publishes_nothing(command: Command) -> None:
+def test_outcomes_that_come_too_late_are_refused_reported_once_and_publish_nothing(command: Command) -> None:
     command.write(config=CONFIG, plugins=PLUGIN)
     late = command.run()
     ids = [command.enqueue(handler) for handler in ("returns", "raises", "hangs", "exhausts")]
@@ -96,14 +95,14 @@ def test_whatever_comes_too_late_is_refused_told_once_and_publishes_nothing(comm
     wait_for(lambda: set(stale_by_job(late)) == set(ids))
     other.signal(signal.SIGTERM)
     assert other.wait() == 0
-    assert command.until(command.enqueue("pid"), "succeeded")["result"] == late.forkserver(), "it works on"
+    assert command.until(command.enqueue("pid"), "succeeded")["result"] == late.forkserver(), "it goes on"
     assert [command.job(id) for id in ids] == jobs
     assert [dead_letter["id"] for dead_letter in dead_letters(command)] == [ids[3]]
     assert stale_by_job(late) == dict.fromkeys(ids, 1)
     assert "stale" not in other.log
 
 
-def test_jobs_of_a_killed_supervisor_run_again_although_nobody_knows_of_it_any_more(command: Command) -> None:
+def test_jobs_of_a_killed_supervisor_run_again_although_its_row_is_gone(command: Command) -> None:
     command.write(config=CONFIG, plugins=PLUGIN)
     ids = [command.enqueue("returns") for _ in range(4)]
     run = command.run()

@@ -1,4 +1,4 @@
-"""Whatever standard output and error are, jobs run and nothing of theirs lands where it should not."""
+"""Whatever standard output and error are, jobs run and write nothing into other files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNREAD = "2> >(exec sleep 3600)"
 
 
 def end_readers(command: Command) -> None:
-    """The reader of an unread log is the test's own, and a child of nobody once the supervisor is gone."""
+    """The reader of an unread log was started by the test, and is an orphan once the supervisor has exited."""
     for pid, line in command.processes().items():
         if line.startswith("sleep 3600"):
             os.kill(pid, signal.SIGKILL)
@@ -62,7 +62,7 @@ def test_a_broken_standard_stream_harms_no_job(command: Command, redirected: str
     drained(command, redirected)
 
 
-def test_a_log_that_nobody_reads_holds_nothing_up(command: Command) -> None:
+def test_a_log_that_is_not_read_delays_nothing(command: Command) -> None:
     drained(command, UNREAD)
     end_readers(command)
 
@@ -81,7 +81,7 @@ def test_json_lines_name_the_job_in_a_field(command: Command) -> None:
     assert "ValueError: no" in failed["message"]
 
 
-def test_signals_while_nobody_reads_the_log_end_in_good_order(command: Command) -> None:
+def test_a_supervisor_whose_log_is_not_read_stops_as_usual_on_signals(command: Command) -> None:
     command.write(config="workers: {count: 2}\nlog: {level: debug}\n", plugins=PLUGINS)
     run = command.run(under=["bash", "-c", f'exec "$@" {UNREAD}', "bash"])
     wait_for(lambda: len(command.status()["supervisors"]) == 1)

@@ -1,4 +1,4 @@
-"""Told to end at any moment of its start, a supervisor ends, and nothing of it is left."""
+"""A supervisor that is signalled at any moment of its start ends, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ SLOW = {
 }
 
 
-def interrupted_before_us(run: Running) -> bool:
-    """An interrupt while Python gets ready to run a module ends it with a traceback of its own, in which nothing of ours stands."""
+def interrupted_before_main(run: Running) -> bool:
+    """Return whether Python was interrupted before it ran the module: then it prints a traceback without our files."""
     return "Traceback" in run.log and "/supervisor/" not in run.log
 
 
 def starts(command: Command) -> Iterator[list[tuple[Running, float]]]:
-    """Supervisors that start a few at a time, each with the seconds after which it is to be told to end."""
+    """Start supervisors, a few at a time; yield each with the seconds after which it is to be signalled."""
     for first in range(0, STEPS, AT_ONCE):
         yield [(command.run(), STEP * step) for step in range(first, first + AT_ONCE)]
 
 
-def tell(run: Running, numbers: Sequence[signal.Signals]) -> None:
+def send(run: Running, numbers: Sequence[signal.Signals]) -> None:
     for number in numbers:
         run.signal(number)
         time.sleep(0.001)
@@ -60,7 +60,9 @@ def tell(run: Running, numbers: Sequence[signal.Signals]) -> None:
         pytest.param([signal.SIGINT, signal.SIGHUP, *[signal.SIGTERM] * 4], id="INT, HUP, TERM four times"),
     ],
 )
-def test_it_always_ends_and_nothing_is_left(command: Command, numbers: list[signal.Signals]) -> None:
+def test_a_supervisor_signalled_at_its_start_ends_and_leaves_nothing(
+    command: Command, numbers: list[signal.Signals]
+) -> None:
     command.write(config="workers: {count: 3}\n", plugins=SLOW)
     id = command.enqueue("noop", None, "--delay", "1h")
     killed = (-numbers[0], -signal.SIGTERM, -signal.SIGHUP)
@@ -68,15 +70,15 @@ def test_it_always_ends_and_nothing_is_left(command: Command, numbers: list[sign
         began = time.monotonic()
         for run, after in runs:
             time.sleep(max(0.0, began + after - time.monotonic()))
-            tell(run, numbers)
+            send(run, numbers)
         for run, _ in runs:
             code = run.wait()
-            if interrupted_before_us(run):
+            if interrupted_before_main(run):
                 assert code in (1, *killed) and signal.SIGINT in numbers, run.log
                 continue
             if "supervisor stopping" in run.log:
                 assert code in ((0,) if len(numbers) == 1 else (0, 3)), run.log
-            else:  # it had not come far enough to hear
+            else:  # it did not yet handle signals
                 assert code in (*killed, 130), run.log
             assert "Traceback" not in run.log or code < 0
     assert command.job(id)["state"] == "scheduled"
@@ -84,7 +86,7 @@ def test_it_always_ends_and_nothing_is_left(command: Command, numbers: list[sign
     assert command.left_behind() == {}
 
 
-def test_an_import_that_hangs_does_not_hold_it_up(command: Command) -> None:
+def test_an_import_that_hangs_does_not_hold_up_the_end(command: Command) -> None:
     command.write(
         config="plugins: {paths: [plugins], import_timeout: 1h}\n",
         plugins={"hangs.py": "import ctypes, pathlib\npathlib.Path('begun').touch()\nctypes.PyDLL(None).sleep(3600)\n"},
@@ -96,30 +98,30 @@ def test_an_import_that_hangs_does_not_hold_it_up(command: Command) -> None:
     assert command.left_behind() == {}
 
 
-HANGS_IN_NURSERIES = """
+HANGS_IN_OTHER_PROCESSES = """
 import sys, time
 
-if "processes.nursery" in " ".join(sys.orig_argv):
+if sys.orig_argv[1:3] != ["-m", "supervisor"]:
     time.sleep(3600)
 """
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [(("run",), 1), (("run", "--drain"), 1), (("plugins",), 1), (("check",), 2)]
+    ("arguments", "code"), [(("run",), 1), (("run", "--drain"), 1), (("plugins",), 1), (("check",), 2)]
 )
-def test_where_nothing_can_import_the_plugins_in_time_it_says_so(
-    command: Command, words: tuple[str, ...], code: int
+def test_a_command_reports_that_no_process_could_import_the_plugins_in_time(
+    command: Command, arguments: tuple[str, ...], code: int
 ) -> None:
-    (command.folder / "sitecustomize.py").write_text(HANGS_IN_NURSERIES)
+    (command.folder / "sitecustomize.py").write_text(HANGS_IN_OTHER_PROCESSES)
     command.env["PYTHONPATH"] = f"{command.folder}:{command.env['PYTHONPATH']}"
     command.write(config="plugins: {import_timeout: 1ms}\n", plugins={"empty.py": ""})
-    ended = command.call(*words)
+    ended = command.call(*arguments)
     assert ended.code == code
     assert "Error: no nursery could be started: the last one gave no answer within 0.001s and was killed\n" in ended.err
     assert "Traceback" not in ended.err
 
 
-def test_a_worker_that_dies_at_its_start_does_not_keep_it(command: Command) -> None:
+def test_a_worker_that_exits_at_its_start_does_not_hold_up_the_end(command: Command) -> None:
     command.write(
         config="workers: {count: 4}\n",
         plugins={
@@ -155,8 +157,8 @@ def test_a_second_supervisor_starts_while_the_first_writes(command: Command) -> 
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_jobs_run_though_the_current_folder_is_gone(command: Command, start: str) -> None:
-    """A deployment has removed the old release, say."""
+def test_jobs_run_although_the_current_folder_is_gone(command: Command, start: str) -> None:
+    """This happens when a deployment removes the old release."""
     command.write(
         config=f"workers: {{count: 1, start: {start}}}\nstore: sqlite:///jobs.db\n",
         plugins={"noop.py": "from supervisor import handler\n@handler\ndef noop(job): ..."},

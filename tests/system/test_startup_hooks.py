@@ -1,4 +1,4 @@
-"""Hooks of dropped-in files, on both sides, and what one that fails does not harm."""
+"""Hooks of plugin files, on both sides: each is called, and one that fails does no harm to the others."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import orjson
 
 from tests.system.command import Command, Running, wait_for
 
-TELL = """
+RECORD = """
     import json, os
     from supervisor import handler, hookimpl
 
-    def tell(what):
-        fd = os.open("told", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(fd, (json.dumps(what) + "\\n").encode())
+    def record(call):
+        fd = os.open("calls", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(fd, (json.dumps(call) + "\\n").encode())
         os.close(fd)
 """
 RAISING = """
@@ -37,13 +37,13 @@ RAISING = """
 """
 PARENT = """
     @hookimpl
-    def supervisor_started(info): tell(["started", os.getpid(), info])
+    def supervisor_started(info): record(["started", os.getpid(), info])
 
     @hookimpl
-    def supervisor_stopping(reason): tell(["stopping", os.getpid(), reason])
+    def supervisor_stopping(reason): record(["stopping", os.getpid(), reason])
 
     @hookimpl
-    def supervisor_events(events): tell(["events", os.getpid(), [type(event).__name__ for event in events]])
+    def supervisor_events(events): record(["events", os.getpid(), [type(event).__name__ for event in events]])
 """
 WORKER = """
     @handler
@@ -51,28 +51,29 @@ WORKER = """
         return os.getpid()
 
     @hookimpl
-    def supervisor_worker_started(worker): tell(["worker started", worker.pid, worker.number])
+    def supervisor_worker_started(worker): record(["worker started", worker.pid, worker.number])
 
     @hookimpl
-    def supervisor_worker_stopping(worker): tell(["worker stopping", worker.pid, worker.number])
+    def supervisor_worker_stopping(worker): record(["worker stopping", worker.pid, worker.number])
 
     @hookimpl(wrapper=True)
     def supervisor_run(job):
-        tell(["before", job.id, job.handler])
+        record(["before", job.id, job.handler])
         result = yield
-        tell(["after", job.id, result])
+        record(["after", job.id, result])
         return {"wrapped": result}
 """
 
 
-def told(command: Command, what: str) -> list[list[object]]:
-    file = command.folder / "told"
+def calls(command: Command, hook: str) -> list[list[object]]:
+    """Return what the hook has recorded at each call."""
+    file = command.folder / "calls"
     lines = [orjson.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
-    return [line[1:] for line in lines if line[0] == what]
+    return [line[1:] for line in lines if line[0] == hook]
 
 
 def run_one(command: Command, plugins: dict[str, str]) -> tuple[Running, int, int]:
-    """Run one job and stop; gives the run, the job's id and the worker's pid."""
+    """Run one job and stop; return the run, the id of the job and the pid of its worker."""
     command.write(config="workers: {count: 1}\n", plugins=plugins)
     id = command.enqueue("noop")
     run = command.run()
@@ -82,29 +83,29 @@ def run_one(command: Command, plugins: dict[str, str]) -> tuple[Running, int, in
     return run, id, pid
 
 
-def test_hooks_of_both_sides_are_called_around_their_subjects_lives(command: Command) -> None:
-    run, id, pid = run_one(command, {"both.py": TELL + PARENT + WORKER})
-    ((parent, info),) = told(command, "started")
+def test_hooks_of_both_sides_are_called_at_start_and_stop_and_around_each_job(command: Command) -> None:
+    run, id, pid = run_one(command, {"both.py": RECORD + PARENT + WORKER})
+    ((parent, info),) = calls(command, "started")
     assert parent == run.pid
     assert isinstance(info, dict)
     assert set(info) == {"owner", "host", "pid", "store"}
-    assert told(command, "stopping") == [[run.pid, "SIGTERM"]]
-    assert told(command, "worker started") == told(command, "worker stopping") == [[pid, 1]]
-    assert told(command, "before") == [[id, "noop"]]
-    assert told(command, "after") == [[id, pid]]
-    events = [name for _, names in told(command, "events") for name in names]  # type: ignore[attr-defined]
+    assert calls(command, "stopping") == [[run.pid, "SIGTERM"]]
+    assert calls(command, "worker started") == calls(command, "worker stopping") == [[pid, 1]]
+    assert calls(command, "before") == [[id, "noop"]]
+    assert calls(command, "after") == [[id, pid]]
+    events = [name for _, names in calls(command, "events") for name in names]  # type: ignore[attr-defined]
     assert {"JobsClaimed", "JobsSettled", "WorkerStarted", "WorkerExited", "SupervisorStarted"} <= set(events)
 
 
-def test_a_hook_that_raises_is_said_and_the_next_plugins_hook_runs(command: Command) -> None:
-    plugins = {"a_raises.py": RAISING, "m_tells.py": TELL + PARENT + WORKER, "z_raises.py": RAISING}
+def test_a_hook_that_raises_is_logged_and_the_hook_of_the_next_plugin_runs(command: Command) -> None:
+    plugins = {"a_raises.py": RAISING, "m_records.py": RECORD + PARENT + WORKER, "z_raises.py": RAISING}
     run, id, pid = run_one(command, plugins)
     for hook in ("started", "stopping", "events", "worker_started", "worker_stopping"):
         assert f"supervisor_{hook}" in run.log
     assert "ValueError: bad start" in run.log
-    assert len(told(command, "started")) == len(told(command, "stopping")) == 1
-    assert told(command, "worker started") == told(command, "worker stopping") == [[pid, 1]]
-    assert told(command, "before") == [[id, "noop"]]
+    assert len(calls(command, "started")) == len(calls(command, "stopping")) == 1
+    assert calls(command, "worker started") == calls(command, "worker stopping") == [[pid, 1]]
+    assert calls(command, "before") == [[id, "noop"]]
 
 
 def test_middleware_that_raises_fails_the_attempt(command: Command) -> None:
@@ -166,7 +167,7 @@ def test_a_plugin_adds_a_command(command: Command) -> None:
     assert command.ask("greet", "me") == "hello me\n"
 
 
-def test_a_store_that_a_plugin_brings_is_run_like_any_other(command: Command) -> None:
+def test_a_store_that_a_plugin_brings_works_like_any_other(command: Command) -> None:
     brings = """
         from supervisor import handler, hookimpl
         from supervisor.stores.sqlite.store import SqliteStore
@@ -192,7 +193,7 @@ def test_a_store_that_a_plugin_brings_is_run_like_any_other(command: Command) ->
     assert command.processes() == {}
 
 
-def test_a_kind_of_store_that_nobody_brings_is_the_users_mistake(command: Command) -> None:
+def test_a_kind_of_store_that_no_plugin_brings_is_the_users_mistake(command: Command) -> None:
     command.write(config="store: {type: counted, file: mine.db}\n")
     run = command.run()
     assert run.wait() == 2
@@ -216,16 +217,18 @@ def test_jobs_run_on_a_memory_store(command: Command) -> None:
     assert "memory" in (command.folder / "started").read_text()
 
 
-def test_a_worker_hook_that_raises_in_the_middle_of_churn_spoils_nothing(command: Command) -> None:
-    command.write(config="workers: {count: 2, max_jobs: 5}\n", plugins={"a_raises.py": RAISING, "m.py": TELL + WORKER})
+def test_a_worker_hook_that_raises_while_workers_come_and_go_stops_no_job(command: Command) -> None:
+    command.write(
+        config="workers: {count: 2, max_jobs: 5}\n", plugins={"a_raises.py": RAISING, "m.py": RECORD + WORKER}
+    )
     command.enqueue_many([{"handler": "noop"}] * 50)
     run = command.run("--drain")
     assert run.wait() == 0
     assert len(command.jobs("--state", "succeeded")) == 50
-    assert len(told(command, "worker started")) == len(told(command, "worker stopping"))
+    assert len(calls(command, "worker started")) == len(calls(command, "worker stopping"))
 
 
-def test_a_worker_whose_hook_has_begun_when_the_end_comes_ends_in_good_order(command: Command) -> None:
+def test_a_worker_whose_start_hook_runs_when_the_end_comes_still_calls_its_stop_hook(command: Command) -> None:
     slow = """
     import time
 
@@ -234,22 +237,22 @@ def test_a_worker_whose_hook_has_begun_when_the_end_comes_ends_in_good_order(com
 
     @hookimpl
     def supervisor_worker_started(worker):
-        tell(["worker started", worker.pid, worker.number])
+        record(["worker started", worker.pid, worker.number])
         while not os.path.exists("ends"):
             time.sleep(0.01)
 
     @hookimpl
-    def supervisor_worker_stopping(worker): tell(["worker stopping", worker.pid, worker.number])
+    def supervisor_worker_stopping(worker): record(["worker stopping", worker.pid, worker.number])
 """
-    command.write(config="workers: {count: 2}\n", plugins={"slow.py": TELL + slow})
+    command.write(config="workers: {count: 2}\n", plugins={"slow.py": RECORD + slow})
     run = command.run()
-    wait_for(lambda: len(told(command, "worker started")) == 2)
+    wait_for(lambda: len(calls(command, "worker started")) == 2)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
-    assert sorted(told(command, "worker stopping")) == sorted(told(command, "worker started"))
+    assert sorted(calls(command, "worker stopping")) == sorted(calls(command, "worker started"))
 
 
-def test_signals_that_an_import_takes_over_are_taken_back(command: Command) -> None:
+def test_signal_handlers_that_an_import_sets_are_replaced(command: Command) -> None:
     takes = """
         import signal
         from supervisor import hookimpl
@@ -265,6 +268,6 @@ def test_signals_that_an_import_takes_over_are_taken_back(command: Command) -> N
     run = command.run()
     run.logged("supervisor started")
     run.signal(signal.SIGHUP)
-    run.logged("config read again")
+    run.logged("config reloaded")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0

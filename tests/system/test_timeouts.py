@@ -1,4 +1,4 @@
-"""A timeout fires whatever the handler is doing, says where it hung, and takes all of it along."""
+"""A timeout fires whatever the handler does, is reported with the stack of the job, and ends all its processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lines_of(run: Running, text: str) -> list[str]:
 @pytest.mark.parametrize("way", [
     hanging.LOOP, hanging.SLEEP, hanging.REGEX, hanging.NAP, hanging.CALL, hanging.DEAF, hanging.BLOCKED, hanging.DEEP,
 ])  # fmt: skip
-def test_whatever_it_does_it_ends_and_the_next_job_runs_in_its_place(command: Command, way: str) -> None:
+def test_a_job_is_killed_at_its_timeout_whatever_it_does_and_the_next_one_runs(command: Command, way: str) -> None:
     command.write(config=CONFIG, plugins={"hanging.py": hanging.PLUGIN, "quick.py": QUICK})
     mark = command.folder / "started"
     hung = command.enqueue(way, str(mark))
@@ -44,14 +44,14 @@ def test_whatever_it_does_it_ends_and_the_next_job_runs_in_its_place(command: Co
     assert command.until(next_one, "succeeded")["errors"] == []
     assert error["pid"] not in command.processes()
 
-    def only_supervisor_nursery_and_worker() -> None:
+    def only_supervisor_forkserver_and_worker() -> None:
         assert len(command.processes()) == 3, command.processes()
 
-    wait_for(only_supervisor_nursery_and_worker)
+    wait_for(only_supervisor_forkserver_and_worker)
     assert len(lines_of(run, "cause=timeout after")) == 1
 
 
-def test_every_place_at_once(command: Command) -> None:
+def test_timeouts_of_all_workers_fire_at_once(command: Command) -> None:
     command.write(
         config="""
             workers: {count: 4, timeout: 1s}
@@ -68,7 +68,7 @@ def test_every_place_at_once(command: Command) -> None:
     assert len(lines_of(run, "cause=timeout after")) == 8
 
 
-def test_jobs_that_end_just_at_their_timeout_end_one_way_and_harm_no_neighbour(command: Command) -> None:
+def test_a_job_that_ends_just_at_its_timeout_has_one_outcome_and_harms_no_other(command: Command) -> None:
     command.write(
         config="""
             workers: {count: 4}
@@ -104,7 +104,7 @@ def test_jobs_that_end_just_at_their_timeout_end_one_way_and_harm_no_neighbour(c
 
 
 @pytest.mark.parametrize("where", ["workers", "handlers", "decorator"])
-def test_none_is_no_limit(command: Command, where: str) -> None:
+def test_a_timeout_of_none_is_no_limit(command: Command, where: str) -> None:
     command.write(
         config={
             "workers": "workers: {count: 1, timeout: none}",

@@ -1,4 +1,4 @@
-"""The heartbeat says that the process lives: silent, it is busy while it uses the CPU, and hung when it does not."""
+"""A worker without a heartbeat is busy as long as it uses the CPU, and hung if it does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ retry: {{max_retries: 0}}
 """
 
 
-def test_busy_in_c_code_only_its_timeout_ends_it(command: Command) -> None:
+def test_a_job_that_is_busy_in_c_code_is_ended_only_by_its_timeout(command: Command) -> None:
     command.write(config=CONFIG.format(timeout="5s"), plugins={"hanging.py": hanging.PLUGIN})
     id = command.enqueue("regex", str(command.folder / "started"))
     command.run()
@@ -26,7 +26,7 @@ def test_busy_in_c_code_only_its_timeout_ends_it(command: Command) -> None:
 
 
 @pytest.mark.parametrize("way", [hanging.CALL, hanging.NAP])
-def test_hung_in_c_code_it_is_killed_for_its_silence(command: Command, way: str) -> None:
+def test_a_job_that_hangs_in_c_code_is_killed_for_its_lost_heartbeat(command: Command, way: str) -> None:
     command.write(config=CONFIG.format(timeout="1h"), plugins={"hanging.py": hanging.PLUGIN})
     id = command.enqueue(way, str(command.folder / "started"))
     command.run()
@@ -36,7 +36,7 @@ def test_hung_in_c_code_it_is_killed_for_its_silence(command: Command, way: str)
     assert error["heartbeat_age"] > 1
 
 
-def test_a_stopped_worker_is_killed_for_its_silence_and_replaced(command: Command) -> None:
+def test_a_stopped_worker_is_killed_for_its_lost_heartbeat_and_replaced(command: Command) -> None:
     command.write(config=CONFIG.format(timeout="1h"), plugins={"hanging.py": hanging.PLUGIN})
     marks = [command.folder / "one", command.folder / "two"]
     first = command.enqueue("sleep", str(marks[0]))
@@ -51,7 +51,7 @@ def test_a_stopped_worker_is_killed_for_its_silence_and_replaced(command: Comman
     assert command.job(second)["state"] == "in_flight"
 
 
-def test_an_idle_stopped_worker_is_replaced_and_blames_nobody(command: Command) -> None:
+def test_an_idle_stopped_worker_is_replaced_and_no_job_is_blamed(command: Command) -> None:
     command.write(config=CONFIG.format(timeout="1h"), plugins={"hanging.py": hanging.PLUGIN})
     run = command.run()
     run.logged(") started")
@@ -74,7 +74,7 @@ def nap(job):
 """
 
 
-def test_a_handler_that_asks_for_a_quick_heartbeat_has_it_and_lives(command: Command) -> None:
+def test_a_handler_that_asks_for_a_short_heartbeat_timeout_is_not_killed(command: Command) -> None:
     command.write(config="workers: {count: 1, heartbeat: 5s}", plugins={"quick.py": QUICK})
     id = command.enqueue("nap")
     command.run()

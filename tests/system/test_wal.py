@@ -21,7 +21,7 @@ PLUGIN = {
 }
 
 
-def test_a_log_grown_behind_a_reader_is_told_and_shrinks_once_it_has_read(command: Command) -> None:
+def test_a_log_that_grew_behind_a_reader_is_reported_and_shrinks_once_the_reader_has_ended(command: Command) -> None:
     command.write(config="workers: {count: 1}\nlease: {ttl: 3s}\n", plugins=PLUGIN)
     run = command.run()
     wal = command.folder / "jobs.db-wal"
@@ -30,7 +30,7 @@ def test_a_log_grown_behind_a_reader_is_told_and_shrinks_once_it_has_read(comman
         reader.execute("begin")
         assert reader.execute("select count(*) from jobs").fetchone() == (1,)
         with closing(sqlite3.connect(command.folder / "jobs.db", isolation_level=None, timeout=30)) as writer:
-            writer.execute("create table ballast as select zeroblob(?) as weight", (WAL_LIMIT + 5_000_000,))
+            writer.execute("create table ballast as select zeroblob(?) as bytes", (WAL_LIMIT + 5_000_000,))
         assert wal.stat().st_size > WAL_LIMIT
         command.enqueue("noop")
         run.logged("keeps reading an old state")

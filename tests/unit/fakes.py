@@ -1,4 +1,4 @@
-"""Scripted children and a scripted loop: the operating system, for tests of the books."""
+"""Scripted workers and a scripted loop, in place of the operating system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.workers.interface import ExitReport, Reply, WorkerListener
 
 
 class FakeTimer:
-    """Virtual time that moves only when told."""
+    """Virtual time, which passes only on `advance` and `stand_still`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -62,7 +62,7 @@ class FakeHandle:
 
 
 class FakeWorker:
-    """Keeps the permit channel as the kernel would: whoever takes first has the job."""
+    """A worker that does what its test calls. Its permits work as the real ones: the worker or the supervisor takes each first."""
 
     def __init__(self, number: int, listener: WorkerListener) -> None:
         self.number = number
@@ -91,7 +91,7 @@ class FakeWorker:
     def drain(self) -> None:
         replies, self.unread = self.unread, []
         if replies:
-            self.listener.replied(self, replies)
+            self.listener.replied(replies)
 
     def kill(self, *, with_stack: bool = False) -> None:
         self.killed.append(with_stack)
@@ -108,10 +108,13 @@ class FakeWorker:
     # the script
 
     def come_up(self) -> None:
-        self.listener.ready(self)
+        self.listener.ready()
+
+    def send_heartbeat(self) -> None:
+        self.listener.heartbeat()
 
     def start_next(self) -> Lease:
-        """The worker takes a permit, and so has the job; what was taken back it passes over."""
+        """Take a permit, and with it the next job; skip the jobs that were reclaimed."""
         frame = self.permits.pop(0)
         while self.jobs[0][0] != frame:
             self.jobs.pop(0)
@@ -127,25 +130,27 @@ class FakeWorker:
         self.drain()
 
     def exit(self) -> None:
-        """It is dead, and not yet reaped."""
+        """Exit, without being reaped."""
         self.drain()
-        self.listener.exited(self)
+        self.listener.exited()
 
     def die(self, **how: Any) -> None:
         self.exit()
-        self.listener.ended(self, ExitReport(self.pid or 0, **how))
+        self.listener.ended(ExitReport(self.pid or 0, **how))
 
 
 class FakeBackend:
-    def __init__(self, listener: WorkerListener) -> None:
-        self.listener = listener
+    def __init__(self) -> None:
         self.forked: list[FakeWorker] = []
+        self.error: OSError | None = None  # what a fork raises
 
     async def start(self) -> Sequence[SourceReport]:
         return ()
 
-    def fork(self, number: int) -> FakeWorker:
-        self.forked.append(FakeWorker(number, self.listener))
+    def fork(self, number: int, listener: WorkerListener) -> FakeWorker:
+        if self.error is not None:
+            raise self.error
+        self.forked.append(FakeWorker(number, listener))
         return self.forked[-1]
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmarks' tables, and that the command measures."""
+"""The arithmetic of the tables of the benchmarks, and the comparison of contenders."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from functools import partial
 import pytest
 
 from tests.benchmarks.__main__ import main
+from tests.benchmarks.contender import deployed
 from tests.benchmarks.peers.base import Peer
-from tests.benchmarks.places import percentile, site
-from tests.benchmarks.runs import Absent, Run
+from tests.benchmarks.run import NotMeasured, Run
+from tests.benchmarks.stamps import percentile
 from tests.benchmarks.table import Measure, Table
 
 RATE = Measure("drain", "jobs/s", "more")
@@ -30,17 +31,17 @@ def test_a_figure_has_the_median_and_the_spread_of_its_rounds() -> None:
     assert (ours.contender, ours.median, ours.spread, ours.ratio) == ("supervisor", 100.0, (90.0, 400.0), None)
 
 
-def test_the_ratio_is_the_median_of_each_rounds_ratio() -> None:
-    assert table().figures()[1].ratio == 3.0  # of 2, 4 and 3; that of the medians is 2
+def test_the_ratio_is_the_median_of_the_ratios_of_the_rounds() -> None:
+    assert table().figures()[1].ratio == 3.0  # the median of 2, 4 and 3; the ratio of the medians is 2
 
 
-def test_of_what_should_be_little_the_ratio_is_the_other_way_round() -> None:
+def test_the_ratio_of_a_measure_that_should_be_small_is_inverted() -> None:
     assert WAIT.ratio(ours=2.0, other=6.0) == 3.0
     assert RATE.ratio(ours=2.0, other=6.0) == pytest.approx(1 / 3)
     assert WAIT.ratio(ours=0.0, other=6.0) == float("inf")
 
 
-def test_who_ran_in_fewer_rounds_is_compared_in_those() -> None:
+def test_a_contender_with_fewer_rounds_is_compared_in_those() -> None:
     some = Table("drain", "", [RATE])
     for value in (100.0, 200.0, 300.0):
         some.add("supervisor", {"drain": value})
@@ -56,21 +57,21 @@ def test_a_measure_that_a_contender_lacks_is_left_out() -> None:
     ]
 
 
-def test_a_value_of_no_measure_is_refused() -> None:
+def test_a_value_of_an_unknown_measure_is_refused() -> None:
     with pytest.raises(ValueError, match="not measured in drain: speed"):
         table().add("other", {"speed": 1.0})
 
 
-def test_text_and_markdown_and_json_say_the_same() -> None:
+def test_text_markdown_and_json_have_the_same_content() -> None:
     full = table()
-    full.absent("third", "not installed:\n third")
+    full.leave_out("third", "not installed:\n third")
     full.note("a note")
     text, markdown, data = full.text(), full.markdown(), json.loads(json.dumps(full.json()))
-    for said in (text, markdown):
-        assert "100 jobs/s" in said and "90.0 - 400" in said and "3.00 x" in said and "a note" in said
+    for output in (text, markdown):
+        assert "100 jobs/s" in output and "90.0 - 400" in output and "3.00 x" in output and "a note" in output
     assert "third: not installed: third" in text
     assert "| third | not installed: third |" in markdown
-    assert data["absent"] == {"third": "not installed: third"}
+    assert data["left_out"] == {"third": "not installed: third"}
     assert data["figures"][1] == {
         "contender": "other",
         "measure": "drain",
@@ -82,20 +83,20 @@ def test_text_and_markdown_and_json_say_the_same() -> None:
     }
 
 
-def test_contenders_are_measured_in_turn_and_one_that_fails_is_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_contenders_are_measured_in_turn_and_a_failing_one_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     turns: list[str] = []
 
     def measured(name: str) -> dict[str, float]:
         turns.append(name)
         if name == "broken" and len(turns) > 3:
-            raise Absent("ran out")
+            raise NotMeasured("ran out")
         return {"drain": 1.0}
 
     run = Run(rounds=3)
     some = run.table("drain", "", [RATE])
     run.compare(some, {name: partial(measured, name) for name in ("supervisor", "broken", "other")})
     assert turns == ["supervisor", "broken", "other", "supervisor", "broken", "other", "supervisor", "other"]
-    assert some.absences == {"broken": "ran out"}
+    assert some.left_out == {"broken": "ran out"}
     assert "broken: ran out" in capsys.readouterr().out
     assert not run.failed
 
@@ -106,27 +107,27 @@ def test_a_run_without_ours_has_failed() -> None:
 
     run = Run(rounds=1)
     run.compare(run.table("drain", "", [RATE]), {"supervisor": fails})
-    assert run.failed and run.tables[0].absences == {"supervisor": "RuntimeError: no"}
+    assert run.failed and run.tables[0].left_out == {"supervisor": "RuntimeError: no"}
 
 
-def test_a_peer_that_is_not_installed_is_absent() -> None:
-    peer = Peer("x", "X", "x", ("surely-not-installed",), None, 1, "", lambda place: [])
-    with pytest.raises(Absent, match="not installed: surely-not-installed"), site(peer):
+def test_a_peer_that_is_not_installed_is_not_measured() -> None:
+    peer = Peer("x", "X", "x", ("surely-not-installed",), None, 1, "", lambda deployment: [])
+    with pytest.raises(NotMeasured, match="not installed: surely-not-installed"), deployed(peer):
         pass
 
 
-def test_percentiles() -> None:
+def test_a_percentile_is_one_of_the_values() -> None:
     values = [float(n) for n in range(100, 0, -1)]
     assert (percentile(values, 0.5), percentile(values, 0.99), percentile([7.0], 0.99)) == (51.0, 100.0, 7.0)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "error"),
     [
         (["drian"], "no benchmark drian; expected some of drain,"),
         (["drain", "--peers", "celry"], "no peer celry; expected some of huey-sqlite,"),
     ],
 )
-def test_what_is_not_known_is_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    assert said in capsys.readouterr().err
+def test_an_unknown_row_or_peer_is_named(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert error in capsys.readouterr().err

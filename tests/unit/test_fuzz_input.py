@@ -1,4 +1,4 @@
-"""Whatever a person writes is a value or an error that says where it stands: no other exception, no hang, nothing half done."""
+"""Any input becomes a value or an error that names its place: no other exception, no hang, nothing done by half."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.cli.app import run_command_line
-from supervisor.client.validation import enqueue_row
+from supervisor.client.client import enqueue_row
 from supervisor.config.loading import known_keys, load
 from supervisor.config.settings import Settings
+from supervisor.config.types import limit
 from supervisor.errors import ConfigError, InvalidJob
 from supervisor.plugins.discovery import Source
 from supervisor.plugins.manager import PluginManager
 from supervisor.text.strict_json import NotJSON, decode, encode
-from supervisor.text.units import MAX_SECONDS, format_duration, parse_duration, parse_limit, parse_size
+from supervisor.text.units import MAX_SECONDS, format_duration, parse_duration, parse_size
 
 quick = settings(
     deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -48,7 +49,7 @@ trees = st.recursive(
 
 @st.composite
 def mutated(draw: st.DrawFn, valid: st.SearchStrategy[bytes]) -> bytes:
-    """Valid input with parts of it replaced, taken out or put in."""
+    """Valid input with parts of it replaced, removed or added."""
     data = bytearray(draw(valid))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(data)))
@@ -113,8 +114,12 @@ numbers = st.integers() | st.floats() | st.booleans()
 
 @quick
 @given(texts | numbers)
-def test_durations_and_sizes_are_numbers_in_their_bounds_or_errors(value: Any) -> None:
-    for parse, most in ((parse_duration, MAX_SECONDS), (parse_limit, MAX_SECONDS), (parse_size, 2.0**63)):
+def test_durations_and_sizes_are_numbers_within_limits_or_errors(value: Any) -> None:
+    for parse, most in (
+        (parse_duration, MAX_SECONDS),
+        (lambda it: limit(it, None), MAX_SECONDS),
+        (parse_size, 2.0**63),
+    ):
         try:
             found = parse(value)
         except ValueError as error:
@@ -210,10 +215,10 @@ def test_a_file_is_enqueued_as_a_whole_or_its_bad_lines_are_named(
         assert "jobs.jsonl:" in err
 
 
-words = (
+inputs = (
     (st.text(max_size=8) | odd | st.integers().map(str) | times | texts)
-    .filter(lambda word: "\x00" not in word)
-    .map(lambda word: word.encode("utf-8", "surrogateescape" if word.isascii() else "replace").decode())
+    .filter(lambda text: "\x00" not in text)
+    .map(lambda text: text.encode("utf-8", "surrogateescape" if text.isascii() else "replace").decode())
 )
 COMMANDS: list[tuple[str, ...]] = [
     ("jobs", "list"), ("jobs", "show"), ("jobs", "cancel"), ("jobs", "retry"), ("jobs", "delete"), ("dlq", "list"), ("dlq", "show"),
@@ -226,9 +231,9 @@ OPTIONS = [
 
 
 @settings(quick, max_examples=150)
-@given(st.sampled_from(COMMANDS), st.lists(st.sampled_from(OPTIONS) | words, max_size=5))
-def test_a_command_does_it_or_says_why_not(config: str, command: tuple[str, ...], arguments: list[str]) -> None:
-    code, _out, err = ask("-c", config, *command, *[word for word in arguments if word not in ("-", "--file")])
+@given(st.sampled_from(COMMANDS), st.lists(st.sampled_from(OPTIONS) | inputs, max_size=5))
+def test_a_command_succeeds_or_prints_an_error(config: str, command: tuple[str, ...], arguments: list[str]) -> None:
+    code, _out, err = ask("-c", config, *command, *[text for text in arguments if text not in ("-", "--file")])
     assert code in (0, 2)
     assert "Traceback" not in err
     assert code == 0 or err
@@ -246,7 +251,7 @@ def mail(job):
 @settings(quick, max_examples=60)
 @given(st.binary(max_size=60) | mutated(st.just(GOOD)))
 def test_a_plugin_file_is_a_report(tmp_path: Path, source: bytes) -> None:
-    """Here of what is refused before it runs, or does no harm: what it does when it runs is for the nursery to outlive."""
+    """The files here are refused before they run, or are harmless; a file that does harm when it runs is the forkserver's part."""
     file = tmp_path / "plugin.py"
     file.write_bytes(source)
     report = PluginManager().load(Source(str(file), path=file))

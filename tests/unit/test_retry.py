@@ -36,16 +36,16 @@ def never() -> float:
     raise AssertionError("no randomness here")
 
 
-def test_the_series_of_base_one_and_factor_four() -> None:
+def test_delays_of_base_one_and_factor_four_are_powers_of_four() -> None:
     backoff = Backoff(base=1, factor=4, max=1000, jitter="none")
     assert [jittered(backoff, ceiling(backoff, retry), never) for retry in (1, 2, 3, 4)] == [1, 4, 16, 64]
 
 
-def test_the_defaults_double_from_half_a_second_to_thirty() -> None:
+def test_default_delays_double_from_half_a_second_to_thirty() -> None:
     assert [ceiling(Backoff(), retry) for retry in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
-def test_factor_one_is_constant() -> None:
+def test_delays_of_factor_one_are_constant() -> None:
     assert {ceiling(Backoff(base=3, factor=1), retry) for retry in range(1, 1000)} == {3}
 
 
@@ -64,7 +64,7 @@ def test_jitter_stays_in_its_interval(backoff: Backoff, retry: int, random: floa
     assert delay == expected
 
 
-def test_adaptive_stretches_by_the_ready_jobs_below_the_same_cap() -> None:
+def test_an_adaptive_delay_grows_with_the_ready_jobs_up_to_the_same_cap() -> None:
     backoff = Backoff(base=1, factor=2, max=30)
     assert ceiling(backoff, 1, ready=10) == 2
     assert ceiling(backoff, 2, ready=50) == 12
@@ -90,17 +90,17 @@ def test_every_cause_ends_after_max_retries(cause: Cause) -> None:
     assert (exhausted.state, exhausted.dead_letter, exhausted.counted) == (JobState.FAILED, True, False)
 
 
-def test_no_retries_means_one_shot() -> None:
+def test_a_job_without_retries_fails_at_its_first_attempt() -> None:
     assert decide(failed(policy=Policy(max_retries=0)), half, dead_letters=False).state is JobState.FAILED
 
 
 @pytest.mark.parametrize("outcome", [failed(Cause.REJECTED), failed(Cause.REFUSED), failed(retryable=False)])
-def test_what_no_attempt_can_mend_goes_straight_to_the_dead_letters(outcome: Outcome) -> None:
+def test_an_outcome_that_no_retry_can_change_is_a_dead_letter_at_once(outcome: Outcome) -> None:
     decided = decide(outcome, never, dead_letters=True)
     assert (decided.state, decided.dead_letter) == (JobState.FAILED, True)
 
 
-def test_without_sinks_there_is_no_letter() -> None:
+def test_without_dead_letters_a_failed_job_is_none() -> None:
     assert not decide(failed(Cause.REJECTED), never, dead_letters=False).dead_letter
 
 
@@ -113,7 +113,7 @@ def test_past_the_budget_the_delay_is_the_cap() -> None:
     assert decide(failed(retry_after=90.0), never, dead_letters=True, within_budget=lambda: False).delay == 90.0
 
 
-def test_the_budget_clears_as_its_window_moves() -> None:
+def test_the_budget_is_available_again_as_its_window_passes() -> None:
     budget = RetryBudget(limit=2, per=60)
     assert [budget.spend(now) for now in (0, 10, 20, 59.9, 60, 61, 70)] == [True, True, False, False, True, False, True]
 
@@ -131,14 +131,16 @@ def test_a_release_counts_nothing() -> None:
 
 
 @given(st.integers(0, 10), st.booleans())
-def test_a_lapse_counts_if_started_or_the_third_in_a_row(expired_count: int, started: bool) -> None:
+def test_an_expired_lease_counts_if_the_job_had_started_or_it_is_the_third_in_a_row(
+    expired_count: int, started: bool
+) -> None:
     outcome = expired_lease_outcome(lease(), started=started, expired_count=expired_count, deadline=7, message="gone")
     counts = started or expired_count >= 2
     assert (outcome.kind is Kind.FAILED) == counts
     assert outcome.seen == 7
 
 
-def test_a_job_of_an_unknown_handler_is_looked_at_once_a_second_at_most() -> None:
+def test_a_job_with_an_unknown_handler_is_claimed_once_a_second_at_most() -> None:
     hasty = lease(policy=Policy(backoff=Backoff(base=0.001, max=0.001)))
     assert unknown_handler(hasty, unknown_for=0, grace=3600).delay == 1.0
 

@@ -1,4 +1,4 @@
-"""What no line of ours does: run data as code, or hand it to a shell."""
+"""No line of the package runs data as code, or passes data to a shell."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALLS = {
 
 
 def dangers(source: str) -> Iterator[str]:
-    """Line and name of each."""
+    """Yield line and name of each dangerous call."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             roots = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
@@ -51,7 +51,7 @@ def dangers(source: str) -> Iterator[str]:
             yield f"{node.value.lineno}: shell={ast.unparse(node.value)}"
 
 
-def test_no_data_is_run() -> None:
+def test_no_file_runs_data_as_code() -> None:
     assert len(FILES) > 100
     found = {str(file.relative_to(ROOT)): list(dangers(file.read_text())) for file in FILES}
     assert {file: lines for file, lines in found.items() if lines} == {}
@@ -74,5 +74,5 @@ def test_no_data_is_run() -> None:
         "import tempfile",
     ],
 )
-def test_it_would_be_seen(line: str) -> None:
+def test_a_dangerous_line_is_found(line: str) -> None:
     assert list(dangers(line))

@@ -1,4 +1,4 @@
-"""The real engine over a virtual clock, scripted children and the memory store: one thread, no waiting, every step in order."""
+"""The real engine with virtual time, scripted workers and the memory store: one thread, no waiting, every step in order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from supervisor.config.settings import Settings
-from supervisor.engine.coordinator import Engine
+from supervisor.engine.coordinator import Coordinator
+from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.store_writer import Abandoned
 from supervisor.events import Bus, JobsSettled
 from supervisor.handlers import HandlerInfo
@@ -64,13 +65,14 @@ class Answer:
 
 
 class SteppedWriter:
-    """Takes work as the writer does; does it when stepped, or at once while `eager`. While `away` it keeps everything."""
+    """Takes work as the store writer does, and does it on `step`, or at once while `eager`. While `unavailable` it keeps all."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.waiting: list[tuple[Callable[[Store], Any], Answer]] = []
         self.unavailable = False
         self.eager = True
+        self.outages = 0
 
     def submit(self, call: Callable[[Store], Any]) -> Any:
         answer = Answer()
@@ -81,17 +83,20 @@ class SteppedWriter:
 
     def step(self) -> None:
         while self.waiting and not self.unavailable:
-            call, answer = self.waiting.pop(0)
-            answer.finish(call, self.store)
+            self.step_one()
+
+    def step_one(self) -> None:
+        call, answer = self.waiting.pop(0)
+        answer.finish(call, self.store)
 
     def abandon(self) -> None:
         for _, answer in self.waiting:
-            answer.error, answer.finished = Abandoned("away"), True
+            answer.error, answer.finished = Abandoned("unavailable"), True
         self.waiting.clear()
 
 
 class VirtualLoop(FakeTimer):
-    """Runs a coroutine as far as it goes; it goes on when what it awaits is done."""
+    """Runs a coroutine until it has to wait, and on when what it awaits is done."""
 
     def create_task(self, work: Coroutine[Any, Any, Any]) -> Any:
         task = Answer()
@@ -134,7 +139,7 @@ class VirtualLoop(FakeTimer):
 
 
 class Wall:
-    """The clock on the wall: goes with the loop's, and can be set."""
+    """A wall clock, which goes with the clock of the loop and can be set."""
 
     def __init__(self, loop: FakeTimer) -> None:
         self._loop = loop
@@ -148,11 +153,12 @@ class Wall:
 
 
 class Virtual:
-    """`jobs` of handler "work" unless told otherwise. The store's clock is `wall`."""
+    """A supervisor whose plugins serve `handlers`, without the processes. The clock of the store is `wall`."""
 
     def __init__(
-        self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",), **settings: Any
-    ):
+        self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",),
+        engine_limits: Limits = DEFAULT_LIMITS, keep_unknown_jobs: bool = False, **settings: Any,
+    ) -> None:  # fmt: skip
         self.loop = VirtualLoop()
         self.suspended = 0.0
         self.wall = Wall(self.loop)
@@ -162,11 +168,11 @@ class Virtual:
         self.events: list[Any] = []
         self.bus.subscribe(self.events.append)
         self.pool = Pool(workers, self.bus, self.loop)
-        self.backend = FakeBackend(self.pool)
-        self.settings = Settings.model_validate({"workers": {"count": workers}, **settings})
+        self.backend = FakeBackend()
+        self.settings = Settings(**{"workers": {"count": workers}, **settings})
         infos = tuple(HandlerInfo(name, {}, "work.py", 1) for name in handlers)
         self.writer = SteppedWriter(self.store)
-        self.engine = Engine(
+        self.engine = Coordinator(
             self.store,
             self.pool,
             self.settings,
@@ -177,6 +183,8 @@ class Virtual:
             random=lambda: 1.0,
             wall=self.wall,
             suspended=lambda: self.suspended,
+            keep_unknown_jobs=keep_unknown_jobs,
+            limits=engine_limits,
         )
 
     def serve(self) -> None:
@@ -191,7 +199,7 @@ class Virtual:
         self.engine.fetcher.notify()
 
     def neighbour_idles(self, owner: str = "them") -> None:
-        """Another supervisor on the same store says that a worker of its own has nothing to do."""
+        """Announce another supervisor on the same store that has an idle worker."""
         other = self.store.sibling()  # type: ignore[attr-defined]
         other.join(owner, "there", 2)
         other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))

@@ -1,1 +1,1 @@
-"""`supervisor bench`: this configuration measured on this machine."""
+"""`supervisor bench`: measure this configuration on this machine."""

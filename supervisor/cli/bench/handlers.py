@@ -1,4 +1,4 @@
-"""What `supervisor bench` runs: the only plugin that its supervisor is given."""
+"""The handlers of `supervisor bench`: the only plugin that its supervisor loads."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def noop(job: Job) -> None:
 
 @handler(STAMP)
 def stamp(job: Job) -> None:
-    """Tell the benchmark, which reads the pipe at `job.payload`, when this began."""
-    now = time.monotonic_ns()  # one clock for all processes of a machine
+    """Write the time of the start to the named pipe at `job.payload`, which the benchmark reads."""
+    now = time.monotonic_ns()  # all processes of a machine share this clock
     pipe = os.open(job.payload, os.O_WRONLY)
     try:
         os.write(pipe, b"%d\n" % now)

@@ -1,4 +1,4 @@
-"""How `supervisor bench` is interrupted."""
+"""Signals that interrupt `supervisor bench`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ import click
 
 
 class Interrupts:
-    """The first INT, TERM or HUP ends the command, but only where it asks: an exception out of the blue may come while C code is
-    imported, a process forked or a folder removed."""
+    """The first INT, TERM or HUP ends the command at its next `check` or `wait`.
+
+    An exception raised by the signal handler itself could come while C code is imported, a process forked or a folder removed.
+    """
 
     def __init__(self) -> None:
         self._number: int | None = None
-        self._woken, self._wake = os.pipe()
+        self._wake_fd, self._write_fd = os.pipe()
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def handled(self) -> Iterator[None]:
+        """Handle the signals, but for those that are ignored, as under nohup."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {number: signal.getsignal(number) for number in numbers}
         for number in numbers:
-            if before[number] is not signal.SIG_IGN:  # as nohup has it
-                signal.signal(number, self._hear)
+            if before[number] is not signal.SIG_IGN:
+                signal.signal(number, self._handle)
         try:
             yield
         finally:
@@ -38,12 +41,12 @@ class Interrupts:
             raise click.exceptions.Exit(128 + self._number)
 
     def wait(self, fds: Sequence[int], seconds: float | None) -> list[int]:
-        """Those that are readable, once one is; none after so many seconds."""
-        ready = select.select([*fds, self._woken], [], [], seconds)[0]
+        """Wait until a descriptor is readable; return those that are, or none after so many seconds."""
+        ready = select.select([*fds, self._wake_fd], [], [], seconds)[0]
         self.check()
         return ready
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._number is None:
             self._number = number
-            os.write(self._wake, b"!")
+            os.write(self._write_fd, b"!")

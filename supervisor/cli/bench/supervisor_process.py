@@ -1,4 +1,4 @@
-"""A supervisor in a forked child, for `supervisor bench`: it tells what it did, and doesn't outlive its parent."""
+"""A supervisor in a forked child, for `supervisor bench`. It reports through a pipe and ends with its parent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from supervisor import telemetry as logs
+from supervisor import telemetry
 from supervisor.config.settings import Settings
 from supervisor.events import Event, JobsClaimed, JobsSettled, SupervisorStarted
 from supervisor.jobs import JobState
@@ -26,98 +26,101 @@ Wait = Callable[[Sequence[int], float | None], list[int]]
 
 
 class SupervisorEnded(Exception):
-    """The benchmark's supervisor ended before it had told what was waited for; its log says why."""
+    """The supervisor ended before its report, or there was none in time. Its log has the reason."""
 
 
 class ForkedSupervisor:
-    """`told` becomes readable when it tells something, or has ended."""
+    """`report_fd` becomes readable when a report comes, or the supervisor has ended."""
 
-    def __init__(self, pid: int, shown: int, wait: Wait) -> None:
+    def __init__(self, pid: int, report_fd: int, wait: Wait) -> None:
         self._pid = pid
-        self.shown = shown
+        self.report_fd = report_fd
         self._wait = wait
         self._text = b""
 
-    def hear(self, seconds: float | None = None) -> dict[str, Any]:
-        """The next thing it tells. Raises SupervisorEnded, also if it says nothing for so long."""
+    def receive(self, seconds: float | None = None) -> dict[str, Any]:
+        """Return the next report. Raises SupervisorEnded, also if there is none within `seconds`."""
         while b"\n" not in self._text:
-            if not self._wait([self.shown], seconds):
-                raise SupervisorEnded(f"its supervisor has said nothing for {seconds:g}s")
-            data = os.read(self.shown, CHUNK)
+            if not self._wait([self.report_fd], seconds):
+                raise SupervisorEnded(f"no report of its supervisor within {seconds:g}s")
+            data = os.read(self.report_fd, CHUNK)
             if not data:
                 raise SupervisorEnded("its supervisor ended too early")
             self._text += data
         line, _, self._text = self._text.partition(b"\n")
-        shown: dict[str, Any] = json.loads(line)
-        return shown
+        report: dict[str, Any] = json.loads(line)
+        return report
 
     def stop(self) -> None:
-        """Let it drain. To be called once `hear` has given something."""
+        """Stop the supervisor, and wait for its end. Call it only after a report: before, its signal handlers may be missing."""
         os.kill(self._pid, signal.SIGTERM)
-        while self._wait([self.shown], None) and os.read(self.shown, CHUNK):
+        while self._wait([self.report_fd], None) and os.read(self.report_fd, CHUNK):
             pass
 
 
 @contextmanager
 def forked_supervisor(settings: Settings, wait: Wait, *, drain: bool = False) -> Iterator[ForkedSupervisor]:
-    """It tells `{"started": true}` when it serves; with `drain`, at its end, how many `succeeded`, and the `seconds`
-    from the first claim to the last settle. It is killed, with all that it started, if it still runs when this ends."""
-    shown, echo = os.pipe()
+    """Fork a supervisor, and kill it with all its processes at the end if it still runs.
+
+    It reports `{"started": true}` when it serves and, with `drain`, at its end how many jobs `succeeded` and the `seconds` from
+    the first claim to the last settle.
+    """
+    report_fd, write_fd = os.pipe()
     parent_death, alive = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(shown)
+        os.close(report_fd)
         os.close(alive)
-        _become_supervisor(settings, drain, echo, parent_death)
-    os.close(echo)
+        _become_supervisor(settings, drain, write_fd, parent_death)
+    os.close(write_fd)
     os.close(parent_death)
     try:
-        yield ForkedSupervisor(pid, shown, wait)
+        yield ForkedSupervisor(pid, report_fd, wait)
     finally:
         os.close(alive)
         os.waitpid(pid, 0)
-        os.close(shown)
+        os.close(report_fd)
 
 
-def _become_supervisor(settings: Settings, drain: bool, echo: int, parent_death: int) -> NoReturn:
+def _become_supervisor(settings: Settings, drain: bool, write_fd: int, parent_death: int) -> NoReturn:
     code = 1
     try:
         os.setpgid(0, 0)
-        linux.die_with_parent(parent_death)
-        logs.configure(settings.log.level, settings.log.format, mask=Mask(settings.secrets))
-        rate = _Rate(echo)
-        code = Supervisor(settings, drain=drain, subscribers=[logs.LogSubscriber(), rate]).run()
+        linux.arm_parent_death(parent_death)
+        telemetry.configure(settings.log.level, settings.log.format, mask=Mask(settings.secrets))
+        reporter = _Reporter(write_fd)
+        code = Supervisor(settings, drain=drain, subscribers=[telemetry.LogSubscriber(), reporter]).run()
         if drain:
-            rate.tell_all()
+            reporter.report_drained()
     except Exception:
         traceback.print_exc()
     finally:
-        logs.stop()
+        telemetry.stop()
         sys.stderr.flush()
         os._exit(code)
 
 
-class _Rate:
-    """A subscriber: how many jobs succeeded, from the first claim to the last settle."""
+class _Reporter:
+    """A subscriber that writes the reports, and measures from the first claim to the last settle."""
 
-    def __init__(self, echo: int) -> None:
-        self._tell = echo
-        self._first: float | None = None
-        self._last = 0.0
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._first_claim: float | None = None
+        self._last_settle = 0.0
         self._succeeded = 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, JobsSettled):
-            self._last = time.monotonic()
+            self._last_settle = time.monotonic()
             self._succeeded += sum(outcome.state is JobState.SUCCEEDED for outcome in event.outcomes)
         elif isinstance(event, JobsClaimed):
-            self._first = self._first or time.monotonic()
+            self._first_claim = self._first_claim or time.monotonic()
         elif isinstance(event, SupervisorStarted):
             self._write({"started": True})
 
-    def tell_all(self) -> None:
-        seconds = self._last - (self._first or self._last)
+    def report_drained(self) -> None:
+        seconds = self._last_settle - (self._first_claim or self._last_settle)
         self._write({"succeeded": self._succeeded, "seconds": seconds})
 
-    def _write(self, value: dict[str, Any]) -> None:
-        os.write(self._tell, json.dumps(value).encode() + b"\n")
+    def _write(self, report: dict[str, Any]) -> None:
+        os.write(self._fd, json.dumps(report).encode() + b"\n")

@@ -7,9 +7,10 @@ change a job. They are replaced, not dropped, when a store is migrated: so grant
 
 from __future__ import annotations
 
-from supervisor.jobs import MAX_NAME, MAX_RETRIES
+from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import READY, SCHEDULED
 from supervisor.stores.postgres.connection import NOW
+from supervisor.text.names import MAX_NAME
 from supervisor.text.strict_json import MAX_DEPTH, MAX_INTEGER
 from supervisor.text.units import MAX_SECONDS
 

@@ -1,1 +1,1 @@
-"""What runs in a worker process, around a job."""
+"""Code that runs in a worker, around its jobs."""

@@ -1,4 +1,4 @@
-"""An exception as text: what a worker tells of a failed attempt. Never the object, and never a second failure."""
+"""The report of a failed attempt: the exception as text, never as an object. To make a report never fails."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from supervisor.text.units import parse_duration
 MAX_MESSAGE = 64 * 1024
 MAX_TRACEBACK = 64 * 1024
 
+Error = dict[str, Any]  # as in Reply
 
-def told(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Kind and error of an attempt that raised; the kinds and keys of port.Reply. `hidden` are the globals of the module that
-    caught it: its frames are left out of the traceback."""
+
+def report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, Error]:
+    """Return the kind and the error of an attempt that raised, as in Reply. `hidden` are the globals of the module that caught the
+    exception: its frames are left out of the traceback."""
     try:
-        return _told(error, handler, hidden)
+        return _report(error, handler, hidden)
     except BaseException as second:  # an exception's own attributes may do anything
         name = printable(type.__dict__["__name__"].__get__(type(error)))
-        return "failed", plain(name, f"<no message: asking for it raised {type(second).__name__}>")
+        return "failed", plain(name, f"<no message: its attributes raised {type(second).__name__}>")
 
 
-def _told(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    described = describe(error, hidden)
+def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, Error]:
+    described = _describe(error, hidden)
     if isinstance(error, Reject):
         return "rejected", described
     if isinstance(error, Retry):
@@ -39,27 +41,25 @@ def _told(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> 
     return "failed", described
 
 
-def plain(type_: str, message: str) -> dict[str, Any]:
-    """An error that no exception stands for."""
+def plain(type_: str, message: str) -> Error:
+    """Return an error that no exception stands for."""
     return {"type": type_, "message": shortened(printable(message), MAX_MESSAGE), "traceback": ""}
 
 
-def bad_payload(error: NotJSON) -> dict[str, Any]:
+def bad_payload(error: NotJSON) -> Error:
     return plain("BadPayload", str(error))
 
 
-def bad_result(error: NotJSON) -> dict[str, Any]:
-    return {
-        **plain("BadResult", f"the handler ran to its end, but its result can't be kept: {error}"),
-        "retryable": False,
-    }
+def bad_result(error: NotJSON) -> Error:
+    message = f"the handler succeeded, but its result can't be stored: {error}"
+    return {**plain("BadResult", message), "retryable": False}
 
 
-def unknown_handler(name: str) -> dict[str, Any]:
-    return plain("UnknownHandler", f"no plugin loaded here brings a handler named {name!r}")
+def unknown_handler(name: str) -> Error:
+    return plain("UnknownHandler", f"no plugin loaded in this worker has a handler named {name!r}")
 
 
-def describe(error: BaseException, hidden: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(error: BaseException, hidden: Mapping[str, Any]) -> Error:
     return {
         "type": readable(_type_name(type(error))),
         "message": shortened(printable(_message(error)), MAX_MESSAGE),
@@ -81,7 +81,7 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException, hidden: Mapping[str, Any]) -> str:
-    """With causes; without the worker's own frames, which come first."""
+    """Return it with causes, and without the worker's own frames, which come first."""
     try:
         return "".join(traceback.format_exception(type(error), error, _from_plugin(error.__traceback__, hidden)))
     except BaseException as second:
@@ -95,7 +95,7 @@ def _from_plugin(trace: TracebackType | None, hidden: Mapping[str, Any]) -> Trac
     return trace or first
 
 
-def _after(error: Retry) -> dict[str, Any]:
+def _after(error: Retry) -> Error:
     if error.after is None:
         return {}
     try:

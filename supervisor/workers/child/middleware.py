@@ -1,7 +1,7 @@
 """The plugins' wrappers around each job: hook `supervisor_run`.
 
-Called by hand, not by pluggy, whose call costs a multiple of what a job does that does little; with its rules all the same:
-the plugin registered last is outermost, and what a wrapper returns or raises after its `yield` is what the next one sees.
+They are not called by pluggy, whose call takes several times as long as a small job, but by its rules: the plugin registered last
+is outermost, and what a wrapper returns or raises after its `yield` is what the next one gets.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Wrapper = Callable[..., Generator[None, Any, Any]]
 class Middleware:
     """Runs a handler's function within `wrappers`, the first innermost.
 
-    `took` is the function's own time in nanoseconds, 0 if it was not called: if that leaves no room for harm, what a wrapper
-    has left stays until after the next job.
+    `took` is the function's own time in nanoseconds, 0 if it was not called. If that is too short for side effects, those of the
+    wrappers stay until after the next job.
     """
 
     def __init__(self, wrappers: Iterable[Wrapper]) -> None:
@@ -57,7 +57,7 @@ def _wrapped(wrapper: Wrapper, inner: Run) -> Run:
             except StopIteration as end:
                 return end.value
             except RuntimeError as raised:
-                if isinstance(error, StopIteration) and raised.__cause__ is error:  # what a generator makes of that one
+                if isinstance(error, StopIteration) and raised.__cause__ is error:  # a generator makes this one of it
                     raise error from None
                 raise
         else:
@@ -72,4 +72,4 @@ def _wrapped(wrapper: Wrapper, inner: Run) -> Run:
 
 def _refuse(steps: Generator[None, Any, Any], wrapper: Wrapper, mistake: str) -> NoReturn:
     steps.close()
-    raise RuntimeError(f"{wrapper.__module__}.{wrapper.__qualname__}: a wrapper yields once, and this one {mistake}")
+    raise RuntimeError(f"{wrapper.__module__}.{wrapper.__qualname__}: a wrapper must yield once; this one {mistake}")

@@ -1,30 +1,20 @@
-"""What a worker puts back between jobs, and only what changed: directory, mask, environment, signals, alarms."""
+"""Restores what a job changed of its process, before the next job: directory, umask, environment, signals, alarms."""
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import threading
-from _signal import getsignal, pthread_sigmask  # type: ignore[import-not-found]  # the plain ones: `signal`'s wrap every answer in an enum
+from _signal import getsignal, pthread_sigmask  # type: ignore[import-not-found]  # those of `signal` are slower: they return enums
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
-from supervisor.workers.system.linux import STACK_SIGNAL
-
 QUIET = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGVTALRM,
-    signal.SIGPROF,
-)
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGVTALRM, signal.SIGPROF,
+)  # fmt: skip
 _DEFAULT = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH)
 TRIALS = 200
 _MARGIN = 0.9
@@ -32,85 +22,94 @@ _UNKNOWN = 1 << 62
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
-def stay(_number: int, _frame: FrameType | None) -> None:
-    """A handler, not SIG_IGN: programs that the process starts don't inherit it."""
+def ignore_signal(_number: int, _frame: FrameType | None) -> None:
+    """A handler in place of SIG_IGN, which programs that the process starts would inherit."""
 
 
-_WANTED: dict[int, Any] = {
-    **{int(number): stay for number in QUIET},
+_DISPOSITIONS: dict[int, Any] = {
+    **{int(number): ignore_signal for number in QUIET},
     **{int(number): signal.SIG_DFL for number in _DEFAULT},
-    int(signal.SIGPIPE): signal.SIG_IGN,  # as in every Python program: writing to a closed pipe is an OSError
+    int(signal.SIGPIPE): signal.SIG_IGN,  # as in every Python program: a write to a closed pipe is an OSError
 }
 
 
 def quiet_signals() -> None:
-    """Cheap where they are quiet already, as in a forked child."""
-    for number, wanted in _WANTED.items():
+    """Set the dispositions of a worker, and block no signal. Cheap where they are set already, as in a forked process."""
+    for number, wanted in _DISPOSITIONS.items():
         if getsignal(number) != wanted:
             signal.signal(number, wanted)
     pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def obey_signals_in_forks() -> None:
-    """A copy of this process, such as one of multiprocessing's, is ended by signals as any program is, from its first moment:
-    one that comes before it has its own dispositions waits for them."""
-    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after_in_child=_obey_signals)
+    """Have signals end the copies of this process that a job forks, such as those of multiprocessing, as they end any program.
+
+    That holds from the first moment of a copy: a signal that comes before the copy has its dispositions is blocked until then.
+    """
+    os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_obey_signals)
 
 
-class _Held(threading.local):
+class _Blocked(threading.local):
     def __init__(self) -> None:
-        self.masks: list[set[signal.Signals]] = []  # innermost last: a hook of a plugin's may fork, too
+        self.masks: list[
+            set[signal.Signals]
+        ] = []  # one for each fork under way: a plugin's hook at a fork may fork, too
 
 
-_held = _Held()
+_blocked = _Blocked()
 
 
-def _hold_signals() -> None:
-    # Two calls: a handler of the job's may raise in either, and what is blocked must be known by then.
-    _held.masks.append(pthread_sigmask(signal.SIG_BLOCK, ()))
+def _block_signals() -> None:
+    # Two calls: a handler of the job may raise in either of them, and by then the mask before must be known.
+    _blocked.masks.append(pthread_sigmask(signal.SIG_BLOCK, ()))
     pthread_sigmask(signal.SIG_BLOCK, QUIET)
 
 
-def _let_signals_in() -> None:
-    if _held.masks:
-        pthread_sigmask(signal.SIG_SETMASK, _held.masks.pop())
+def _unblock_signals() -> None:
+    if _blocked.masks:
+        pthread_sigmask(signal.SIG_SETMASK, _blocked.masks.pop())
 
 
 def _obey_signals() -> None:
-    """What was held is let in by the plain dispositions: what a handler raises here would be lost."""
-    quiet = [number for number in QUIET if getsignal(number) is stay]
+    """Signals that were blocked arrive under the default dispositions, since an exception of a handler would be lost here."""
+    quiet = [number for number in QUIET if getsignal(number) is ignore_signal]
     for number in quiet:
         signal.signal(number, signal.SIG_DFL)
-    _let_signals_in()
+    _unblock_signals()
     if signal.SIGINT in quiet:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class SideEffectTimer:
-    """How long the quickest calls took that could leave something behind here: measured as a job's time is, again and again,
-    since a machine that is busy when a worker is born would have them pass for slower than they are."""
+    """Measures how long the quickest calls take that can leave side effects in the process: a shorter job can have left none.
 
-    __slots__ = ("_mask", "_serious", "_slight")
+    They are measured as a job is, and again and again: on a machine that is busy when a worker starts they seem to take longer.
+    """
 
-    def __init__(self, mask: int) -> None:
-        """`mask` is the umask, as it is between jobs."""
-        self._mask = mask
+    __slots__ = ("_serious", "_slight", "_umask")
+
+    def __init__(self, umask: int) -> None:
+        """`umask` is the one to restore."""
+        self._umask = umask
         self._slight = self._serious = _UNKNOWN
 
-    def look(self, trials: int = 1) -> tuple[int, int]:
-        """Nanoseconds below which no call of a handler can have left anything behind, and below which it can have left
-        nothing but another umask, other variables, or descriptors that block or don't."""
+    def measure(self, trials: int = 1) -> tuple[int, int]:
+        """Return two limits in nanoseconds.
+
+        A job below the first can have left no side effect; below the second, none but another umask, another environment, or
+        descriptors that became blocking or non-blocking.
+        """
         try:
             for _ in range(trials):
-                self._slight = min(self._slight, _time_of(_umask, self._mask), _time_of(_set_blocking, 0))
+                self._slight = min(self._slight, _time_of(_set_umask, self._umask), _time_of(_set_blocking, 0))
                 self._serious = min(self._serious, _time_of(_close, os.dup(0)))
-        except OSError:  # there is no standard input just now, or no descriptor left
+        except OSError:  # there is no standard input at the moment, or no descriptor is left
             if self._serious == _UNKNOWN:
                 return 0, 0
         return int(self._slight * _MARGIN), int(self._serious * _MARGIN)
 
 
-def _umask(mask: int) -> None:
+def _set_umask(mask: int) -> None:
     os.umask(mask)
 
 
@@ -128,24 +127,8 @@ def _time_of(call: Callable[[int], None], argument: int) -> int:
     return perf_counter_ns() - start
 
 
-class StackDumper:
-    """Python stacks of all threads, written by faulthandler to a pipe: when asked by signal, or when nothing has beaten."""
-
-    def __init__(self, pipe: int) -> None:
-        self._pipe = pipe
-        signal.signal(STACK_SIGNAL, stay)  # whenever faulthandler's is not there: the default would end the process
-
-    def arm(self) -> None:
-        """Again and again: a job may have replaced the signal's handler."""
-        faulthandler.unregister(STACK_SIGNAL)
-        faulthandler.register(STACK_SIGNAL, file=self._pipe, all_threads=True, chain=False)
-
-    def dump_after(self, seconds: float) -> None:
-        faulthandler.dump_traceback_later(seconds, file=self._pipe)
-
-
 def _current_directory() -> str | None:
-    """None if it was deleted, or may not be seen."""
+    """Return None if it was deleted, or may not be read."""
     try:
         return os.getcwd()  # noqa: PTH109 (a path object costs more than the call)
     except OSError:
@@ -153,20 +136,20 @@ def _current_directory() -> str | None:
 
 
 class ProcessState:
-    """As they were before the first job."""
+    """The state of the process before the first job. `rearm` installs the handler of the stack signal again."""
 
     def __init__(self, rearm: Callable[[], None]) -> None:
         self._rearm = rearm
         self._directory = _current_directory()
-        self.mask = os.umask(0o077)
-        os.umask(self.mask)
+        self.umask = os.umask(0o077)
+        os.umask(self.umask)
         self._environ = os.environ
         self._variables: dict[Any, Any] = dict(self._environ._data)  # type: ignore[attr-defined]
         self._signals = _dispositions()
-        self._blocked = pthread_sigmask(signal.SIG_BLOCK, ())
+        self._mask = pthread_sigmask(signal.SIG_BLOCK, ())
 
     def restore(self, *, thorough: bool) -> None:
-        """`thorough` arms the stack dump again too, which costs more than all the rest."""
+        """Restore all of it. `thorough` also arms the stack dump again, which costs more than all the rest."""
         self.restore_cheap()
         if _dispositions() != self._signals:
             self._restore_signals()
@@ -176,8 +159,8 @@ class ProcessState:
             self._rearm()
 
     def restore_cheap(self) -> None:
-        """What takes the least time to change."""
-        os.umask(self.mask)
+        """Restore what takes the least time to change."""
+        os.umask(self.umask)
         if os.environ is not self._environ or self._environ._data != self._variables:  # type: ignore[attr-defined]
             self._restore_environment()
 
@@ -186,11 +169,11 @@ class ProcessState:
             return
         try:
             os.chdir(self._directory)
-        except OSError:  # ours was deleted: the next job finds what the last one left
+        except OSError:  # it was deleted: the next job starts where the last one ended
             pass
 
     def _restore_environment(self) -> None:
-        os.environ = self._environ  # noqa: B003 (the very object that others hold)
+        os.environ = self._environ  # noqa: B003 (the very object that other modules hold)
         variables = self._variables
         current = self._environ._data  # type: ignore[attr-defined]
         decode = os.fsdecode
@@ -201,18 +184,19 @@ class ProcessState:
                 os.environ[decode(key)] = decode(value)
 
     def _restore_signals(self) -> None:
-        for number, was in zip(_WANTED, self._signals, strict=True):
+        for number, was in zip(_DISPOSITIONS, self._signals, strict=True):
             if getsignal(number) != was:
                 signal.signal(number, was)
         self._rearm()
 
     def _restore_timers(self) -> None:
         for timer in _TIMERS:
-            if signal.getitimer(timer)[0]:
+            remaining, _interval = signal.getitimer(timer)
+            if remaining:
                 signal.setitimer(timer, 0)
-        if pthread_sigmask(signal.SIG_BLOCK, ()) != self._blocked:
-            pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        if pthread_sigmask(signal.SIG_BLOCK, ()) != self._mask:
+            pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
 
 def _dispositions() -> list[Any]:
-    return [getsignal(number) for number in _WANTED]
+    return [getsignal(number) for number in _DISPOSITIONS]

@@ -1,7 +1,7 @@
-"""The standard streams of nursery and worker: always there, always on descriptors 0-2, each job's output kept apart.
+"""The standard streams of forkservers and workers: always valid, on descriptors 0-2, with the output of each job apart.
 
-Both streams are pipes that the supervisor drains. After a job that wrote, a *mark* goes into the stream: the worker's token
-and the job's id. All that stands before it and after the mark before belongs to that job.
+stdout and stderr are pipes that the supervisor drains. After a job that wrote, a *mark* goes into the stream: the worker's token
+and the job's id. What stands between two marks belongs to the job of the second one.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_NONE = bytes(4)
+_NOTHING_UNREAD = bytes(4)
 
 
 def hold_standard_fds() -> None:
-    """Make 0-2 valid, so that no descriptor opened later lands there."""
+    """Make 0-2 valid, so that no descriptor opened later gets these numbers."""
     while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
 
 
 class Stream(io.TextIOWrapper):
-    """sys.stdout or sys.stderr; a line goes out as it ends. `wrote` says that something was written since it was cleared."""
+    """sys.stdout or sys.stderr, flushed at the end of each line. `wrote` is set by every write."""
 
     def __init__(self, fd: int) -> None:
         self.wrote = False
@@ -41,7 +41,7 @@ class Stream(io.TextIOWrapper):
 
 
 class _Buffer(io.BufferedWriter):
-    """What is written here directly stays here until it is flushed, and has been written all the same."""
+    """Sets the stream's `wrote` too: what is written to the buffer itself stays there until it is flushed."""
 
     def __init__(self, stream: Stream, raw: io.FileIO) -> None:
         super().__init__(raw)
@@ -53,124 +53,114 @@ class _Buffer(io.BufferedWriter):
 
 
 def install_streams() -> None:
-    sys.stdin = _input()
+    sys.stdin = _open_input()
     sys.stdout = Stream(1)
     sys.stderr = Stream(2)
 
 
 def flush_streams() -> None:
-    """Whatever has been put there."""
+    """Flush stdout and stderr, whatever objects a plugin or a job has put there."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
 
 
-def _input() -> io.TextIOWrapper:
+def _open_input() -> io.TextIOWrapper:
     return open(0, encoding="utf-8", closefd=False)
 
 
 class Input:
-    """The worker's standard input, from which there is nothing to read."""
+    """The worker's standard input, which is empty."""
 
     __slots__ = ("_null", "stream")
 
     def __init__(self) -> None:
         self._null = os.fstat(0)
-        self.stream = sys.stdin = _input()
+        self.stream = sys.stdin = _open_input()
 
-    def settle(self) -> None:
+    def restore(self) -> None:
         stream = self.stream
         try:
-            held = _same(os.fstat(0), self._null)
+            kept = _is_same(os.fstat(0), self._null)
         except OSError:
-            held = False
-        if not held:
+            kept = False
+        if not kept:
             os.dup2(null := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
             if null:
                 os.close(null)
-            self.stream = sys.stdin = _input()
-            return
-        if getattr(sys, "stdin", None) is not stream or _is_closed(stream):
-            self.stream = sys.stdin = _input()
+        if not kept or getattr(sys, "stdin", None) is not stream or _is_closed(stream):
+            self.stream = sys.stdin = _open_input()
 
 
 class Output:
-    """One of the worker's two output streams: fd 1 or 2, and `pipe`, a second hold on what must be behind it."""
+    """One of the worker's two output streams: descriptor 1 or 2, and `pipe`, a second descriptor of the pipe that belongs there."""
 
-    __slots__ = ("_buffered", "_fd", "_name", "_pipe", "_seen", "_status", "_token", "stream")
+    __slots__ = ("_fd", "_name", "_status", "_unread", "_unread_at_mark", "pipe", "stream")
 
-    def __init__(self, name: str, fd: int, pipe: int, token: bytes) -> None:
+    def __init__(self, name: str, fd: int, pipe: int) -> None:
+        self.pipe = pipe
         self._name = name
         self._fd = fd
-        self._pipe = pipe
         self._status = os.fstat(pipe)
-        self._token = token
-        self._buffered = bytearray(4)  # FIONREAD: what the supervisor has not read
-        self._seen = bytes(4)  # the same as it was after the last mark
-        self._point()
+        self._unread = bytearray(4)  # as FIONREAD gives it: the bytes that the supervisor has not read
+        self._unread_at_mark = bytes(4)
+        self._restore_descriptor()
         current = getattr(sys, name)
-        self.stream: Any = current if isinstance(current, Stream) and not current.closed else self._renewed()
+        self.stream: Any = current if isinstance(current, Stream) and not current.closed else self._new_stream()
 
-    def settle(self, job_id: int, *, mark: bool) -> None:
-        """After a job: flush what it wrote, mark it as this job's, and put the stream back if the job has moved it.
-
-        With `mark` in any case: the supervisor may have read already what the job, or a program of it, wrote.
-        """
+    def restore(self) -> bool:
+        """After a job: flush its output and restore the stream. Return whether something was written since the last mark."""
         self.make_blocking()
         stream = self.stream
         current = getattr(sys, self._name, None)
         if current is not stream or _is_closed(stream):
             self._flush(current)
-            self._point()  # the job may have closed the descriptor too
-            stream = self.stream = self._renewed(wrote=True)
+            self._restore_descriptor()  # the job may have closed the descriptor too
+            stream = self.stream = self._new_stream()
+            stream.wrote = True
         if stream.wrote:
             self._flush(stream)
         try:
-            if not _same(os.fstat(self._fd), self._status):
-                self._point()
-            fcntl.ioctl(self._fd, termios.FIONREAD, self._buffered)
+            if not _is_same(os.fstat(self._fd), self._status):
+                self._restore_descriptor()
+            fcntl.ioctl(self._fd, termios.FIONREAD, self._unread)
         except OSError:
-            self._point()
-            fcntl.ioctl(self._fd, termios.FIONREAD, self._buffered)
-        if mark or stream.wrote or (self._buffered != self._seen and self._buffered != _NONE):
-            stream.wrote = False
-            self._write(b"%b %d\n" % (self._token, job_id))
-            fcntl.ioctl(self._fd, termios.FIONREAD, self._buffered)
-            self._seen = bytes(self._buffered)
+            self._restore_descriptor()
+            fcntl.ioctl(self._fd, termios.FIONREAD, self._unread)
+        return bool(stream.wrote) or (self._unread != self._unread_at_mark and self._unread != _NOTHING_UNREAD)
+
+    def marked(self) -> None:
+        """A mark was written into the pipe."""
+        self.stream.wrote = False
+        fcntl.ioctl(self._fd, termios.FIONREAD, self._unread)
+        self._unread_at_mark = bytes(self._unread)
 
     def make_blocking(self) -> None:
-        """A job or a program has perhaps made it otherwise for all that write into it."""
-        if not os.get_blocking(self._pipe):
-            os.set_blocking(self._pipe, True)
+        """A job or a program may have made the pipe non-blocking, for all processes that write into it."""
+        if not os.get_blocking(self.pipe):
+            os.set_blocking(self.pipe, True)
 
-    def _point(self) -> None:
-        os.dup2(self._pipe, self._fd)
+    def _restore_descriptor(self) -> None:
+        os.dup2(self.pipe, self._fd)
 
-    def _renewed(self, *, wrote: bool = False) -> Stream:
+    def _new_stream(self) -> Stream:
         stream = Stream(self._fd)
-        stream.wrote = wrote
         setattr(sys, self._name, stream)
         return stream
 
     def _flush(self, stream: Any) -> None:
         try:
             stream.flush()
-        except BaseException:  # whatever a job has put there
-            pass
-
-    def _write(self, mark: bytes) -> None:
-        try:
-            os.write(self._pipe, mark)
-        except BlockingIOError:  # a program of the job has made the pipe non-blocking, and it is full
+        except BaseException:  # a job may have put any object there
             pass
 
 
-def _same(one: os.stat_result, other: os.stat_result) -> bool:
+def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
     return one.st_ino == other.st_ino and one.st_dev == other.st_dev
 
 
 def _is_closed(stream: Any) -> bool:
     try:
         return bool(stream.closed)
-    except ValueError:  # detached from what was below it
+    except ValueError:  # its buffer was detached
         return True

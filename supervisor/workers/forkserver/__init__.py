@@ -1,1 +1,1 @@
-"""What runs in the forkserver, which imports the plugins once and forks the workers."""
+"""Code that runs in the forkserver, which imports the plugins once and forks the workers."""

@@ -1,1 +1,1 @@
-"""What runs in the supervisor: its end of each worker process and of the forkserver."""
+"""Code that runs in the supervisor: its side of the workers and of the forkserver."""

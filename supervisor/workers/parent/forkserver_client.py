@@ -1,4 +1,4 @@
-"""The supervisor's side of one nursery process: its start, what it says, and its end."""
+"""The supervisor's side of one forkserver process: its start, its orders and answers, its exit."""
 
 from __future__ import annotations
 
@@ -11,128 +11,114 @@ import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from pydantic import TypeAdapter, ValidationError
-
-from supervisor.plugins.reports import SourceReport
+from supervisor.plugins.reports import SourceReport, reports_from
 from supervisor.workers import wire_protocol as wire
-from supervisor.workers.channels import Opened, WorkerEnds, close_ends
-from supervisor.workers.interface import WorkerOptions
-from supervisor.workers.parent.output_reader import Stream
+from supervisor.workers.channels import CHUNK, Opened, WorkerEnds, close_all
+from supervisor.workers.forkserver import main as forkserver
+from supervisor.workers.interface import Timeouts, WorkerOptions
+from supervisor.workers.parent.output_reader import OutputReader
 from supervisor.workers.system import interpreter, linux
 from supervisor.workers.system import process_tree as proctree
 
-CHUNK = 1 << 16
-MAX_LINE_BYTES = 1 << 26  # bytes: all that went wrong in all plugins, with their tracebacks
-MAX_STATUS = 0xFFFF  # as waitpid gives it
-MAX_FDS = 64  # that came before the lines which they belong to
+MAX_LINE_BYTES = 1 << 26  # the errors of all plugins, with their tracebacks, are one line
+MAX_STATUS = 0xFFFF  # as from waitpid
+MAX_FDS = 64  # that came before their lines
 REAPED = -1
-STOPPED = 0.05  # seconds without an answer after which it may have been stopped by a signal
-TIMEOUT = 10.0  # seconds for an answer; a nursery that gives none in so long is stuck, and is replaced
-
-
-_REPORTS = TypeAdapter(list[SourceReport])
+CONTINUE_AFTER = 0.05  # seconds without an answer: a signal may have stopped it
 
 
 class ForkserverListener(Protocol):
-    """Who listens to the nursery. `ended` is its last word."""
+    """The receiver of a forkserver's answers; `forkserver_ended` is the last. It may raise Broken at an answer that it did not expect."""
 
-    def forkserver_ready(self, link: ForkserverClient, reports: list[SourceReport]) -> None: ...
+    def forkserver_ready(self, forkserver: ForkserverClient, reports: list[SourceReport]) -> None: ...
     def forked(self, serial: int, pid: int, pidfd: int) -> None: ...
     def not_forked(self, serial: int, why: str) -> None: ...
     def reaped(self, serial: int, status: int | None, peak: int | None) -> None: ...
-    def forkserver_output(self, link: ForkserverClient, stream: str, lines: Sequence[str]) -> None: ...
-    def forkserver_ended(self, link: ForkserverClient, how: str, blamed: SourceReport | None) -> None: ...
+    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None: ...
+    def forkserver_ended(self, forkserver: ForkserverClient, how: str, blamed: SourceReport | None) -> None:
+        """`blamed` is the source whose import ended it, if it was importing."""
 
 
 class ForkserverClient:
-    """A nursery from its start to its end. All orders may be given at once; they are sent as soon as it takes them."""
-
-    number = 0
+    """One forkserver. Orders may be given at any time; they are sent as soon as the socket takes them."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, options: WorkerOptions, listener: ForkserverListener, skip: Sequence[str]
-    ) -> None:
+        self, loop: asyncio.AbstractEventLoop, options: WorkerOptions, listener: ForkserverListener, skip: Sequence[str],
+        timeouts: Timeouts,
+    ) -> None:  # fmt: skip
+        """Start it. `skip` names the sources not to import. Raises OSError, with nothing left open or running."""
+        self.ready = False
+        self.started = loop.time()
         self._loop = loop
         self._listener = listener
         self._import_timeout = options.import_timeout
+        self._answer_timeout = timeouts.forkserver_answer
         self._importing: str | None = None
-        self._late: str | None = None
-        self._fault: str | None = None
+        self._fault: str | None = None  # why it is being killed
+        self._late = False
         self._timer: asyncio.TimerHandle | None = None
         self._orders: deque[tuple[bytes, WorkerEnds | None]] = deque()
         self._unanswered = 0
         self._lines = wire.Lines()
         self._fds: deque[int] = deque()
-        self.ready = False
-        self.started = loop.time()
-        self._start(options, skip)
-
-    def _start(self, options: WorkerOptions, skip: Sequence[str]) -> None:
-        """Raises OSError, with nothing left open or running."""
-        opened = Opened()
-        try:
-            channel, theirs = opened.pair()
-            parent_death, self._parent_death = opened.pipe()
-            (stdout, their_stdout), (stderr, their_stderr) = opened.pipe(), opened.pipe()
-            passed = [theirs, parent_death, *([] if options.owner_fd is None else [options.owner_fd])]
-            self._process, self._pidfd = _start_process(
-                passed, their_stdout, their_stderr, {**os.environ, **options.variables}
-            )
-        except OSError:
-            opened.close()
-            raise
-        for fd in (theirs, parent_death, their_stdout, their_stderr):
-            os.close(fd)
-        self.pid = self._process.pid
-        self._channel = socket.socket(fileno=channel)
+        started = _start(options)
+        self._process = started.process
+        self._pidfd = started.pidfd
+        self._parent_death = started.parent_death
+        self.pid = started.process.pid
+        self._channel = socket.socket(fileno=started.channel)
         self._channel.setblocking(False)
-        for fd in (stdout, stderr):
-            os.set_blocking(fd, False)
-        token = secrets.token_hex(16).encode()  # told to nobody: a nursery runs no jobs
-        self._outputs = [
-            (fd, Stream(self._loop, fd, token, _nothing_runs, _never, partial(self._said, name)))
-            for name, fd in (("stdout", stdout), ("stderr", stderr))
-        ]
-        self._loop.add_reader(self._channel, self._readable)
-        self._loop.add_reader(self._pidfd, self._ended)
+        self._outputs = {
+            fd: self._output(fd, name) for name, fd in (("stdout", started.stdout), ("stderr", started.stderr))
+        }
+        loop.add_reader(self._channel, self._readable)
+        loop.add_reader(self._pidfd, self._ended)
         self._order(_hello(options, skip))
         self._expect(self._import_timeout)
 
-    # what it is told
+    def _output(self, fd: int, name: str) -> OutputReader:
+        os.set_blocking(fd, False)
+        token = secrets.token_hex(16).encode()  # not sent: a forkserver runs no jobs, and writes no marks
+        return OutputReader(self._loop, fd, token, None, partial(self._written, name))
+
+    def _written(self, stream: str, _job_id: int | None, lines: Sequence[str]) -> None:
+        self._listener.forkserver_output(stream, lines)
+
+    # orders
 
     def fork(self, order: wire.Fork, ends: WorkerEnds) -> None:
-        """Takes over `ends`."""
+        """Close `ends` once they are sent, or can't be."""
         self._ask(order, ends)
 
     def reap(self, serial: int) -> None:
         self._ask(wire.Reap(serial))
 
-    def release_in_copy(self) -> None:
-        """In a copy of this process: the nursery ends with the last who has these open."""
-        os.close(self._parent_death)
-        self._channel.close()
-
     def stop(self) -> None:
-        """One that still imports hears nothing, and has nothing to lose."""
+        """Have it exit. While it imports it does not read its orders, and has nothing to lose."""
         if self.ready:
             self._order(wire.Stop())
         else:
             self.kill()
 
     def kill(self) -> None:
-        """With all below it while it imports; once there are workers, alone."""
+        """Kill it: with all its descendants while it imports, alone once it may have workers."""
         below = None if self.ready else proctree.Snapshot(self.pid)
         linux.send_signal(self._pidfd, signal.SIGKILL)
         if below is not None:
             linux.kill_group(self.pid)
             below.kill()
 
+    def release_in_copy(self) -> None:
+        """In a copy of this process: the forkserver exits with the last process that has these open."""
+        os.close(self._parent_death)
+        self._channel.close()
+
     def _ask(self, message: wire.Message, ends: WorkerEnds | None = None) -> None:
         self._unanswered += 1
         if self._unanswered == 1:
-            self._expect(TIMEOUT)
+            self._expect(self._answer_timeout)
         self._order(message, ends)
 
     def _order(self, message: wire.Message, ends: WorkerEnds | None = None) -> None:
@@ -148,18 +134,18 @@ class ForkserverClient:
                     sent = self._channel.send(data)
                 else:
                     sent = socket.send_fds(self._channel, [data], ends)
-                    close_ends(ends)
+                    close_all(ends)
             except BlockingIOError:
                 self._loop.add_writer(self._channel, self._send_orders)
                 return
-            except OSError:  # it has gone; its end will be told
+            except OSError:  # it has exited; `_ended` follows
                 return
             self._orders.popleft()
             if sent < len(data):
                 self._orders.appendleft((data[sent:], None))
         self._loop.remove_writer(self._channel)
 
-    # what it says
+    # answers
 
     def _readable(self) -> None:
         try:
@@ -177,24 +163,24 @@ class ForkserverClient:
         self._fds.extend(fds)
         try:
             for line in self._lines.split(data):
-                self._hear(wire.decode(line))
+                self._receive(wire.decode(line))
             if self._lines.pending > MAX_LINE_BYTES or len(self._fds) > MAX_FDS:
                 raise wire.Broken("a line without end, or descriptors without lines")
         except wire.Broken as error:  # an import found the channel and wrote into it
             self._loop.remove_reader(self._channel)
-            self._fault = f"broke its channel ({error}) and was killed"
+            self._fault = self._fault or f"broke its channel ({error}) and was killed"
             self.kill()
 
-    def _hear(self, message: wire.Message) -> None:
+    def _receive(self, message: wire.Message) -> None:
         match message:
             case wire.Importing(source):
                 self._importing = source
                 self._expect(self._import_timeout)
             case wire.Ready(reports):
-                found = _reports(reports)  # before anything else: whose import wrote rubbish must stay known
+                found = _reports(reports)  # before `_importing` is reset: the source that forged them must stay known
                 self._importing = None
                 self.ready = True
-                self._settle()
+                self._expect_nothing()
                 self._listener.forkserver_ready(self, found)
             case wire.Forked(serial, pid):
                 self._answered()
@@ -207,7 +193,7 @@ class ForkserverClient:
                 self._answered()
                 self._listener.reaped(serial, status, peak)
             case _:
-                raise wire.Broken("expected a message of the nursery")
+                raise wire.Broken("expected a message of the forkserver")
 
     def _pidfd_of(self, pid: int) -> int:
         if not self._fds:
@@ -215,50 +201,46 @@ class ForkserverClient:
         try:
             named = linux.pid_of(self._fds[0])
         except OSError as error:
-            raise wire.Broken(f"can't tell whose descriptor came with process {pid}: {error.strerror}") from error
+            raise wire.Broken(f"the descriptor that came with process {pid} can't be read: {error.strerror}") from error
         if pid <= 1 or named not in (pid, REAPED):
-            raise wire.Broken(f"the descriptor that came with process {pid} is not its own")
+            raise wire.Broken(f"the descriptor that came with process {pid} is of another")
         return self._fds[0]
 
-    def _said(self, stream: str, _job_id: int | None, lines: Sequence[str]) -> None:
-        self._listener.forkserver_output(self, stream, lines)
+    # time limits
 
     def _answered(self) -> None:
         self._unanswered -= 1
-        self._settle()
+        self._expect_nothing()
         if self._unanswered:
-            self._expect(TIMEOUT)
+            self._expect(self._answer_timeout)
 
     def _expect(self, seconds: float) -> None:
-        self._settle()
-        self._timer = self._loop.call_later(STOPPED, self._let_go_on, seconds)
+        self._expect_nothing()
+        self._timer = self._loop.call_later(CONTINUE_AFTER, self._continue, seconds)
 
-    def _let_go_on(self, seconds: float) -> None:
-        """While it is stopped, no place is filled; one that is not hears nothing of this."""
+    def _continue(self, seconds: float) -> None:
+        """As long as it is stopped by a signal, no worker is replaced. If it is not stopped, SIGCONT has no effect."""
         linux.send_signal(self._pidfd, signal.SIGCONT)
-        self._timer = self._loop.call_later(max(0.0, seconds - STOPPED), self._too_late, seconds)
+        self._timer = self._loop.call_later(max(0.0, seconds - CONTINUE_AFTER), self._too_late, seconds)
 
-    def _settle(self) -> None:
+    def _expect_nothing(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _too_late(self, seconds: float) -> None:
-        self._late = f"gave no answer within {seconds:g}s and was killed"
+        self._late = True
+        self._fault = f"gave no answer within {seconds:g}s and was killed"
         self.kill()
 
-    # its end
+    # its exit
 
     def _ended(self) -> None:
         self._loop.remove_reader(self._pidfd)
         code = self._process.wait()
-        how = (
-            self._late
-            or self._fault
-            or (f"killed by {linux.name_of_signal(-code)}" if code < 0 else f"exited with status {code}")
-        )
-        self.close()
-        self._listener.forkserver_ended(self, how, self._blamed(how))
+        how = f"killed by {linux.name_of_signal(-code)}" if code < 0 else f"exited with status {code}"
+        self._close()
+        self._listener.forkserver_ended(self, self._fault or how, self._blamed(self._fault or how))
 
     def _blamed(self, how: str) -> SourceReport | None:
         if self._importing is None:
@@ -267,66 +249,63 @@ class ForkserverClient:
             return SourceReport(self._importing, error=f"its import took longer than {self._import_timeout:g}s")
         return SourceReport(self._importing, error=f"its import ended the process: {how}")
 
-    def close(self) -> None:
-        self._settle()
+    def _close(self) -> None:
+        self._expect_nothing()
         self._loop.remove_reader(self._channel)
         self._loop.remove_writer(self._channel)
         self._channel.close()
-        for fd, stream in self._outputs:
-            stream.finish()
+        for fd, output in self._outputs.items():
+            output.finish()
             os.close(fd)
-        for fd in (self._parent_death, self._pidfd, *self._fds):
-            os.close(fd)
+        close_all((self._parent_death, self._pidfd, *self._fds))
         for _data, ends in self._orders:
             if ends is not None:
-                close_ends(ends)
+                close_all(ends)
         self._orders.clear()
 
 
-def _start_process(
-    passed: Sequence[int], stdout: int, stderr: int, environ: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], int]:
-    """It and a descriptor of it. Raises OSError, with nothing running."""
-    process = subprocess.Popen(
-        interpreter.command("supervisor.workers.forkserver.main", ",".join(map(str, passed))),
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=passed,
-        process_group=0,
-        env=environ,
-    )
+class _Started(NamedTuple):
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    channel: int
+    parent_death: int
+    stdout: int
+    stderr: int
+
+
+def _start(options: WorkerOptions) -> _Started:
+    """Raises OSError, with nothing left open or running."""
+    opened, process = Opened(), None
     try:
-        return process, os.pidfd_open(process.pid)
+        channel, theirs = opened.pair()
+        their_parent_death, parent_death = opened.pipe()
+        (stdout, their_stdout), (stderr, their_stderr) = opened.pipe(), opened.pipe()
+        passed = [theirs, their_parent_death, *([] if options.owner_fd is None else [options.owner_fd])]
+        process = subprocess.Popen(
+            interpreter.command(forkserver.main, ",".join(map(str, passed))),
+            stdin=subprocess.DEVNULL, stdout=their_stdout, stderr=their_stderr, pass_fds=passed, process_group=0,
+            env={**os.environ, **options.variables},
+        )  # fmt: skip
+        pidfd = os.pidfd_open(process.pid)
     except OSError:
-        process.kill()
-        process.wait()
+        if process is not None:
+            process.kill()
+            process.wait()
+        opened.close()
         raise
-
-
-def _nothing_runs() -> None:
-    return None
-
-
-def _never() -> bool:
-    return False
+    close_all((theirs, their_parent_death, their_stdout, their_stderr))
+    return _Started(process, pidfd, channel, parent_death, stdout, stderr)
 
 
 def _hello(options: WorkerOptions, skip: Sequence[str]) -> wire.Hello:
     return wire.Hello(
-        tuple(options.plugins),
-        options.base,
-        tuple(skip),
-        options.start,
-        options.heartbeat,
-        dict(options.heartbeats),
-        options.result_limit,
-        options.owner,
-    )
+        tuple(options.plugins), options.base, tuple(skip), options.start, options.heartbeat, dict(options.heartbeats),
+        options.result_limit, options.owner,
+    )  # fmt: skip
 
 
-def _reports(told: Sequence[Mapping[str, Any]]) -> list[SourceReport]:
+def _reports(fields: Sequence[Mapping[str, Any]]) -> list[SourceReport]:
     try:
-        return _REPORTS.validate_python(told)
-    except ValidationError as error:
-        raise wire.Broken(f"no reports of plugins: {error.errors()[0]['msg']}") from None
+        return reports_from(fields)
+    except ValueError as error:
+        raise wire.Broken(f"no reports of plugins: {error}") from None

@@ -1,4 +1,4 @@
-"""What workers and the nursery write to stdout and stderr: always drained, in bounded memory, told by line and by job."""
+"""Reads what workers and the forkserver write to stdout and stderr: always, in bounded memory, by line and by job."""
 
 from __future__ import annotations
 
@@ -7,46 +7,51 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-CHUNK = 1 << 16
-GATHER = 0.002  # seconds from a stream's becoming readable to its being read
-RATE = 1_000_000  # bytes a second told of one stream; the rest is dropped and counted
+from supervisor.workers.channels import CHUNK
+
+GATHER_SECONDS = 0.002  # from the moment a stream is readable until it is read
+HOLD_SECONDS = 0.020  # that lines wait for the mark which names their job
+RATE = 1_000_000  # bytes a second of one stream; what comes beyond is dropped and counted
 LINE_COST = 64  # bytes that a line is counted for besides its own
 MAX_LINE_BYTES = 16_384
+MAX_TAIL = 16_384
+MAX_TAILS = 256
 MAX_LAST_READS = 64
-MAX_ID_DIGITS = 20  # digits
-NO_JOB = 0  # in a mark: what was written before the first job
-TAIL = 16_384
-HOLD = 0.020  # seconds that lines wait for the mark which says whose they are
+MAX_ID_DIGITS = 20
+NO_JOB = 0
+"""The job id in the mark after what was written before the first job."""
 
 
-class Held(NamedTuple):
-    """A line and the job that wrote it: surely, or by the best guess."""
+class HeldLine(NamedTuple):
+    """A line that was not emitted yet, and the job that wrote it: for sure if `sure`, else as a guess."""
 
-    owner: int | None
-    surely: bool
+    job_id: int | None
+    sure: bool
     line: bytes
 
 
-Told = tuple[int | None, list[str]]
+Lines = tuple[int | None, list[str]]
+"""Lines in a row, and the id of the job that wrote them, if known."""
 
 
-class Splitter:
-    """Bytes of one stream into lines by job. A mark is `token id` and a newline, wherever it stands in a line.
+class OutputSplitter:
+    """Splits the bytes of one stream into lines by job. A mark is `token id` and a newline, wherever it stands in a line.
 
-    What no mark has claimed yet is held. A job of less than a millisecond that writes to the descriptor itself leaves no
-    mark if that was read before its end: what it wrote may, seldom, be told as the next job's.
+    Lines are held until a mark names their job. A job of less than a millisecond that writes to the descriptor itself leaves no
+    mark if its output was read before it ended; then its lines may, rarely, be attributed to the next job.
     """
 
     def __init__(self, token: bytes) -> None:
+        self.tails: dict[int, str] = {}
+        """The end of what each job wrote, once a mark has closed it; the newest MAX_TAILS."""
         self._token = token + b" "
         self._partial = b""
-        self._held: list[Held] = []
-        self._fresh = 0  # so many of them are of earlier reads
+        self._held: list[HeldLine] = []
+        self._held_before = 0  # how many of these came with earlier reads
         self._tail: deque[tuple[int | None, bytes]] = deque()
         self._tail_size = 0
-        self._tails: dict[int, str] = {}
         self._spent = 0
         self._dropped = 0
         self._last: int | None = None
@@ -56,28 +61,21 @@ class Splitter:
         return bool(self._held or self._dropped)
 
     def tail(self, job_id: int | None) -> str:
-        """The end of what this job, or nobody known, wrote since the last mark."""
-        return (self._tail_of(job_id) + _text(self._partial))[-TAIL:]
-
-    def take_tail(self, job_id: int) -> str | None:
-        """The end of what a job wrote that a mark has closed since the last `forget_tails`."""
-        return self._tails.pop(job_id, None)
-
-    def forget_tails(self) -> None:
-        self._tails.clear()
+        """Return the end of what this job, or an unknown one, wrote since the last mark."""
+        return (self._tail_of(job_id) + _text(self._partial))[-MAX_TAIL:]
 
     def renew_allowance(self) -> None:
-        """Called once a second: so many bytes more are told."""
+        """Called once a second: RATE bytes more are emitted."""
         self._spent = 0
 
-    def feed(self, data: bytes) -> list[Told]:
-        """Gives what marks have claimed."""
+    def feed(self, data: bytes) -> list[Lines]:
+        """Return the lines for which a mark has come."""
         data = self._partial + data
         if self._spent > RATE and self._token not in data:
             self._drop(data)
             return []
-        told: list[Told] = []
-        self._fresh = len(self._held)
+        marked: list[Lines] = []
+        self._held_before = len(self._held)
         *lines, self._partial = data.split(b"\n")
         for line in lines:
             at = line.find(self._token)
@@ -86,30 +84,30 @@ class Splitter:
                 continue
             if at:
                 self._hold(line[:at])
-            told += self._claim(line[at + len(self._token) :])
-        while len(self._partial) > MAX_LINE_BYTES and not self._ends_in_half_a_mark():
+            marked += self._mark(line[at + len(self._token) :])
+        while len(self._partial) > MAX_LINE_BYTES and not self._ends_in_part_of_a_mark():
             self._hold(self._partial[:MAX_LINE_BYTES])
             self._partial = self._partial[MAX_LINE_BYTES:]
-        return told
+        return marked
 
-    def _ends_in_half_a_mark(self) -> bool:
-        """By the first token in it: a job that knows its own may write it again and again."""
+    def _ends_in_part_of_a_mark(self) -> bool:
+        """The first token in it counts: a job that knows its token may write it again and again."""
         at = self._partial.find(self._token)
         return at >= 0 and len(self._partial) - at < len(self._token) + MAX_ID_DIGITS
 
-    def own(self, job_id: int, *, surely: bool) -> None:
-        """This job ran before a read and, if `surely`, after it: then what that brought after its last mark is its own.
-
-        Otherwise it is if no mark comes to tell.
-        """
-        self._held[self._fresh :] = [Held(job_id, surely, held.line) for held in self._held[self._fresh :]]
-        if surely:
+    def attribute(self, job_id: int, *, sure: bool) -> None:
+        """Attribute what the last read brought after its last mark to this job, which ran before that read: for sure if it ran
+        after the read too, else unless a mark that follows names another."""
+        self._held[self._held_before :] = [
+            HeldLine(job_id, sure, held.line) for held in self._held[self._held_before :]
+        ]
+        if sure:
             self._last = job_id
             self._tail = deque((owner or job_id, line) for owner, line in self._tail)
 
     def _drop(self, data: bytes) -> None:
-        """Without a look at its lines: whoever writes so much must not cost so much."""
-        keep = len(self._token)  # a mark may begin at its end
+        """Drop it without a look at its lines: a job that writes so much must not cost so much."""
+        keep = len(self._token)  # a mark may begin at the end
         self._dropped += len(data) - keep
         self._remember(data[:-keep])
         self._partial = data[-keep:]
@@ -120,131 +118,149 @@ class Splitter:
         if self._spent > RATE:
             self._dropped += len(line) + 1
         else:
-            self._held.append(Held(None, False, line[:MAX_LINE_BYTES]))
+            self._held.append(HeldLine(None, False, line[:MAX_LINE_BYTES]))
 
     def _remember(self, data: bytes) -> None:
-        self._tail.append((None, data[-TAIL:]))
-        self._tail_size += len(self._tail[-1][1])
-        while self._tail_size > 2 * TAIL:
-            self._tail_size -= len(self._tail.popleft()[1])
+        end = data[-MAX_TAIL:]
+        self._tail.append((None, end))
+        self._tail_size += len(end)
+        while self._tail_size > 2 * MAX_TAIL:
+            _owner, dropped = self._tail.popleft()
+            self._tail_size -= len(dropped)
 
-    def _claim(self, number: bytes) -> list[Told]:
+    def _mark(self, number: bytes) -> list[Lines]:
         job_id = int(number) if number.isdigit() and len(number) < MAX_ID_DIGITS else NO_JOB
         self._last = job_id or None
-        self._held = [held if held.surely else Held(self._last, True, held.line) for held in self._held]
-        if job_id and (mine := self._tail_of(job_id)):
-            self._tails[job_id] = mine
+        self._held = [held if held.sure else HeldLine(self._last, True, held.line) for held in self._held]
+        if job_id and (tail := self._tail_of(job_id)):
+            self.tails[job_id] = tail
+            if len(self.tails) > MAX_TAILS:  # a job may write marks of jobs that do not exist
+                del self.tails[next(iter(self.tails))]
         self._tail.clear()
         self._tail_size = 0
         return self.flush()
 
     def _tail_of(self, job_id: int | None) -> str:
-        return _text(b"".join(line for owner, line in self._tail if owner in (None, job_id)))[-TAIL:]
+        return _text(b"".join(line for owner, line in self._tail if owner in (None, job_id)))[-MAX_TAIL:]
 
-    def flush(self, *, ended: bool = False) -> list[Told]:
-        """Tell what is held; with the unfinished line, if the stream has `ended`."""
+    def flush(self, *, ended: bool = False) -> list[Lines]:
+        """Return the lines that are held; with the unfinished line, if the stream has `ended`."""
         if ended and self._partial:
             self._hold(self._partial)
             self._partial = b""
-        told: list[Told] = []
-        for owner, lines in groupby(self._held, key=lambda held: held.owner or self._last):
-            told.append((owner, [_text(held.line) for held in lines]))
+        flushed: list[Lines] = [
+            (job_id, [_text(held.line) for held in lines])
+            for job_id, lines in groupby(self._held, key=lambda held: held.job_id or self._last)
+        ]
         if self._dropped:
-            told.append((self._last, [f"[{self._dropped} bytes left out: more than {RATE} a second]"]))
-        self._held, self._fresh, self._dropped = [], 0, 0
-        return told
+            flushed.append((self._last, [f"[{self._dropped} bytes left out: more than {RATE} a second]"]))
+        self._held, self._held_before, self._dropped = [], 0, 0
+        return flushed
 
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace").replace("\x00", "\\x00")
 
 
-class Stream:
-    """The supervisor's end of one output pipe. `running` gives the job that runs now, `still` whether it
-    has run on since that was asked; `tell` gets lines and their job.
-    """
+class JobsOfStream(Protocol):
+    """The jobs of the worker that writes a stream, to attribute its lines."""
+
+    def drain(self) -> None:
+        """Read the outcomes that have come."""
+
+    def running(self) -> int | None:
+        """Return the id of the job that runs, as far as is known: the first one without an outcome."""
+
+    def has_outcomes(self) -> bool:
+        """Return whether outcomes have come since the last drain."""
+
+
+class OutputReader:
+    """The supervisor's end of one output stream. `emit` receives lines and the id of their job; without `jobs` that is None."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        fd: int,
-        token: bytes,
-        running: Callable[[], int | None],
-        still: Callable[[], bool],
-        tell: Callable[[int | None, Sequence[str]], None],
-    ) -> None:
+        self, loop: asyncio.AbstractEventLoop, fd: int, token: bytes, jobs: JobsOfStream | None,
+        emit: Callable[[int | None, Sequence[str]], None],
+    ) -> None:  # fmt: skip
         self._loop = loop
         self._fd = fd
-        self._running = running
-        self._still = still
-        self._tell = tell
-        self._ended = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._jobs = jobs
+        self._emit = emit
+        self._splitter = OutputSplitter(token)
+        self._at_end = False
+        self._flushing: asyncio.TimerHandle | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._allowed_since = loop.time()
-        self.lines = Splitter(token)
+        self.tails = self._splitter.tails
         loop.add_reader(fd, self._readable)
 
-    def read_now(self) -> bool:
-        """One read; whether there was anything."""
+    def _readable(self) -> None:
+        """Read a moment later: short jobs come to their marks until then, and endless output leaves time to others."""
+        self._loop.remove_reader(self._fd)
+        self._gathering = self._loop.call_later(GATHER_SECONDS, self._read_gathered)
+
+    def _read_gathered(self) -> None:
+        if self._jobs is not None:
+            self._jobs.drain()
+        self._read(drained=True)
+        if not self._at_end:
+            self._loop.add_reader(self._fd, self._readable)
+
+    def read_all(self) -> None:
+        """Read what the pipe holds now, on behalf of outcomes: what a job wrote is in its pipe before its outcome is in its channel."""
+        while self._read(drained=False):
+            pass
+
+    def finish(self) -> str:
+        """Emit what is left, up to a limit, since a program that outlives the worker may go on writing. Return the end of what the
+        running job, or an unknown one, wrote since the last mark."""
+        for _ in range(MAX_LAST_READS):
+            if not self._read(drained=False):
+                break
+        self._loop.remove_reader(self._fd)
+        for timer in (self._flushing, self._gathering):
+            if timer is not None:
+                timer.cancel()
+        tail = self._splitter.tail(self._running())
+        self._emit_all(self._splitter.flush(ended=True))
+        return tail
+
+    def _read(self, *, drained: bool) -> bool:
+        """Read once; return whether there was anything. The running job is known for sure only if outcomes were drained before."""
         running = self._running()
         try:
             data = os.read(self._fd, CHUNK)
         except BlockingIOError:
             return False
         if not data:
-            self._ended = True
+            self._at_end = True
             return False
         self._renew_allowance()
-        surely = self._still()
-        self._tell_all(self.lines.feed(data))
+        sure = drained and self._jobs is not None and not self._jobs.has_outcomes()
+        self._emit_all(self._splitter.feed(data))
         if running is not None:
-            self.lines.own(running, surely=surely)
-        if self._timer is not None:
-            self._timer.cancel()
-        if surely:
+            self._splitter.attribute(running, sure=sure)
+        if self._flushing is not None:
+            self._flushing.cancel()
+        if sure:
             self._flush()
-        elif self.lines.holds:
-            self._timer = self._loop.call_later(HOLD, self._flush)
+        elif self._splitter.holds:
+            self._flushing = self._loop.call_later(HOLD_SECONDS, self._flush)
         return True
 
-    def finish(self, job_id: int | None = None) -> str:
-        """Read and tell what is left, up to a bound: a program that outlives the worker may write on for ever.
-
-        Gives the end of what this job, or nobody known, wrote since the last mark.
-        """
-        for _ in range(MAX_LAST_READS):
-            if not self.read_now():
-                break
-        self._ended = True
-        self._loop.remove_reader(self._fd)
-        for timer in (self._timer, self._gathering):
-            if timer is not None:
-                timer.cancel()
-        tail = self.lines.tail(job_id)
-        self._tell_all(self.lines.flush(ended=True))
-        return tail
-
-    def _readable(self) -> None:
-        """Not at once: short jobs get to their marks first, and endless output leaves the loop to others."""
-        self._loop.remove_reader(self._fd)
-        self._gathering = self._loop.call_later(GATHER, self._read_gathered)
-
-    def _read_gathered(self) -> None:
-        self.read_now()
-        if not self._ended:
-            self._loop.add_reader(self._fd, self._readable)
+    def _running(self) -> int | None:
+        return None if self._jobs is None else self._jobs.running()
 
     def _renew_allowance(self) -> None:
         now = self._loop.time()
         if now - self._allowed_since > 1.0:
             self._allowed_since = now
-            self.lines.renew_allowance()
+            self._splitter.renew_allowance()
 
     def _flush(self) -> None:
-        self._timer = None
-        self._tell_all(self.lines.flush())
+        self._flushing = None
+        self._emit_all(self._splitter.flush())
 
-    def _tell_all(self, told: Sequence[Told]) -> None:
-        for job_id, lines in told:
-            self._tell(job_id, lines)
+    def _emit_all(self, lines_by_job: Sequence[Lines]) -> None:
+        for job_id, lines in lines_by_job:
+            self._emit(job_id, lines)

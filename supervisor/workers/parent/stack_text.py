@@ -1,28 +1,32 @@
-"""faulthandler's dumps made readable: the threads of a job, without the machinery around it."""
+"""Reads faulthandler's dumps and makes them readable: the threads of a job, without the frames of the worker around it."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from supervisor import workers
-from supervisor.workers.child.main import Heartbeat
+from supervisor.workers.channels import CHUNK
+from supervisor.workers.child import heartbeat
 
 OWN_CODE = Path(workers.__file__).parent
-_MACHINERY = re.compile(rf'  File "{re.escape(str(OWN_CODE))}/[^"]*", line \d+ in (?P<function>\w+)$')
+HEARTBEAT_FILE = heartbeat.__file__
+MAX_CHARACTERS = 16_384
+_OWN_FRAME = re.compile(rf'  File "(?P<file>{re.escape(str(OWN_CODE))}/[^"]*)", line \d+ in ')
 _HEADING = re.compile(r"(?:Current thread|Thread) (?P<thread>0x[0-9a-f]+)(?: \[[^\]]*\])? \(most recent call first\):$")
-HEARTBEAT = Heartbeat.run.__name__
-MOST = 16_384
 
 
 def is_whole(dump: str) -> bool:
-    """Whether it has come down to the worker's own frames: the main thread's are the last."""
-    frames = map(_MACHINERY.match, dump.splitlines())
-    return any(frame["function"] != HEARTBEAT for frame in frames if frame)
+    """Return whether the dump has come to the worker's own frames: those of its main thread, which are the last."""
+    frames = map(_OWN_FRAME.match, dump.splitlines())
+    return any(frame["file"] != HEARTBEAT_FILE for frame in frames if frame)
 
 
 def readable(dump: str) -> str | None:
-    """The last dump in `dump`, its threads in order; None if it shows nothing of a job."""
+    """Return the threads of the last dump in `dump`, in order; None if they show nothing of a job."""
     threads: list[list[str]] = []
     seen: set[str] = set()
     for line in dump.splitlines():
@@ -33,14 +37,61 @@ def readable(dump: str) -> str | None:
             threads.append([line])
         elif threads and line.startswith("  "):
             threads[-1].append(line)
-    shown = [thread for thread in map(_without_machinery, threads) if len(thread) > 1]
-    return "\n\n".join("\n".join(thread) for thread in shown)[:MOST] or None
+    shown = [thread for thread in map(_without_own_frames, threads) if len(thread) > 1]
+    return "\n\n".join("\n".join(thread) for thread in shown)[:MAX_CHARACTERS] or None
 
 
-def _without_machinery(thread: list[str]) -> list[str]:
-    """Frames from the innermost to the last one above the worker's own; none of the worker's heart."""
+def _without_own_frames(thread: list[str]) -> list[str]:
+    """Return the frames from the innermost to the last one above the worker's own; nothing of the heartbeat thread."""
     for at, line in enumerate(thread):
-        frame = _MACHINERY.match(line)
+        frame = _OWN_FRAME.match(line)
         if frame:
-            return [] if frame["function"] == HEARTBEAT else thread[:at]
+            return [] if frame["file"] == HEARTBEAT_FILE else thread[:at]
     return thread
+
+
+class StackReader:
+    """Keeps the end of what was dumped, and calls `received` when more has come. The job channel empties `dump` at each outcome:
+    what was dumped before shows another job."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pipe: int, received: Callable[[], None]) -> None:
+        self._loop = loop
+        self._pipe = pipe
+        self._received = received
+        self.dump = b""
+        self._dump_before = b""
+        loop.add_reader(pipe, self._readable)
+
+    def expect(self) -> None:
+        """A dump is being requested. What the worker dumped unasked is kept in case that no more comes."""
+        self._dump_before, self.dump = self.dump, b""
+
+    def _readable(self) -> None:
+        if self._read():
+            self._received()
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._pipe, CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._loop.remove_reader(self._pipe)
+        self.dump = (self.dump + data)[-CHUNK:]
+        return bool(data)
+
+    def is_whole(self) -> bool:
+        """Return whether the dump has come down to the worker's own frames."""
+        return is_whole(_text(self.dump))
+
+    def stack(self) -> str | None:
+        """Read what is left, and return the stack of the job that runs, if any was dumped."""
+        self._read()
+        return readable(_text(self.dump)) or readable(_text(self._dump_before))
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._pipe)
+
+
+def _text(dump: bytes) -> str:
+    return dump.decode(errors="replace")

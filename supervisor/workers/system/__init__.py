@@ -1,1 +1,1 @@
-"""Linux calls, the process tree, and fresh interpreters."""
+"""Linux calls, the process tree, and fresh interpreters: used by every process."""

@@ -1,22 +1,24 @@
-"""Fresh interpreters that import what this one imports, from the same places; and how one ends."""
+"""Fresh interpreters that import what this one imports, from the same places; and how an interpreter exits."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from threading import Timer
 from typing import NoReturn
 
-_BOOT = "import sys; sys.path[:] = sys.argv[2].split('\\n'); from {module} import main; main(sys.argv[1])"
+_BOOT = "import sys; sys.path[:] = sys.argv[2].split('\\n'); from {0} import {1}; {1}(sys.argv[1])"
 
 
-def command(module: str, argument: str) -> list[str]:
-    """Runs `main(argument)` of the module. Neither the current directory nor the script's goes before the rest."""
-    return [sys.executable, "-P", "-c", _BOOT.format(module=module), argument, "\n".join(sys.path)]
+def command(function: Callable[[str], None], argument: str) -> list[str]:
+    """Return the command that calls this function of a module. It adds no directory to the path."""
+    boot = _BOOT.format(function.__module__, function.__name__)
+    return [sys.executable, "-P", "-c", boot, argument, "\n".join(sys.path)]
 
 
 def end_within(seconds: float, status: int) -> NoReturn:
-    """End this process in good order, but without what a plugin left running, or registered for the exit, after that."""
+    """Exit as usual, but at the latest after so many seconds, whatever threads or exit hooks of a plugin still run."""
     end = Timer(seconds, os._exit, (status,))
     end.daemon = True
     end.start()

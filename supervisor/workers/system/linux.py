@@ -1,4 +1,4 @@
-"""The calls of Linux that Python has no name for, or only half a name."""
+"""Calls of Linux that Python lacks, or has only in part."""
 
 from __future__ import annotations
 
@@ -17,45 +17,44 @@ _OOM_SCORE = b"500"
 
 
 def become_subreaper() -> None:
-    """Orphans among this process's descendants land here, not at process 1."""
+    """Become the parent of orphans among this process's descendants, in place of process 1."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def die_with_parent(parent_death: int) -> None:
-    """Have the kernel SIGKILL this process's whole group when the last write end of the pipe `life` closes.
+def arm_parent_death(pipe: int) -> None:
+    """Have the kernel send SIGKILL to this process's whole group when the last write end of the pipe closes.
 
-    No code of ours runs for it: it works with the GIL held in C and with every signal ignored or blocked. A writer that
-    had gone before this call is noticed by `hung_up`, so the process ends here.
+    No code of this process runs for it: it works while the GIL is held in C, and with every signal ignored or blocked. If no
+    write end is left already, this call sends the SIGKILL itself.
     """
-    fcntl.fcntl(parent_death, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(parent_death, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(parent_death, fcntl.F_SETFL, fcntl.fcntl(parent_death, fcntl.F_GETFL) | os.O_ASYNC)
-    if hung_up(parent_death):
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if hung_up(pipe):
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def outlive_parent(parent_death: int) -> None:
-    """Undo `die_with`."""
-    fcntl.fcntl(parent_death, fcntl.F_SETFL, fcntl.fcntl(parent_death, fcntl.F_GETFL) & ~os.O_ASYNC)
+def disarm_parent_death(pipe: int) -> None:
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) & ~os.O_ASYNC)
 
 
 def bytes_waiting(pipe: int) -> int:
-    """How many bytes stand in the pipe."""
+    """Return how many bytes in the pipe are unread."""
     size = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
     return int.from_bytes(size, sys.byteorder)
 
 
 def hung_up(pipe: int) -> bool:
-    """Whether no write end of the pipe is left."""
+    """Return whether no write end of the pipe is left."""
     poll = select.poll()
     poll.register(pipe, select.POLLHUP)
     return bool(poll.poll(0))
 
 
 def exists(pidfd: int) -> bool:
-    """Whether the process is there, be it as a zombie: its number is still its own."""
+    """Return whether the process runs or is a zombie, so that no other process can have its pid."""
     try:
         signal.pidfd_send_signal(pidfd, 0)
     except ProcessLookupError:
@@ -66,19 +65,13 @@ def exists(pidfd: int) -> bool:
 
 
 def pid_of(pidfd: int) -> int | None:
-    """Of the process that a descriptor names: -1 if that has been reaped; None if it is no such descriptor."""
+    """Return the pid of the process: -1 if it has been reaped; None if the descriptor is no pidfd."""
     with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
         return next((int(line.split()[1]) for line in file if line.startswith(b"Pid:")), None)
 
 
-def has_ended(pidfd: int) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
-
-
 def send_signal(pidfd: int, number: int) -> None:
-    """Signal a process that may have gone."""
+    """Signal a process that may have exited."""
     try:
         signal.pidfd_send_signal(pidfd, number)
     except (ProcessLookupError, PermissionError):
@@ -86,7 +79,7 @@ def send_signal(pidfd: int, number: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL the group that `pid` leads; never our own, nor what is not a group of its own."""
+    """Send SIGKILL to the group that `pid` leads. Raises ValueError for this process's own group, and for 0 and 1."""
     if pid <= 1 or pid == os.getpgrp():
         raise ValueError(f"refusing to kill process group {pid}")
     try:
@@ -103,7 +96,7 @@ def name_of_signal(number: int) -> str:
 
 
 def prefer_as_oom_victim() -> None:
-    """Best effort: rather this process than the supervisor."""
+    """Have the kernel, if memory runs out, rather kill this process than the supervisor, as far as that is allowed."""
     try:
         file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -117,10 +110,9 @@ def prefer_as_oom_victim() -> None:
 
 
 def oom_kills(root: str = "") -> int | None:
-    """How many processes the kernel has killed for memory: in our control group if that is told, else since boot on the
-    whole machine; None if neither is.
-    """
-    for path in (*_memory_groups(root), f"{root}/proc/vmstat"):
+    """Return how many processes the kernel has killed for memory: in this process's control group if that is counted, else on the
+    whole machine since its boot; None if neither is counted. `root` is a prefix of all paths, for tests."""
+    for path in (*_memory_counters(root), f"{root}/proc/vmstat"):
         try:
             with open(path, "rb") as file:
                 for line in file:
@@ -131,8 +123,8 @@ def oom_kills(root: str = "") -> int | None:
     return None
 
 
-def _memory_groups(root: str) -> list[str]:
-    """Files that count for our control group, of either version of these."""
+def _memory_counters(root: str) -> list[str]:
+    """Return the files with the counters of this process's control groups, of version 1 and 2."""
     try:
         with open(f"{root}/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
             groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
@@ -140,7 +132,7 @@ def _memory_groups(root: str) -> list[str]:
         return []
     mounts = f"{root}/sys/fs/cgroup"
     return [
-        f"{mounts}/memory{path}/memory.oom_control" if of else f"{mounts}{path}/memory.events"
-        for of, path in groups
-        if of in ("", "memory")
+        f"{mounts}/memory{path}/memory.oom_control" if controllers else f"{mounts}{path}/memory.events"
+        for controllers, path in groups
+        if controllers in ("", "memory")
     ]

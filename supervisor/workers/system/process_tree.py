@@ -1,4 +1,4 @@
-"""Who descends from whom, by /proc. Every answer is a snapshot: processes come and go while it is taken."""
+"""The tree of processes, from /proc, and how processes in it are killed. Processes come and go while it is read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from typing import NamedTuple
 from supervisor.workers.system import linux
 
 MARK = "SUPERVISOR_WORKER"
+"""The environment variable that names the worker of a program: `owner:pid`."""
+ENDED = "ZX"
+"""The states of a process that has exited."""
+
+_CPU_UNITS = os.sysconf("SC_CLK_TCK")  # in a second
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Stat(NamedTuple):
@@ -20,14 +26,10 @@ class Stat(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Whose program it is, as its environment says: `pid` is the worker's."""
+    """The worker that started a program."""
 
     owner: str
     pid: int
-
-
-_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def children(pid: int) -> list[int]:
@@ -46,7 +48,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All of them, parents before their children."""
+    """Return the children, their children and so on; parents come before their children."""
     found: list[int] = []
     waiting = children(pid)
     while waiting:
@@ -56,17 +58,23 @@ def descendants(pid: int) -> list[int]:
 
 
 def stat(pid: int) -> Stat | None:
+    """Return None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name, in brackets, may hold anything, brackets too.
             fields = file.read().rpartition(b") ")[2].split()
     except OSError:
         return None
-    return Stat(fields[0].decode(), int(fields[1]), int(fields[2]), (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS)
+    return Stat(fields[0].decode(), int(fields[1]), int(fields[2]), (int(fields[11]) + int(fields[12])) / _CPU_UNITS)
+
+
+def is_alive(pid: int) -> bool:
+    found = stat(pid)
+    return found is not None and found.state not in ENDED
 
 
 def resident_bytes(pid: int) -> int | None:
-    """None once it has gone; a zombie has no memory."""
+    """Return None once the process has exited: a zombie has no memory."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE or None
@@ -75,6 +83,7 @@ def resident_bytes(pid: int) -> int | None:
 
 
 def mark(pid: int) -> Mark | None:
+    """Return None for a program that no worker has started."""
     prefix = f"{MARK}=".encode()
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -86,7 +95,7 @@ def mark(pid: int) -> Mark | None:
 
 
 def marked(owner: str) -> Iterator[int]:
-    """Programs that any worker of this owner has started, wherever they have landed; none if there is no room to look."""
+    """Yield the programs that workers of this owner have started, wherever they are; none if no descriptor is left to look."""
     try:
         entries = os.listdir("/proc")  # noqa: PTH208
     except OSError:
@@ -98,13 +107,30 @@ def marked(owner: str) -> Iterator[int]:
                 yield int(entry)
 
 
-def is_living(pid: int) -> bool:
-    found = stat(pid)
-    return found is not None and found.state not in "ZX"
+def reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def kill_with_group(pid: int) -> None:
+    """Kill the process, and its group if it leads one."""
+    now = stat(pid)
+    if now is not None and now.group == pid:
+        linux.kill_group(pid)
+    kill(pid)
 
 
 class Snapshot:
-    """Descendants of a process, each held by a pidfd, so that no other process of the same number is ever hit."""
+    """The descendants of a process, each held by a pidfd, so that no other process that gets the same pid is killed."""
 
     def __init__(self, pid: int) -> None:
         self._pidfds: list[int] = []
@@ -115,7 +141,7 @@ class Snapshot:
                 pidfd = os.pidfd_open(descendant)
             except OSError:
                 continue
-            # Its number may have passed to another process since it was read.
+            # Another process may have got the pid since it was read.
             now = stat(descendant)
             if now is not None and now.parent in above:
                 self._pidfds.append(pidfd)

@@ -1,4 +1,4 @@
-"""What a peer is to the rows: data about it here, its code in a module that only processes of its own import."""
+"""Peers: data about them. The code of a peer is in a module that only its own processes import."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Payload = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a contender is set up for a row. A peer ignores what it doesn't have; `lacks` says so in words.
+    """The settings of a contender. A peer ignores those that it doesn't have.
 
-    timeout: seconds an attempt may run; None: the peer's default. late: acknowledge after the job, not before (Celery).
-    prefetch: jobs a worker reserves ahead; None: the peer's default. synchronous: of our SQLite store.
-    retries: how often a failed job is run again.
+    timeout: seconds of one attempt, None for the peer's default. late: acknowledge after the job, not before (Celery).
+    prefetch: number of jobs that a worker reserves, None for the peer's default. synchronous: of our SQLite store.
+    retries: number of retries of a failed job.
     """
 
     workers: int = 2
@@ -30,10 +30,10 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one contender lives for a while: a folder of its own, its server if it needs one, how it is set up.
+class Deployment:
+    """The folder, the URL of the server, if any, and the settings of one contender.
 
-    `url` is that of its server. Handed to every process of the contender in its environment.
+    Each of its processes gets them in its environment.
     """
 
     folder: str
@@ -44,27 +44,28 @@ class Place:
         return {_VARIABLE: json.dumps(asdict(self))}
 
 
-_VARIABLE = "SUPERVISOR_BENCHMARK_PLACE"
+_VARIABLE = "SUPERVISOR_BENCHMARK_DEPLOYMENT"
 
 
-def here() -> Place:
-    """In a process of a contender: the place it belongs to."""
-    place = json.loads(os.environ[_VARIABLE])
-    return Place(place["folder"], place["url"], Settings(**place["settings"]))
+def current_deployment() -> Deployment:
+    """Return the deployment that this process of a contender belongs to."""
+    values = json.loads(os.environ[_VARIABLE])
+    return Deployment(values["folder"], values["url"], Settings(**values["settings"]))
 
 
 class Commands(Protocol):
-    """The programs that make up the workers of a peer, two worker processes in all unless `settings.workers` says otherwise."""
+    """Returns the command lines of the workers of a peer, with `settings.workers` worker processes in all."""
 
-    def __call__(self, place: Place) -> Sequence[Sequence[str]]: ...
+    def __call__(self, deployment: Deployment) -> Sequence[Sequence[str]]: ...
 
 
 @dataclass(frozen=True)
 class Peer:
-    """`name` on the command line, `title` in the tables, `module` in `tests.benchmarks.peers`, `distributions` as pip calls them (the first is the peer).
+    """`name` on the command line, `title` in the tables, `module` in `tests.benchmarks.peers`, and names of distributions on PyPI,
+    of which the first is the peer.
 
-    `drains`: jobs a second that it does about, so that a measurement takes seconds and not minutes.
-    `lacks`: what it does less than ours, to be read beside its figures. `bulk`: it has a call that enqueues many.
+    `drains` is roughly how many jobs it runs per second: from it follows the number of jobs, so that a measurement takes seconds.
+    `lacks` are features that ours has and the peer hasn't, printed below its figures. `bulk`: it has a call for many jobs.
     """
 
     name: str
@@ -79,16 +80,16 @@ class Peer:
 
 
 class Code(Protocol):
-    """What a peer's module offers to its client process; the tasks call `tests.benchmarks.tasks`."""
+    """The module of a peer, as its client process uses it. Its tasks call `tests.benchmarks.tasks`."""
 
     def connect(self) -> Enqueuer:
-        """Opens what is needed to enqueue, in the place that the environment names; makes tables if it needs some."""
+        """Connect to the server of the current deployment, and create the tables that are needed."""
 
 
 class Enqueuer(Protocol):
-    """Enqueues tasks by name. A job is accepted, as safely as this peer can, once a method has returned."""
+    """Enqueues tasks by name. A job is as durable as this peer can make it once a method has returned."""
 
     def enqueue(self, task: Task, payload: Payload) -> None: ...
 
     def enqueue_many(self, task: Task, payloads: Sequence[Payload]) -> None:
-        """By the peer's call for many; one by one, if it has none."""
+        """Enqueue by the peer's call for many jobs, or one by one if it has none."""

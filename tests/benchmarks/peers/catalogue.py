@@ -1,4 +1,4 @@
-"""Who takes part, and how the workers of each are started. Imports none of them."""
+"""The peers, and the commands that start their workers. This module imports none of them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.benchmarks.peers import ours
-from tests.benchmarks.peers.base import Peer, Place
+from tests.benchmarks.peers.base import Deployment, Peer
 from tests.benchmarks.table import OURS
 
 _CODE = "tests.benchmarks.peers"
 
 
-def _python(*words: object) -> list[str]:
-    return [sys.executable, "-m", *map(str, words)]
+def _python(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", *map(str, arguments)]
 
 
 def _huey(storage: str) -> Peer:
-    def commands(place: Place) -> Sequence[Sequence[str]]:
+    def commands(deployment: Deployment) -> Sequence[Sequence[str]]:
         huey = f"{_CODE}.huey_{storage}.huey"
-        return [_python("huey.bin.huey_consumer", huey, "-k", "process", "-w", place.settings.workers, "-q")]
+        return [_python("huey.bin.huey_consumer", huey, "-k", "process", "-w", deployment.settings.workers, "-q")]
 
     redis = storage == "redis"
     return Peer(
@@ -30,30 +30,32 @@ def _huey(storage: str) -> Peer:
         ("huey", "redis") if redis else ("huey",),
         "redis" if redis else None,
         3000,
-        "a job leaves the queue before it runs, and is lost with its worker",
+        "removes a job from the queue before it runs, so the job is lost with its worker",
         commands,
     )
 
 
-def _celery(place: Place) -> Sequence[Sequence[str]]:
-    return [_python("celery", "-A", f"{_CODE}.celery", "-q", "worker", "-c", place.settings.workers, "-l", "WARNING")]
+def _celery(deployment: Deployment) -> Sequence[Sequence[str]]:
+    return [
+        _python("celery", "-A", f"{_CODE}.celery", "-q", "worker", "-c", deployment.settings.workers, "-l", "WARNING")
+    ]
 
 
-def _dramatiq(place: Place) -> Sequence[Sequence[str]]:
-    return [_python("dramatiq", f"{_CODE}.dramatiq", "-p", place.settings.workers, "-t", 1)]
+def _dramatiq(deployment: Deployment) -> Sequence[Sequence[str]]:
+    return [_python("dramatiq", f"{_CODE}.dramatiq", "-p", deployment.settings.workers, "-t", 1)]
 
 
-def _rq(place: Place) -> Sequence[Sequence[str]]:
-    return [_python("rq.cli", "worker", "--url", place.url, "-q")] * place.settings.workers
+def _rq(deployment: Deployment) -> Sequence[Sequence[str]]:
+    return [_python("rq.cli", "worker", "--url", deployment.url, "-q")] * deployment.settings.workers
 
 
-def _procrastinate(place: Place) -> Sequence[Sequence[str]]:
+def _procrastinate(deployment: Deployment) -> Sequence[Sequence[str]]:
     worker = _python("procrastinate", "--app", f"{_CODE}.procrastinate.app", "--log-level", "warning", "worker")
-    return [worker] * place.settings.workers
+    return [worker] * deployment.settings.workers
 
 
-def _pgqueuer(place: Place) -> Sequence[Sequence[str]]:
-    return [_python(f"{_CODE}.pgqueuer")] * place.settings.workers
+def _pgqueuer(deployment: Deployment) -> Sequence[Sequence[str]]:
+    return [_python(f"{_CODE}.pgqueuer")] * deployment.settings.workers
 
 
 SUPERVISOR = Peer(OURS, OURS, "ours", ("job-supervisor",), None, 50_000, "", ours.commands, bulk=True)
@@ -72,7 +74,7 @@ SUPERVISORS_POSTGRES = replace(
     SUPERVISOR_POSTGRES,
     name="supervisors-postgres",
     title=f"2 x {OURS} on PostgreSQL, 1 worker each",
-    commands=ours.commands_apart,
+    commands=ours.commands_of_single_workers,
 )
 HUEY_SQLITE = _huey("sqlite")
 HUEY_REDIS = _huey("redis")
@@ -83,7 +85,7 @@ CELERY = Peer(
     ("celery", "redis"),
     "redis",
     750,
-    "acknowledges before the job runs unless told otherwise",
+    "acknowledges a job before it runs, by default",
     _celery,
 )
 DRAMATIQ = Peer(
@@ -93,7 +95,7 @@ DRAMATIQ = Peer(
     ("dramatiq", "redis"),
     "redis",
     500,
-    "runs jobs in threads: what holds the GIL is never interrupted",
+    "runs jobs in threads: a job that holds the GIL is never interrupted",
     _dramatiq,
 )
 RQ = Peer(
@@ -103,7 +105,7 @@ RQ = Peer(
     ("rq", "redis"),
     "redis",
     110,
-    "forks a process for each job; no retry unless asked for",
+    "forks a process for each job; no retry by default",
     _rq,
     bulk=True,
 )
@@ -114,7 +116,7 @@ PROCRASTINATE = Peer(
     ("procrastinate", "psycopg"),
     "postgresql",
     450,
-    "no timeout; a job whose worker died stays where it was",
+    "no timeout; the job of a killed worker is not run again",
     _procrastinate,
     bulk=True,
 )
@@ -125,7 +127,7 @@ PGQUEUER = Peer(
     ("pgqueuer", "asyncpg"),
     "postgresql",
     7_000,
-    "runs jobs on its own event loop: no timeout, and what blocks or dies takes the others with it",
+    "runs jobs on its own event loop: no timeout, and a job that blocks or crashes stops the others",
     _pgqueuer,
     bulk=True,
 )
@@ -136,8 +138,8 @@ PEBBLE = Peer(
     ("Pebble",),
     None,
     10_000,
-    "no store: what waits is gone with the program",
-    lambda place: [],
+    "no store: waiting jobs are lost with the program",
+    lambda deployment: [],
 )
 
 PEERS = (HUEY_SQLITE, HUEY_REDIS, CELERY, DRAMATIQ, RQ, PROCRASTINATE, PGQUEUER)

@@ -8,26 +8,26 @@ from typing import Any
 from celery import Celery
 
 from tests.benchmarks import tasks
-from tests.benchmarks.peers.base import Payload, Task, here
+from tests.benchmarks.peers.base import Payload, Task, current_deployment
 
-place = here()
-app = Celery("bench", broker=place.url.replace("unix://", "redis+socket://"))
+deployment = current_deployment()
+app = Celery("bench", broker=deployment.url.replace("unix://", "redis+socket://"))
 app.conf.update(
     task_ignore_result=True,
-    task_time_limit=place.settings.timeout,
-    task_acks_late=place.settings.late,
-    task_reject_on_worker_lost=place.settings.late,
+    task_time_limit=deployment.settings.timeout,
+    task_acks_late=deployment.settings.late,
+    task_reject_on_worker_lost=deployment.settings.late,
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,
 )
-if place.settings.prefetch is not None:
-    app.conf.worker_prefetch_multiplier = place.settings.prefetch
+if deployment.settings.prefetch is not None:
+    app.conf.worker_prefetch_multiplier = deployment.settings.prefetch
 
 for each in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die):
     app.task(name=each.__name__)(each)
 
 
-@app.task(name="flaky", bind=True, max_retries=place.settings.retries)
+@app.task(name="flaky", bind=True, max_retries=deployment.settings.retries)
 def flaky(self: Any, payload: Payload) -> None:
     try:
         tasks.flaky(payload, self.request.retries + 1)

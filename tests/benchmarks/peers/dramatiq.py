@@ -9,17 +9,17 @@ from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import CurrentMessage
 
 from tests.benchmarks import tasks
-from tests.benchmarks.peers.base import Payload, Task, here
+from tests.benchmarks.peers.base import Payload, Task, current_deployment
 
-place = here()
-broker = RedisBroker(url=place.url)
-if place.settings.retries:
+deployment = current_deployment()
+broker = RedisBroker(url=deployment.url)
+if deployment.settings.retries:
     broker.add_middleware(CurrentMessage())
 dramatiq.set_broker(broker)
 
-options = {"max_retries": place.settings.retries}
-if place.settings.timeout is not None:
-    options["time_limit"] = int(place.settings.timeout * 1000)
+options = {"max_retries": deployment.settings.retries}
+if deployment.settings.timeout is not None:
+    options["time_limit"] = int(deployment.settings.timeout * 1000)
 actors = {
     each.__name__: dramatiq.actor(each, **options)
     for each in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die)

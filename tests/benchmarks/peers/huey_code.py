@@ -1,4 +1,4 @@
-"""What Huey's two storages share."""
+"""The tasks of Huey, for both of its storages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from huey.api import Huey, TaskWrapper
 
 from tests.benchmarks import tasks
-from tests.benchmarks.peers.base import Payload, Task, here
+from tests.benchmarks.peers.base import Payload, Task, current_deployment
 
 
 class Jobs:
     def __init__(self, huey: Huey) -> None:
-        options = {"timeout": here().settings.timeout, "retries": here().settings.retries}
+        settings = current_deployment().settings
+        options = {"timeout": settings.timeout, "retries": settings.retries}
         self._tasks: dict[str, TaskWrapper] = {
             each.__name__: huey.task(**options)(each)
             for each in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from huey import SqliteHuey
 
-from tests.benchmarks.peers.base import here
+from tests.benchmarks.peers.base import current_deployment
 from tests.benchmarks.peers.huey_code import Jobs
 
-huey = SqliteHuey("bench", filename=str(Path(here().folder, "huey.db")))
+huey = SqliteHuey("bench", filename=str(Path(current_deployment().folder, "huey.db")))
 jobs = Jobs(huey)
 
 

@@ -1,4 +1,4 @@
-"""This project: on PostgreSQL if its place has a server, else on SQLite."""
+"""This project, on PostgreSQL if the deployment has a server, else on SQLite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psycopg
 from supervisor import Client
 from supervisor.config.loading import load
 from supervisor.stores.codes import SUCCEEDED
-from tests.benchmarks.peers.base import Payload, Place, Task, here
+from tests.benchmarks.peers.base import Deployment, Payload, Task, current_deployment
 
 PLUGIN = """
 from supervisor import Retry, handler, hookimpl
@@ -71,75 +71,77 @@ def supervisor_events(events):
 """
 
 
-def write(place: Place, workers: int | None = None) -> None:
-    """The config and the plugin of this place; `workers` of each supervisor, all there are unless given."""
-    settings = place.settings
+def write(deployment: Deployment, workers: int | None = None) -> None:
+    """Write the config and the plugin. Each supervisor has `workers` worker processes, by default all of the deployment."""
+    settings = deployment.settings
     timeout = "" if settings.timeout is None else f", timeout: {settings.timeout:g}s"
-    folder = Path(place.folder)
+    folder = Path(deployment.folder)
     (folder / "plugins").mkdir(exist_ok=True)
     (folder / "plugins" / "bench.py").write_text(PLUGIN)
-    config(place).write_text(
-        f"store: {json.dumps(_store(place))}\n"
+    config(deployment).write_text(
+        f"store: {json.dumps(_store(deployment))}\n"
         f"workers: {{count: {workers or settings.workers}{timeout}}}\n"
         f"retry: {{max_retries: {settings.retries}}}\n"
         "log: {level: warning}\n"
     )
 
 
-def _store(place: Place) -> dict[str, str]:
-    return {"url": place.url} if place.url else {"url": "sqlite:///jobs.db", "synchronous": place.settings.synchronous}
+def _store(deployment: Deployment) -> dict[str, str]:
+    if deployment.url:
+        return {"url": deployment.url}
+    return {"url": "sqlite:///jobs.db", "synchronous": deployment.settings.synchronous}
 
 
-def config(place: Place) -> Path:
-    return Path(place.folder, "supervisor.yaml")
+def config(deployment: Deployment) -> Path:
+    return Path(deployment.folder, "supervisor.yaml")
 
 
-def database(place: Place) -> Path:
-    return Path(place.folder, "jobs.db")
+def database(deployment: Deployment) -> Path:
+    return Path(deployment.folder, "jobs.db")
 
 
-def commands(place: Place) -> Sequence[Sequence[str]]:
-    write(place)
-    return [_command(place)]
+def commands(deployment: Deployment) -> Sequence[Sequence[str]]:
+    write(deployment)
+    return [_command(deployment)]
 
 
-def commands_apart(place: Place) -> Sequence[Sequence[str]]:
-    """As many supervisors as there are workers, each with one of them."""
-    write(place, workers=1)
-    return [_command(place)] * place.settings.workers
+def commands_of_single_workers(deployment: Deployment) -> Sequence[Sequence[str]]:
+    """Return the commands of as many supervisors as there are workers, each with one worker."""
+    write(deployment, workers=1)
+    return [_command(deployment)] * deployment.settings.workers
 
 
-def _command(place: Place) -> Sequence[str]:
-    return [sys.executable, "-m", "supervisor", "run", "-c", str(config(place))]
+def _command(deployment: Deployment) -> Sequence[str]:
+    return [sys.executable, "-m", "supervisor", "run", "-c", str(config(deployment))]
 
 
-class Store:
-    """Asks the store behind the supervisor's back."""
+class StoreReader:
+    """Reads the database of a store directly. `query` returns the first row."""
 
-    def __init__(self, ask: Callable[[str], Sequence[Any]], schema: str = "") -> None:
-        self._ask, self._schema = ask, schema
+    def __init__(self, query: Callable[[str], Sequence[Any]], schema: str = "") -> None:
+        self._query, self._schema = query, schema
 
     def succeeded(self, each: bool = False) -> int:
-        """From the store's own counts, which costs nothing; or by counting each job."""
-        what, table = ("count(*)", "jobs") if each else ("sum(n)", "counts")
-        return int(self._ask(f"select {what} from {self._schema}{table} where state = {SUCCEEDED}")[0] or 0)
+        """Return the number of succeeded jobs by the store's own counts, which is cheap, or by counting `each` job."""
+        number, table = ("count(*)", "jobs") if each else ("sum(n)", "counts")
+        return int(self._query(f"select {number} from {self._schema}{table} where state = {SUCCEEDED}")[0] or 0)
 
     def span(self) -> tuple[float, float]:
-        """When the first of the jobs that succeeded started, and when the last was settled; seconds since the epoch."""
-        first, last = self._ask(
+        """Return when the first succeeded job started and when the last was settled, in seconds since the epoch."""
+        first, last = self._query(
             f"select min(started_at), max(finished_at) from {self._schema}jobs where state = {SUCCEEDED} and state >= {SUCCEEDED}"
         )
         return first / 1e6, last / 1e6
 
 
 @contextlib.contextmanager
-def asking(place: Place) -> Iterator[Store]:
-    if place.url:
-        with psycopg.connect(place.url, autocommit=True) as link:
-            yield Store(lambda query: link.execute(query).fetchone() or (), "supervisor.")
+def store_reader(deployment: Deployment) -> Iterator[StoreReader]:
+    if deployment.url:
+        with psycopg.connect(deployment.url, autocommit=True) as connection:
+            yield StoreReader(lambda query: connection.execute(query).fetchone() or (), "supervisor.")
     else:
-        with contextlib.closing(sqlite3.connect(database(place))) as db:
-            yield Store(lambda query: db.execute(query).fetchone())
+        with contextlib.closing(sqlite3.connect(database(deployment))) as db:
+            yield StoreReader(lambda query: db.execute(query).fetchone())
 
 
 class Jobs:
@@ -154,7 +156,7 @@ class Jobs:
 
 
 def connect() -> Jobs:
-    """By the same config as the supervisor: `synchronous` is the client's business too."""
-    place = here()
-    write(place)
-    return Jobs(Client(load(config(place)), create=True))
+    """Use the config of the supervisor, since `synchronous` affects the client too."""
+    deployment = current_deployment()
+    write(deployment)
+    return Jobs(Client(load(config(deployment)), create=True))

@@ -1,4 +1,4 @@
-"""pebble.ProcessPool: no store, so the client is also the program that has the workers."""
+"""pebble.ProcessPool. It has no store, so the client process has the workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pebble import ProcessPool
 
 from tests.benchmarks import tasks
-from tests.benchmarks.peers.base import Payload, Task, here
+from tests.benchmarks.peers.base import Payload, Task, current_deployment
 
 
 class Jobs:
@@ -24,7 +24,7 @@ class Jobs:
 
 
 def connect() -> Jobs:
-    settings = here().settings
+    settings = current_deployment().settings
     pool = ProcessPool(settings.workers)
     atexit.register(pool.stop)
     return Jobs(pool, settings.timeout)

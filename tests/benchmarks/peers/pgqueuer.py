@@ -1,4 +1,4 @@
-"""PgQueuer on PostgreSQL, by asyncpg, as its documentation has it."""
+"""PgQueuer on PostgreSQL with asyncpg, as in its documentation."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import asyncpg
 from pgqueuer import AsyncpgDriver, PgQueuer, Queries
 
 from tests.benchmarks import tasks
-from tests.benchmarks.peers.base import Payload, Task, here
+from tests.benchmarks.peers.base import Payload, Task, current_deployment
 
 BATCH = 100
-"""Jobs that a process takes at once; its default is 10."""
+"""Number of jobs that a process takes at once; the default of PgQueuer is 10."""
 
-place = here()
+deployment = current_deployment()
 
 
 @asynccontextmanager
 async def serve() -> AsyncIterator[PgQueuer]:
-    """What a worker process runs, to its end."""
-    connection = await asyncpg.connect(place.url)
+    """Set up the queue of a worker process."""
+    connection = await asyncpg.connect(deployment.url)
     try:
         queue = PgQueuer(AsyncpgDriver(connection))
         for task in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die):
@@ -43,7 +43,7 @@ def _entrypoint(task: Callable[[Payload], None]) -> Callable[[Any], Any]:
 class Jobs:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._queries = Queries(AsyncpgDriver(self._loop.run_until_complete(asyncpg.connect(place.url))))
+        self._queries = Queries(AsyncpgDriver(self._loop.run_until_complete(asyncpg.connect(deployment.url))))
         self._loop.run_until_complete(self._queries.install())
 
     def enqueue(self, task: Task, payload: Payload) -> None:

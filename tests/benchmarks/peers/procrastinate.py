@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from procrastinate import App, PsycopgConnector, RetryStrategy
 
 from tests.benchmarks import tasks
-from tests.benchmarks.peers.base import Payload, Task, here
+from tests.benchmarks.peers.base import Payload, Task, current_deployment
 
-place = here()
-app = App(connector=PsycopgConnector(conninfo=place.url))
-retry = RetryStrategy(max_attempts=place.settings.retries) if place.settings.retries else False
+deployment = current_deployment()
+app = App(connector=PsycopgConnector(conninfo=deployment.url))
+retry = RetryStrategy(max_attempts=deployment.settings.retries) if deployment.settings.retries else False
 for each in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die):
     app.task(name=each.__name__, retry=retry)(each)
 

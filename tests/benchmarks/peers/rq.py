@@ -9,7 +9,7 @@ from redis import Redis
 from rq import Queue, Retry
 
 from tests.benchmarks import tasks
-from tests.benchmarks.peers.base import Payload, Task, here
+from tests.benchmarks.peers.base import Payload, Task, current_deployment
 
 
 class Jobs:
@@ -33,5 +33,7 @@ class Jobs:
 
 
 def connect() -> Jobs:
-    place = here()
-    return Jobs(Queue(connection=Redis.from_url(place.url)), place.settings.timeout, place.settings.retries)
+    deployment = current_deployment()
+    return Jobs(
+        Queue(connection=Redis.from_url(deployment.url)), deployment.settings.timeout, deployment.settings.retries
+    )

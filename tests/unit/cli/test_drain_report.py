@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def printed(report: DrainReport, capsys: pytest.CaptureFixture[str]) -> list[str
     return capsys.readouterr().out.splitlines()
 
 
-def test_counts(report: DrainReport, capsys: Any) -> None:
+def test_a_report_counts_outcomes_and_dead_letters(report: DrainReport, capsys: Any) -> None:
     report(settled(*(Outcome(lease(id), Kind.SUCCEEDED, state=JobState.SUCCEEDED) for id in range(3))))
     report(settled(failed(4, JobState.SCHEDULED), failed(5, JobState.FAILED, "two\nlines \x1b[2J")))
     report(settled(Outcome(lease(6), Kind.RELEASED, state=JobState.READY)))
@@ -45,7 +46,7 @@ def test_counts(report: DrainReport, capsys: Any) -> None:
     assert lines[1] == "  job 5 mail failed at attempt 1: exception: ValueError: two lines \\x1b[2J"
 
 
-def test_what_is_left_behind(report: DrainReport, capsys: Any) -> None:
+def test_a_report_names_what_is_left_behind_and_why(report: DrainReport, capsys: Any) -> None:
     report(events.PluginFailed("a.py", 3, "SyntaxError: no", ""))
     report(events.DeadLettersFailed("file", [1], "disk full", 5.0))
     report(events.SupervisorStopped(4, {"ready": 2, "dead_letters": 1}))
@@ -59,33 +60,35 @@ def test_what_is_left_behind(report: DrainReport, capsys: Any) -> None:
     ]
 
 
-def test_what_was_not_counted_to_the_end_is_told_so(report: DrainReport, capsys: Any) -> None:
+def test_a_count_that_stopped_at_its_limit_is_marked(report: DrainReport, capsys: Any) -> None:
     report(events.SupervisorStopped(4, {"ready": 10_001, "scheduled": events.MAX_COUNTED}))
     assert printed(report, capsys)[-1] == "left behind: 10001 ready, 10000 or more scheduled"
 
 
-def test_a_handler_that_was_missed_is_named_with_its_jobs(report: DrainReport, capsys: Any) -> None:
+def test_an_unknown_handler_is_named_with_the_number_of_its_jobs(report: DrainReport, capsys: Any) -> None:
     report(events.JobsReleased([lease(1), lease(2)], "unknown_handler"))
     missed = Failure(Cause.UNKNOWN_HANDLER, "UnknownHandler", "no plugin serves it")
     report(settled(Outcome(lease(2), Kind.FAILED, failure=missed, state=JobState.FAILED)))
     assert "no plugin serves handler 'mail': 2 jobs" in printed(report, capsys)
 
 
-def test_a_handler_that_a_reload_brought_is_not_complained_of(report: DrainReport, capsys: Any) -> None:
+def test_a_handler_that_a_reload_brought_is_not_reported(report: DrainReport, capsys: Any) -> None:
     report(events.JobsReleased([lease(1), lease(2)], "unknown_handler"))
     report(settled(Outcome(lease(1), Kind.SUCCEEDED, state=JobState.SUCCEEDED), failed(2, JobState.SCHEDULED)))
     assert not any("no plugin serves" in line for line in printed(report, capsys))
 
 
-def test_a_sink_that_came_back_is_not_complained_of(report: DrainReport, capsys: Any) -> None:
+def test_a_sink_that_accepts_again_is_not_reported(report: DrainReport, capsys: Any) -> None:
     report(events.DeadLettersFailed("file", [1], "disk full", 5.0))
     report(events.DeadLettersPublished("file", [1]))
     assert not any("disk full" in line for line in printed(report, capsys))
 
 
-def test_who_wants_more_is_told_where_to_look_unless_there_is_nothing(report: DrainReport, capsys: Any) -> None:
+def test_a_report_with_failures_names_the_command_for_details_if_the_jobs_are_kept(
+    report: DrainReport, capsys: Any
+) -> None:
     report(settled(failed(5, JobState.FAILED)))
-    hint = "all about one: supervisor jobs show ID"
+    hint = "details of a job: supervisor jobs show ID"
     assert printed(report, capsys)[-1] == hint
     report.print(failed_are_kept=False)
     assert hint not in capsys.readouterr().out
@@ -98,14 +101,12 @@ def test_only_the_first_failures_are_listed(report: DrainReport, capsys: Any) ->
     assert "  ... and 15 more" in lines
 
 
-def test_without_a_terminal_the_log_goes_where_it_always_goes(report: DrainReport) -> None:
+def test_without_a_terminal_the_log_goes_to_standard_error(report: DrainReport) -> None:
     with progress(report, shown=False) as fd:
         assert fd == 2
 
 
-def test_log_lines_go_above_the_counts(report: DrainReport, capsys: Any) -> None:
-    import os
-
+def test_log_lines_appear_above_the_counts(report: DrainReport, capsys: Any) -> None:
     with progress(report, shown=True) as fd:
         os.write(fd, b"INFO one\nINFO two \xff\n")
     assert [line.strip() for line in capsys.readouterr().err.splitlines() if "INFO" in line] == [

@@ -8,30 +8,8 @@ import pytest
 
 from supervisor import events
 from supervisor.cli.app import run_command_line
-from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError
-
-
-class FakeSupervisor:
-    """Stands in for the engine: tells what it is made to tell, and gives the code it is made to give."""
-
-    told: tuple[Any, ...] = ()
-    code = 0
-    made: list[FakeSupervisor]
-
-    def __init__(self, settings: Settings, *, subscribers: Any = (), **options: Any) -> None:
-        self.settings = settings
-        self.options = options
-        self.subscribers = subscribers
-        self.made.append(self)
-
-    def run(self) -> int:
-        for event in self.told:
-            if isinstance(event, events.ConfigReloaded):
-                self.settings = self.options["reload"]()
-            for subscriber in self.subscribers:
-                subscriber(event)
-        return self.code
+from tests.unit.cli.conftest import FakeSupervisor
 
 
 @pytest.fixture
@@ -46,7 +24,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FakeS
 
 @pytest.fixture(autouse=True)
 def configured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The log as it was configured, call by call."""
+    """Level and format of each call that configures the log."""
     calls: list[tuple[str, str]] = []
     monkeypatch.setattr(
         "supervisor.telemetry.configure", lambda level, form, fd=2, mask=None: calls.append((level, form))
@@ -55,14 +33,16 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("code", [0, 1, 3])
-def test_the_exit_code_is_the_supervisors(fake: type[FakeSupervisor], code: int) -> None:
+def test_run_exits_with_the_code_of_the_supervisor(fake: type[FakeSupervisor], code: int) -> None:
     fake.code = code
     assert run_command_line(["run"]) == code
     assert "drain" not in fake.made[0].options
 
 
-def test_a_drain_reports_and_gives_its_code(fake: type[FakeSupervisor], capsys: pytest.CaptureFixture[str]) -> None:
-    fake.code, fake.told = 4, (events.SupervisorStopped(4, {"ready": 3}),)
+def test_a_drain_prints_a_report_and_exits_with_its_code(
+    fake: type[FakeSupervisor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.code, fake.events = 4, (events.SupervisorStopped(4, {"ready": 3}),)
     assert run_command_line(["run", "--drain", "--horizon", "90s"]) == 4
     assert (fake.made[0].options["drain"], fake.made[0].options["horizon"]) == (True, 90.0)
     assert "left behind: 3 ready" in capsys.readouterr().out
@@ -73,7 +53,7 @@ def test_the_log_follows_a_reload_of_the_same_file(
 ) -> None:
     file = Path("one.yaml")
     file.write_text("log: {level: info}")
-    fake.told = (events.ConfigReloaded(("log",), ()),)
+    fake.events = (events.ConfigReloaded(("log",), ()),)
     monkeypatch.setattr(
         fake, "__init__", _and_then(fake.__init__, lambda: file.write_text("log: {level: debug, format: json}"))
     )
@@ -81,7 +61,7 @@ def test_the_log_follows_a_reload_of_the_same_file(
     assert configured == [("info", "text"), ("debug", "json")]
 
 
-def test_what_the_engine_refuses_is_a_mistake(
+def test_a_config_that_the_supervisor_refuses_is_a_mistake(
     fake: type[FakeSupervisor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(self: FakeSupervisor) -> int:

@@ -1,4 +1,4 @@
-"""Standard streams of a command that are closed, full, or read by nobody: text is lost, but no effect and no exit code."""
+"""Standard streams that are closed, full, or read by nobody: text is lost, but no effect of a command and no exit code."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ from typing import Any, NamedTuple
 import click
 import pytest
 
-from supervisor.cli import plugin_scan as scan
 from supervisor.cli import standard_streams as streams
 from supervisor.cli.app import run_command_line
 from supervisor.cli.standard_streams import OutputLost, Stream
-from supervisor.plugins.discovery import discover
-from supervisor.plugins.manager import PluginManager
-from tests.unit.cli.test_run import FakeSupervisor
+from tests.unit.cli.conftest import FakeSupervisor
 
 FULL = "Error: standard output: No space left on device\n"
 
@@ -34,7 +31,7 @@ Call = Callable[..., Answer]
 
 @pytest.fixture
 def descriptors() -> Iterator[Callable[[str], int]]:
-    """Opens where every write fails."""
+    """Open a descriptor where every write fails."""
     opened: list[int] = []
 
     def failing(how: str) -> int:
@@ -58,7 +55,7 @@ def call(
     capfd: pytest.CaptureFixture[str],
     descriptors: Callable[[str], int],
 ) -> Call:
-    """Runs a command with such a standard output."""
+    """Run a command with such a standard output."""
     (tmp_path / "supervisor.yaml").write_text("store: sqlite:///jobs.db\n")
     (tmp_path / "plugins").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -67,7 +64,7 @@ def call(
     def call(how: str, *arguments: str) -> Answer:
         capfd.readouterr()
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "stdout", Stream(descriptors(how), None, borne=10))
+            patch.setattr(sys, "stdout", Stream(descriptors(how), None, max_dropped=10))
             code = run_command_line(arguments)
             sys.stdout.flush()  # as Python does at its exit
         return Answer(code, capfd.readouterr().err)
@@ -76,7 +73,7 @@ def call(
 
 
 @pytest.mark.parametrize("how", [["mail", "-"], ["--file", "-"]], ids=" ".join)
-def test_a_standard_input_that_cannot_be_read_is_a_mistake(
+def test_an_unreadable_standard_input_is_a_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], how: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -91,39 +88,35 @@ def test_a_standard_input_that_cannot_be_read_is_a_mistake(
     [["status"], ["status", "--json"], ["jobs", "list"], ["jobs", "show", "1"], ["queues", "list"], ["--help"]],
     ids=" ".join,
 )
-def test_what_only_prints_fails_if_it_cannot(call: Call, arguments: list[str]) -> None:
+def test_a_command_that_only_prints_fails_if_its_output_is_lost(call: Call, arguments: list[str]) -> None:
     assert call("full", *arguments) == (1, FULL)
-    assert call("reader gone", *arguments) == (0, ""), "it has seen enough"
+    assert call("reader gone", *arguments) == (0, ""), "the reader has seen enough"
 
 
-def test_an_effect_is_had_although_it_cannot_be_told(call: Call) -> None:
+def test_a_job_is_enqueued_although_its_id_cannot_be_printed(call: Call) -> None:
     assert call("full", "enqueue", "mail") == (1, FULL)
     assert call("reader gone", "enqueue", "mail") == (0, "")
     assert run_command_line(["jobs", "show", "3"]) == 0
 
 
 @pytest.mark.parametrize("how", ["full", "reader gone"])
-def test_a_mistake_stays_one_whatever_was_to_be_printed_before_it(call: Call, how: str) -> None:
+def test_a_mistake_keeps_its_exit_code_if_output_before_it_is_lost(call: Call, how: str) -> None:
     answer = call(how, "jobs", "cancel", "1", "99")
     assert answer.code == 2
     assert "Error: job 99" in answer.err
 
 
 @pytest.mark.parametrize("how", ["full", "reader gone"])
-def test_check_tells_the_truth_with_its_code(call: Call, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def scan_here(settings: Any) -> Any:
-        return PluginManager().load_all(discover(settings.plugins.paths, settings.base))
-
-    __import__("supervisor.cli.check")
-    for module in (scan, sys.modules["supervisor.cli.check"]):
-        monkeypatch.setattr(module, "scan", scan_here)
+def test_the_exit_code_of_check_does_not_depend_on_its_output(call: Call, scanned: None, how: str) -> None:
     assert call(how, "check").code == 0
     Path("plugins/bad.py").write_text("import nonsense_that_is_nowhere\n")
     assert call(how, "check").code == 2
 
 
 @pytest.mark.parametrize("how", ["full", "reader gone"])
-def test_a_drain_tells_the_truth_with_its_code(call: Call, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_of_a_drain_does_not_depend_on_its_output(
+    call: Call, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class LeftBehind(FakeSupervisor):
         code = 4
         made = []  # noqa: RUF012
@@ -135,7 +128,9 @@ def test_a_drain_tells_the_truth_with_its_code(call: Call, how: str, monkeypatch
     assert call(how, "run", "--drain").code == 0
 
 
-def test_a_command_that_prints_without_end_ends_with_its_reader(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_prints_without_end_ends_soon_after_its_reader(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def print_without_end(*_: Any) -> None:
         for number in itertools.count():
             click.echo(number)
@@ -145,7 +140,7 @@ def test_a_command_that_prints_without_end_ends_with_its_reader(call: Call, monk
     assert call("full", "jobs", "list") == (1, FULL)
 
 
-def test_a_mistake_that_cannot_be_told_stays_one(
+def test_a_mistake_keeps_its_exit_code_if_its_message_is_lost(
     call: Call, monkeypatch: pytest.MonkeyPatch, descriptors: Callable[[str], int]
 ) -> None:
     monkeypatch.setattr(sys, "stderr", Stream(descriptors("full"), None))
@@ -155,8 +150,8 @@ def test_a_mistake_that_cannot_be_told_stays_one(
     sys.stderr.flush()
 
 
-def test_one_loss_too_many_is_said_once(descriptors: Callable[[str], int]) -> None:
-    stream = Stream(descriptors("full"), None, borne=2)
+def test_the_last_dropped_write_raises_once(descriptors: Callable[[str], int]) -> None:
+    stream = Stream(descriptors("full"), None, max_dropped=2)
     print("lost", file=stream)
     with pytest.raises(OutputLost, match="No space left"):
         print("lost", file=stream)
@@ -194,19 +189,19 @@ def test_closed_standard_streams_are_filled_and_open_ones_left(
 ) -> None:
     free = [*closed, 9]
     inheritable: list[int] = []
-    shut: list[int] = []
+    closed_again: list[int] = []
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, getattr(sys, name))
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", lambda *_: free.pop(0))
         patch.setattr(os, "set_inheritable", lambda fd, _: inheritable.append(fd))
-        patch.setattr(os, "close", shut.append)
+        patch.setattr(os, "close", closed_again.append)
         streams.install_streams()
     assert inheritable == list(closed)
-    assert shut == [9]
+    assert closed_again == [9]
 
 
-def test_streams_that_python_found_closed_are_files_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_that_were_closed_at_the_start_are_files_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
     streams.install_streams()

@@ -10,7 +10,8 @@ import pytest
 
 import supervisor
 from supervisor import Client, NewJob
-from supervisor.client.client import InvalidJob
+from supervisor.client import InvalidJob
+from supervisor.client.store_access import StoreAccess
 from supervisor.errors import ConfigError, StoreBroken, StoreError, StoreUnavailable, StoreUnsure
 from supervisor.jobs import Backoff, Policy
 from supervisor.stores.opening import attempts_while_unavailable
@@ -43,7 +44,7 @@ def claim(store, queue="default"):
     return store.claim([ClaimRequest(queue, 100, 100, 100, 1000)], 30.0, lambda handler, queue: Policy())
 
 
-def test_enqueue_gives_the_id_and_the_job_is_there(client):
+def test_enqueue_returns_the_id_of_a_stored_job(client):
     id = client.enqueue("mail", {"to": "a"}, queue="post", priority=5, headers={"trace": "x"})
     job = client.job(id)
     assert (job["handler"], job["payload"], job["queue"], job["priority"]) == ("mail", {"to": "a"}, "post", 5)
@@ -64,7 +65,7 @@ def test_a_time_is_a_datetime_or_its_text(client):
         assert client.job(client.enqueue("a", at=at))["due_at"] == "2100-01-01T12:00:00.000000Z"
 
 
-def test_own_settings_reach_the_lease(client, store):
+def test_settings_of_a_job_reach_its_lease(client, store):
     client.enqueue("a", max_retries=0, timeout="2s", backoff={"base": "1s", "factor": 4, "jitter": "none"})
     client.enqueue("a", timeout="none", backoff=Backoff(1.0, 1.0, 1.0, "none"))
     first, second = claim(store)
@@ -73,7 +74,7 @@ def test_own_settings_reach_the_lease(client, store):
     assert (second.policy.timeout, second.policy.backoff) == (None, Backoff(1.0, 1.0, 1.0, "none"))
 
 
-def test_many_in_every_form(client):
+def test_jobs_may_be_enqueued_in_every_form(client):
     ids = client.enqueue_many(
         [NewJob("a", 1), {"handler": "b", "payload": 2, "delay": "1h"}, ("c", 3)] + [("d", n) for n in range(3)]
     )
@@ -102,7 +103,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("key", "value", "expected"), [(key, *case) for key, cases in WRONG.items() for case in cases])
-def test_what_is_wrong_is_named_with_what_was_expected(client, key, value, expected):
+def test_an_invalid_job_names_the_key_and_the_expected_value(client, key, value, expected):
     job = {"handler": "a", "payload": None} | {key: value}
     with pytest.raises(InvalidJob) as refused:
         client.enqueue(job.pop("handler"), job.pop("payload"), **job)
@@ -117,20 +118,20 @@ def test_delay_and_at_exclude_each_other(client):
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        ({"handler": "b", "paylod": 1}, "jobs[1]: paylod: unknown key; did you mean 'payload'?"),
+        ({"handler": "b", "paylod": 1}, "jobs[1]: paylod: unknown key, did you mean 'payload'?"),
         ({"payload": 1}, "jobs[1]: handler: missing; expected a handler's name"),
         (("b", float("inf")), "jobs[1]: payload: inf is not a finite number"),
         ("b", "jobs[1]: expected a NewJob, a mapping or (handler, payload), got 'b'"),
     ],
 )
-def test_one_bad_job_and_none_is_enqueued(client, job, message):
+def test_no_job_is_enqueued_if_one_is_invalid(client, job, message):
     with pytest.raises(InvalidJob) as refused:
         client.enqueue_many([("a", 1), job])
     assert str(refused.value) == message
     assert client.job(1) is None
 
 
-def test_a_file_that_is_not_there_is_refused(url):
+def test_a_missing_file_is_refused(url):
     with pytest.raises(StoreError, match="no such database"), Client(url):
         pass
     with pytest.raises(StoreError, match="no such database"):
@@ -138,12 +139,12 @@ def test_a_file_that_is_not_there_is_refused(url):
 
 
 def test_a_store_that_no_supervisor_sees_is_refused():
-    with pytest.raises(StoreError, match="memory:// lives inside one process"):
+    with pytest.raises(StoreError, match="memory:// exists in one process only"):
         Client("memory://").enqueue("mail")
 
 
 @pytest.mark.parametrize("url", ["", "sqlite:///jobs\n.db", 5])
-def test_what_is_no_url_is_refused(url):
+def test_text_that_is_no_url_is_refused(url):
     with pytest.raises(StoreError, match="store: expected a URL such as"):
         Client(url)
 
@@ -156,7 +157,7 @@ def test_a_current_folder_that_is_gone_is_an_error_of_the_store(tmp_path, monkey
         Client("sqlite:///jobs.db")
 
 
-def test_without_a_url_it_uses_the_config_of_the_command_line(tmp_path, monkeypatch):
+def test_a_client_without_url_uses_the_config_of_the_command_line(tmp_path, monkeypatch):
     monkeypatch.delenv("SUPERVISOR_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "etc").mkdir()
@@ -174,14 +175,14 @@ def test_without_a_url_it_uses_the_config_of_the_command_line(tmp_path, monkeypa
         Client()
 
 
-def test_enqueueing_rings(client, store):
+def test_enqueueing_notifies_the_supervisors(client, store):
     import select
 
     client.enqueue("a")
     assert select.select([store.notification_fd()], [], [], 0)[0]
 
 
-def test_cancel(client, store):
+def test_cancel_returns_whether_it_cancelled_the_job(client, store):
     id = client.enqueue("a")
     assert client.cancel(id) is True
     assert client.cancel(id) is False
@@ -189,14 +190,14 @@ def test_cancel(client, store):
     assert claim(store) == []
 
 
-def test_it_connects_again_after_close(client):
+def test_a_client_connects_again_after_close(client):
     client.close()
     client.close()
     assert client.enqueue("a") == 1
 
 
 def test_threads_share_a_client(client):
-    client._timeout = 30.0
+    client._access.timeout = 30.0
     ids: list[int] = []
     threads = [threading.Thread(target=lambda: ids.extend(client.enqueue("a") for _ in range(20))) for _ in range(4)]
     for thread in threads:
@@ -213,11 +214,11 @@ def answer_of(call, timeout):
     return answer
 
 
-def test_a_store_that_is_away_is_tried_again_for_a_while(client, monkeypatch):
+def test_an_unavailable_store_is_tried_again_for_a_while(client, monkeypatch):
     answers = iter([StoreUnavailable("locked"), StoreUnavailable("locked"), 7])
-    naps: list[float] = []
+    delays: list[float] = []
     clock = iter(range(100))
-    monkeypatch.setattr("supervisor.stores.opening.time.sleep", naps.append)
+    monkeypatch.setattr("supervisor.stores.opening.time.sleep", delays.append)
     monkeypatch.setattr("supervisor.stores.opening.time.monotonic", lambda: next(clock))
 
     def call() -> int:
@@ -227,14 +228,14 @@ def test_a_store_that_is_away_is_tried_again_for_a_while(client, monkeypatch):
         return answer
 
     assert answer_of(call, 30.0) == 7
-    assert naps == [0.01, 0.02]
+    assert delays == [0.01, 0.02]
     answers = iter([StoreUnavailable("locked")] * 100)
     with pytest.raises(StoreUnavailable):
         answer_of(call, 5.0)
-    assert len(naps) == 2 + 4
+    assert len(delays) == 2 + 4
 
 
-def test_a_store_that_answers_and_takes_nothing_is_told_at_once():
+def test_the_error_of_a_broken_store_is_raised_at_once():
     tries = []
 
     def call():
@@ -246,11 +247,11 @@ def test_a_store_that_answers_and_takes_nothing_is_told_at_once():
     assert len(tries) == 1
 
 
-def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
-    """By which the store knows one whose commit it was not sure of."""
-    client._timeout = 30.0
+def test_every_attempt_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
+    """By them the store recognizes an attempt that may have been committed."""
+    client._access.timeout = 30.0
     monkeypatch.setattr("supervisor.stores.opening.time.sleep", lambda seconds: None)
-    store, seen = client._opened, []
+    store, seen = client._access._opened, []
     enqueue = store.enqueue
 
     def doubtful(rows):
@@ -264,7 +265,7 @@ def test_every_try_of_an_enqueue_offers_the_same_rows(client, monkeypatch):
     assert len(seen) == 3 and all(rows is seen[0] for rows in seen)
 
 
-def test_what_it_raises_is_imported_from_where_the_readme_says() -> None:
+def test_the_errors_of_a_client_are_imported_from_the_package() -> None:
     from supervisor import StoreError as Error
     from supervisor import StoreUnavailable as Unavailable
     from supervisor import StoreUnsure as Unsure
@@ -274,24 +275,24 @@ def test_what_it_raises_is_imported_from_where_the_readme_says() -> None:
     assert len(supervisor.__all__) <= 12 and all(hasattr(supervisor, name) for name in supervisor.__all__)
 
 
-def test_the_methods_that_its_docstrings_send_one_to_are_there() -> None:
+def test_the_methods_that_docstrings_name_exist() -> None:
     texts = [member.__doc__ or "" for member in vars(Client).values() if callable(member)]
     named = [name for text in texts for name in re.findall(r"\bask `(\w+)`", text)]
     assert named and all(hasattr(Client, name) for name in named)
 
 
-def test_a_call_that_is_tried_again_lets_others_pass_meanwhile(client, monkeypatch):
-    client._timeout = 30.0
-    store, tried, passed = client._opened, threading.Event(), threading.Event()
+def test_a_call_that_is_tried_again_lets_other_calls_pass(client, monkeypatch):
+    client._access.timeout = 30.0
+    store, tried, passed = client._access._opened, threading.Event(), threading.Event()
     enqueue = store.enqueue
 
-    def away_until_passed(rows):
+    def unavailable_until_passed(rows):
         if rows[0].handler == "first" and not passed.is_set():
             tried.set()
             raise StoreUnavailable("locked")
         return enqueue(rows)
 
-    monkeypatch.setattr(store, "enqueue", away_until_passed)
+    monkeypatch.setattr(store, "enqueue", unavailable_until_passed)
     ids = []
     first = threading.Thread(target=lambda: ids.append(client.enqueue("first")))
     first.start()
@@ -324,8 +325,9 @@ def locked(store):
     raise StoreUnavailable("locked")
 
 
-def test_waiting_for_other_threads_counts_against_the_patience(client, monkeypatch):
-    monkeypatch.setattr("supervisor.client.client._TURN", 0.0)
+def test_waiting_for_other_threads_counts_against_the_timeout(url):
+    client = Client(url)
+    client._access = StoreAccess(client._settings, create=True, timeout=0.0, min_wait=0.0)
     with in_use_by_another_thread(client), pytest.raises(StoreUnavailable, match=r"kept the client busy for too long$"):
         client.enqueue("a")
     with pytest.raises(StoreUnavailable, match="locked"):
@@ -333,16 +335,17 @@ def test_waiting_for_other_threads_counts_against_the_patience(client, monkeypat
     with in_use_by_another_thread(client), pytest.raises(StoreUnavailable, match="too long; the last of them: locked"):
         client.enqueue("a")
     assert client.enqueue("a") == 1
+    client.close()
 
 
-def test_patience_may_be_without_end(client):
-    client._timeout = float("inf")
+def test_a_timeout_may_be_without_end(client):
+    client._access.timeout = float("inf")
     assert client.enqueue("a") == 1
 
 
 @pytest.mark.parametrize("use", [lambda client: client.enqueue("inner"), lambda client: client.close()])
-def test_a_call_that_interrupts_another_is_refused_and_that_goes_on(client, monkeypatch, use):
-    store, refused = client._opened, []
+def test_a_call_that_interrupts_another_is_refused_and_the_other_goes_on(client, monkeypatch, use):
+    store, refused = client._access._opened, []
     enqueue = store.enqueue
 
     def interrupted(rows):

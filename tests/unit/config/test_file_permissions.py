@@ -1,4 +1,4 @@
-"""What root refuses to run because others may change it."""
+"""Files that root refuses to run because others may change them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALICE = 65_432  # nobody's number
 
 
 class Disk:
-    """Real files in `folder`, as if all but those named otherwise were root's and closed to others."""
+    """Real files in `folder` that seem to belong to root and to be closed to others, except as `modes` and the like have it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,14 +58,14 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return disk
 
 
-def test_what_only_root_can_change_is_trusted(disk: Disk) -> None:
+def test_files_that_only_root_can_change_are_trusted(disk: Disk) -> None:
     disk.modes[disk.folder / "plugins"] = 0o775  # group root: what a umask of 002 makes
     assert disk.config(disk.folder / "supervisor.yaml") == []
     assert disk.plugins() == []
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o646])
-def test_a_config_that_everybody_may_write(disk: Disk, mode: int) -> None:
+def test_a_config_that_everybody_may_write_is_refused(disk: Disk, mode: int) -> None:
     path = disk.folder / "supervisor.yaml"
     disk.modes[path] = mode
     assert disk.config(path) == [
@@ -74,7 +74,7 @@ def test_a_config_that_everybody_may_write(disk: Disk, mode: int) -> None:
     ]
 
 
-def test_a_plugin_directory_of_another_group(disk: Disk) -> None:
+def test_a_plugin_directory_that_another_group_may_write_is_refused(disk: Disk) -> None:
     path = disk.folder / "plugins"
     disk.modes[path], disk.groups[path] = 0o775, 50
     assert disk.plugins() == [
@@ -84,7 +84,7 @@ def test_a_plugin_directory_of_another_group(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("name", ["plugins/mail.py", "plugins", "", ".."])
-def test_another_owner_on_the_way(disk: Disk, name: str) -> None:
+def test_a_folder_of_another_owner_above_the_plugins_is_refused(disk: Disk, name: str) -> None:
     path = (disk.folder / name).resolve()
     disk.owners[path] = ALICE
     (fault,) = disk.plugins()
@@ -92,8 +92,8 @@ def test_another_owner_on_the_way(disk: Disk, name: str) -> None:
     assert f"chown root {path}" in fault
 
 
-def test_beside_files_of_others_only_above(disk: Disk) -> None:
-    """As in /tmp: nobody can touch what is root's there, but anybody can add a file."""
+def test_others_may_have_files_beside_the_folder_but_not_in_it(disk: Disk) -> None:
+    """In a folder such as /tmp nobody can change the files of root, but anybody can add files."""
     disk.modes[disk.folder] = 0o1777
     assert disk.config(disk.folder / "supervisor.yaml") == []
     assert disk.plugins() == []
@@ -101,15 +101,14 @@ def test_beside_files_of_others_only_above(disk: Disk) -> None:
     assert len(disk.plugins()) == 1
 
 
-def test_a_directory_that_anybody_could_make(disk: Disk) -> None:
+def test_a_missing_directory_that_anybody_could_create_is_refused(disk: Disk) -> None:
     assert disk.plugins("later") == []
     disk.modes[disk.folder] = 0o1777
     (fault,) = disk.plugins("later")
     assert f"{disk.folder} (mode 1777)" in fault
 
 
-def test_a_folder_that_is_shared_on_purpose_is_left_so(disk: Disk) -> None:
-    """Nobody is told to close /tmp."""
+def test_nobody_is_asked_to_close_a_folder_that_is_shared_on_purpose(disk: Disk) -> None:
     disk.modes[disk.folder] = 0o1777
     (fault,) = disk.plugins("later")
     assert "chmod" not in fault
@@ -117,7 +116,7 @@ def test_a_folder_that_is_shared_on_purpose_is_left_so(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("name", ["plugins/_helper.py", "plugins/pack/__init__.py", "plugins/pack/deep/data.txt"])
-def test_whatever_a_plugin_may_import_from_beside_it(disk: Disk, name: str) -> None:
+def test_files_beside_a_plugin_that_it_may_import_are_checked(disk: Disk, name: str) -> None:
     disk.write("plugins/pack/__init__.py")
     disk.modes[disk.write(name)] = 0o666
     (fault,) = disk.plugins()
@@ -125,33 +124,33 @@ def test_whatever_a_plugin_may_import_from_beside_it(disk: Disk, name: str) -> N
     assert disk.plugins("plugins/mail.py") == [fault]
 
 
-def test_what_cannot_be_looked_at_hides_nothing(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read_hides_no_other_file(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path) -> bool:
-        if "shut" in self.parts:
+        if "closed" in self.parts:
             raise PermissionError(13, "Permission denied")
         return is_file(self)
 
     is_file = Path.is_file
     monkeypatch.setattr(Path, "is_file", refuse)
-    disk.write("plugins/shut/__init__.py")
+    disk.write("plugins/closed/__init__.py")
     disk.modes[disk.write("plugins/zero.py")] = 0o666
     assert "zero.py" in disk.plugins()[0]
     assert disk.plugins("x" * 300, "~nosuchuser/x") == []
 
 
-def test_what_no_plugin_imports_may_be_anybodys(disk: Disk) -> None:
+def test_files_that_no_plugin_imports_are_not_checked(disk: Disk) -> None:
     disk.modes[disk.write("plugins/notes.txt")] = 0o666
     disk.modes[disk.write("beside.py")] = 0o666
     assert disk.plugins() == []
 
 
-def test_a_package_sees_what_is_beside_it(disk: Disk) -> None:
+def test_files_beside_a_package_are_checked(disk: Disk) -> None:
     disk.write("pack/__init__.py")
     disk.modes[disk.write("beside.py")] = 0o666
     assert "beside.py" in disk.plugins("pack")[0]
 
 
-def test_links_count_and_what_they_lead_to(disk: Disk) -> None:
+def test_links_and_their_targets_are_checked(disk: Disk) -> None:
     target = disk.write("elsewhere/real.py")
     link = disk.folder / "plugins/linked.py"
     link.symlink_to("../elsewhere/real.py")
@@ -176,13 +175,13 @@ def test_links_inside_a_package_are_followed(disk: Disk, name: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["loop.yaml", "/nowhere/at/all"])
-def test_links_that_lead_nowhere(disk: Disk, target: str) -> None:
+def test_a_link_that_leads_nowhere_is_no_fault(disk: Disk, target: str) -> None:
     link = disk.folder / "loop.yaml"
     link.symlink_to(target)
     assert disk.config(link) == []
 
 
-def test_many_faults_are_told_in_few_lines(disk: Disk) -> None:
+def test_many_faults_are_reported_in_few_lines(disk: Disk) -> None:
     for number in range(30):
         disk.modes[disk.write(f"plugins/p{number:02}.py")] = 0o666
     faults = disk.plugins()
@@ -190,7 +189,7 @@ def test_many_faults_are_told_in_few_lines(disk: Disk) -> None:
     assert faults[-1] == f"plugins: ... and {30 - trust.MAX_REPORTED} more"
 
 
-def test_the_ways_out(disk: Disk) -> None:
+def test_an_option_and_a_variable_switch_the_checks_off(disk: Disk) -> None:
     disk.modes[disk.folder] = 0o777
     config = disk.folder / "supervisor.yaml"
     assert disk.config(config)
@@ -202,7 +201,7 @@ def test_the_ways_out(disk: Disk) -> None:
         disk.plugins(SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS="yes")
 
 
-def test_an_ordinary_user_is_not_asked(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_an_ordinary_user_are_not_checked(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: ALICE)
     disk.modes[disk.folder] = 0o777
     assert disk.config(disk.folder / "supervisor.yaml") == []
@@ -218,7 +217,7 @@ def test_a_config_is_not_read_before_it_is_trusted(disk: Disk, monkeypatch: pyte
     assert refused.value.errors == [f"config: {path}"]
 
 
-def test_a_client_whose_store_a_plugin_brings_imports_none_either(disk: Disk) -> None:
+def test_a_client_imports_no_plugin_that_root_must_not_rely_on(disk: Disk) -> None:
     (disk.folder / "plugins").chmod(0o777)
     client = Client(Settings(store=StoreSettings(url="redis://host"), base=disk.folder))
     with pytest.raises(ConfigError, match=r"plugins: .*who can change what root runs"):

@@ -1,4 +1,4 @@
-"""What may be written beside the URL of a store, and what is said of the rest."""
+"""The options beside the URL of a store, and errors in them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ def settings(folder, store):
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
-def test_a_schema_and_whether_to_listen(tmp_path, scheme):
+def test_postgresql_has_a_schema_and_may_listen(tmp_path, scheme):
     found = settings(tmp_path, f"{{url: '{scheme}://h/d', schema: mine, listen: false}}").store
     assert found.options == {"schema": "mine", "listen": False}
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "expected"),
     [
-        ("shema: x", "unknown key, did you mean schema?"),
+        ("shema: x", "unknown key, did you mean 'schema'?"),
         ("listen: maybe", "expected true or false"),
         ("listen: 1", "expected true or false"),
         ("schema: 7", "expected text"),
         ("synchronous: full", "unknown key"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path, option, said):
+def test_an_option_that_is_wrong_is_named_without_the_password(tmp_path, option, expected):
     with pytest.raises(ConfigError) as raised:
         settings(tmp_path, f"{{url: '{URL}', {option}}}")
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
     assert "sesame" not in str(raised.value)
 
 
@@ -56,7 +56,7 @@ def test_without_psycopg_the_extra_is_named(tmp_path, monkeypatch):
         open_store(StoreSettings(url=URL), create=False, base=tmp_path)
 
 
-def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path):
+def test_an_unreachable_server_is_named_without_the_password(tmp_path):
     with pytest.raises(StoreError, match="refused") as raised:
         open_store(StoreSettings(url=URL), create=False, base=tmp_path)
     assert "sesame" not in str(raised.value)

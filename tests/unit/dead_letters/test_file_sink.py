@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from supervisor.dead_letters import file_sink as module
-from supervisor.dead_letters.built_in import BuiltInSinks
 from supervisor.dead_letters.file_sink import FileSink
+from supervisor.dead_letters.opening import BuiltInSinks
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ def failing_once(real: Callable[..., Any], error: OSError) -> Callable[..., Any]
     return call
 
 
-def test_is_registered_as_a_plugin_registers_its_sinks() -> None:
+def test_the_file_sink_is_registered_like_the_sink_of_a_plugin() -> None:
     assert BuiltInSinks().supervisor_sinks() == {"file": FileSink}
 
 
-def test_letters_are_lines_of_json_for_the_owner_only(sink: FileSink) -> None:
+def test_dead_letters_are_lines_of_json_for_the_owner_only(sink: FileSink) -> None:
     assert sink.publish([dead_letter(1, payload={"a": "ü\n"}), dead_letter(2)]) == [1, 2]
     assert [orjson.loads(line) for line in sink.path.read_bytes().splitlines()] == [
         {"id": 1, "handler": "thumb", "payload": {"a": "ü\n"}},
@@ -56,7 +56,7 @@ def test_letters_are_lines_of_json_for_the_owner_only(sink: FileSink) -> None:
     assert stat.S_IMODE(sink.path.stat().st_mode) == 0o600
 
 
-def test_appends_to_what_is_there(sink: FileSink) -> None:
+def test_dead_letters_are_appended_to_those_in_the_file(sink: FileSink) -> None:
     sink.publish([dead_letter(1)])
     sink.publish([dead_letter(2)])
     again = FileSink(str(sink.path))
@@ -65,7 +65,7 @@ def test_appends_to_what_is_there(sink: FileSink) -> None:
     assert ids(sink.path) == [1, 2, 3]
 
 
-def test_nothing_is_opened_before_the_first_letter(sink: FileSink) -> None:
+def test_no_file_is_opened_before_the_first_dead_letter(sink: FileSink) -> None:
     assert not sink.path.exists()
     assert sink.publish([]) == []
     assert not sink.path.exists()
@@ -89,7 +89,7 @@ def test_a_fifo_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
         FileSink(str(tmp_path / "fifo")).publish([dead_letter(1)])
 
 
-def test_a_moved_file_is_left_alone_and_a_new_one_begun(sink: FileSink, tmp_path: Path) -> None:
+def test_a_moved_file_stays_as_it_is_and_a_new_one_is_begun(sink: FileSink, tmp_path: Path) -> None:
     sink.publish([dead_letter(1)])
     sink.path.rename(tmp_path / "dead.jsonl.1")
     sink.publish([dead_letter(2)])
@@ -104,7 +104,7 @@ def test_a_deleted_file_is_begun_again(sink: FileSink) -> None:
     assert ids(sink.path) == [2]
 
 
-def test_a_file_moved_while_the_lock_was_waited_for_gets_nothing(
+def test_a_file_that_is_moved_while_its_lock_is_waited_for_gets_nothing(
     sink: FileSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink.publish([dead_letter(1)])
@@ -121,7 +121,7 @@ def test_a_file_moved_while_the_lock_was_waited_for_gets_nothing(
     assert ids(sink.path) == [2]
 
 
-def test_a_torn_tail_does_not_swallow_the_next_letter(sink: FileSink) -> None:
+def test_a_torn_last_line_does_not_spoil_the_next_dead_letter(sink: FileSink) -> None:
     sink.path.write_bytes(b'{"id":1}\n{"id":2,"han')
     sink.publish([dead_letter(3)])
     sink.publish([dead_letter(4)])
@@ -152,7 +152,7 @@ def test_a_full_disk_leaves_no_half_line(sink: FileSink, monkeypatch: pytest.Mon
     assert sink.path.read_bytes().splitlines()[-1] == b'{"id":3,"handler":"thumb"}'
 
 
-def test_letters_that_could_not_be_synced_are_not_accepted_and_come_once(
+def test_dead_letters_that_could_not_be_synced_are_not_accepted_and_are_written_once(
     sink: FileSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink.publish([dead_letter(1)])
@@ -163,7 +163,7 @@ def test_letters_that_could_not_be_synced_are_not_accepted_and_come_once(
     assert ids(sink.path) == [1, 2]
 
 
-def test_the_file_and_its_folder_are_synced_before_ids_are_given(
+def test_the_file_and_its_folder_are_synced_before_ids_are_returned(
     sink: FileSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -180,14 +180,14 @@ def test_the_file_and_its_folder_are_synced_before_ids_are_given(
     assert synced[2:] == [f"file of {sink.path.stat().st_size}"]
 
 
-def test_a_letter_that_is_not_json_does_not_hold_the_others_up(sink: FileSink) -> None:
+def test_a_dead_letter_that_is_not_json_does_not_hold_up_the_others(sink: FileSink) -> None:
     assert sink.publish([dead_letter(1), dead_letter(2, payload={1, 2}), dead_letter(3)]) == [1, 3]
     assert ids(sink.path) == [1, 3]
     with pytest.raises(TypeError, match="not JSON serializable"):
         sink.publish([dead_letter(2, payload={1, 2})])
 
 
-def test_waits_for_another_writer_of_the_same_file(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sink_waits_for_another_writer_of_the_same_file(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
     sink.publish([dead_letter(1)])
     other = os.open(sink.path, os.O_WRONLY | os.O_APPEND)
     fcntl.flock(other, fcntl.LOCK_EX)
@@ -213,7 +213,7 @@ def test_waits_for_another_writer_of_the_same_file(sink: FileSink, monkeypatch: 
     assert ids(sink.path) == [1, 2, 3]
 
 
-def test_the_lock_is_given_back_after_success_and_failure(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_is_released_after_success_and_failure(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
     def lock_is_free() -> None:
         fd = os.open(sink.path, os.O_WRONLY)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

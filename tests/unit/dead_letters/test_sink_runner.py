@@ -1,45 +1,29 @@
-"""One sink's calls: in order, each with its own answer, whenever the answer comes. On a loop whose clock jumps."""
+"""How a sink is called, and in what parts it is offered dead letters."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Iterable
+from random import Random
 from typing import Any
 
 import pytest
 
-from supervisor.dead_letters.sink_runner import PUBLISH_SECONDS, SinkRunner
-from tests.unit.dead_letters.test_publisher import JumpingLoop
+from supervisor.dead_letters.sink_runner import BatchSplitter, SinkLimits, SinkRunner
+from supervisor.stores.records import DeadLetter
+from tests.unit.dead_letters.conftest import Play
+from tests.unit.dead_letters.scripted import Scene, SlowCaller
+from tests.unit.jumping_loop import JumpingLoop
 
+COUNT = 100
 FAR = float("inf")
+LIMITS = SinkLimits()
+
+# --- calls: in order, each with its own answer, whenever the answer comes
 
 
-class SlowCaller:
-    """Makes a call at once, and gives its answer `seconds` after that of the call before."""
-
-    def __init__(self, loop: JumpingLoop, seconds: float) -> None:
-        self.loop = loop
-        self.seconds = seconds
-        self.free_at = 0.0
-
-    def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        answer = self.loop.create_future()
-        self.free_at = max(self.free_at, self.loop.time()) + self.seconds
-        self.loop.call_at(self.free_at, self._answer, work, answer)
-        return answer
-
-    def _answer(self, work: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
-        try:
-            answer.set_result(work())
-        except Exception as error:
-            answer.set_exception(error)
-
-    def end(self) -> None:
-        pass
-
-
-class Taking:
+class AcceptingSink:
     def publish(self, dead_letters: Any) -> Iterable[int]:
         return [dead_letter["id"] for dead_letter in dead_letters]
 
@@ -47,16 +31,9 @@ class Taking:
         pass
 
 
-class Raising(Taking):
+class RaisingSink(AcceptingSink):
     def publish(self, dead_letters: Any) -> Iterable[int]:
         raise OSError("connection timed out")
-
-
-@pytest.fixture
-def play() -> Any:
-    loop = JumpingLoop()
-    yield lambda scene: loop.run_until_complete(scene(loop))
-    loop.close()
 
 
 def runner(loop: JumpingLoop, seconds: float, sink: Any) -> SinkRunner:
@@ -69,11 +46,11 @@ async def begun(work: Coroutine[Any, Any, frozenset[int]]) -> asyncio.Task[froze
     return task
 
 
-def test_a_sink_that_raises_when_nobody_waits_for_it_any_more_is_no_fault_of_the_supervisor(play: Any) -> None:
-    async def scene(loop: JumpingLoop) -> None:
+def test_a_sink_that_raises_after_its_time_is_no_fault_of_the_supervisor(play: Play) -> None:
+    async def act(here: Scene) -> None:
         faults: list[Any] = []
-        loop.set_exception_handler(lambda _, context: faults.append(context["message"]))
-        slow = runner(loop, PUBLISH_SECONDS + 5.0, Raising())
+        here.loop.set_exception_handler(lambda _, context: faults.append(context["message"]))
+        slow = runner(here.loop, LIMITS.publish + 5.0, RaisingSink())
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 await slow.publish([{"id": 1}], FAR)
@@ -82,13 +59,83 @@ def test_a_sink_that_raises_when_nobody_waits_for_it_any_more_is_no_fault_of_the
         gc.collect()
         assert faults == []
 
-    play(scene)
+    play(act)
 
 
-def test_each_publish_that_waited_for_an_earlier_one_has_its_own_answer(play: Any) -> None:
-    async def scene(loop: JumpingLoop) -> None:
-        slow = runner(loop, 0.3, Taking())
+def test_each_publish_that_waited_for_an_earlier_one_has_its_own_answer(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        slow = runner(here.loop, 0.3, AcceptingSink())
         publishes = [await begun(slow.publish([{"id": id}], FAR)) for id in (1, 2, 3)]
         assert await asyncio.gather(*publishes) == [{1}, {2}, {3}]
 
-    play(scene)
+    play(act)
+
+
+# --- parts: the good dead letters get through, and a sink that is down is called a few times only
+
+
+def dead_letters(count: int) -> list[DeadLetter]:
+    return [DeadLetter(id, 1, 1, frozenset(), {"id": id}) for id in range(count)]
+
+
+def offer(parts: BatchSplitter, raises: Callable[[list[int]], bool]) -> list[list[int]]:
+    """Return the ids of each part, as offered to a sink that accepts all of a part or raises."""
+    offered = []
+    while part := parts.next():
+        ids = [dead_letter.id for dead_letter in part]
+        offered.append(ids)
+        if raises(ids):
+            parts.note_raised(part, "413")
+        else:
+            parts.note(part, frozenset(ids))
+    return offered
+
+
+def test_a_sink_that_accepts_is_offered_all_at_once() -> None:
+    parts = BatchSplitter(dead_letters(COUNT), 0)
+    assert offer(parts, lambda ids: False) == [[*range(COUNT)]]
+    assert (parts.left, parts.refused) == ([], [])
+
+
+def test_a_sink_that_failed_and_accepts_again_is_offered_a_part_and_then_more_and_more() -> None:
+    assert offer(BatchSplitter(dead_letters(8), 3), lambda ids: False) == [[0], [1, 2], [3, 4, 5, 6], [7]]
+
+
+def test_a_sink_that_goes_down_during_an_offer_is_not_offered_the_rest() -> None:
+    accepted: list[int] = []
+    calls = offer(BatchSplitter(dead_letters(COUNT), 7), lambda ids: bool(accepted) or accepted.append(1) is not None)
+    assert len(calls) == 1 + LIMITS.failed_parts
+
+
+@pytest.mark.parametrize("bad", [0, 1, 49, 50, 99])
+def test_one_bad_dead_letter_is_offered_alone_in_the_end(bad: int) -> None:
+    parts = BatchSplitter(dead_letters(COUNT), 0)
+    calls = offer(parts, lambda ids: bad in ids)
+    assert [dead_letter.id for dead_letter in parts.refused] == [dead_letter.id for dead_letter in parts.left] == [bad]
+    assert [bad] in calls and len(calls) <= 15
+
+
+@pytest.mark.parametrize("failures", [0, 1, 3, 7, 1000])
+def test_a_sink_that_is_down_is_called_a_few_times_only(failures: int) -> None:
+    parts = BatchSplitter(dead_letters(COUNT), failures)
+    assert len(offer(parts, lambda ids: True)) == LIMITS.failed_parts_at_first
+    assert len(parts.left) == COUNT
+
+
+def test_dead_letters_that_a_sink_leaves_out_are_not_offered_in_halves() -> None:
+    parts = BatchSplitter(dead_letters(4), 0)
+    assert parts.note(parts.next(), frozenset({0, 1, 3})) == [it for it in dead_letters(4) if it.id != 2]
+    assert (parts.next(), [dead_letter.id for dead_letter in parts.refused]) == ([], [2])
+
+
+@pytest.mark.parametrize("bad", [2, 10, 20, 50, 80, 99])
+def test_among_many_bad_dead_letters_the_good_ones_are_found_in_the_end(bad: int) -> None:
+    """Offer after offer, with those first that were not offered before."""
+    waiting, failures = dead_letters(COUNT), 0
+    wrong = set(Random(bad).sample(range(COUNT), bad))
+    for _ in range(50):
+        parts = BatchSplitter(waiting, failures)
+        offer(parts, lambda ids: not wrong.isdisjoint(ids))
+        failures = max(0, failures - 1) if parts.accepted else failures + 1
+        waiting = [dead_letter for dead_letter in parts.left if dead_letter.id not in parts.offered] + parts.refused
+    assert {dead_letter.id for dead_letter in waiting} == wrong

@@ -1,4 +1,4 @@
-"""The engine as a whole, step by step: what is claimed, whose turn it is, what is settled, what is given back."""
+"""The engine as a whole, step by step: claims, dispatch, outcomes, leases and recovery."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from supervisor.engine.coordinator import FORCED_SECONDS, KILL_SECONDS
+from supervisor.engine.limits import Limits
 from supervisor.errors import RowRefused
 from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecovered
 from supervisor.jobs import Cause, JobState, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import ClaimRequest
-from tests.unit.dead_letters.test_publisher import JumpingLoop
+from tests.unit.jumping_loop import JumpingLoop
 from tests.unit.virtual import Virtual
 from tests.unit.wrapped_store import WrappedStore
 
@@ -22,11 +23,11 @@ def pass_time(here: Virtual, seconds: float) -> None:
     for _ in range(round(seconds / 0.5)):
         here.loop.advance(0.5)
         for worker in here.pool.workers.values():
-            here.pool.heartbeat(worker.process)
+            worker.process.send_heartbeat()
 
 
 def finish_for(here: Virtual, seconds: float, **how: Any) -> int:
-    """The one worker runs what it was sent for so long; gives the job's id."""
+    """The one worker runs its next job for so long. Return the id of the job."""
     lease = here.process.start_next()
     pass_time(here, seconds)
     here.process.finish(took=seconds, **how)
@@ -34,7 +35,7 @@ def finish_for(here: Virtual, seconds: float, **how: Any) -> int:
     return lease.id
 
 
-def test_the_retry_of_a_failed_job_is_the_next_to_start_after_the_one_that_runs_when_it_is_due() -> None:
+def test_a_due_retry_starts_next_after_the_job_that_runs() -> None:
     here = Virtual(handlers=("A1", "A2", "A3", "B1", "B2", "B3"), retry={"backoff": {"base": 2.0, "jitter": "none"}})
     names = dict(
         zip(here.enqueue("A1", "A2", "A3", "B1", "B2", "B3"), ("A1", "A2", "A3", "B1", "B2", "B3"), strict=True)
@@ -65,7 +66,7 @@ def test_jobs_of_unknown_length_are_claimed_one_for_each_idle_worker() -> None:
     ids = here.enqueue(*["work"] * 10)
     here.serve()
     assert [here.state(id) for id in ids] == ["in_flight"] * 2 + ["ready"] * 8
-    assert len(here.engine.fetcher) == 0
+    assert len(here.engine.buffers) == 0
 
 
 def test_short_jobs_are_held_up_to_100_ms_of_work_a_worker() -> None:
@@ -98,7 +99,7 @@ def test_nothing_is_claimed_while_no_worker_can_run_it() -> None:
     assert here.state(ids[0]) == "in_flight"
 
 
-def test_a_paused_queue_gives_back_what_is_held_of_it() -> None:
+def test_the_buffered_jobs_of_a_paused_queue_are_released() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 100)
     here.serve()
@@ -106,7 +107,7 @@ def test_a_paused_queue_gives_back_what_is_held_of_it() -> None:
     here.process.start_next()
     here.store.pause("default", True)
     here.loop.advance(0.1)
-    here.engine.tick("running")
+    here.engine.maintain("running")
     held = [id for id in ids if here.state(id) == "in_flight"]
     assert held == [ids[1]]
 
@@ -125,7 +126,7 @@ def test_queues_take_turns() -> None:
     assert sorted(queues) == ["a"] * 4 + ["b"] * 4
 
 
-def test_a_job_of_an_unknown_handler_is_put_off_without_a_retry_and_dies_after_its_grace() -> None:
+def test_a_job_with_an_unknown_handler_is_released_without_a_retry_and_fails_after_the_grace() -> None:
     here = Virtual(unknown_handler={"grace": 100.0}, retry={"backoff": {"max": 30.0}})
     (id,) = here.enqueue("nope")
     here.serve()
@@ -138,7 +139,7 @@ def test_a_job_of_an_unknown_handler_is_put_off_without_a_retry_and_dies_after_i
     assert job is not None and (job["state"], job["errors"][-1]["cause"]) == ("failed", "unknown_handler")
 
 
-def test_outcomes_are_kept_while_the_store_is_away() -> None:
+def test_outcomes_are_kept_while_the_store_is_unavailable() -> None:
     here = Virtual()
     ids = here.enqueue("work", "work")
     here.serve()
@@ -152,7 +153,7 @@ def test_outcomes_are_kept_while_the_store_is_away() -> None:
     assert here.state(ids[1]) == "in_flight"
 
 
-def test_a_claim_that_comes_back_after_the_stop_is_given_back() -> None:
+def test_a_claim_that_is_answered_after_the_stop_is_released() -> None:
     here = Virtual()
     here.serve()
     (id,) = here.enqueue("work")
@@ -160,7 +161,7 @@ def test_a_claim_that_comes_back_after_the_stop_is_given_back() -> None:
     here.notify()
     call, answer = here.writer.waiting.pop()
     with here.store.transaction():
-        answer.value = call(here.store)  # the store has claimed it, the loop has not heard yet
+        answer.value = call(here.store)  # the store has claimed it, the loop has not seen the answer yet
     assert here.state(id) == "in_flight"
     here.engine.fetcher.close()
     answer.finished = True
@@ -182,14 +183,14 @@ def test_a_stale_outcome_changes_nothing_and_is_counted() -> None:
     assert len(here.engine.leases) == 0
 
 
-def test_the_worker_of_a_cancelled_job_is_killed_and_the_jobs_behind_it_go_elsewhere() -> None:
+def test_the_worker_of_a_cancelled_job_is_killed_and_the_jobs_behind_it_run_elsewhere() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 3)
     here.serve()
     here.process.run_next(took=0.001)
     here.process.start_next()
     here.store.cancel([ids[1]])
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert here.process.killed == [False]
     here.backend.forked[0].die(signal="SIGKILL")
     here.backend.forked[1].come_up()
@@ -198,30 +199,29 @@ def test_the_worker_of_a_cancelled_job_is_killed_and_the_jobs_behind_it_go_elsew
 
 
 def lost(here: Virtual) -> list[tuple[str, list[int]]]:
-    """What was told of jobs that are not ours any more."""
-    told = []
+    """The reported losses of leases, as (reason, job ids)."""
+    reported = []
     for event in here.events:
         if isinstance(event, JobCancelled):
-            told.append(("cancelled", [event.lease.id]))
+            reported.append(("cancelled", [event.lease.id]))
         elif isinstance(event, JobsStale):
-            told.append((event.what, [lease.id for lease in event.leases]))
-    return told
+            reported.append((event.what, [lease.id for lease in event.leases]))
+    return reported
 
 
-def test_cancelled_jobs_are_told_as_cancelled_and_not_as_stale() -> None:
+def test_a_cancelled_job_is_reported_as_cancelled_and_not_as_stale() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 3)
     here.serve()
     here.process.start_next()
     here.store.cancel(ids[:2])
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert here.backend.forked[0].killed == [False]
     assert lost(here) == [("cancelled", [ids[0]])]
 
 
-def test_of_a_crowd_the_store_is_asked_only_for_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.engine.coordinator.MAX_CHECKED", 2)
-    here = Virtual()
+def test_of_many_lost_leases_only_those_of_running_jobs_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Virtual(engine_limits=Limits(checked_leases=2))
     _, *ids = here.enqueue(*["work"] * 4)
     here.serve()
     here.process.run_next(took=0.001)
@@ -229,12 +229,12 @@ def test_of_a_crowd_the_store_is_asked_only_for_what_ran(monkeypatch: pytest.Mon
     here.store.cancel(ids)
     asked, get = [], here.store.get
     monkeypatch.setattr(here.store, "get", lambda job: asked.append(job) or get(job))
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert asked == ids[:1]
     assert ("cancelled", ids[:1]) in lost(here)
 
 
-def test_a_job_that_another_supervisor_took_over_is_told_as_stale_and_not_as_cancelled() -> None:
+def test_a_job_that_another_supervisor_took_over_is_reported_as_stale_and_not_as_cancelled() -> None:
     here = Virtual()
     (id,) = here.enqueue("work")
     here.serve()
@@ -244,28 +244,27 @@ def test_a_job_that_another_supervisor_took_over_is_told_as_stale_and_not_as_can
     other = here.store.sibling()  # type: ignore[attr-defined]
     other.join("them", "there", 2)
     assert other.claim([ClaimRequest("default", 1, 1, 1, 100)], 30.0, lambda *_: Policy())
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert here.backend.forked[0].killed == [False]
     assert lost(here) == [("check", [id])]
 
 
-def test_a_worker_whose_lease_is_lost_is_killed_before_the_store_is_asked_why() -> None:
+def test_a_worker_whose_lease_is_lost_is_killed_before_the_reason_is_looked_up() -> None:
     here = Virtual()
     (id,) = here.enqueue("work")
     here.serve()
     here.process.start_next()
     here.store.cancel([id])
     here.writer.eager = False
-    here.engine.tick("running")
-    check = next(work for work in here.writer.waiting if work[0].__name__ == "_held")
-    here.writer.waiting.remove(check)
-    check[1].finish(check[0], here.store)
+    here.engine.maintain("running")
+    while not here.backend.forked[0].killed:
+        here.writer.step_one()
     assert here.backend.forked[0].killed == [False] and lost(here) == []
     here.writer.step()
     assert lost(here) == [("cancelled", [id])]
 
 
-def test_leases_are_extended_every_third_of_their_time_with_start_marks() -> None:
+def test_leases_are_extended_with_start_marks_every_third_of_their_time_to_live() -> None:
     here = Virtual(lease={"ttl": 30.0})
     (id,) = here.enqueue("work")
     here.serve()
@@ -285,7 +284,7 @@ def test_after_a_gap_leases_are_checked_before_anything_is_dispatched() -> None:
     here.process.run_next(took=0.001)
     here.process.start_next()
     here.loop.advance(0.1)
-    assert len(here.engine.fetcher) == 1
+    assert len(here.engine.buffers) == 1
     here.loop.stand_still(90)
     here.writer.unavailable = True
     here.process.finish(took=0.001)
@@ -300,7 +299,7 @@ def test_after_a_gap_leases_are_checked_before_anything_is_dispatched() -> None:
 
 
 class Refusing(WrappedStore):
-    """Takes no outcome of these jobs but `refused`, and not even that of the last."""
+    """Takes only `refused` outcomes of the `bad` jobs, and none of the `worst`."""
 
     bad: frozenset[int] = frozenset()
     worst: frozenset[int] = frozenset()
@@ -333,7 +332,7 @@ def test_a_batch_that_the_store_refuses_is_halved_until_the_bad_row_stands_alone
 
 
 def lose_owner(store: MemoryStore, count: int) -> list[int]:
-    """Jobs claimed by another owner, who is gone."""
+    """Return the ids of jobs that were claimed by another owner, which is gone."""
     other = store.sibling()
     other.join("them", "there", 2)
     from supervisor.jobs import Policy
@@ -344,13 +343,13 @@ def lose_owner(store: MemoryStore, count: int) -> list[int]:
     return ids
 
 
-def test_the_leases_of_others_are_recovered_only_after_they_were_seen_expired_for_half_their_time() -> None:
+def test_leases_of_others_are_recovered_after_they_were_seen_expired_for_half_their_time_to_live() -> None:
     here = Virtual(lease={"ttl": 30.0})
     (id,) = lose_owner(here.store, 1)  # type: ignore[arg-type]
     here.serve()
     for second in range(1, 60):
         pass_time(here, 1)
-        here.engine.tick("running")
+        here.engine.maintain("running")
         recovered = [event for event in here.events if isinstance(event, LeasesRecovered)]
         if second < 45:
             assert recovered == []
@@ -359,21 +358,21 @@ def test_the_leases_of_others_are_recovered_only_after_they_were_seen_expired_fo
     assert (outcome.state, outcome.counted) == (JobState.READY, False)
 
 
-def test_recovery_starts_anew_after_an_outage() -> None:
+def test_what_was_seen_before_an_outage_does_not_count_for_recovery() -> None:
     here = Virtual(lease={"ttl": 30.0})
     lose_owner(here.store, 1)  # type: ignore[arg-type]
     here.serve()
     for _ in range(40):
         pass_time(here, 1)
-        here.engine.tick("running")
+        here.engine.maintain("running")
     here.engine.recovery.forget()
     for _ in range(14):
         pass_time(here, 1)
-        here.engine.tick("running")
+        here.engine.maintain("running")
     assert not any(isinstance(event, LeasesRecovered) for event in here.events)
 
 
-def test_what_waits_here_goes_back_while_another_supervisor_idles() -> None:
+def test_buffered_jobs_are_released_while_another_supervisor_is_idle() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 10)
     here.serve()
@@ -381,9 +380,9 @@ def test_what_waits_here_goes_back_while_another_supervisor_idles() -> None:
     here.process.start_next()
     here.neighbour_idles()
     here.loop.advance(0.1)
-    assert len(here.engine.fetcher) == 8
+    assert len(here.engine.buffers) == 8
     pass_time(here, 3)
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert [here.state(id) for id in ids] == ["succeeded", "in_flight"] + ["ready"] * 8
     assert [event.reason for event in here.events if isinstance(event, JobsReleased)] == ["others idle"]
 

@@ -1,16 +1,14 @@
-"""Whose turn it is: retries first, never more than their share; neither tier starves the other."""
+"""The order of dispatch: retries first, never more than their share; neither tier starves the other."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.engine.fairness import QueueBuffer, TokenBucket, plan_takes, share_out
+from supervisor.engine.fairness import QueueBuffer, TokenBucket, share_out
 from supervisor.jobs import Lease, Policy, Tier
-from supervisor.stores.records import ClaimRequest, Waiting
 
 RATIOS = st.fractions(Fraction(1, 50), 1, max_denominator=50)
 
@@ -85,7 +83,7 @@ def test_a_storm_of_retries_gets_its_share(ratio: Fraction, burst: int) -> None:
     assert retries >= ratio * 500 - 1
 
 
-def test_ratio_one_is_strictly_retries_first() -> None:
+def test_with_a_ratio_of_one_all_retries_go_first() -> None:
     waiting = buffer(Fraction(1), burst=1)
     waiting.add(job(i) for i in range(50))
     waiting.add(job(1000 + i, Tier.RETRY) for i in range(50))
@@ -104,7 +102,7 @@ def test_neither_tier_waits_while_the_other_is_empty(fresh: int, retries: int, r
         assert ids == sorted(ids)
 
 
-def test_retries_spend_no_credit_while_no_fresh_job_waits() -> None:
+def test_retries_spend_no_token_while_no_fresh_job_waits() -> None:
     waiting = buffer(burst=2)
     waiting.add(job(i, Tier.RETRY) for i in range(100))
     assert len(order(waiting)) == 100
@@ -119,21 +117,21 @@ def test_fresh_jobs_left_in_the_store_count_as_waiting() -> None:
     assert [lease.id for lease in order(waiting)] == [1]
 
 
-def test_where_retries_have_their_share_of_workers_fresh_go_first() -> None:
+def test_fresh_jobs_go_first_while_retries_have_their_share_of_workers() -> None:
     waiting = buffer()
     waiting.add([job(1, Tier.RETRY), job(2)])
     taken = next(waiting.in_turn(retries_allowed=False), None)
     assert taken is not None and taken.id == 2
 
 
-def test_jobs_taken_back_are_first_in_their_tiers_in_order() -> None:
+def test_requeued_jobs_are_first_in_their_tiers_in_order() -> None:
     waiting = buffer()
     waiting.add([job(5), job(6)])
     waiting.requeue([job(1), job(2)])
     assert [lease.id for lease in order(waiting)] == [1, 2, 5, 6]
 
 
-def test_retries_that_are_taken_back_pay_once() -> None:
+def test_a_requeued_retry_spends_one_token_in_all() -> None:
     waiting = buffer()
     waiting.add([job(n) for n in range(3000)])
     waiting.add([job(n, Tier.RETRY) for n in range(3000, 4000)])
@@ -143,39 +141,15 @@ def test_retries_that_are_taken_back_pay_once() -> None:
         frame = [next(in_turn) for _ in range(10)]
         started += frame[:2]
         waiting.requeue(frame[2:])
-    assert sum(lease.tier == Tier.RETRY for lease in started) in range(216, 219)  # what was put back has earned already
+    assert sum(lease.tier == Tier.RETRY for lease in started) in range(
+        216, 219
+    )  # requeued jobs add no more to the tokens
 
 
 @given(st.integers(0, 100), st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 50)), st.integers(0, 10))
-def test_queues_share_the_capacity_and_none_idles(capacity: int, waiting: dict[str, int], turn: int) -> None:
+def test_queues_share_the_whole_capacity_equally(capacity: int, waiting: dict[str, int], turn: int) -> None:
     shares = share_out(capacity, waiting, turn)
     assert sum(shares.values()) == min(capacity, sum(waiting.values()))
     assert all(share <= waiting[queue] for queue, share in shares.items())
     hungry = [shares.get(queue, 0) for queue, n in waiting.items() if shares.get(queue, 0) < n]
     assert not hungry or max(shares.values(), default=0) - min(hungry) <= max(1, max(hungry) - min(hungry) + 1)
-
-
-@pytest.mark.parametrize(
-    ("waiting", "most", "expected"),
-    [
-        (Waiting(100, 100), None, ClaimRequest("q", 50, 16 + 10, 50, 100)),
-        (Waiting(0, 100), None, ClaimRequest("q", 50, 50, 50, 100)),
-        (Waiting(100, 100), 0, ClaimRequest("q", 50, 0, 0, 100)),
-        (Waiting(3, 0), None, ClaimRequest("q", 3, 0, 0, 100)),
-    ],
-)
-def test_a_claim_asks_for_as_many_retries_as_have_credit(
-    waiting: Waiting, most: int | None, expected: ClaimRequest
-) -> None:
-    tokens = TokenBucket(Fraction(1, 5), 16)
-    takes = plan_takes(
-        50, {"q": waiting}, 0, lambda _, n: tokens.allowance(n), lambda _, fresh: most, lambda queue: 100
-    )
-    assert takes == [expected]
-
-
-@pytest.mark.parametrize("turn", [0, 1])
-def test_a_queue_whose_retries_have_their_share_takes_no_place_from_another(turn: int) -> None:
-    waiting = {"full": Waiting(0, 100), "other": Waiting(5, 0)}
-    takes = plan_takes(1, waiting, turn, lambda _, n: n, lambda queue, _: 0 if queue == "full" else None, lambda _: 100)
-    assert takes == [ClaimRequest("other", 1, 0, 0, 100)]

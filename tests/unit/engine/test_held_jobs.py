@@ -1,12 +1,11 @@
-"""How much is claimed ahead: nothing behind long jobs only to give it back again, and no more than the parent can hold."""
+"""How much is claimed ahead: nothing that would only be released again, and no more than the supervisor can hold."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from supervisor.engine import committer, fetcher
+from supervisor.engine.fetcher import Claim
+from supervisor.engine.limits import Limits
 from supervisor.events import JobsReleased, JobsSettled
 from supervisor.stores.records import EnqueueRow
 from tests.unit.virtual import Virtual
@@ -16,7 +15,7 @@ def releases(here: Virtual) -> list[str]:
     return [event.reason for event in here.events if isinstance(event, JobsReleased)]
 
 
-def test_jobs_that_no_idle_supervisor_takes_are_given_back_once_and_wait_in_the_store() -> None:
+def test_jobs_released_to_an_idle_supervisor_that_takes_none_are_not_claimed_and_released_again() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 10)
     here.serve()
@@ -25,8 +24,8 @@ def test_jobs_that_no_idle_supervisor_takes_are_given_back_once_and_wait_in_the_
     here.neighbour_idles("them, serving another queue")
     for _ in range(60):
         here.loop.advance(0.5)
-        here.pool.heartbeat(here.process)
-        here.engine.tick("running")
+        here.process.send_heartbeat()
+        here.engine.maintain("running")
     assert releases(here) == ["others idle"]
     here.process.finish(took=30.0)
     here.process.drain()
@@ -35,9 +34,8 @@ def test_jobs_that_no_idle_supervisor_takes_are_given_back_once_and_wait_in_the_
     assert {here.state(id) for id in ids} == {"succeeded"}
 
 
-def test_few_jobs_are_held_while_their_payloads_are_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "MAX_HELD_BYTES", 1000)
-    here = Virtual()
+def test_few_jobs_are_held_while_their_payloads_are_large() -> None:
+    here = Virtual(engine_limits=Limits(held_bytes=1000))
     here.enqueue(*["work"] * 3)
     here.serve()
     for _ in range(3):
@@ -51,11 +49,11 @@ def test_few_jobs_are_held_while_their_payloads_are_heavy(monkeypatch: pytest.Mo
     for _ in range(110):
         here.process.run_next(took=0.001)
     assert {here.state(id) for id in ids} == {"succeeded"}
-    assert here.engine.leases.size == 0
+    assert here.engine.leases.bytes == 0
 
 
 class SlowClaims:
-    """Claims are seen to begin before they are answered."""
+    """Claims that begin and are answered when the test calls for it."""
 
     def __init__(self, here: Virtual) -> None:
         self.here = here
@@ -63,7 +61,7 @@ class SlowClaims:
         here.writer.eager = False
 
     def waiting(self) -> list[Any]:
-        return [work for work in self.here.writer.waiting if work[0].__name__ == "claim"]
+        return [work for work in self.here.writer.waiting if isinstance(work[0], Claim)]
 
     def begin(self) -> None:
         (work,) = self.waiting()
@@ -76,9 +74,8 @@ class SlowClaims:
         answer.finish(lambda store: claimed, self.here.store)
 
 
-def test_quick_jobs_are_claimed_anew_once_a_claim_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "MAX_CLAIM", 4)
-    here = Virtual()
+def test_a_second_claim_of_quick_jobs_is_submitted_once_the_first_has_begun() -> None:
+    here = Virtual(engine_limits=Limits(claimed_at_once=4))
     ids = here.enqueue(*["work"] * 30)
     here.serve()
     claims = SlowClaims(here)
@@ -104,10 +101,8 @@ def test_quick_jobs_are_claimed_anew_once_a_claim_has_begun(monkeypatch: pytest.
     assert here.engine.fetcher.quiet
 
 
-def test_what_a_claim_will_bring_is_not_claimed_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "MAX_CLAIM", 4)
-    monkeypatch.setattr(fetcher, "MAX_HELD_PER_WORKER", 6)
-    here = Virtual()
+def test_a_second_claim_asks_for_none_of_the_jobs_of_the_first() -> None:
+    here = Virtual(engine_limits=Limits(claimed_at_once=4, buffered_per_worker=6))
     here.enqueue(*["work"] * 30)
     here.serve()
     claims = SlowClaims(here)
@@ -119,9 +114,8 @@ def test_what_a_claim_will_bring_is_not_claimed_a_second_time(monkeypatch: pytes
     assert len(here.engine.leases) == 1 + 4
 
 
-def test_jobs_that_are_not_quick_are_claimed_one_claim_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "MAX_CLAIM", 40)
-    here = Virtual()
+def test_jobs_that_are_not_quick_are_claimed_by_one_claim_at_a_time() -> None:
+    here = Virtual(engine_limits=Limits(claimed_at_once=40))
     here.enqueue(*["work"] * 30)
     here.serve()
     claims = SlowClaims(here)
@@ -131,9 +125,8 @@ def test_jobs_that_are_not_quick_are_claimed_one_claim_at_a_time(monkeypatch: py
     assert claims.waiting() == []
 
 
-def test_few_outcomes_are_settled_at_once_while_their_results_are_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "MAX_BATCH_BYTES", 1000)
-    here = Virtual(workers=10)
+def test_few_outcomes_are_settled_at_once_while_their_results_are_large() -> None:
+    here = Virtual(workers=10, engine_limits=Limits(settled_bytes_at_once=1000))
     ids = here.enqueue(*["work"] * 10)
     here.serve()
     here.writer.eager = False
@@ -147,9 +140,8 @@ def test_few_outcomes_are_settled_at_once_while_their_results_are_heavy(monkeypa
     assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]
 
 
-def test_few_outcomes_are_settled_at_once_while_their_failures_tell_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "MAX_BATCH_BYTES", 1000)
-    here = Virtual(workers=10)
+def test_few_outcomes_are_settled_at_once_while_their_failures_are_large() -> None:
+    here = Virtual(workers=10, engine_limits=Limits(settled_bytes_at_once=1000))
     here.enqueue(*["work"] * 10)
     here.serve()
     here.writer.eager = False
@@ -161,10 +153,8 @@ def test_few_outcomes_are_settled_at_once_while_their_failures_tell_much(monkeyp
     assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]
 
 
-def test_results_that_the_store_is_slow_to_take_hold_up_what_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "MAX_BATCH_BYTES", 1000)
-    monkeypatch.setattr(committer, "MAX_UNSETTLED_BYTES", 4000)
-    here = Virtual()
+def test_no_job_starts_while_results_pile_up_unsettled() -> None:
+    here = Virtual(engine_limits=Limits(settled_bytes_at_once=1000, unsettled_bytes=4000))
     here.enqueue(*["work"] * 3)
     here.serve()
     for _ in range(3):
@@ -178,7 +168,7 @@ def test_results_that_the_store_is_slow_to_take_hold_up_what_is_run(monkeypatch:
         here.process.unread = [reply._replace(result="x" * 400) for reply in here.process.unread]
         here.process.drain()
     ended = [id for id in ids if here.state(id) == "in_flight"]
-    assert 0 < len(ended) - len(here.engine.fetcher) < 30, "of a hundred held"
+    assert 0 < len(ended) - len(here.engine.buffers) < 30, "of a hundred held"
     here.writer.unavailable = False
     here.writer.step()
     while here.process.permits:
@@ -186,7 +176,7 @@ def test_results_that_the_store_is_slow_to_take_hold_up_what_is_run(monkeypatch:
     assert {here.state(id) for id in ids} == {"succeeded"}
 
 
-def test_what_was_claimed_as_short_is_given_back_when_it_turns_out_long() -> None:
+def test_jobs_claimed_as_short_are_released_when_they_turn_out_to_be_long() -> None:
     here = Virtual(handlers=("short", "long"))
     here.enqueue(*["short"] * 3)
     here.serve()
@@ -197,7 +187,7 @@ def test_what_was_claimed_as_short_is_given_back_when_it_turns_out_long() -> Non
     here.notify()
     assert len(here.engine.leases) == 1000
     here.process.run_next(took=0.05)
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert releases(here) == ["more than can be held"]
     assert len(here.engine.leases) <= 2 + 2 * 0.1 / 0.05
     (urgent,) = here.enqueue("short", priority=100)

@@ -1,4 +1,4 @@
-"""What comes due, or comes in, while enough is held already."""
+"""Jobs that come due, or are enqueued, while enough are held already."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine import fetcher
+from supervisor.engine.limits import Limits
 from supervisor.stores.records import EnqueueRow
 from tests.unit.virtual import Virtual
 
@@ -14,7 +14,7 @@ SECOND = {"backoff": {"base": 1.0, "jitter": "none"}}
 OOPS = {"type": "Oops"}
 
 
-def test_a_retry_that_comes_due_starts_before_the_fresh_jobs_that_are_sent_and_not_started() -> None:
+def test_a_retry_that_comes_due_starts_before_fresh_jobs_that_are_sent_and_not_started() -> None:
     here = Virtual(handlers=("flaky", "work"), retry={"backoff": {"base": 0.005, "jitter": "none"}})
     here.enqueue("flaky", *["work"] * 500)
     here.serve()
@@ -23,13 +23,13 @@ def test_a_retry_that_comes_due_starts_before_the_fresh_jobs_that_are_sent_and_n
     here.process.start_next()
     assert len(here.process.permits) > 1
     here.loop.advance(0.006)
-    assert len(here.process.jobs) > 1, "not taken back because the first has turned out to be long"
+    assert len(here.process.jobs) > 1, "the first has not turned out to be long"
     here.process.finish(took=0.001)
     here.process.drain()
     assert here.process.start_next().handler == "flaky"
 
 
-def test_fresh_jobs_do_not_wait_for_all_the_retries_that_are_held() -> None:
+def test_a_fresh_job_does_not_wait_for_all_buffered_retries() -> None:
     here = Virtual(handlers=("flaky", "work"), retry={**SECOND, "burst": 3})
     here.enqueue(*["flaky"] * 200)
     here.serve()
@@ -38,7 +38,7 @@ def test_fresh_jobs_do_not_wait_for_all_the_retries_that_are_held() -> None:
     here.loop.advance(1.0)
     here.process.start_next()
     here.loop.advance(0.010)
-    assert len(here.engine.fetcher) > 50
+    assert len(here.engine.buffers) > 50
     here.enqueue("work")
     here.notify()
     here.process.finish(took=0.001)
@@ -51,7 +51,7 @@ def test_fresh_jobs_do_not_wait_for_all_the_retries_that_are_held() -> None:
     assert started == ["flaky"] * 3 + ["work"]
 
 
-def test_workers_that_have_done_all_meanwhile_are_not_left_idle_by_a_look_for_what_overtakes() -> None:
+def test_workers_that_end_all_jobs_during_a_claim_of_overtaking_jobs_are_not_left_idle() -> None:
     here = Virtual()
     here.enqueue(*["work"] * 3)
     here.serve()
@@ -70,7 +70,7 @@ def test_workers_that_have_done_all_meanwhile_are_not_left_idle_by_a_look_for_wh
     assert here.process.permits
 
 
-def test_a_retry_held_off_by_the_limit_starts_when_the_one_before_it_ends_during_a_claim() -> None:
+def test_a_retry_held_off_by_the_limit_starts_when_the_retry_before_it_ends_during_a_claim() -> None:
     here = Virtual(workers=2, retry={**SECOND, "max_in_flight": 1})
     here.enqueue(*["work"] * 6)
     here.serve()
@@ -79,7 +79,7 @@ def test_a_retry_held_off_by_the_limit_starts_when_the_one_before_it_ends_during
             process.run_next(kind="failed", took=0.3, error=OOPS)
     here.loop.advance(1.1)
     (busy,) = [process for process in here.backend.forked if process.permits]
-    while len(here.engine.fetcher):
+    while len(here.engine.buffers):
         busy.run_next(took=0.3)
     busy.start_next()
     here.writer.unavailable = True
@@ -92,9 +92,8 @@ def test_a_retry_held_off_by_the_limit_starts_when_the_one_before_it_ends_during
 
 
 @pytest.mark.parametrize("retry", [{"fetch_ratio": 1.0}, {"burst": 1000}])
-def test_nothing_overtakes_what_is_heavy_as_it_is(monkeypatch: pytest.MonkeyPatch, retry: dict[str, Any]) -> None:
-    monkeypatch.setattr(fetcher, "MAX_HELD_BYTES", 50_000)
-    here = Virtual(handlers=("flaky", "work"), retry={**SECOND, **retry})
+def test_no_job_is_claimed_to_overtake_others_while_payloads_are_large(retry: dict[str, Any]) -> None:
+    here = Virtual(handlers=("flaky", "work"), engine_limits=Limits(held_bytes=50_000), retry={**SECOND, **retry})
     here.store.enqueue([EnqueueRow("flaky", f'"{"x" * 1000}"')] * 300)
     here.serve()
     for _ in range(300):
@@ -106,5 +105,5 @@ def test_nothing_overtakes_what_is_heavy_as_it_is(monkeypatch: pytest.MonkeyPatc
     heaviest = 0
     for _ in range(100):
         here.loop.advance(0.02)
-        heaviest = max(heaviest, here.engine.leases.size)
+        heaviest = max(heaviest, here.engine.leases.bytes)
     assert 40_000 < heaviest < 60_000

@@ -1,4 +1,4 @@
-"""A nursery died, and the next one found other plugins than it had."""
+"""A forkserver exited, and the next one found other plugins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.plugins.reports import SourceReport
 from tests.unit.virtual import Virtual
 
 SAME = SourceReport("work.py", (HandlerInfo("work", {}, "work.py", 1),))
-TORN = SourceReport("work.py", error="SyntaxError: invalid syntax", line=3)
+BROKEN = SourceReport("work.py", error="SyntaxError: invalid syntax", line=3)
 
 
 def mail(**options: Any) -> SourceReport:
@@ -21,27 +21,27 @@ def start_again(here: Virtual, *reports: SourceReport) -> None:
     here.pool.forkserver_started(here.backend, 2, reports)
 
 
-def told(here: Virtual) -> list[tuple[str, str]]:
+def reported(here: Virtual) -> list[tuple[str, str]]:
     return [
         (type(event).__name__, event.source) for event in here.events if isinstance(event, PluginFailed | PluginLoaded)
     ]
 
 
-def test_if_it_found_the_same_the_workers_stay_and_nothing_is_told() -> None:
+def test_workers_stay_if_the_new_forkserver_found_the_same_plugins() -> None:
     here = Virtual()
     here.serve()
     start_again(here, SAME)
     assert not here.process.retired
-    assert told(here) == []
+    assert reported(here) == []
 
 
-def test_a_handler_that_is_there_now_serves_with_its_own_options_on_workers_that_know_it() -> None:
+def test_a_new_handler_is_served_with_its_own_options_by_new_workers() -> None:
     here = Virtual()
     here.serve()
     old = here.process
     start_again(here, mail(max_retries=0), SAME)
     assert old.retired
-    assert told(here) == [("PluginLoaded", "mail.py")]
+    assert reported(here) == [("PluginLoaded", "mail.py")]
     new = here.backend.forked[-1]
     new.come_up()
     (id,) = here.enqueue("mail")
@@ -50,7 +50,7 @@ def test_a_handler_that_is_there_now_serves_with_its_own_options_on_workers_that
     assert here.state(id) == "failed"
 
 
-def test_changed_options_count_from_then_on() -> None:
+def test_changed_options_of_a_handler_hold_for_its_next_job() -> None:
     here = Virtual()
     here.serve()
     start_again(here, mail(max_retries=1), SAME)
@@ -63,15 +63,15 @@ def test_changed_options_count_from_then_on() -> None:
     assert here.state(id) == "failed"
 
 
-def test_a_file_that_no_longer_imports_is_told() -> None:
+def test_a_file_that_no_longer_imports_is_reported_once() -> None:
     here = Virtual()
     here.serve()
-    start_again(here, TORN)
-    start_again(here, TORN)
-    assert told(here) == [("PluginFailed", "work.py")]
+    start_again(here, BROKEN)
+    start_again(here, BROKEN)
+    assert reported(here) == [("PluginFailed", "work.py")]
 
 
-def test_of_a_file_that_is_gone_no_worker_serves_on() -> None:
+def test_workers_with_a_plugin_that_is_gone_are_retired() -> None:
     here = Virtual()
     here.serve()
     old = here.process
@@ -79,9 +79,8 @@ def test_of_a_file_that_is_gone_no_worker_serves_on() -> None:
     assert old.retired
 
 
-def test_what_was_put_off_for_want_of_a_plugin_is_looked_at_anew() -> None:
-    here = Virtual()
-    here.engine.unknown_jobs = set()
+def test_the_ids_of_jobs_with_an_unknown_handler_are_dropped_when_plugins_are_replaced() -> None:
+    here = Virtual(keep_unknown_jobs=True)
     ids = here.enqueue("mail", "mail")
     here.serve()
     assert here.engine.unknown_jobs == set(ids)

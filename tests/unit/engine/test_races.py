@@ -1,12 +1,11 @@
-"""What the engine must survive: answers that cross, limits that leave nothing to do, and states that nothing would end."""
+"""Races of the engine: answers that cross, limits that leave nothing to do, and states that nothing would end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
+from supervisor.engine.limits import Limits
 from supervisor.engine.poll_intervals import USUAL
 from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueueDepths
 from supervisor.jobs import Lease, Policy
@@ -26,14 +25,14 @@ def resolve(handler: str, queue: str) -> Policy:
 
 
 def claim_elsewhere(here: Virtual, count: int = 1, owner: str = "them", max_retries: int = 0) -> Any:
-    """(the other owner's store, its leases)."""
+    """Return the store of another owner, and its leases."""
     other = here.store.sibling()  # type: ignore[attr-defined]
     other.join(owner, "there", 2)
     other.enqueue([EnqueueRow("work", "null")] * count)
     return other, other.claim([ClaimRequest("default", count, count, count, 100)], 30.0, lambda *_: Policy(max_retries))
 
 
-def test_a_letter_that_nobody_publishes_here_keeps_the_fetcher_from_no_rest() -> None:
+def test_a_dead_letter_that_is_not_published_here_does_not_keep_the_fetcher_busy() -> None:
     here = Virtual()
     other, leases = claim_elsewhere(here)
     other.settle([dead(lease) for lease in leases])
@@ -52,18 +51,18 @@ def test_a_letter_that_nobody_publishes_here_keeps_the_fetcher_from_no_rest() ->
     assert claims(here) - before <= 3
 
 
-def test_what_is_recovered_from_another_supervisor_starts_here_at_once() -> None:
+def test_a_job_recovered_from_another_supervisor_starts_here_at_once() -> None:
     here = Virtual()
     here.serve()
     other, (lease,) = claim_elsewhere(here)
     other.leave()
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert here.process.permits
     assert here.state(lease.id) == "in_flight"
 
 
 class Contended(WrappedStore):
-    """Another supervisor has locked whatever is ready, and may let go of it."""
+    """Another supervisor has locked all ready jobs, until `locked` is False."""
 
     locked = True
 
@@ -71,7 +70,7 @@ class Contended(WrappedStore):
         return [] if self.locked else self.inner.claim(takes, ttl, resolve)
 
 
-def test_what_another_supervisor_was_claiming_and_lets_go_of_starts_here_soon() -> None:
+def test_a_job_that_another_supervisor_locks_and_unlocks_starts_here_soon() -> None:
     here = Virtual(store=(store := Contended()))
     here.serve()
     (id,) = here.enqueue("work")
@@ -82,7 +81,7 @@ def test_what_another_supervisor_was_claiming_and_lets_go_of_starts_here_soon() 
     assert here.state(id) == "in_flight"
 
 
-def test_what_others_keep_locked_is_looked_for_ever_more_seldom() -> None:
+def test_jobs_that_others_keep_locked_are_looked_for_less_and_less_often() -> None:
     here = Virtual(store=Contended())
     here.serve()
     here.enqueue("work")
@@ -102,15 +101,11 @@ def recovered(here: Virtual) -> int:
     return sum(len(event.outcomes) for event in here.events if isinstance(event, LeasesRecovered))
 
 
-@pytest.fixture
-def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.engine.recovery.SEEN_AT_ONCE", 4)
-    monkeypatch.setattr("supervisor.engine.recovery.BATCH", 3)
+IN_SMALL_PARTS = Limits(expired_seen_at_once=4, recovered_at_once=3)
 
 
-@pytest.mark.usefixtures("in_small_parts")
 def test_all_leases_of_a_machine_that_is_lost_are_recovered_at_the_same_time() -> None:
-    here = Virtual(lease={"ttl": 30.0})
+    here = Virtual(engine_limits=IN_SMALL_PARTS, lease={"ttl": 30.0})
     lose_machine(here, 21)
     here.loop.create_task(here.engine.recovery.sweep())
     here.loop.advance(14.9)
@@ -121,9 +116,8 @@ def test_all_leases_of_a_machine_that_is_lost_are_recovered_at_the_same_time() -
     assert recovered(here) == 21
 
 
-@pytest.mark.usefixtures("in_small_parts")
-def test_what_the_provably_dead_left_is_recovered_at_once_however_much_else_has_lapsed() -> None:
-    here = Virtual(lease={"ttl": 30.0})
+def test_leases_of_a_provably_dead_owner_are_recovered_at_once_however_many_others_have_expired() -> None:
+    here = Virtual(engine_limits=IN_SMALL_PARTS, lease={"ttl": 30.0})
     lose_machine(here, 21)
     other, _ = claim_elsewhere(here, 9)
     other.leave()
@@ -131,9 +125,8 @@ def test_what_the_provably_dead_left_is_recovered_at_once_however_much_else_has_
     assert recovered(here) == 9
 
 
-@pytest.mark.usefixtures("in_small_parts")
-def test_what_is_forgotten_in_the_middle_of_a_sweep_was_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Virtual(lease={"ttl": 30.0})
+def test_leases_forgotten_in_the_middle_of_a_sweep_count_as_not_seen() -> None:
+    here = Virtual(engine_limits=IN_SMALL_PARTS, lease={"ttl": 30.0})
     lose_machine(here, 6)
     here.loop.create_task(here.engine.recovery.sweep())
     here.loop.advance(10.0)
@@ -147,8 +140,8 @@ def test_what_is_forgotten_in_the_middle_of_a_sweep_was_not_seen(monkeypatch: py
     assert recovered(here) == 0
 
 
-def test_what_was_locked_when_it_was_to_be_recovered_is_watched_anew() -> None:
-    """Its owner, who waits for the same lock, has time to come first."""
+def test_a_lease_whose_row_was_locked_is_observed_anew() -> None:
+    """Its owner waits for the same lock, and has time to get it first."""
     here = Virtual(lease={"ttl": 30.0})
     lose_machine(here, 2)
     recover = here.store.recover
@@ -167,13 +160,13 @@ def test_what_was_locked_when_it_was_to_be_recovered_is_watched_anew() -> None:
     assert sweep_after(0.5) == 2
 
 
-def test_what_comes_due_before_the_first_worker_is_asked_for_starts_then() -> None:
+def test_a_job_that_comes_due_before_the_first_worker_is_ordered_starts_on_that_worker() -> None:
     here = Virtual()
     other, (lease,) = claim_elsewhere(here, max_retries=1)
-    other.extend([lease], 30.0, [lease])  # marked as started, so it is put off
+    other.extend([lease], 30.0, [lease])  # marked as started, so it is retried later
     other.leave()
     here.loop.create_task(here.engine.recover())
-    here.loop.advance(60.0)  # a start may take long: a locked store, a machine that was suspended
+    here.loop.advance(60.0)  # a start may take long
     assert here.state(lease.id) == "scheduled"
     here.serve()
     assert here.process.permits
@@ -183,21 +176,21 @@ def answer_unknown(process: FakeWorker) -> None:
     process.run_next(kind="unknown", error={"type": "UnknownHandler"})
 
 
-def test_a_worker_that_does_not_know_what_its_siblings_do_is_replaced_and_its_job_runs_there() -> None:
+def test_a_worker_without_a_handler_that_others_have_is_replaced_and_its_job_runs_on_the_new_one() -> None:
     here = Virtual(unknown_handler={"grace": 0.001})
     (id,) = here.enqueue("work")
     here.serve()
-    sick = here.process
-    answer_unknown(sick)
-    assert sick.retired
+    broken = here.process
+    answer_unknown(broken)
+    assert broken.retired
     assert here.state(id) == "ready"
-    _, sound = here.backend.forked
-    sound.come_up()
-    sound.run_next()
+    _, good = here.backend.forked
+    good.come_up()
+    good.run_next()
     assert here.state(id) == "succeeded"
 
 
-def test_where_no_worker_can_import_a_handler_its_jobs_are_put_off_and_the_others_served() -> None:
+def test_jobs_of_a_handler_that_no_worker_can_import_are_released_for_later_and_others_run() -> None:
     here = Virtual(handlers=("work", "torn"), unknown_handler={"grace": 100.0}, retry={"backoff": {"max": 30.0}})
     here.engine.watchdog.idle_heartbeat_timeout = None
     (torn,) = here.enqueue("torn")
@@ -217,8 +210,8 @@ def test_where_no_worker_can_import_a_handler_its_jobs_are_put_off_and_the_other
     assert here.state(id) == "succeeded"
 
 
-def test_a_job_of_a_handler_that_has_long_been_missed_here_waits_as_long_as_those_before_it() -> None:
-    """Another supervisor may serve it."""
+def test_each_job_of_a_missing_handler_waits_for_the_whole_grace() -> None:
+    """Another supervisor may serve the handler."""
     here = Virtual(unknown_handler={"grace": 100.0}, retry={"backoff": {"max": 30.0}})
     here.engine.watchdog.idle_heartbeat_timeout = None
     here.serve()
@@ -235,17 +228,17 @@ def test_a_job_of_a_handler_that_has_long_been_missed_here_waits_as_long_as_thos
     assert [here.state(id) for id in (first, second)] == ["failed", "failed"]
 
 
-def test_what_is_heard_after_a_gap_starts_nothing_before_the_leases_are_checked() -> None:
+def test_replies_read_after_a_gap_start_no_job_before_the_leases_are_checked() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 3)
     here.serve()
     here.process.run_next(took=0.001)
     here.process.start_next()
     here.loop.advance(0.1)
-    assert len(here.engine.fetcher) == 1
+    assert len(here.engine.buffers) == 1
     here.loop.stand_still(90)
     here.writer.unavailable = True
-    here.process.finish(took=0.001)  # not read before the supervisor wakes
+    here.process.finish(took=0.001)  # not read before the supervisor goes on
     here.loop.advance(0.0)
     assert not here.pool.workers[1].sent
     here.store.cancel([ids[2]])
@@ -254,7 +247,7 @@ def test_what_is_heard_after_a_gap_starts_nothing_before_the_leases_are_checked(
     assert not here.process.permits
 
 
-def test_an_extend_from_before_a_gap_is_no_check_after_it() -> None:
+def test_an_extend_submitted_before_a_gap_does_not_count_as_a_check_after_it() -> None:
     here = Virtual(lease={"ttl": 30.0})
     ids = here.enqueue(*["work"] * 3)
     here.serve()
@@ -262,13 +255,13 @@ def test_an_extend_from_before_a_gap_is_no_check_after_it() -> None:
     here.process.start_next()
     here.loop.advance(0.1)
     here.writer.unavailable = True
-    here.engine._extend()
+    here.engine.lease_keeper.extend_soon()
     here.loop.stand_still(90)
     here.process.finish(took=0.001)
     here.process.drain()
     assert not here.pool.workers[1].sent
     here.writer.unavailable = here.writer.eager = False
-    call, answer = here.writer.waiting.pop(0)  # the extend that was asked for before the gap
+    call, answer = here.writer.waiting.pop(0)  # the extend that was submitted before the gap
     answer.finish(call, here.store)
     assert not here.pool.workers[1].sent
     here.store.cancel([ids[2]])
@@ -276,7 +269,7 @@ def test_an_extend_from_before_a_gap_is_no_check_after_it() -> None:
     assert not here.process.permits
 
 
-def test_a_job_claimed_anew_while_it_runs_under_a_lost_lease_does_not_run_twice_at_once() -> None:
+def test_a_job_claimed_again_while_it_runs_under_a_lost_lease_does_not_run_twice_at_once() -> None:
     here = Virtual(workers=2)
     (id,) = here.enqueue("work")
     here.serve()
@@ -299,28 +292,28 @@ def test_a_cancelled_job_behind_replies_not_yet_read_is_killed() -> None:
     here.process.finish()
     assert here.process.start_next().id == ids[2]
     here.store.cancel([ids[2]])
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert here.backend.forked[0].killed == [False]
 
 
-def test_leases_that_nobody_here_knows_of_are_given_back_although_none_is_held() -> None:
+def test_leases_whose_claim_was_never_answered_are_released_although_none_is_held() -> None:
     here = Virtual(workers=1)
     here.engine.serve(here.backend)  # no worker is ready yet
     (id,) = here.enqueue("work")
     here.store.claim([ClaimRequest("default", 1, 1, 1, 100)], 30.0, resolve)  # an answer that was lost
     for _ in range(20):
-        here.engine.tick("running")
+        here.engine.maintain("running")
     assert here.state(id) == "ready"
 
 
-def test_pruning_a_mountain_is_done_once_at_a_time() -> None:
+def test_pruning_of_many_jobs_runs_once_at_a_time() -> None:
     here = Virtual()
     here.serve()
     here.store.prune = lambda retention, limit: limit  # type: ignore[method-assign]
     here.writer.eager = False
     for _ in range(60):
         here.loop.advance(1.0)
-        here.engine.tick("running")
+        here.engine.maintain("running")
         for _ in range(20):
             if here.writer.waiting:
                 call, answer = here.writer.waiting.pop(0)
@@ -333,13 +326,13 @@ def test_a_step_of_the_clock_is_followed_by_an_extend_at_once() -> None:
     here.enqueue("work")
     here.serve()
     here.process.start_next()
-    here.engine.tick("running")
+    here.engine.maintain("running")
     here.wall.step(3600.0)
     other = here.store.sibling()  # type: ignore[attr-defined]
     other.join("them", "there", 2)
     assert other.expired_leases(10) != []
     here.loop.advance(1.0)
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert other.expired_leases(10) == []
     assert [event.seconds for event in here.events if isinstance(event, ClockStepped)] == [3600.0]
 
@@ -350,7 +343,7 @@ def test_a_suspended_machine_has_not_set_its_clock() -> None:
     here.wall.step(3600.0)
     here.suspended += 3600.0
     here.loop.advance(1.0)
-    here.engine.tick("running")
+    here.engine.maintain("running")
     assert not any(isinstance(event, ClockStepped) for event in here.events)
 
 
@@ -361,16 +354,16 @@ def test_what_was_seen_expired_before_a_step_of_the_clock_proves_nothing() -> No
     here.wall.step(3600.0)
     for _ in range(14):
         here.loop.advance(1.0)
-        here.engine.tick("running")
+        here.engine.maintain("running")
     here.wall.step(-3600.0)
     here.wall.step(3605.0)
     for _ in range(10):
         here.loop.advance(1.0)
-        here.engine.tick("running")
+        here.engine.maintain("running")
     assert not any(isinstance(event, LeasesRecovered) for event in here.events)
 
 
-def test_retries_that_come_due_behind_a_long_job_are_not_hoarded() -> None:
+def test_retries_that_come_due_behind_a_long_job_are_not_buffered() -> None:
     here = Virtual(handlers=("flaky", "work"), retry={"backoff": {"base": 5.0, "factor": 1.0, "jitter": "none"}})
     ids = here.enqueue(*["flaky"] * 40)
     here.serve()
@@ -382,11 +375,11 @@ def test_retries_that_come_due_behind_a_long_job_are_not_hoarded() -> None:
     assert here.process.start_next().handler == "work"
     for _ in range(100):
         here.loop.advance(0.1)
-        here.pool.heartbeat(here.process)
-    assert len(here.engine.fetcher) <= 1
+        here.process.send_heartbeat()
+    assert len(here.engine.buffers) <= 1
 
 
-def test_a_crowd_of_strangers_does_not_make_a_hoard_of_those_behind_it() -> None:
+def test_many_jobs_with_an_unknown_handler_do_not_cause_many_others_to_be_buffered() -> None:
     here = Virtual()
     here.enqueue(*["nope"] * 300)
     ids = here.enqueue(*["work"] * 600)
@@ -395,14 +388,14 @@ def test_a_crowd_of_strangers_does_not_make_a_hoard_of_those_behind_it() -> None
     assert sum(here.state(id) == "in_flight" for id in ids) <= 2
 
 
-def test_the_flush_waits_for_what_a_claim_under_way_may_still_bring() -> None:
+def test_settling_all_waits_for_the_jobs_of_a_claim_under_way() -> None:
     here = Virtual()
     here.serve()
     (id,) = here.enqueue("work")
     here.writer.eager = False
     here.notify()
     call, answer = here.writer.waiting.pop()
-    answer.value = call(here.store)  # the store has claimed it, the loop has not heard yet
+    answer.value = call(here.store)  # the store has claimed it, the loop has not seen the answer yet
     here.engine.fetcher.close()
     finished: list[bool] = []
 
@@ -418,7 +411,7 @@ def test_the_flush_waits_for_what_a_claim_under_way_may_still_bring() -> None:
     assert here.state(id) == "ready"
 
 
-def test_what_was_given_back_because_it_could_not_be_held_is_claimed_when_a_worker_is_free() -> None:
+def test_jobs_released_as_too_many_are_claimed_when_a_worker_is_free() -> None:
     here = Virtual()
     here.enqueue(*["nope"] * 300)
     ids = here.enqueue(*["work"] * 20)
@@ -428,7 +421,7 @@ def test_what_was_given_back_because_it_could_not_be_held_is_claimed_when_a_work
     assert {here.state(id) for id in ids} == {"succeeded"}
 
 
-def test_what_went_back_for_others_who_did_not_take_it_is_claimed_when_a_worker_is_free() -> None:
+def test_jobs_released_to_others_that_took_none_are_claimed_when_a_worker_is_free() -> None:
     here = Virtual()
     ids = here.enqueue(*["work"] * 10)
     here.serve()
@@ -437,25 +430,25 @@ def test_what_went_back_for_others_who_did_not_take_it_is_claimed_when_a_worker_
     here.neighbour_idles()
     for _ in range(4):
         here.loop.advance(0.6)
-        here.pool.heartbeat(here.process)
-    here.engine.tick("running")
+        here.process.send_heartbeat()
+    here.engine.maintain("running")
     assert [here.state(id) for id in ids[2:]] == ["ready"] * 8
     here.process.finish(took=2.4)
     here.process.drain()
     assert here.pool.idle_count() == 0
 
 
-def test_while_the_store_is_slow_to_answer_questions_do_not_heap_up() -> None:
+def test_calls_do_not_pile_up_while_the_store_is_slow() -> None:
     here = Virtual()
     here.serve()
     claim_elsewhere(here)
     here.enqueue("work", "work", "work")
     here.notify()
-    assert len(here.engine.fetcher) or here.process.permits
+    assert len(here.engine.buffers) or here.process.permits
     here.writer.eager = False
     for _ in range(100):
-        here.engine.tick("running")
-        here.engine._notified()
+        here.engine.maintain("running")
+        here.engine.store_notified()
         here.loop.advance(1.0)
     assert len(here.writer.waiting) < 10
-    assert len(here.engine._tasks) < 10
+    assert len(here.engine.tasks) < 10

@@ -1,4 +1,4 @@
-"""Outcomes that the store refuses, whatever is tried, and how they end."""
+"""Outcomes that the store refuses, and how they end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from supervisor.engine import committer
+from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.errors import RowRefused, RowsLocked
 from supervisor.events import JobsLocked, JobsStale, PruneRefused
 from supervisor.jobs import Outcome
@@ -16,7 +16,7 @@ from tests.unit.wrapped_store import WrappedStore
 
 
 class WithoutRecords(WrappedStore):
-    """Takes no outcome that says why; none at all of the jobs in `worst`."""
+    """Takes no outcome with a failure, and none at all of the jobs in `worst`."""
 
     worst: frozenset[int] = frozenset()
 
@@ -27,7 +27,7 @@ class WithoutRecords(WrappedStore):
 
 
 @pytest.mark.parametrize(("worst", "state"), [(False, "failed"), (True, "in_flight")])
-def test_a_job_whose_failure_cannot_be_recorded_does_not_run_for_ever(worst: bool, state: str) -> None:
+def test_a_job_whose_failure_cannot_be_recorded_is_not_run_forever(worst: bool, state: str) -> None:
     store = WithoutRecords()
     here = Virtual(store=store)
     (id,) = here.enqueue("work")
@@ -36,21 +36,21 @@ def test_a_job_whose_failure_cannot_be_recorded_does_not_run_for_ever(worst: boo
     here.process.run_next(kind="failed", error={"type": "Oops"})
     for _ in range(60):
         here.loop.advance(0.5)
-        here.pool.heartbeat(here.process)
-        here.engine.tick("running")
+        here.process.send_heartbeat()
+        here.engine.maintain("running")
     assert here.state(id) == state
     assert not here.process.permits
     assert len(here.engine.leases) == worst
     assert len([event for event in here.events if isinstance(event, JobsStale)]) == worst
     store.worst = frozenset()
     for _ in range(10):
-        here.engine.tick("running")
+        here.engine.maintain("running")
     assert here.state(id) == "failed"
     assert len(here.engine.leases) == 0
 
 
 class WithLocks(WrappedStore):
-    """Somebody else has the rows of the jobs in `locked`."""
+    """Another client of the database has locked the rows of the jobs in `locked`."""
 
     locked: frozenset[int] = frozenset()
     refuses: frozenset[int] = frozenset()
@@ -65,13 +65,13 @@ class WithLocks(WrappedStore):
         return self.inner.settle(outcomes)
 
 
-def told(here: Virtual, kind: type) -> list[int]:
+def reported(here: Virtual, kind: type) -> list[int]:
     return [lease.id for event in here.events if isinstance(event, kind) for lease in event.leases]
 
 
-def finished(*locked: int) -> tuple[Virtual, WithLocks, list[int]]:
-    """Five jobs have ended, the first two settled alone and the others together; the rows of those at these places are locked."""
-    here = Virtual(workers=5, store=(store := WithLocks()))
+def finished(*locked: int, engine_limits: Limits = DEFAULT_LIMITS) -> tuple[Virtual, WithLocks, list[int]]:
+    """Five jobs have ended, the first two settled alone and the others together. The rows at these positions are locked."""
+    here = Virtual(workers=5, store=(store := WithLocks()), engine_limits=engine_limits)
     ids = here.enqueue(*["work"] * 5)
     store.locked = frozenset(ids[place] for place in locked)
     here.serve()
@@ -91,30 +91,30 @@ def pass_seconds(here: Virtual, seconds: int) -> None:
     for _ in range(seconds):
         here.loop.advance(1.0)
         for process in here.backend.forked:
-            here.pool.heartbeat(process)
-        here.engine.tick("running")
+            process.send_heartbeat()
+        here.engine.maintain("running")
 
 
 def nothing_is_kept(here: Virtual) -> bool:
     its = here.engine.committer
-    return (its.unsettled, its._weight, len(here.engine.leases)) == (0, 0, 0)
+    return (its.unsettled, its._bytes, len(here.engine.leases)) == (0, 0, 0)
 
 
-def test_outcomes_whose_rows_are_locked_are_kept_told_once_and_settled_when_they_are_free() -> None:
+def test_outcomes_whose_rows_are_locked_are_kept_reported_once_and_settled_when_unlocked() -> None:
     here, store, ids = finished(1, 3)
     assert [here.state(id) == "succeeded" for id in ids] == [True, False, True, False, True]
     assert here.engine.committer.unsettled == 2 and not here.engine.quiet
-    assert told(here, JobsLocked) == []
+    assert reported(here, JobsLocked) == []
     pass_seconds(here, 30)
-    assert told(here, JobsLocked) == [ids[1], ids[3]]
-    assert here.engine.committer._weight == 2000
+    assert reported(here, JobsLocked) == [ids[1], ids[3]]
+    assert here.engine.committer._bytes == 2000
     store.locked = frozenset(ids[3:4])
     pass_seconds(here, 1)
     assert [here.state(id) == "succeeded" for id in ids] == [True, True, True, False, True]
     store.locked = frozenset()
     pass_seconds(here, 1)
     assert sorted(here.settled()) == ids
-    assert told(here, JobsStale) == [] and len(told(here, JobsLocked)) == 2
+    assert reported(here, JobsStale) == [] and len(reported(here, JobsLocked)) == 2
     assert nothing_is_kept(here)
 
 
@@ -122,16 +122,15 @@ def test_a_kept_outcome_whose_job_is_cancelled_meanwhile_is_forgotten() -> None:
     here, store, ids = finished(3)
     here.store.cancel(ids[3:4])
     pass_seconds(here, 3)
-    assert told(here, JobsStale) == []
+    assert reported(here, JobsStale) == []
     assert nothing_is_kept(here)
     store.locked = frozenset()
     pass_seconds(here, 1)
     assert here.state(ids[3]) == "cancelled"
 
 
-def test_once_the_weight_of_kept_outcomes_is_gone_the_next_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "MAX_UNSETTLED_BYTES", 1000)
-    here, _, _ = finished(3)
+def test_the_next_job_starts_once_large_kept_outcomes_are_gone() -> None:
+    here, _, _ = finished(3, engine_limits=Limits(unsettled_bytes=1000))
     (next_id,) = here.enqueue("work")
     here.notify()
     assert here.engine.committer.overfull and here.state(next_id) == "ready"
@@ -140,7 +139,7 @@ def test_once_the_weight_of_kept_outcomes_is_gone_the_next_job_starts(monkeypatc
     assert here.state(next_id) == "in_flight"
 
 
-def test_a_kept_outcome_that_is_refused_once_its_row_is_free_fails_its_job_alone() -> None:
+def test_a_kept_outcome_that_is_refused_when_unlocked_fails_its_job_alone() -> None:
     here, store, ids = finished(1, 2, 3)
     store.refuses, store.worst = frozenset(ids[3:4]), frozenset(ids[2:3])
     store.locked = frozenset()
@@ -153,7 +152,7 @@ def test_a_kept_outcome_that_is_refused_once_its_row_is_free_fails_its_job_alone
     assert nothing_is_kept(here)
 
 
-def test_a_locked_outcome_is_tried_by_one_call_at_a_time_while_the_store_is_away() -> None:
+def test_a_locked_outcome_is_tried_by_one_call_at_a_time_while_the_store_is_unavailable() -> None:
     here, _, _ = finished(3)
     here.writer.unavailable = True
     pass_seconds(here, 1)
@@ -164,7 +163,7 @@ def test_a_locked_outcome_is_tried_by_one_call_at_a_time_while_the_store_is_away
 
 
 class Keeping(WrappedStore):
-    """Somebody else's needs what is in it, unless `why` is empty."""
+    """Refuses to prune, unless `why` is empty."""
 
     why = "a foreign key"
 
@@ -174,12 +173,12 @@ class Keeping(WrappedStore):
         return self.inner.prune(retention, limit)
 
 
-def test_what_cannot_be_pruned_is_told_once_and_nothing_ends_by_it() -> None:
+def test_a_refused_pruning_is_reported_once_and_stops_nothing() -> None:
     store = Keeping()
     here = Virtual(store=store)
     for store.why in ("a foreign key", "a foreign key", "another", "", "another"):
         for _ in range(10):
-            here.engine.tick("running")
+            here.engine.maintain("running")
         here.loop.advance(0.1)
     assert [event.error for event in here.events if isinstance(event, PruneRefused)] == [
         "a foreign key", "another", "another",

@@ -1,4 +1,5 @@
-"""The writer's thread: one commit for what waits, work that is refused fails alone, nothing is dropped while the store is away."""
+"""The store writer: one commit for all work that waits, refused work fails alone, none is dropped while the store is
+unavailable."""
 
 from __future__ import annotations
 
@@ -10,26 +11,26 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.store_writer import REST, Abandoned, Writer
+from supervisor.engine.store_writer import USUAL_PAUSES, Abandoned, Writer, WriterPauses
 from supervisor.errors import RowRefused, StoreContended, StoreUnavailable
 from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
 
 
 class Notebook:
-    """A store that keeps what was committed; away as long as `away` says so at a commit."""
+    """A store that keeps what was committed. A commit raises `error` while `unavailable` returns True."""
 
     def __init__(self) -> None:
         self.kept: list[list[str]] = []
         self.open: list[str] = []
         self.unavailable: Callable[[], bool] = lambda: False
-        self.absence = StoreUnavailable
+        self.error = StoreUnavailable
 
     @contextmanager
     def transaction(self, *, single: bool = False) -> Iterator[None]:
         self.open = []
         yield
         if self.unavailable():
-            raise self.absence("gone fishing")
+            raise self.error("simulated")
         self.kept.append(self.open)
 
 
@@ -46,27 +47,29 @@ def refuse(store: Any) -> None:
     raise RowRefused("bad row")
 
 
-def play(scene: Callable[[Writer, Notebook, list[Any]], Coroutine[Any, Any, None]]) -> None:
+def play(
+    scene: Callable[[Writer, Notebook, list[Any]], Coroutine[Any, Any, None]], pauses: WriterPauses = USUAL_PAUSES
+) -> None:
     async def run() -> None:
         store, events, bus = Notebook(), [], Bus()
         bus.subscribe(events.append)
-        await scene(Writer(store, asyncio.get_running_loop(), bus), store, events)  # type: ignore[arg-type]
+        writer = Writer(store, asyncio.get_running_loop(), bus, pauses=pauses)  # type: ignore[arg-type]
+        await scene(writer, store, events)
 
     asyncio.run(run())
 
 
-def test_after_a_small_commit_it_rests_and_what_comes_meanwhile_shares_the_next(
+def test_work_that_arrives_in_the_pause_after_a_small_commit_shares_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rests, go_on = threading.Event(), threading.Event()
 
     def rest(seconds: float) -> None:
-        assert seconds == REST
+        assert seconds == USUAL_PAUSES.pause
         rests.set()
         assert go_on.wait(10)
 
     monkeypatch.setattr("supervisor.engine.store_writer.time.sleep", rest)
-    monkeypatch.setattr("supervisor.engine.store_writer.SMALL", 60.0)  # however long this machine takes
 
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         await writer.submit(note("a"))
@@ -80,10 +83,10 @@ def test_after_a_small_commit_it_rests_and_what_comes_meanwhile_shares_the_next(
         assert await asyncio.gather(b, c) == ["b", "c"]
         assert store.kept == [["a"], ["b", "c"]]
 
-    play(scene)
+    play(scene, WriterPauses(small_commit=60.0))  # however long this machine takes
 
 
-def test_what_is_submitted_together_shares_one_commit_and_is_answered_in_order() -> None:
+def test_work_submitted_together_shares_one_commit_and_is_answered_in_order() -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         answered: list[str] = []
         for text in "abc":
@@ -96,7 +99,7 @@ def test_what_is_submitted_together_shares_one_commit_and_is_answered_in_order()
     play(scene)
 
 
-def test_work_that_is_refused_fails_alone_and_leaves_nothing_of_itself() -> None:
+def test_work_that_is_refused_fails_alone_and_is_rolled_back() -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         good, bad, last = writer.submit(note("good")), writer.submit(refuse), writer.submit(note("last"))
         assert (await good, await last) == ("good", "last")
@@ -108,7 +111,7 @@ def test_work_that_is_refused_fails_alone_and_leaves_nothing_of_itself() -> None
     play(scene)
 
 
-def test_work_that_finds_the_store_away_is_done_once_it_is_back() -> None:
+def test_work_that_finds_the_store_unavailable_is_done_once_it_is_available() -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         tries = iter([True, True, False])
         store.unavailable = lambda: next(tries)
@@ -122,23 +125,23 @@ def test_work_that_finds_the_store_away_is_done_once_it_is_back() -> None:
     play(scene)
 
 
-@pytest.mark.parametrize(("locks_met", "told"), [(1, []), (2, [StoreBecameUnavailable, StoreAvailableAgain])])
-def test_work_that_meets_a_lock_is_tried_again_at_once_and_only_then_is_the_store_away(
-    locks_met: int, told: list[type]
+@pytest.mark.parametrize(("locks_met", "reported"), [(1, []), (2, [StoreBecameUnavailable, StoreAvailableAgain])])
+def test_work_that_meets_a_lock_is_tried_again_at_once_before_the_store_is_reported_as_unavailable(
+    locks_met: int, reported: list[type]
 ) -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
-        store.absence = StoreContended
+        store.error = StoreContended
         tries = iter([True] * locks_met + [False])
         store.unavailable = lambda: next(tries)
         assert await asyncio.gather(writer.submit(note("a")), writer.submit(note("b"))) == ["a", "b"]
         assert store.kept == [["a", "b"]]
         assert await writer.close(30)
-        assert [type(event) for event in events] == told
+        assert [type(event) for event in events] == reported
 
     play(scene)
 
 
-def test_a_writer_that_is_closed_while_the_store_is_away_says_so_to_whoever_waits() -> None:
+def test_work_is_abandoned_if_the_writer_is_closed_while_the_store_is_unavailable() -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         store.unavailable = lambda: True
         waiting = writer.submit(note("a"))
@@ -151,7 +154,7 @@ def test_a_writer_that_is_closed_while_the_store_is_away_says_so_to_whoever_wait
     play(scene)
 
 
-def test_a_store_that_answers_after_the_loop_has_ended_harms_nobody() -> None:
+def test_a_store_that_answers_after_the_loop_has_ended_does_no_harm() -> None:
     faults: list[Any] = []
     hook, threading.excepthook = threading.excepthook, faults.append
     go_on = threading.Event()

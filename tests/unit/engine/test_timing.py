@@ -1,4 +1,4 @@
-"""A claim or a commit that takes long puts nothing off: neither what the watchdog owes to a job, nor what is due."""
+"""Slow claims and commits delay neither the watchdog nor due jobs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_a_short_timeout_of_a_job_claimed_late_fires_in_time() -> None:
     assert process.killed == [True]
 
 
-def test_a_job_claimed_late_is_said_to_have_started_soon() -> None:
+def test_the_start_of_a_job_claimed_late_is_reported_soon() -> None:
     here, process = running()
     here.loop.advance(0.021)
     assert [event.pid for event in here.events if isinstance(event, JobStarted)] == [process.pid]
 
 
 def running(timeout: float | None = None) -> tuple[Virtual, FakeWorker]:
-    """A supervisor that has idled, and its child with a job that only a slow claim has brought."""
+    """Return a supervisor that was idle, and its worker with a job that a slow claim has brought."""
     here = Virtual()
     here.serve()
     here.loop.advance(0.9)
@@ -37,7 +37,7 @@ def running(timeout: float | None = None) -> tuple[Virtual, FakeWorker]:
     here.enqueue("work", timeout=timeout)
     here.notify()
     here.loop.advance(0.3)
-    here.pool.heartbeat(here.process)
+    here.process.send_heartbeat()
     here.writer.step()
     here.process.start_next()
     return here, here.process
@@ -67,7 +67,9 @@ def slow() -> Virtual:
     return here
 
 
-def test_a_retry_is_due_by_when_its_outcome_was_written_not_by_when_that_was_durable(slow: Virtual) -> None:
+def test_the_delay_of_a_retry_counts_from_when_its_outcome_was_written_not_from_the_end_of_the_commit(
+    slow: Virtual,
+) -> None:
     (id,) = slow.enqueue("work")
     slow.notify()
     slow.process.start_next()
@@ -76,21 +78,19 @@ def test_a_retry_is_due_by_when_its_outcome_was_written_not_by_when_that_was_dur
     written = slow.loop.now - COMMIT
     (settled,) = [event for event in slow.events if isinstance(event, JobsSettled)]
     assert settled.age == pytest.approx(COMMIT)
-    assert slow.engine.fetcher._due is not None
-    assert slow.engine.fetcher._due.when() == pytest.approx(written + settled.outcomes[0].delay)
+    assert slow.engine.fetcher.timers.next_due == pytest.approx(written + settled.outcomes[0].delay)
     assert slow.state(id) == "scheduled"
 
 
-def test_what_a_look_finds_scheduled_is_due_by_when_it_looked(slow: Virtual) -> None:
+def test_the_delay_of_a_scheduled_job_counts_from_when_it_was_looked_up(slow: Virtual) -> None:
     slow.enqueue("work", delay=10.0)
     looked = slow.loop.now
     slow.notify()
     assert slow.loop.now == looked + COMMIT
-    assert slow.engine.fetcher._due is not None
-    assert slow.engine.fetcher._due.when() == pytest.approx(looked + 10.0)
+    assert slow.engine.fetcher.timers.next_due == pytest.approx(looked + 10.0)
 
 
-def test_a_retry_that_came_due_during_its_commit_is_looked_for_though_another_is_due_later(slow: Virtual) -> None:
+def test_a_retry_that_came_due_during_its_commit_is_claimed_though_another_is_due_later(slow: Virtual) -> None:
     soon, _later = slow.enqueue("work", "work")
     slow.notify()
     slow.writer.eager = False
@@ -105,7 +105,7 @@ def test_a_retry_that_came_due_during_its_commit_is_looked_for_though_another_is
     assert slow.state(soon) == "in_flight"
 
 
-def test_jobs_freed_from_behind_a_long_one_go_to_a_worker_that_idles() -> None:
+def test_jobs_reclaimed_from_behind_a_long_one_go_to_an_idle_worker() -> None:
     here = Virtual(workers=2)
     here.pool.times.learn("work", [0.0001])
     here.serve()

@@ -1,70 +1,65 @@
-"""For how long a job has missed its handler."""
+"""For how long the handler of a job has been missing."""
 
 from __future__ import annotations
 
-import pytest
-
-from supervisor.engine import unknown_handlers as absences_module
 from supervisor.engine.unknown_handlers import MissingHandlers
 from tests.unit.fakes import make_lease
 
 
 def meet(
-    absences: MissingHandlers, *times: float, id: int = 1, handler: str = "mail", retries: int = 0, grace: float = 100
+    missing: MissingHandlers, *times: float, id: int = 1, handler: str = "mail", retries: int = 0, grace: float = 100
 ) -> list[float]:
     lease = make_lease(id, handler, retries)
-    return [absences.missed_for(lease, now, grace=grace, again_in=30) for now in times]
+    return [missing.missing_for(lease, now, grace=grace, again_in=30) for now in times]
 
 
-def test_an_absence_is_counted_from_when_the_job_was_first_met() -> None:
-    assert meet(MissingHandlers(), 5.0, 35.0, 65.0, 110.0) == [0, 30, 60, 105]
+def test_a_handler_is_missing_since_its_job_was_first_claimed() -> None:
+    assert meet(MissingHandlers(100), 5.0, 35.0, 65.0, 110.0) == [0, 30, 60, 105]
 
 
-def test_a_job_that_comes_late_waits_as_long_as_those_before_it() -> None:
-    absences = MissingHandlers()
-    meet(absences, 0.0, 99.0)
-    assert meet(absences, 99.0, 130.0, id=2) == [0, 31]
+def test_a_later_job_waits_as_long_as_those_before_it() -> None:
+    missing = MissingHandlers(100)
+    meet(missing, 0.0, 99.0)
+    assert meet(missing, 99.0, 130.0, id=2) == [0, 31]
 
 
-def test_a_grace_shorter_than_the_time_between_two_looks_ends_all_the_same() -> None:
-    assert meet(MissingHandlers(), 0.0, 30.5, grace=5) == [0, 30.5]
+def test_a_grace_shorter_than_the_delay_of_a_release_ends_at_the_second_claim() -> None:
+    assert meet(MissingHandlers(100), 0.0, 30.5, grace=5) == [0, 30.5]
 
 
-def test_a_job_not_met_in_a_long_time_is_a_new_absence() -> None:
-    assert meet(MissingHandlers(), 0.0, 260.0) == [0, 0]
+def test_a_job_that_was_not_claimed_for_long_counts_anew() -> None:
+    assert meet(MissingHandlers(100), 0.0, 260.0) == [0, 0]
 
 
-def test_a_job_that_ran_elsewhere_meanwhile_is_a_new_absence() -> None:
-    absences = MissingHandlers()
-    meet(absences, 0.0, 50.0)
-    assert meet(absences, 110.0, 150.0, retries=1) == [0, 40]
+def test_a_job_that_ran_elsewhere_meanwhile_counts_anew() -> None:
+    missing = MissingHandlers(100)
+    meet(missing, 0.0, 50.0)
+    assert meet(missing, 110.0, 150.0, retries=1) == [0, 40]
 
 
-def test_a_job_whose_wait_is_over_has_all_of_it_again_if_it_comes_again() -> None:
-    assert meet(MissingHandlers(), 0.0, 100.0, 110.0) == [0, 100, 0]
+def test_a_job_whose_grace_is_over_has_all_of_it_again_if_it_is_redriven() -> None:
+    assert meet(MissingHandlers(100), 0.0, 100.0, 110.0) == [0, 100, 0]
 
 
 def test_a_handler_that_is_served_again_is_forgotten() -> None:
-    absences = MissingHandlers()
-    meet(absences, 0.0)
-    meet(absences, 0.0, id=2, handler="report")
-    absences.end({"mail"})
-    assert meet(absences, 50.0) == [0]
-    assert meet(absences, 50.0, id=2, handler="report") == [50]
+    missing = MissingHandlers(100)
+    meet(missing, 0.0)
+    meet(missing, 0.0, id=2, handler="report")
+    missing.found({"mail"})
+    assert meet(missing, 50.0) == [0]
+    assert meet(missing, 50.0, id=2, handler="report") == [50]
 
 
-def test_of_more_jobs_than_are_remembered_the_others_have_their_turn_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absences_module, "MAX_JOBS", 2)
-    absences = MissingHandlers()
+def test_jobs_beyond_those_that_are_remembered_count_later() -> None:
+    missing = MissingHandlers(max_jobs=2)
     for id in (1, 2, 3):
-        meet(absences, 0.0, id=id)
-    assert [meet(absences, 100.0, id=id) for id in (3, 1, 2, 3)] == [[0], [100], [100], [0]]
-    assert meet(absences, 200.0, id=3) == [100]
+        meet(missing, 0.0, id=id)
+    assert [meet(missing, 100.0, id=id) for id in (3, 1, 2, 3)] == [[0], [100], [100], [0]]
+    assert meet(missing, 200.0, id=3) == [100]
 
 
-def test_jobs_that_never_came_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absences_module, "MAX_JOBS", 2)
-    absences = MissingHandlers()
-    meet(absences, 0.0, id=1)
-    meet(absences, 0.0, id=2)
-    assert meet(absences, 300.0, 330.0, id=3) == [0, 30]
+def test_jobs_that_were_never_claimed_again_make_room() -> None:
+    missing = MissingHandlers(max_jobs=2)
+    meet(missing, 0.0, id=1)
+    meet(missing, 0.0, id=2)
+    assert meet(missing, 300.0, 330.0, id=3) == [0, 30]

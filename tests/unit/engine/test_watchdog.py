@@ -1,4 +1,4 @@
-"""Deadlines and heartbeats, on a clock that moves only when told."""
+"""Deadlines and heartbeats, in virtual time."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Watched(Setup):
         self.process.start_next()
         self.watchdog.work_sent(self.worker)
 
-    def pass_time(self, seconds: float, beating: bool = True, cpu: float = 0.0) -> None:
+    def pass_time(self, seconds: float, heartbeats: bool = True, cpu: float = 0.0) -> None:
         """In steps, with a heartbeat and some CPU use in each."""
         step = 0.25
         for _ in range(round(seconds / step)):
             self.timer.advance(step)
             if self.process.cpu is not None:
                 self.process.cpu += cpu * step
-            if beating:
-                self.pool.heartbeat(self.process)
+            if heartbeats:
+                self.process.send_heartbeat()
 
 
 def test_a_job_is_killed_at_its_deadline_and_not_before() -> None:
@@ -64,7 +64,7 @@ def test_the_timeout_of_the_next_job_counts_from_its_own_start() -> None:
 
 def test_a_shorter_timeout_behind_a_long_one_is_not_missed() -> None:
     here = Watched()
-    here.pool.send(here.worker, [make_lease(1, timeout=60.0), make_lease(2, timeout=0.5)])
+    here.worker.send([make_lease(1, timeout=60.0), make_lease(2, timeout=0.5)])
     here.watchdog.work_sent(here.worker)
     here.process.run_next()
     here.watchdog.work_ended()
@@ -80,26 +80,26 @@ def test_no_timeout_is_no_limit() -> None:
     assert here.process.killed == []
 
 
-def test_jobs_behind_a_long_one_are_freed() -> None:
+def test_jobs_behind_a_long_one_are_reclaimed() -> None:
     here = Watched()
     here.pool.times.learn("work", [0.0001])
     here.send(1, 2, 3)
     here.process.start_next()
     here.watchdog.work_sent(here.worker)
     here.timer.advance(BLOCKED_AFTER - 0.001)
-    assert here.heard.returned == []
+    assert here.received.reclaimed == []
     here.timer.advance(0.002)
-    assert [lease.id for lease in here.heard.returned] == [2, 3]
+    assert [lease.id for lease in here.received.reclaimed] == [2, 3]
 
 
-def test_a_running_job_is_said_to_have_started_once() -> None:
+def test_the_start_of_a_running_job_is_reported_once() -> None:
     here = Watched()
     here.start()
     here.pass_time(3)
     assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [1]
 
 
-def test_a_job_that_its_worker_takes_late_is_said_to_have_started_soon_after() -> None:
+def test_the_start_of_a_job_that_its_worker_takes_late_is_reported_soon_after() -> None:
     here = Watched()
     here.send(1)
     here.watchdog.work_sent(here.worker)
@@ -110,46 +110,46 @@ def test_a_job_that_its_worker_takes_late_is_said_to_have_started_soon_after() -
     assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [1]
 
 
-def test_one_that_is_retired_while_it_imports_has_no_heart_to_lose() -> None:
+def test_a_worker_that_is_retired_while_it_imports_needs_no_heartbeat() -> None:
     here = Watched(heartbeat_timeout=2.0)
-    here.worker.state, here.worker.came_up = State.STARTING, False
+    here.worker.state, here.worker.ready_at = State.STARTING, None
     here.pool.stop()
-    here.pass_time(RETIRE_SECONDS - 1.0, beating=False)
+    here.pass_time(RETIRE_SECONDS - 1.0, heartbeats=False)
     assert here.process.killed == []
-    here.pass_time(2.0, beating=False)
+    here.pass_time(2.0, heartbeats=False)
     assert len(here.process.killed) == 1
 
 
-def test_no_heartbeat_and_no_cpu_time_is_hung() -> None:
+def test_a_worker_without_heartbeat_and_cpu_time_is_killed() -> None:
     here = Watched()
     here.start(timeout=None, heartbeat_timeout=2.0)
-    here.pass_time(1.75, beating=False)
+    here.pass_time(1.75, heartbeats=False)
     assert here.process.killed == []
-    here.pass_time(1.0, beating=False)
+    here.pass_time(1.0, heartbeats=False)
     assert here.backend.forked[0].killed == [True]
     here.backend.forked[0].die(signal="SIGKILL")
     assert here.failed() == [(1, Cause.HEARTBEAT_LOST)]
 
 
-def test_no_heartbeat_while_cpu_time_grows_is_busy() -> None:
+def test_a_worker_without_heartbeat_is_not_killed_while_its_cpu_time_grows() -> None:
     here = Watched()
     here.start(timeout=None, heartbeat_timeout=2.0)
-    here.pass_time(60, beating=False, cpu=1.0)
+    here.pass_time(60, heartbeats=False, cpu=1.0)
     assert here.process.killed == []
 
 
-def test_a_thread_that_spins_without_a_job_is_no_excuse() -> None:
+def test_a_worker_without_heartbeat_that_uses_cpu_time_without_a_job_is_killed() -> None:
     here = Watched(heartbeat_timeout=2.0)
     here.send(1, timeout=None, heartbeat_timeout=2.0)
     here.watchdog.work_sent(here.worker)
-    here.pass_time(3.0, beating=False, cpu=1.0)
+    here.pass_time(3.0, heartbeats=False, cpu=1.0)
     assert len(here.backend.forked[0].killed) == 1
-    assert [lease.id for lease in here.heard.returned] == [1]
+    assert [lease.id for lease in here.received.reclaimed] == [1]
     here.backend.forked[0].die(signal="SIGKILL")
     assert here.failed() == []
 
 
-def test_a_heartbeat_keeps_it_alive_without_any_cpu_time() -> None:
+def test_a_worker_with_heartbeat_is_not_killed_without_cpu_time() -> None:
     here = Watched()
     here.start(timeout=None, heartbeat_timeout=2.0)
     here.pass_time(60)
@@ -158,13 +158,13 @@ def test_a_heartbeat_keeps_it_alive_without_any_cpu_time() -> None:
 
 def test_an_idle_worker_without_heartbeat_is_replaced() -> None:
     here = Watched(heartbeat_timeout=2.0)
-    here.pass_time(3, beating=False)
+    here.pass_time(3, heartbeats=False)
     assert len(here.backend.forked[0].killed) == 1
 
 
-def test_heartbeats_may_be_off() -> None:
+def test_a_worker_needs_no_heartbeat_if_there_is_no_limit() -> None:
     here = Watched(heartbeat_timeout=None)
-    here.pass_time(600, beating=False)
+    here.pass_time(600, heartbeats=False)
     assert here.process.killed == []
 
 
@@ -182,20 +182,20 @@ def test_a_gap_of_the_supervisor_counts_neither_for_timeouts_nor_for_heartbeats(
     assert here.backend.forked[0].killed == [True]
 
 
-def test_what_a_child_said_during_a_gap_is_heard_before_it_is_judged() -> None:
+def test_replies_written_during_a_gap_are_read_before_deadlines_are_checked() -> None:
     here = Watched()
     here.start(timeout=2.0)
     here.process.finish()
     here.timer.stand_still(90)
     here.timer.advance(0)
     assert here.process.killed == []
-    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
+    assert [outcome.lease.id for outcome in here.received.outcomes] == [1]
 
 
-def test_timeouts_in_every_place_at_once() -> None:
+def test_timeouts_of_all_workers_at_once_kill_all_of_them() -> None:
     here = Watched(count=4)
     for number, worker in enumerate(here.pool.workers.values(), 1):
-        here.pool.send(worker, [make_lease(number, timeout=1.0)])
+        worker.send([make_lease(number, timeout=1.0)])
         here.watchdog.work_sent(worker)
     for process in list(here.backend.forked):
         process.start_next()
@@ -211,23 +211,23 @@ def test_a_silent_worker_that_has_answered_meanwhile_is_not_killed() -> None:
     here = Watched()
     here.start(1)
     here.process.finish(took=30.0)  # in its channel, not read yet
-    here.pass_time(31.0, beating=False)
+    here.pass_time(31.0, heartbeats=False)
     assert here.process.killed == []
-    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1]
+    assert [outcome.lease.id for outcome in here.received.outcomes] == [1]
 
 
-def test_a_silent_worker_that_has_not_even_begun_its_job_is_killed_and_the_job_goes_elsewhere() -> None:
+def test_a_silent_worker_that_has_not_begun_its_job_is_killed_and_the_job_runs_elsewhere() -> None:
     here = Watched()
     here.send(1)
-    here.pass_time(31.0, beating=False)
+    here.pass_time(31.0, heartbeats=False)
     assert here.backend.forked[0].killed == [True]
-    assert [lease.id for lease in here.heard.returned] == [1]
+    assert [lease.id for lease in here.received.reclaimed] == [1]
 
 
-def test_a_worker_that_never_ends_after_its_last_job_is_killed() -> None:
+def test_a_retired_worker_that_does_not_exit_after_its_last_job_is_killed() -> None:
     here = Watched()
     here.start(1, timeout=None)
-    here.pool.retire(here.worker)
+    here.worker.retire()
     here.pass_time(RETIRE_SECONDS * 3)
     assert here.process.killed == []
     here.process.finish()
@@ -240,19 +240,19 @@ def test_a_worker_that_never_ends_after_its_last_job_is_killed() -> None:
     assert here.failed() == []
 
 
-def test_of_workers_that_died_in_silence_nothing_is_kept() -> None:
+def test_nothing_is_remembered_of_silent_workers_that_exited() -> None:
     here = Watched()
     here.start(timeout=None)
-    here.pass_time(10.0, beating=False)
+    here.pass_time(10.0, heartbeats=False)
     assert list(here.watchdog._cpu) == [1]
     here.process.die(signal="SIGKILL")
     here.timer.advance(2.0)
     assert here.watchdog._cpu == {}
 
 
-def test_a_job_answers_for_no_silence_from_before_it_was_sent() -> None:
+def test_silence_from_before_a_job_was_sent_does_not_count_against_it() -> None:
     here = Watched()
-    here.timer.advance(0.9)  # beats come at the general interval
+    here.timer.advance(0.9)  # heartbeats come at the general interval
     here.start(heartbeat_timeout=0.6)
     here.timer.advance(0.5)
     assert here.backend.forked[0].killed == []
@@ -260,7 +260,7 @@ def test_a_job_answers_for_no_silence_from_before_it_was_sent() -> None:
     assert here.backend.forked[0].killed == [True]
 
 
-def test_nor_does_a_worker_that_has_not_begun_it() -> None:
+def test_silence_from_before_a_job_was_sent_does_not_count_against_a_worker_that_has_not_begun_it() -> None:
     here = Watched()
     here.timer.advance(0.9)
     here.send(1, heartbeat_timeout=0.6)

@@ -1,4 +1,4 @@
-"""When a drain has done what it can: on a loop whose clock jumps."""
+"""When `run --drain` ends, on a loop whose clock jumps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.events import Bus
-from supervisor.runtime.drain import ASKED_AT_ONCE, until_drained
+from supervisor.runtime.drain import BATCH, until_drained
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import EnqueueRow
-from tests.unit.dead_letters.test_publisher import DirectWriter, JumpingLoop, ScriptedSink
+from tests.unit.dead_letters.scripted import DirectWriter, ScriptedSink
+from tests.unit.jumping_loop import JumpingLoop
 
 GRACE = 30.0
 
@@ -42,24 +43,22 @@ def seconds_until(
     try:
         loop.run_until_complete(drain())
     finally:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
+        loop.cancel_all()
         loop.close()
     return loop.time() - start
 
 
-def test_it_ends_when_nothing_is_left() -> None:
+def test_a_drain_ends_when_nothing_is_left() -> None:
     assert seconds_until_drained({}) == 0.0
 
 
-def test_it_ends_with_letters_that_no_sink_is_configured_for() -> None:
+def test_a_drain_ends_with_dead_letters_for_which_no_sink_is_configured() -> None:
     assert GRACE <= seconds_until_drained({"dead_letters": 1}) < GRACE + 5.0
 
 
 @pytest.mark.parametrize("turns", range(5))
 def test_a_cancelled_drain_ends_whatever_happens_in_the_same_turn(turns: int) -> None:
-    async def scene() -> None:
+    async def act() -> None:
         async def answer(latest: float | None, most: int) -> dict[str, int]:
             return {"scheduled": 1}
 
@@ -76,11 +75,11 @@ def test_a_cancelled_drain_ends_whatever_happens_in_the_same_turn(turns: int) ->
             await asyncio.sleep(0)
         assert draining.cancelled()
 
-    asyncio.run(scene())
+    asyncio.run(act())
 
 
-class Backoff:
-    """One job that goes to its handler `RETRY_IN` seconds from the start, beside jobs that no plugin serves."""
+class Retry:
+    """One retry that is done `RETRY_IN` seconds after the start, and jobs that no plugin serves."""
 
     RETRY_IN = 40.0
     WEEK = 604_800.0
@@ -92,14 +91,14 @@ class Backoff:
         self.loop.call_later(self.RETRY_IN, self.store.delete, [self.retry])
         self.unknown: set[int] = set()
         self.found_out: set[int] = set()
-        """Those that turn out to be so while it is asked what remains."""
+        """Ids of jobs that the engine finds out to be unknown while the remaining jobs are counted."""
         self.served = served
 
     def add(self, queue: str, delay: float) -> int:
         return self.store.enqueue([EnqueueRow("work", "null", queue, delay=delay)])[0]
 
-    def put_off(self, queue: str = "default", delay: float = WEEK) -> int:
-        """The id of a new job that no plugin serves."""
+    def add_unknown(self, queue: str = "default", delay: float = WEEK) -> int:
+        """Return the id of a new job that no plugin serves."""
         self.unknown.add(id := self.add(queue, delay))
         return id
 
@@ -117,32 +116,32 @@ class Backoff:
 
 
 def test_jobs_that_no_plugin_serves_are_left() -> None:
-    backoff = Backoff()
-    for _ in range(2 * ASKED_AT_ONCE):
-        backoff.put_off()
-    assert Backoff.RETRY_IN <= backoff.seconds() < Backoff.RETRY_IN + 5.0
+    scene = Retry()
+    for _ in range(2 * BATCH):
+        scene.add_unknown()
+    assert Retry.RETRY_IN <= scene.seconds() < Retry.RETRY_IN + 5.0
 
 
-def test_a_retry_is_waited_for_whatever_became_of_jobs_that_no_plugin_serves() -> None:
-    backoff = Backoff(served=frozenset({"default", "paused"}))
-    backoff.store.cancel([backoff.put_off()])
-    backoff.store.delete([backoff.put_off()])
-    backoff.put_off("unserved")
-    backoff.put_off("paused")
-    backoff.store.pause("paused", True)
-    backoff.put_off()
-    assert Backoff.RETRY_IN <= backoff.seconds() < Backoff.RETRY_IN + 5.0
+def test_a_retry_is_waited_for_beside_jobs_that_no_plugin_serves_and_that_were_cancelled_or_deleted() -> None:
+    scene = Retry(served=frozenset({"default", "paused"}))
+    scene.store.cancel([scene.add_unknown()])
+    scene.store.delete([scene.add_unknown()])
+    scene.add_unknown("unserved")
+    scene.add_unknown("paused")
+    scene.store.pause("paused", True)
+    scene.add_unknown()
+    assert Retry.RETRY_IN <= scene.seconds() < Retry.RETRY_IN + 5.0
 
 
-def test_a_retry_is_waited_for_beside_jobs_that_turn_out_to_be_nobodys_while_it_is_counted() -> None:
-    """What is scheduled is counted no further than one past those that were known to be nobody's: there may be more."""
-    backoff = Backoff()
-    backoff.found_out = {backoff.add("default", Backoff.WEEK) for _ in range(2)}
-    assert Backoff.RETRY_IN <= backoff.seconds() < Backoff.RETRY_IN + 5.0
+def test_a_retry_is_waited_for_beside_jobs_that_are_found_to_be_unknown_during_the_count() -> None:
+    """Scheduled jobs are counted only up to one more than those known to be unknown: there may be more."""
+    scene = Retry()
+    scene.found_out = {scene.add("default", Retry.WEEK) for _ in range(2)}
+    assert Retry.RETRY_IN <= scene.seconds() < Retry.RETRY_IN + 5.0
 
 
 def test_a_retry_is_waited_for_beside_jobs_that_no_plugin_serves_after_the_horizon() -> None:
-    backoff = Backoff()
-    backoff.put_off(delay=Backoff.WEEK)
-    backoff.put_off(delay=5.0)
-    assert Backoff.RETRY_IN <= backoff.seconds(horizon=60.0) < Backoff.RETRY_IN + 5.0
+    scene = Retry()
+    scene.add_unknown(delay=Retry.WEEK)
+    scene.add_unknown(delay=5.0)
+    assert Retry.RETRY_IN <= scene.seconds(horizon=60.0) < Retry.RETRY_IN + 5.0

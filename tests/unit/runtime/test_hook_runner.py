@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from supervisor import hookimpl
 from supervisor.events import Bus, Event, HookFailed, SupervisorStopping
 from supervisor.plugins.manager import PluginManager
-from supervisor.runtime.hook_runner import HookThread
+from supervisor.runtime.hook_runner import HookRunner
 
 
 class Recorder:
     def __init__(self) -> None:
-        self.heard: list[Event] = []
+        self.received: list[Event] = []
 
     @hookimpl
     def supervisor_events(self, events: list[Event]) -> None:
-        self.heard += events
+        self.received += events
 
 
 class Raises:
-    """At its first calls."""
+    """Raises at its first calls."""
 
     def __init__(self, error: BaseException) -> None:
         self.error, self.calls = error, 0
@@ -36,8 +35,8 @@ class Raises:
             raise self.error
 
 
-def play(plugins: list[object], scene: Callable[[Bus], None]) -> list[Event]:
-    """All events."""
+def run_hooks(plugins: list[object], act: Callable[[Bus], None]) -> list[Event]:
+    """Return all events that were emitted."""
     bus, emitted = Bus(), list[Event]()
     bus.subscribe(emitted.append)
     manager = PluginManager(bus.emit)
@@ -45,26 +44,24 @@ def play(plugins: list[object], scene: Callable[[Bus], None]) -> list[Event]:
         manager.register(plugin, f"plugin {number}")
 
     async def run() -> None:
-        def in_loop(call: Callable[..., Any], *arguments: Any) -> None:
-            call(*arguments)
-
-        thread = HookThread(manager, bus, in_loop)
-        scene(bus)
-        await asyncio.wait_for(thread.stop(), 10)
+        hooks = HookRunner(manager, bus, bus.emit)
+        hooks.start()
+        act(bus)
+        await asyncio.wait_for(hooks.stop(), 10)
 
     asyncio.run(run())
     return emitted
 
 
-def test_one_that_fails_is_not_told_of_its_failures_and_of_those_again() -> None:
+def test_a_hook_that_fails_does_not_get_the_event_of_its_own_failure() -> None:
     raises = Raises(ValueError("no"))
-    emitted = play([raises], lambda bus: bus.emit(SupervisorStopping("first")))
+    emitted = run_hooks([raises], lambda bus: bus.emit(SupervisorStopping("first")))
     assert raises.calls == 1
     assert [type(event) for event in emitted] == [SupervisorStopping, HookFailed]
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(0), asyncio.CancelledError(), KeyboardInterrupt()])
-def test_whatever_one_raises_the_next_is_called(error: BaseException) -> None:
-    hears = Recorder()
-    play([Raises(error), hears], lambda bus: bus.emit(SupervisorStopping("first")))
-    assert hears.heard == [SupervisorStopping("first")]
+def test_the_next_hook_is_called_whatever_one_raises(error: BaseException) -> None:
+    recorder = Recorder()
+    run_hooks([Raises(error), recorder], lambda bus: bus.emit(SupervisorStopping("first")))
+    assert recorder.received == [SupervisorStopping("first")]

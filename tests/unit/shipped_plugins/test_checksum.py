@@ -24,7 +24,7 @@ def checksum(plugin: ModuleType) -> Callable[[Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("algorithm", ["md5", "sha256", "blake2b"])
-def test_gives_digest_and_size(checksum: Any, tmp_path: Path, algorithm: str) -> None:
+def test_checksum_returns_digest_and_size(checksum: Any, tmp_path: Path, algorithm: str) -> None:
     file = tmp_path / "report.bin"
     file.write_bytes(b"abc" * 100_000)
     assert checksum({"path": str(file), "algorithm": algorithm}) == {
@@ -35,7 +35,7 @@ def test_gives_digest_and_size(checksum: Any, tmp_path: Path, algorithm: str) ->
     }
 
 
-def test_is_sha256_unless_said_otherwise(checksum: Any, tmp_path: Path) -> None:
+def test_the_default_algorithm_is_sha256(checksum: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert checksum({"path": str(tmp_path / "empty")})["digest"] == hashlib.sha256().hexdigest()
 
@@ -53,12 +53,12 @@ def test_is_sha256_unless_said_otherwise(checksum: Any, tmp_path: Path) -> None:
         ({"path": "x", "algorithm": "shake_128"}, "algorithm: expected one of"),
     ],
 )
-def test_what_no_retry_can_mend_is_rejected(checksum: Any, payload: Any, expected: str) -> None:
+def test_a_payload_that_no_retry_can_change_is_rejected(checksum: Any, payload: Any, expected: str) -> None:
     with pytest.raises(Reject, match=expected):
         checksum(payload)
 
 
-def test_a_file_that_may_not_be_read_now_is_left_to_a_retry(
+def test_a_file_without_permission_is_left_to_a_retry(
     checksum: Any, plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:

@@ -17,7 +17,7 @@ PLUGIN = Path(__file__).parents[3] / "plugins" / "http.py"
 
 
 class Server:
-    """Answers every request as `answer` says, and keeps what it was asked."""
+    """Answers every request by `answers`, and keeps the requests in `asked`."""
 
     def __init__(self) -> None:
         self.answers: Callable[[str], tuple[int, dict[str, str], bytes]] = lambda path: (200, {}, b"fine")
@@ -82,7 +82,7 @@ def request_(plugin: ModuleType) -> Callable[..., Any]:
     return lambda **payload: plugin.request(Job(1, "http", payload))
 
 
-def test_a_get_gives_status_headers_and_body(request_: Any, server: Server) -> None:
+def test_a_get_returns_status_headers_and_body(request_: Any, server: Server) -> None:
     server.always(201, {"X-Answer": "42"}, "grün".encode())
     answer = request_(url=f"{server.url}/a?b=c", headers={"X-Mine": "yes"})
     assert (answer["status"], answer["headers"]["X-Answer"], answer["body"]) == (201, "42", "grün")
@@ -102,13 +102,13 @@ def test_json_and_text_are_posted(request_: Any, server: Server) -> None:
     ]
 
 
-def test_a_long_answer_is_cut_and_a_strange_one_made_text(request_: Any, server: Server, plugin: ModuleType) -> None:
+def test_a_long_answer_is_cut_and_any_bytes_become_text(request_: Any, server: Server, plugin: ModuleType) -> None:
     server.always(200, body=b"\xff" * 200_000)
     assert request_(url=server.url)["body"] == "\ufffd" * plugin.MAX_BODY
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-def test_what_may_pass_is_tried_again(request_: Any, server: Server, status: int) -> None:
+def test_a_temporary_refusal_is_tried_again(request_: Any, server: Server, status: int) -> None:
     server.always(status, body=b"busy")
     with pytest.raises(Retry, match=rf"^GET {server.url}: {status} .*: busy$") as raised:
         request_(url=f"{server.url}?token=secret")
@@ -116,7 +116,7 @@ def test_what_may_pass_is_tried_again(request_: Any, server: Server, status: int
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 422])
-def test_other_refusals_are_final(request_: Any, server: Server, status: int) -> None:
+def test_any_other_refusal_is_final(request_: Any, server: Server, status: int) -> None:
     server.always(status, {"Retry-After": "5"}, b"no such thing")
     with pytest.raises(Reject, match=f"{status} .*: no such thing$"):
         request_(url=server.url)
@@ -169,14 +169,14 @@ def test_retry_after_as_a_date_without_a_zone_is_in_utc(
     assert raised.value.after == 120.0
 
 
-def test_a_server_that_is_not_there_is_tried_again(request_: Any) -> None:
+def test_an_unreachable_server_is_tried_again(request_: Any) -> None:
     gone = Server()
     gone.stop()
     with pytest.raises(Retry, match="refused"):
         request_(url=gone.url)
 
 
-def test_a_server_that_hangs_up_is_tried_again(request_: Any, server: Server) -> None:
+def test_a_server_that_closes_the_connection_is_tried_again(request_: Any, server: Server) -> None:
     server.answers = lambda path: (0, {}, b"")
     with pytest.raises(Retry, match="RemoteDisconnected"):
         request_(url=server.url)
@@ -188,7 +188,7 @@ def test_an_answer_that_is_cut_short_is_tried_again(request_: Any, server: Serve
         request_(url=server.url)
 
 
-def test_a_server_that_says_nothing_is_given_up_after_the_timeout(request_: Any, server: Server) -> None:
+def test_a_silent_server_is_tried_again_after_the_timeout(request_: Any, server: Server) -> None:
     asked = threading.Event()
 
     def wait(path: str) -> tuple[int, dict[str, str], bytes]:
@@ -201,7 +201,7 @@ def test_a_server_that_says_nothing_is_given_up_after_the_timeout(request_: Any,
     asked.set()
 
 
-def test_redirects_are_followed_within_bounds(request_: Any, server: Server) -> None:
+def test_redirects_are_followed_up_to_a_limit(request_: Any, server: Server) -> None:
     server.answers = lambda path: (302, {"Location": "/there"}, b"") if path == "/here" else (200, {}, b"arrived")
     assert request_(url=f"{server.url}/here")["body"] == "arrived"
     server.answers = lambda path: (302, {"Location": f"/{int(path[1:]) + 1}"}, b"")
@@ -221,10 +221,12 @@ def test_a_redirect_leads_to_http_only(request_: Any, server: Server, elsewhere:
 def test_secrets_are_not_sent_to_where_a_redirect_leads(request_: Any, server: Server) -> None:
     other = server.url.replace("127.0.0.1", "localhost")
     server.answers = lambda path: (
-        (302, {"Location": {"/away": f"{other}/end", "/home": "/end"}[path]}, b"") if path != "/end" else (200, {}, b"")
+        (302, {"Location": {"/elsewhere": f"{other}/end", "/home": "/end"}[path]}, b"")
+        if path != "/end"
+        else (200, {}, b"")
     )
     secrets = {"authorization": "Bearer x", "Cookie": "y", "X-Mine": "z"}
-    for start, kept in (("/away", {"X-mine"}), ("/home", {"Authorization", "Cookie", "X-mine"})):
+    for start, kept in (("/elsewhere", {"X-mine"}), ("/home", {"Authorization", "Cookie", "X-mine"})):
         server.asked.clear()
         request_(url=server.url + start, headers=secrets)
         assert {name.capitalize() for name in server.asked[1][2]} & {"Authorization", "Cookie", "X-mine"} == kept
@@ -242,7 +244,7 @@ def test_secrets_are_not_sent_to_where_a_redirect_leads(request_: Any, server: S
         ({"url": "http://exa mple.org/"}, "control characters"),
         ({"url": "http://[::1"}, "url: expected http"),
         ({"url": "http://x:port/"}, "url: expected http"),
-        ({"url": "http://x", "method": "GET /"}, "method: expected a word"),
+        ({"url": "http://x", "method": "GET /"}, "method: expected a method"),
         ({"url": "http://x", "headers": {"A": 1}}, "headers: expected texts"),
         ({"url": "http://x", "headers": []}, "headers: expected texts"),
         ({"url": "http://127.0.0.1:1", "headers": {"A": "b\r\nC: d"}}, "Invalid header value"),

@@ -21,7 +21,7 @@ def dead_letter(id: int, *errors: dict[str, Any]) -> dict[str, Any]:
     return {"id": id, "handler": "thumb", "errors": list(errors)}
 
 
-def test_each_letter_is_one_error_line_about_its_last_failure(
+def test_each_dead_letter_is_one_error_line_about_its_last_failure(
     plugin: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = plugin.supervisor_sinks()["log-alert"]()

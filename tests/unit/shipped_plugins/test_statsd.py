@@ -22,7 +22,7 @@ class Server:
         self.port = self.socket.getsockname()[1]
 
     def datagrams(self, batches: int = 1) -> list[bytes]:
-        """Of so many batches, each of which ends with how many workers there are. A busy kernel delivers late, even here."""
+        """Return the lines of so many batches, each of which ends with the number of workers. A busy kernel may deliver late."""
         self.socket.settimeout(30.0)
         got: list[bytes] = []
         while sum(b"supervisor.workers:" in each for each in got) < batches:
@@ -78,10 +78,10 @@ def test_a_batch_becomes_counters_timers_and_gauges(plugin: ModuleType, server: 
         ]
     )
     assert sorted(server.lines()) == [
+        "supervisor.dead_letters.published.dead_letters:2|c",
         "supervisor.jobs.retried:1|c",
         "supervisor.jobs.succeeded:2|c",
         "supervisor.leases.recovered:1|c",
-        "supervisor.letters.published.dead_letters:2|c",
         "supervisor.queue.mail.fresh:3|g",
         "supervisor.queue.mail.retry:1|g",
         "supervisor.run_time.thumb:12.500|ms",
@@ -96,7 +96,7 @@ def test_workers_are_remembered_between_batches(plugin: ModuleType, server: Serv
     assert server.lines(batches=2) == ["supervisor.workers:1|g"] * 2
 
 
-def test_a_queue_that_is_left_out_has_none(plugin: ModuleType, server: Server) -> None:
+def test_a_queue_that_is_left_out_has_no_jobs(plugin: ModuleType, server: Server) -> None:
     def sent(*seen: dict[str, tuple[int, int]]) -> list[str]:
         plugin.supervisor_events([events.QueueDepths(waiting) for waiting in seen])
         return sorted(line for line in server.lines() if "queue" in line)
@@ -126,19 +126,19 @@ def test_datagrams_stay_below_an_ethernet_frame_and_whole(plugin: ModuleType, se
     ]
 
 
-def test_of_many_run_times_a_sample_is_sent_that_says_its_rate(plugin: ModuleType, server: Server) -> None:
+def test_a_sample_of_many_run_times_is_sent_with_its_rate(plugin: ModuleType, server: Server) -> None:
     plugin.supervisor_events([settled(*[0.001] * 500)])
     timers = [line for line in server.lines() if "run_time" in line]
     assert timers == ["supervisor.run_time.thumb:1.000|ms|@0.1"] * 50
 
 
-def test_nobody_listening_is_no_error(plugin: ModuleType, server: Server) -> None:
+def test_a_missing_listener_is_no_error(plugin: ModuleType, server: Server) -> None:
     server.socket.close()
     for _ in range(3):
         plugin.supervisor_events([settled(0.001)])
 
 
-def test_a_full_socket_is_no_wait_and_no_error(plugin: ModuleType, server: Server) -> None:
+def test_a_full_socket_causes_no_delay_and_no_error(plugin: ModuleType, server: Server) -> None:
     class Full:
         def send(self, packet: bytes) -> int:
             raise BlockingIOError
@@ -171,7 +171,7 @@ def test_a_name_that_does_not_resolve_is_looked_up_once_a_minute(
 
 
 @pytest.mark.parametrize("port", ["", "statsd", "0", "70000", "-1"])
-def test_a_port_that_is_none_is_said_when_the_plugin_loads(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+def test_a_wrong_port_is_reported_when_the_plugin_loads(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
     monkeypatch.setenv("STATSD_PORT", port)
     with pytest.raises(ValueError, match="STATSD_PORT: expected a port number"):
         import_file(PLUGIN)

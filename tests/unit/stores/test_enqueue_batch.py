@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.client.validation import Checks, batch_of, enqueue_row
+from supervisor.client.client import BatchBuilder, batch_of, enqueue_row
 from supervisor.errors import InvalidJob
 from supervisor.jobs import NewJob
 from supervisor.stores.records import EnqueueBatch
@@ -50,13 +50,13 @@ def test_a_wrong_job_is_refused_behind_others_of_its_handler(wrong: Any) -> None
 
 
 def test_rows_are_as_they_were_if_a_job_is_refused() -> None:
-    checks = Checks(limit=100, queue_for=queue_for)
+    builder = BatchBuilder(limit=100, queue_for=queue_for)
     for wrong in WRONG:
-        checks.add(("a", 1))
+        builder.add(("a", 1))
         with pytest.raises(InvalidJob):
-            checks.add(wrong)
-    assert list(checks.rows) == [enqueue_row(("a", 1), limit=100, queue_for=queue_for)] * len(WRONG)
-    assert len(checks.rows.places) == len(WRONG)
+            builder.add(wrong)
+    assert list(builder.batch) == [enqueue_row(("a", 1), limit=100, queue_for=queue_for)] * len(WRONG)
+    assert len(builder.batch.places) == len(WRONG)
 
 
 def job(number: int) -> Any:

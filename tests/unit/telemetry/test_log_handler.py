@@ -11,14 +11,13 @@ import orjson
 import pytest
 
 from supervisor import telemetry as logs
-from supervisor.telemetry.log_formatters import JsonFormat, TextFormat
-from supervisor.telemetry.log_handler import LogOutput
+from supervisor.telemetry.log_handler import JsonFormat, LogOutput, TextFormat
 
 PIPE = 65_536
 
 
 class Reader:
-    """The other end of standard error, read only from when the test says so."""
+    """The other end of standard error, read only after `start`."""
 
     def __init__(self) -> None:
         self.fd, self.write_fd = os.pipe()
@@ -29,7 +28,7 @@ class Reader:
         self._thread.start()
 
     def lines(self) -> list[str]:
-        """All lines up to the end of the pipe; nobody may write any more."""
+        """Return all lines up to the end of the pipe, which is closed for writing."""
         os.close(self.write_fd)
         if not self._thread.ident:
             self.start()
@@ -68,7 +67,7 @@ def test_lines_arrive_in_order(reader: Reader, output: LogOutput) -> None:
     assert output.dropped == 0
 
 
-def test_flush_waits_for_what_was_logged(reader: Reader, output: LogOutput) -> None:
+def test_flush_waits_until_lines_logged_before_are_written(reader: Reader, output: LogOutput) -> None:
     output.handle(record("first"))
     output.flush(10)
     assert os.read(reader.fd, PIPE).endswith(b"first\n")
@@ -91,7 +90,7 @@ def test_a_reader_that_stopped_reading_costs_lines_but_no_time(reader: Reader, o
     assert lines[-1].endswith("read again")
 
 
-def test_lines_lost_last_are_said_at_the_end(
+def test_lines_lost_last_are_reported_at_the_end(
     reader: Reader, output: LogOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -111,7 +110,7 @@ def test_stop_gives_up_on_a_reader_that_never_reads(reader: Reader, output: LogO
     os.close(reader.fd)
 
 
-def test_a_reader_that_has_gone_ends_nothing(reader: Reader, output: LogOutput) -> None:
+def test_a_reader_that_has_gone_raises_nothing(reader: Reader, output: LogOutput) -> None:
     os.close(reader.fd)
     for _ in range(10):
         output.handle(record("to nobody"))
@@ -119,7 +118,7 @@ def test_a_reader_that_has_gone_ends_nothing(reader: Reader, output: LogOutput) 
     assert output.dropped == 10
 
 
-def test_a_full_disk_ends_nothing() -> None:
+def test_a_full_disk_raises_nothing() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     output = LogOutput(full)
     output.handle(record("nowhere to go"))
@@ -173,7 +172,7 @@ def test_a_non_blocking_standard_error_loses_nothing(
     assert reader.lines()[-1].endswith("waited" * 500)
 
 
-def test_the_bound_is_on_what_waits_not_on_what_was_ever_logged(reader: Reader, output: LogOutput) -> None:
+def test_the_limit_is_on_queued_lines_not_on_all_lines_ever_logged(reader: Reader, output: LogOutput) -> None:
     reader.start()
     for _ in range(50):
         for _ in range(20):
@@ -200,7 +199,7 @@ def test_a_signal_handler_may_log_while_a_line_is_being_logged(reader: Reader, o
     assert [line.split()[-1] for line in reader.lines()] == ["inner", "outer"]
 
 
-def test_a_record_that_can_not_be_formatted_is_said_not_raised(reader: Reader, output: LogOutput) -> None:
+def test_a_record_that_can_not_be_formatted_is_reported_not_raised(reader: Reader, output: LogOutput) -> None:
     output.handle(record("%d jobs", "many", pathname="thumbs.py", lineno=7))
     output.stop()
     assert reader.lines()[0].startswith("INFO unreadable log record of thumbs.py:7: TypeError(")
@@ -214,14 +213,14 @@ def test_configure_again_changes_level_and_format_of_the_same_output(
     monkeypatch.setattr(root, "handlers", [])
     logger = logging.getLogger("supervisor.test")
     output = logs.configure("info", "text", reader.write_fd)
-    logger.debug("not said")
+    logger.debug("not logged")
     logger.info("as text")
     assert logs.configure("debug", "json") is output
     logger.debug("as json")
-    logs.flush()
+    output.flush()
     logs.stop()
     logs.stop()
-    logs.flush()
+    output.flush()
     assert root.handlers == []
     text, json = reader.lines()
     assert text.endswith(" INFO as text")
@@ -229,14 +228,14 @@ def test_configure_again_changes_level_and_format_of_the_same_output(
 
 
 def test_text_is_one_record_whatever_is_in_it() -> None:
-    said = TextFormat().format(record("a\nb\r\x1b[31mc\x00\x85\u2028\ud800\td\u202e"))
-    assert said == "2001-09-09T01:46:40.000Z INFO a\n    b\\r\\x1b[31mc\\x00\\x85\\u2028\\ud800\td\\u202e"
-    assert len(said.splitlines()) == 2
+    line = TextFormat().format(record("a\nb\r\x1b[31mc\x00\x85\u2028\ud800\td\u202e"))
+    assert line == "2001-09-09T01:46:40.000Z INFO a\n    b\\r\\x1b[31mc\\x00\\x85\\u2028\\ud800\td\\u202e"
+    assert len(line.splitlines()) == 2
 
 
-def test_text_shows_tracebacks_indented_and_strangers_by_name() -> None:
-    said = TextFormat().format(record("odd", name="asyncio", fields={"traceback": "Traceback\n  boom\n"}))
-    assert said == "2001-09-09T01:46:40.000Z INFO asyncio: odd\n    Traceback\n      boom"
+def test_text_shows_tracebacks_indented_and_other_loggers_by_name() -> None:
+    line = TextFormat().format(record("odd", name="asyncio", fields={"traceback": "Traceback\n  boom\n"}))
+    assert line == "2001-09-09T01:46:40.000Z INFO asyncio: odd\n    Traceback\n      boom"
     try:
         raise ValueError("boom")
     except ValueError as error:
@@ -246,24 +245,24 @@ def test_text_shows_tracebacks_indented_and_strangers_by_name() -> None:
 
 
 def test_json_is_one_line_with_the_fields_of_the_event() -> None:
-    said = JsonFormat().format(
-        record("job=%d\nsaid", 42, level=logging.WARNING, fields={"job": 42, "handler": "thumb"})
+    line = JsonFormat().format(
+        record("job=%d\nlogged", 42, level=logging.WARNING, fields={"job": 42, "handler": "thumb"})
     )
-    assert "\n" not in said
-    assert orjson.loads(said) == {
+    assert "\n" not in line
+    assert orjson.loads(line) == {
         "at": "2001-09-09T01:46:40.000Z",
         "level": "warning",
         "logger": "supervisor",
-        "message": "job=42\nsaid",
+        "message": "job=42\nlogged",
         "job": 42,
         "handler": "thumb",
     }
 
 
-def test_json_steers_no_terminal_and_says_the_same() -> None:
-    said = JsonFormat().format(record("a\x9b31mb\x7f\u202ec\u2028"))
-    assert said.isascii()
-    assert orjson.loads(said)["message"] == "a\x9b31mb\x7f\u202ec\u2028"
+def test_json_steers_no_terminal_and_keeps_its_value() -> None:
+    line = JsonFormat().format(record("a\x9b31mb\x7f\u202ec\u2028"))
+    assert line.isascii()
+    assert orjson.loads(line)["message"] == "a\x9b31mb\x7f\u202ec\u2028"
 
 
 def test_json_takes_lone_surrogates_and_odd_values() -> None:

@@ -7,7 +7,7 @@ import pytest
 from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.telemetry import LogSubscriber
-from supervisor.telemetry.rate_limit import MAX_KEYS, Repeats
+from supervisor.telemetry.rate_limit import MAX_KEYS, RateLimit
 
 
 class Clock:
@@ -24,18 +24,18 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def say(clock: Clock, caplog: pytest.LogCaptureFixture) -> Any:
-    """Says events; gives the lines they became at debug level."""
+def log(clock: Clock, caplog: pytest.LogCaptureFixture) -> Any:
+    """Log events at debug level, and return their lines."""
     caplog.set_level(logging.DEBUG, "supervisor")
     subscriber = LogSubscriber(clock)
 
-    def say(*happened: Any) -> list[str]:
+    def log(*happened: Any) -> list[str]:
         caplog.clear()
         for event in happened:
             subscriber(event)
         return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
 
-    return say
+    return log
 
 
 def lease(id: int = 42, retries: int = 0, handler: str = "thumb") -> Lease:
@@ -76,18 +76,18 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (events.PluginFailed("shop.jobs", None, "gone", ""), "ERROR plugin shop.jobs did not load: gone"),
         (events.PluginWarning("a.py", "started a thread"), "WARNING plugin a.py: started a thread"),
-        (events.ForkserverStarted(5), "INFO nursery started (pid 5)"),
+        (events.ForkserverStarted(5), "INFO forkserver started (pid 5)"),
         (
             events.ForkserverExited(5, "killed by SIGKILL"),
-            "WARNING nursery (pid 5) died: killed by SIGKILL; its workers live on",
+            "WARNING forkserver (pid 5) exited: killed by SIGKILL; its workers keep running",
         ),
-        (events.ForkserverExited(0, "could not be started: why"), "WARNING nursery could not be started: why"),
+        (events.ForkserverExited(0, "could not be started: why"), "WARNING forkserver could not be started: why"),
         (
             events.WorkerExited(2, 0, "crash", "could not be started: why", None),
             "WARNING worker 2 could not be started: why",
         ),
         (events.WorkerStarted(2, 123), "INFO worker 2 (pid 123) started"),
-        (events.WorkerExited(2, 123, "max_jobs", "exited", None), "INFO worker 2 (pid 123) ended: max_jobs"),
+        (events.WorkerExited(2, 123, "max_jobs", "exited", None), "INFO worker 2 (pid 123) exited: max_jobs"),
         (
             events.WorkerExited(2, 123, "timeout", "killed by SIGKILL", 42, "thumb", 1.0),
             "INFO worker 2 (pid 123) killed: job=42 handler=thumb cause=timeout after 1.00s",
@@ -124,15 +124,15 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (
             events.JobsSettled([Outcome(lease(), Kind.RELEASED, state=JobState.READY)]),
-            "DEBUG job=42 handler=thumb given back, no retry counted",
+            "DEBUG job=42 handler=thumb released, no retry counted",
         ),
         (
             events.JobsSettled([Outcome(lease(), Kind.RELEASED, state=JobState.SCHEDULED, delay=30.0)]),
-            "DEBUG job=42 handler=thumb given back, no retry counted; again in 30.00s",
+            "DEBUG job=42 handler=thumb released, no retry counted; again in 30.00s",
         ),
         (
             events.LeasesRecovered([Outcome(lease(), Kind.RELEASED, state=JobState.READY)]),
-            "INFO job=42 handler=thumb recovered: given back, no retry counted",
+            "INFO job=42 handler=thumb recovered: released, no retry counted",
         ),
         (
             events.JobsStale([lease()], "settle"),
@@ -150,33 +150,33 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (
             events.StoreBecameUnavailable("can't reach host=db password=secret user=me"),
-            "ERROR store is away: can't reach host=db password=*** user=me",
+            "ERROR store unavailable: can't reach host=db password=*** user=me",
         ),
-        (events.StoreAvailableAgain(12.345), "INFO store is back after 12.35s"),
+        (events.StoreAvailableAgain(12.345), "INFO store available again after 12.35s"),
         (
             events.LoopGap(60.0),
-            "WARNING the supervisor stood still for 60.00s: not counted for timeouts and heartbeats",
+            "WARNING the supervisor stood still for 60.00s; timeouts and heartbeats do not count this time",
         ),
         (
             events.ClockStepped(-3600.0),
-            "WARNING the clock was set back by 1h: jobs in backoff and delayed ones are due that much later; "
-            "running ones go on",
+            "WARNING the clock was set back by 1h: delayed jobs and jobs in backoff are due that much later; "
+            "running jobs go on",
         ),
         (
             events.PruneRefused("postgresql://me:secret@db/jobs: a foreign key"),
-            "ERROR what is past its retention stays in the store: postgresql://***@db/jobs: a foreign key",
+            "ERROR jobs past their retention stay in the store: postgresql://***@db/jobs: a foreign key",
         ),
         (
             events.ConfigReloaded(("retry",), ("store",)),
-            "INFO config read again: retry; need a restart: store",
+            "INFO config reloaded: retry; a restart is needed for: store",
         ),
-        (events.ConfigReloaded((), ()), "INFO config read again: nothing changed"),
+        (events.ConfigReloaded((), ()), "INFO config reloaded: nothing changed"),
         (
             events.ConfigRefused(("workers.count: expected 1 or more",)),
             "ERROR config refused, the old one stays: workers.count: expected 1 or more",
         ),
         (events.StatusDumped({"queues": []}), 'INFO status: {"queues":[]}'),
-        (events.Dropped("hooks", 12), "WARNING hooks overflowed: 12 dropped"),
+        (events.Dropped("hooks", 12), "WARNING the queue of hooks overflowed: 12 events dropped"),
         (
             events.HookFailed("supervisor_events", "statsd", "ValueError: no", "Traceback"),
             "ERROR hook supervisor_events of plugin statsd failed: ValueError: no",
@@ -184,53 +184,53 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, tuple) else "",
 )
-def test_each_event_has_its_line(say: Any, event: Any, line: str) -> None:
-    assert say(event) == [line]
+def test_each_event_has_its_line(log: Any, event: Any, line: str) -> None:
+    assert log(event) == [line]
 
 
-def test_no_event_is_without_words(say: Any) -> None:
+def test_every_event_but_one_has_a_line(log: Any) -> None:
     silent = {events.QueueDepths}
     every = {value for _, value in inspect.getmembers(events, inspect.isclass) if value.__module__ == events.__name__}
-    assert {event for event in every if hasattr(event, "_fields")} - silent == set(LogSubscriber()._words)
+    assert {event for event in every if hasattr(event, "_fields")} - silent == set(LogSubscriber().writers)
 
 
-def test_a_batch_given_back_is_one_line_and_one_per_job_at_debug(say: Any, caplog: pytest.LogCaptureFixture) -> None:
-    given_back = events.JobsReleased([lease(1), lease(2)], "drain")
-    assert say(given_back) == [
-        "INFO gave back 2 jobs, no retry counted: drain",
-        "DEBUG job=1 handler=thumb given back: drain",
-        "DEBUG job=2 handler=thumb given back: drain",
+def test_a_released_batch_is_one_line_and_one_per_job_at_debug(log: Any, caplog: pytest.LogCaptureFixture) -> None:
+    released = events.JobsReleased([lease(1), lease(2)], "drain")
+    assert log(released) == [
+        "INFO released 2 jobs, no retry counted: drain",
+        "DEBUG job=1 handler=thumb released: drain",
+        "DEBUG job=2 handler=thumb released: drain",
     ]
     caplog.set_level(logging.INFO, "supervisor")
-    assert len(say(given_back)) == 1
+    assert len(log(released)) == 1
 
 
-def test_an_unknown_handler_is_told_once_a_minute_however_many_its_jobs_are(
-    say: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+def test_an_unknown_handler_is_logged_once_a_minute_however_many_jobs_it_has(
+    log: Any, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "supervisor")
     event = events.JobsReleased([lease(id) for id in range(1, 1001)], "unknown_handler")
-    told = "WARNING job=1 handler=thumb unknown_handler: no plugin serves it; its jobs are given back, no retry counted"
-    (line,) = say(event, event)
-    assert line == f"{told}, and looked at again"
+    start = "WARNING job=1 handler=thumb unknown_handler: no plugin serves it; its jobs are released, no retry counted"
+    (line,) = log(event, event)
+    assert line == f"{start}, and tried again later"
     clock.now += 61
-    (line,) = say(event)
-    assert line == f"{told}, and looked at again (1999 more times since it was last said)"
+    (line,) = log(event)
+    assert line == f"{start}, and tried again later (1999 more times since the last such line)"
 
 
-def test_each_job_of_a_batch_has_its_line(say: Any) -> None:
-    lines = say(events.JobsSettled([Outcome(lease(id), Kind.SUCCEEDED) for id in (1, 2)]))
+def test_each_job_of_a_batch_has_its_line(log: Any) -> None:
+    lines = log(events.JobsSettled([Outcome(lease(id), Kind.SUCCEEDED) for id in (1, 2)]))
     assert [line.split()[1] for line in lines] == ["job=1", "job=2"]
 
 
 def test_above_debug_successes_make_no_record(
-    say: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    log: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "supervisor")
     monkeypatch.setattr(logging.Logger, "log", lambda *_, **__: pytest.fail("a record was made"))
     leases = [lease()] * 500
     assert (
-        say(
+        log(
             events.JobsClaimed(leases),
             events.JobStarted(lease(), 1),
             events.JobsSettled([Outcome(one, Kind.SUCCEEDED) for one in leases]),
@@ -239,35 +239,35 @@ def test_above_debug_successes_make_no_record(
     )
 
 
-def test_programs_get_the_job_as_fields(say: Any, caplog: pytest.LogCaptureFixture) -> None:
-    say(events.JobsSettled([failed(state=JobState.FAILED)]))
+def test_programs_get_the_job_as_fields(log: Any, caplog: pytest.LogCaptureFixture) -> None:
+    log(events.JobsSettled([failed(state=JobState.FAILED)]))
     assert vars(caplog.records[0])["fields"] == {
         "job": 42, "handler": "thumb", "queue": "default", "attempt": 1, "cause": "exception",
     }  # fmt: skip
-    say(events.WorkerExited(2, 123, "timeout", "killed", 42, "thumb", 1.0))
+    log(events.WorkerExited(2, 123, "timeout", "killed", 42, "thumb", 1.0))
     assert vars(caplog.records[0])["fields"] == {
         "worker": 2, "pid": 123, "cause": "timeout", "job": 42, "handler": "thumb",
     }  # fmt: skip
 
 
-def test_a_percent_sign_in_a_name_is_only_a_percent_sign(say: Any) -> None:
-    assert say(events.JobStarted(lease(handler="100%s"), 5)) == [
+def test_a_percent_sign_in_a_name_is_only_a_percent_sign(log: Any) -> None:
+    assert log(events.JobStarted(lease(handler="100%s"), 5)) == [
         "DEBUG job=42 handler=100%s attempt 1 started on pid 5"
     ]
 
 
-def test_an_identical_store_error_is_said_once_a_minute(say: Any, clock: Clock) -> None:
-    assert len(say(*[events.StoreBecameUnavailable("locked")] * 3, events.StoreBecameUnavailable("disk full"))) == 2
+def test_an_identical_store_error_is_logged_once_a_minute(log: Any, clock: Clock) -> None:
+    assert len(log(*[events.StoreBecameUnavailable("locked")] * 3, events.StoreBecameUnavailable("disk full"))) == 2
     clock.now = 61.0
-    assert say(events.StoreBecameUnavailable("locked")) == [
-        "ERROR store is away: locked (2 more times since it was last said)"
+    assert log(events.StoreBecameUnavailable("locked")) == [
+        "ERROR store unavailable: locked (2 more times since the last such line)"
     ]
 
 
-def test_an_outage_after_the_store_was_back_is_said_again(say: Any) -> None:
+def test_an_outage_after_the_store_was_available_again_is_logged_again(log: Any) -> None:
     assert (
         len(
-            say(
+            log(
                 events.StoreBecameUnavailable("locked"),
                 events.StoreAvailableAgain(1.0),
                 events.StoreBecameUnavailable("locked"),
@@ -277,18 +277,18 @@ def test_an_outage_after_the_store_was_back_is_said_again(say: Any) -> None:
     )
 
 
-def test_a_hook_that_fails_for_every_batch_is_said_once_a_minute(say: Any) -> None:
+def test_a_hook_that_fails_for_every_batch_is_logged_once_a_minute(log: Any) -> None:
     broken = events.HookFailed("supervisor_events", "statsd", "ValueError: no", "")
-    assert len(say(broken, broken, broken._replace(plugin="other"))) == 2
+    assert len(log(broken, broken, broken._replace(plugin="other"))) == 2
 
 
-def test_a_sink_that_keeps_refusing_is_said_once_a_minute(say: Any) -> None:
+def test_a_sink_that_keeps_refusing_is_logged_once_a_minute(log: Any) -> None:
     refused = events.DeadLettersFailed("file", [1, 2], "disk full", 1.0)
-    assert len(say(refused, refused._replace(retry_in=2.0), refused._replace(error="gone"))) == 4
+    assert len(log(refused, refused._replace(retry_in=2.0), refused._replace(error="gone"))) == 4
 
 
-def test_repeats_forgets_rather_than_grows(clock: Clock) -> None:
-    repeats = Repeats(clock)
+def test_a_rate_limit_forgets_keys_rather_than_grow(clock: Clock) -> None:
+    limit = RateLimit(clock)
     for key in range(MAX_KEYS * 3):
-        assert repeats.allow(key) == 0
-    assert len(repeats._seen) <= MAX_KEYS
+        assert limit.allow(key) == 0
+    assert len(limit._seen) <= MAX_KEYS

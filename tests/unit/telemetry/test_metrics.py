@@ -36,14 +36,14 @@ def failed(cause: Cause = Cause.EXCEPTION, retryable: bool = True, **of: Any) ->
     return Outcome(lease(**of), Kind.FAILED, failure=failure, retryable=retryable, state=JobState.FAILED)
 
 
-def told(metrics: Metrics, name: str, *happened: Any) -> Any:
-    """The metric `name` after what happened."""
+def metric(metrics: Metrics, name: str, *happened: Any) -> Any:
+    """Return the metric `name` after these events."""
     for event in happened:
         metrics(event)
     return metrics.snapshot()["supervisor_" + name]
 
 
-def test_the_names_are_the_promised_ones(metrics: Metrics) -> None:
+def test_the_metrics_have_the_promised_names(metrics: Metrics) -> None:
     promised = {
         "retries_total", "retry_exhausted_total", "retry_latency_seconds", "jobs_total", "queue_depth",
         "retry_wait_seconds", "retry_success_ratio", "retry_time_saved_seconds", "leases_recovered_total",
@@ -63,7 +63,7 @@ def test_a_snapshot_is_json_and_a_copy(metrics: Metrics) -> None:
 
 def test_jobs_are_counted_by_their_last_state(metrics: Metrics) -> None:
     happened = events.JobsSettled([succeeded(), succeeded(), retried(), failed()])
-    assert told(metrics, "jobs_total", happened, events.JobCancelled(lease(), 1)) == {
+    assert metric(metrics, "jobs_total", happened, events.JobCancelled(lease(), 1)) == {
         "succeeded": 2,
         "failed": 1,
         "cancelled": 1,
@@ -71,9 +71,9 @@ def test_jobs_are_counted_by_their_last_state(metrics: Metrics) -> None:
 
 
 def test_retries_and_their_backoff_are_counted_when_they_are_decided(metrics: Metrics) -> None:
-    backoffs = told(metrics, "retry_latency_seconds", events.JobsSettled([retried(2.0), retried(3.0), succeeded()]))
+    backoffs = metric(metrics, "retry_latency_seconds", events.JobsSettled([retried(2.0), retried(3.0), succeeded()]))
     assert (backoffs["count"], backoffs["sum"]) == (2, 5.0)
-    assert told(metrics, "retries_total") == 2
+    assert metric(metrics, "retries_total") == 2
 
 
 @pytest.mark.parametrize(
@@ -87,19 +87,19 @@ def test_retries_and_their_backoff_are_counted_when_they_are_decided(metrics: Me
     ],
 )
 def test_only_a_job_that_ran_out_of_retries_is_exhausted(metrics: Metrics, outcome: Outcome, exhausted: int) -> None:
-    assert told(metrics, "retry_exhausted_total", events.JobsSettled([outcome])) == exhausted
+    assert metric(metrics, "retry_exhausted_total", events.JobsSettled([outcome])) == exhausted
 
 
 def test_the_success_ratio_is_of_ended_retries_only(metrics: Metrics) -> None:
-    assert told(metrics, "retry_success_ratio", events.JobsSettled([succeeded(), retried()])) is None
+    assert metric(metrics, "retry_success_ratio", events.JobsSettled([succeeded(), retried()])) is None
     ended = [succeeded(retries=1), retried(retries=1), failed(retries=2), succeeded(retries=3)]
-    assert told(metrics, "retry_success_ratio", events.JobsSettled(ended)) == 0.5
+    assert metric(metrics, "retry_success_ratio", events.JobsSettled(ended)) == 0.5
 
 
-def test_what_is_given_back_is_no_retry_and_no_run(metrics: Metrics) -> None:
-    given_back = Outcome(lease(retries=1), Kind.RELEASED, took=3.0, state=JobState.READY)
+def test_a_released_job_is_no_retry_and_no_run(metrics: Metrics) -> None:
+    released = Outcome(lease(retries=1), Kind.RELEASED, took=3.0, state=JobState.READY)
     before = metrics.snapshot()
-    metrics(events.JobsSettled([given_back]))
+    metrics(events.JobsSettled([released]))
     assert metrics.snapshot() == before
 
 
@@ -112,7 +112,7 @@ def test_run_times_are_kept_by_handler(metrics: Metrics) -> None:
         retried(),
         succeeded(None),
     ]
-    runs = told(metrics, "run_time_seconds", events.JobsSettled(batch))
+    runs = metric(metrics, "run_time_seconds", events.JobsSettled(batch))
     assert runs["thumb"]["count"] == 4
     assert runs["thumb"]["sum"] == pytest.approx(0.02 + 0.03 + 0.04 + 0.5)
     assert runs["mail"]["count"] == 1
@@ -120,66 +120,66 @@ def test_run_times_are_kept_by_handler(metrics: Metrics) -> None:
     assert [runs["thumb"]["buckets"][bound] for bound in ("0.01", "0.05", "0.5", "+Inf")] == [0, 3, 4, 4]
 
 
-def test_waits_are_from_due_to_claim_and_retries_are_also_told_apart(metrics: Metrics) -> None:
+def test_waits_are_from_due_to_claim_and_retries_are_also_counted_by_themselves(metrics: Metrics) -> None:
     claimed = events.JobsClaimed([lease(waited=2.0), lease(waited=3.0, retries=1)])
-    waits, retry_waits = told(metrics, "wait_time_seconds", claimed), told(metrics, "retry_wait_seconds")
+    waits, retry_waits = metric(metrics, "wait_time_seconds", claimed), metric(metrics, "retry_wait_seconds")
     assert (waits["count"], waits["sum"]) == (2, pytest.approx(5.0))
     assert (retry_waits["count"], retry_waits["sum"]) == (1, pytest.approx(3.0))
 
 
 def test_a_store_whose_clock_is_ahead_gives_no_negative_wait(metrics: Metrics) -> None:
-    assert told(metrics, "wait_time_seconds", events.JobsClaimed([lease(waited=-5.0)]))["sum"] == 0.0
+    assert metric(metrics, "wait_time_seconds", events.JobsClaimed([lease(waited=-5.0)]))["sum"] == 0.0
 
 
-def test_time_saved_is_what_the_retry_did_not_wait_behind(metrics: Metrics) -> None:
+def test_the_time_saved_is_that_of_the_fresh_jobs_that_a_retry_did_not_wait_for(metrics: Metrics) -> None:
     metrics(events.WorkerStarted(1, 101))
     metrics(events.WorkerStarted(2, 102))
     metrics(events.JobsSettled([succeeded(1.0), succeeded(3.0)]))
     metrics(events.QueueDepths({"default": (10, 1), "mail": (500, 0)}))
-    saved = told(metrics, "retry_time_saved_seconds", events.JobsClaimed([lease(retries=1), lease()]))
+    saved = metric(metrics, "retry_time_saved_seconds", events.JobsClaimed([lease(retries=1), lease()]))
     assert (saved["count"], saved["sum"]) == (1, 10 * 2.0 / 2)
     metrics(events.WorkerExited(2, 102, "stopped", "exited", None))
-    saved = told(metrics, "retry_time_saved_seconds", events.JobsClaimed([lease(retries=1)]))
+    saved = metric(metrics, "retry_time_saved_seconds", events.JobsClaimed([lease(retries=1)]))
     assert saved["sum"] == 10.0 + 10 * 2.0 / 1
 
 
-def test_time_saved_is_nothing_before_anything_is_known(metrics: Metrics) -> None:
-    assert told(metrics, "retry_time_saved_seconds", events.JobsClaimed([lease(retries=1)]))["sum"] == 0.0
+def test_no_time_is_saved_before_a_run_time_is_known(metrics: Metrics) -> None:
+    assert metric(metrics, "retry_time_saved_seconds", events.JobsClaimed([lease(retries=1)]))["sum"] == 0.0
 
 
-def test_depths_are_those_last_seen(metrics: Metrics) -> None:
-    depths = told(metrics, "queue_depth", events.QueueDepths({"a": (3, 1)}), events.QueueDepths({"b": (7, 0)}))
+def test_queue_depths_are_those_last_seen(metrics: Metrics) -> None:
+    depths = metric(metrics, "queue_depth", events.QueueDepths({"a": (3, 1)}), events.QueueDepths({"b": (7, 0)}))
     assert depths == {"b": {"fresh": 7, "retry": 0}}
 
 
-def test_recovered_leases_are_counted_with_what_became_of_them(metrics: Metrics) -> None:
+def test_recovered_leases_are_counted_with_the_outcomes_of_their_jobs(metrics: Metrics) -> None:
     released = Outcome(lease(), Kind.RELEASED, state=JobState.READY)
-    assert told(metrics, "leases_recovered_total", events.LeasesRecovered([released, retried(), failed()])) == 3
-    assert told(metrics, "retries_total") == 1
-    assert told(metrics, "jobs_total")["failed"] == 1
+    assert metric(metrics, "leases_recovered_total", events.LeasesRecovered([released, retried(), failed()])) == 3
+    assert metric(metrics, "retries_total") == 1
+    assert metric(metrics, "jobs_total")["failed"] == 1
 
 
 def test_stale_outcomes_are_counted(metrics: Metrics) -> None:
-    assert told(metrics, "stale_outcomes_total", events.JobsStale([lease(), lease()], "settle")) == 2
-    assert told(metrics, "stale_outcomes_total", events.DeadLettersStale("file", [42], "acceptance")) == 3
+    assert metric(metrics, "stale_outcomes_total", events.JobsStale([lease(), lease()], "settle")) == 2
+    assert metric(metrics, "stale_outcomes_total", events.DeadLettersStale("file", [42], "acceptance")) == 3
 
 
-def test_killed_workers_are_counted_by_cause_and_orderly_ends_are_not(metrics: Metrics) -> None:
+def test_killed_workers_are_counted_by_cause_and_normal_exits_are_not(metrics: Metrics) -> None:
     ends = ["timeout", "timeout", "crash", *events.NORMAL_EXITS]
-    died = [events.WorkerExited(1, 101, cause, "", None) for cause in ends]
-    assert told(metrics, "workers_killed_total", *died) == {"timeout": 2, "crash": 1}
+    exits = [events.WorkerExited(1, 101, cause, "", None) for cause in ends]
+    assert metric(metrics, "workers_killed_total", *exits) == {"timeout": 2, "crash": 1}
 
 
-def test_letters_are_counted_by_sink(metrics: Metrics) -> None:
+def test_dead_letters_are_counted_by_sink(metrics: Metrics) -> None:
     happened = [events.DeadLettersPublished("file", [1, 2]), events.DeadLettersFailed("mail", [1], "no", 1.0)]
-    assert told(metrics, "dlq_published_total", *happened) == {"file": 2}
-    assert told(metrics, "dlq_publish_failures_total") == {"mail": 1}
+    assert metric(metrics, "dlq_published_total", *happened) == {"file": 2}
+    assert metric(metrics, "dlq_publish_failures_total") == {"mail": 1}
 
 
 def test_failed_hooks_and_overflows_are_counted(metrics: Metrics) -> None:
     happened = [events.HookFailed("supervisor_events", "statsd", "no", ""), events.Dropped("hooks", 12)]
-    assert told(metrics, "hook_failures_total", *happened) == {"supervisor_events": 1}
-    assert told(metrics, "dropped_total") == {"hooks": 12}
+    assert metric(metrics, "hook_failures_total", *happened) == {"supervisor_events": 1}
+    assert metric(metrics, "dropped_total") == {"hooks": 12}
 
 
 def test_other_events_change_nothing(metrics: Metrics) -> None:
@@ -188,7 +188,7 @@ def test_other_events_change_nothing(metrics: Metrics) -> None:
     assert metrics.snapshot() == before
 
 
-def test_a_histogram_counts_a_bound_as_at_or_below_it() -> None:
+def test_a_histogram_counts_a_value_at_a_limit_as_below_it() -> None:
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 9.0):
         histogram.observe(value)

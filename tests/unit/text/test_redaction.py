@@ -1,4 +1,4 @@
-"""What the environment gave to the config is in nothing that is written for people."""
+"""Secrets that the config has from the environment are in no text that people read."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import orjson
 import pytest
 
 from supervisor.config.loading import load
-from supervisor.telemetry.log_formatters import FORMATS
+from supervisor.telemetry.log_handler import FORMATS
 from supervisor.text.redaction import Mask, secrets_of, without_secrets
 
 TOKEN = "s3cr3t/\"to\\ken' é"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         f"refused: {TOKEN}",
         f"bad options { ({'key': TOKEN})!r}",
@@ -27,18 +27,18 @@ TOKEN = "s3cr3t/\"to\\ken' é"
         f"first line\n{TOKEN}\nlast line",
     ],
 )
-def test_however_it_is_quoted(said: str) -> None:
-    masked = Mask([TOKEN])(said)
+def test_a_secret_is_masked_however_it_is_quoted(text: str) -> None:
+    masked = Mask([TOKEN])(text)
     assert "***" in masked
     assert "s3cr3t" not in masked
 
 
-def test_of_two_secrets_in_one_the_longer_goes() -> None:
+def test_of_two_secrets_that_overlap_the_longer_is_masked() -> None:
     assert Mask(["secret", "secret-and-more"])("a secret-and-more b secret") == "a *** b ***"
 
 
-def test_short_words_stay() -> None:
-    assert Mask(["", "5432", "jobs"])("gave back 5432 jobs") == "gave back 5432 jobs"
+def test_short_secrets_are_not_masked() -> None:
+    assert Mask(["", "5432", "jobs"])("released 5432 jobs") == "released 5432 jobs"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_short_words_stay() -> None:
         ("see http://host:80/a@b and file:///x", "see http://host:80/a@b and file:///x"),
     ],
 )
-def test_passwords_that_nobody_named(text: str, masked: str) -> None:
+def test_passwords_in_urls_and_connection_strings_are_masked(text: str, masked: str) -> None:
     assert Mask()(text) == masked
 
 
@@ -57,18 +57,18 @@ def test_passwords_that_nobody_named(text: str, masked: str) -> None:
     "line", ["://" + ":" * 500_000, "://" + "a:" * 250_000, "password=" * 50_000], ids=["colons", "words", "names"]
 )
 def test_no_line_that_a_job_prints_takes_long(line: str) -> None:
-    """Tried with what took minutes when time grew with the square of the length."""
+    """These lines take minutes where the time grows with the square of the length."""
     assert Mask()(f"{line} and on").endswith(" and on")
 
 
-def test_urls_are_shown_without_what_is_secret_in_them() -> None:
+def test_a_url_is_shown_without_its_secrets() -> None:
     assert without_secrets("redis://me:me@host/0?password=x&db=1") == "redis://me:***@host/0?***"
     assert without_secrets("redis://[bad:word@host") == "redis://[bad:***@host"
     assert secrets_of("redis://me:p%20w@host/0?token=t%2Fk") == {"p%20w", "p w", "t%2Fk", "t/k"}
 
 
 @pytest.mark.parametrize("password", ["pass#word", "pass?word", "p:ss#w?rd", "pass@word"])
-def test_a_password_may_hold_what_ends_a_url_elsewhere(password: str) -> None:
+def test_a_password_may_contain_characters_that_end_other_parts_of_a_url(password: str) -> None:
     """As libpq reads it."""
     url = f"postgresql://me:{password}@host:5432/db?sslmode=verify-full#not-a-fragment"
     assert without_secrets(url) == "postgresql://me:***@host:5432/db?***"
@@ -101,29 +101,29 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
     return write
 
 
-def test_what_counts_as_a_secret(write: Callable[[str], Path]) -> None:
+def test_values_from_the_environment_and_passwords_of_urls_are_secrets(write: Callable[[str], Path]) -> None:
     settings = load(write(CONFIG), VALUES)
     assert settings.secrets == {"passw0rd", "a-key", "123456", "a-token", "literal"}
     assert "passw0rd" not in settings.store.shown
     assert not any(secret in repr(settings.secrets) for secret in ("/folder", "night"))
 
 
-def test_the_place_of_a_file_is_no_secret(write: Callable[[str], Path]) -> None:
+def test_the_path_of_a_file_is_no_secret(write: Callable[[str], Path]) -> None:
     text = "store: 'sqlite:///${FOLDER}/jobs.db'\ndlq: {sinks: [{type: file, path: '${FOLDER}/dead.jsonl'}]}"
     assert load(write(text), VALUES).secrets == set()
 
 
-def test_a_url_that_is_none_is_a_secret_as_a_whole(write: Callable[[str], Path]) -> None:
+def test_a_value_that_should_be_a_url_and_is_none_is_a_secret_as_a_whole(write: Callable[[str], Path]) -> None:
     with pytest.raises(Exception, match="expected a URL") as refused:
         load(write("store: ${URL}"), {"URL": "passw0rd"})
     assert refused.value.settings.secrets == {"passw0rd"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_log_line_has_none_in_any_part(form: str) -> None:
+def test_a_log_line_has_no_secret_in_any_part(form: str) -> None:
     fields = {"traceback": f"boom {TOKEN}", "sink": TOKEN, "job": 7}
-    record = logging.makeLogRecord({"msg": "sink said %s", "args": (TOKEN,), "fields": fields, "name": "supervisor"})
+    record = logging.makeLogRecord({"msg": "sink raised %s", "args": (TOKEN,), "fields": fields, "name": "supervisor"})
     line = FORMATS[form](Mask([TOKEN])).format(record)
     assert "s3cr3t" not in line
-    assert "sink said ***" in line
+    assert "sink raised ***" in line
     assert "boom ***" in line

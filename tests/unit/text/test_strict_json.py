@@ -32,7 +32,7 @@ def nested(depth: int) -> object:
 
 
 @given(values)
-def test_what_is_json_comes_back_unchanged_and_is_what_others_read(value):
+def test_a_json_value_comes_back_unchanged_and_others_read_the_same(value):
     text = encode(value, limit=LIMIT)
     assert decode(text) == value
     assert json.loads(text) == value
@@ -64,20 +64,20 @@ def test_tuples_are_lists():
         (nested(100_000), "nested deeper than 100"),
     ],
 )
-def test_what_is_not(value, why):
+def test_a_value_that_is_not_json_is_refused(value, why):
     with pytest.raises(NotJSON, match=why) as refused:
         encode(value, limit=LIMIT, what="result")
     assert str(refused.value).startswith("result: ")
 
 
-def test_a_value_that_holds_itself():
+def test_a_value_that_contains_itself_is_refused():
     loop: list[object] = []
     loop.append(loop)
     with pytest.raises(NotJSON, match="nested deeper"):
         encode(loop, limit=LIMIT)
 
 
-def test_the_deepest_and_the_largest_that_goes():
+def test_the_deepest_and_the_largest_value_are_encoded():
     assert decode(encode(nested(MAX_DEPTH), limit=LIMIT)) == nested(MAX_DEPTH)
     assert encode("é", limit=4) == '"é"'
     with pytest.raises(NotJSON, match="4 bytes of JSON, expected at most 3"):
@@ -91,12 +91,12 @@ def test_the_deepest_and_the_largest_that_goes():
      '{"a": [-9223372036854775809]}', b"[18446744073709551616]", "1" * 5000],
     ids=lambda text: repr(text)[:20],
 )  # fmt: skip
-def test_text_that_is_not_strict_json(text):
+def test_text_that_is_not_strict_json_is_refused(text):
     with pytest.raises(NotJSON, match="payload: "):
         decode(text)
 
 
-def test_long_numbers_that_are_json():
+def test_long_numbers_may_be_json():
     assert decode("[-9223372036854775808, 9223372036854775807]") == [-(2**63), 2**63 - 1]
     assert decode('{"1234567890123456789012": 0.1234567890123456789012}') == {
         "1234567890123456789012": 0.1234567890123456789012
@@ -111,12 +111,12 @@ def test_null_is_json():
 @pytest.mark.parametrize(
     ("text", "shown"), [("a\x00b", "a\\x00b"), ("\udcff", "\\udcff"), ("é\n\t✓", "é\n\t✓"), ("", "")]
 )
-def test_printable(text, shown):
+def test_printable_text_has_its_control_characters_escaped(text, shown):
     assert printable(text) == shown
 
 
 @given(st.text(st.characters(codec=None)))
-def test_printable_text_is_what_any_store_takes(text):
+def test_every_store_takes_printable_text(text):
     shown = printable(text)
     assert "\x00" not in shown
     assert decode(encode(shown, limit=LIMIT)) == shown

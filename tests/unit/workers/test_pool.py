@@ -1,7 +1,9 @@
-"""The pool's books: exactly the running job is blamed, and nothing that did not start."""
+"""The pool and its slots: exactly the running job is blamed for the end of its worker, and no job that did not start."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,21 +15,22 @@ from supervisor.events import Bus, JobStarted, WorkerExited
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.workers.interface import ExitReport, Reply
 from supervisor.workers.kill_reasons import LEASE_LOST, SHUTDOWN, timed_out
-from supervisor.workers.pool import FRAME_JOBS, MEMORY_CHECK_INTERVAL, REFORK_DELAYS, Pool
-from supervisor.workers.slot import State, WorkerSlot
+from supervisor.workers.pool import Pool
+from supervisor.workers.refork_delays import REFORK_DELAYS
+from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, State, WorkerSlot
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker, make_lease
 
 
 class Recorder:
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
-        self.returned: list[Lease] = []
+        self.reclaimed: list[Lease] = []
 
     def jobs_ended(self, outcomes: list[Outcome]) -> None:
         self.outcomes += outcomes
 
     def jobs_reclaimed(self, leases: list[Lease]) -> None:
-        self.returned += leases
+        self.reclaimed += leases
 
     def workers_changed(self) -> None:
         pass
@@ -38,11 +41,11 @@ class Recorder:
 
 class Setup:
     def __init__(self, count: int = 1, **options: Any) -> None:
-        self.timer, self.heard, self.bus, self.events = FakeTimer(), Recorder(), Bus(), []
+        self.timer, self.received, self.bus, self.events = FakeTimer(), Recorder(), Bus(), []
         self.bus.subscribe(self.events.append)
         self.pool = Pool(count, self.bus, self.timer, **options)
-        self.backend = FakeBackend(self.pool)
-        self.pool.open(self.backend, self.heard)
+        self.backend = FakeBackend()
+        self.pool.open(self.backend, self.received)
         for process in self.backend.forked:
             process.come_up()
 
@@ -55,26 +58,26 @@ class Setup:
         return self.backend.forked[-1]
 
     def send(self, *ids: int, **lease: Any) -> None:
-        self.pool.send(self.worker, [make_lease(id, **lease) for id in ids])
+        self.worker.send([make_lease(id, **lease) for id in ids])
 
     def failed(self) -> list[tuple[int, Cause]]:
-        return [(o.lease.id, o.failure.cause) for o in self.heard.outcomes if o.failure is not None]
+        return [(o.lease.id, o.failure.cause) for o in self.received.outcomes if o.failure is not None]
 
 
 def test_a_reply_ends_the_first_job_sent() -> None:
     here = Setup()
     here.send(1, 2)
     here.process.run_next()
-    assert [(o.lease.id, o.kind, o.state) for o in here.heard.outcomes] == [(1, Kind.SUCCEEDED, JobState.SUCCEEDED)]
+    assert [(o.lease.id, o.kind, o.state) for o in here.received.outcomes] == [(1, Kind.SUCCEEDED, JobState.SUCCEEDED)]
 
 
-def test_a_job_runs_once_its_worker_has_taken_it() -> None:
+def test_a_job_runs_once_its_worker_has_taken_its_permit() -> None:
     here = Setup()
     here.send(1, 2)
-    here.pool.report_started(here.worker)
+    here.worker.report_started()
     assert not [*here.pool.running()]
     here.process.start_next()
-    here.pool.report_started(here.worker)
+    here.worker.report_started()
     assert [lease.id for _, lease in here.pool.running()] == [1]
     here.process.finish()
     here.process.drain()
@@ -84,37 +87,37 @@ def test_a_job_runs_once_its_worker_has_taken_it() -> None:
     assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [1]
 
 
-def test_the_running_job_is_blamed_and_the_rest_go_free() -> None:
+def test_the_running_job_is_blamed_and_the_jobs_behind_it_are_reclaimed() -> None:
     here = Setup()
     here.send(1, 2, 3)
     here.process.run_next()
     here.process.start_next()
     here.process.die(signal="SIGSEGV")
     assert here.failed() == [(2, Cause.CRASH)]
-    assert [lease.id for lease in here.heard.returned] == [3]
+    assert [lease.id for lease in here.received.reclaimed] == [3]
 
 
-def test_a_worker_that_dies_between_jobs_blames_nobody() -> None:
+def test_no_job_is_blamed_when_a_worker_exits_between_jobs() -> None:
     here = Setup()
     here.send(1, 2)
     here.process.run_next()
     here.process.die(signal="SIGKILL")
     assert here.failed() == []
-    assert [lease.id for lease in here.heard.returned] == [2]
+    assert [lease.id for lease in here.received.reclaimed] == [2]
 
 
-def test_a_reply_still_in_the_channel_at_death_counts() -> None:
+def test_a_reply_that_is_in_the_channel_at_the_exit_counts() -> None:
     here = Setup()
     here.send(1, 2)
     here.process.start_next()
     here.process.finish()
     here.process.die(exit_code=0)
-    assert [o.lease.id for o in here.heard.outcomes if o.kind is Kind.SUCCEEDED] == [1]
+    assert [o.lease.id for o in here.received.outcomes if o.kind is Kind.SUCCEEDED] == [1]
     assert here.failed() == []
 
 
-@given(st.lists(st.sampled_from(["send", "start", "finish", "read", "take_back"]), max_size=60), st.integers(1, 5))
-def test_whatever_happens_no_job_is_lost_and_only_a_started_one_is_blamed(steps: list[str], frame: int) -> None:
+@given(st.lists(st.sampled_from(["send", "start", "finish", "read", "reclaim"]), max_size=60), st.integers(1, 5))
+def test_no_job_is_lost_and_only_a_started_one_is_blamed_whatever_happens(steps: list[str], frame: int) -> None:
     here = Setup()
     process, worker, sent, started, next_id = here.process, here.worker, 0, set(), 1
     running = False
@@ -131,31 +134,31 @@ def test_whatever_happens_no_job_is_lost_and_only_a_started_one_is_blamed(steps:
             running = False
         elif step == "read":
             process.drain()
-        elif step == "take_back":
+        elif step == "reclaim":
             here.pool.reclaim_unstarted()
     process.die(signal="SIGKILL")
-    succeeded = [o.lease.id for o in here.heard.outcomes if o.kind is Kind.SUCCEEDED]
+    succeeded = [o.lease.id for o in here.received.outcomes if o.kind is Kind.SUCCEEDED]
     blamed = [id for id, _ in here.failed()]
-    returned = [lease.id for lease in here.heard.returned]
+    returned = [lease.id for lease in here.received.reclaimed]
     assert sorted(succeeded + blamed + returned) == list(range(1, sent + 1))
     assert set(succeeded + blamed) == started
     assert len(blamed) == running
 
 
-def test_unstarted_jobs_are_taken_back_from_behind_a_long_one() -> None:
+def test_unstarted_jobs_are_reclaimed_from_behind_a_long_one() -> None:
     here = Setup()
     here.send(1, 2, 3)
     here.process.start_next()
     here.timer.advance(0.5)
-    here.pool.reclaim_blocked(here.worker)
-    assert [lease.id for lease in here.heard.returned] == [2, 3]
+    here.worker.reclaim_blocked()
+    assert [lease.id for lease in here.received.reclaimed] == [2, 3]
     assert here.pool.times.of("work") == 0.5
     here.process.finish()
     here.process.drain()
-    assert [o.lease.id for o in here.heard.outcomes] == [1]
+    assert [o.lease.id for o in here.received.outcomes] == [1]
 
 
-def test_a_timeout_reads_the_replies_before_it_kills() -> None:
+def test_replies_are_read_before_a_worker_is_killed_at_a_timeout() -> None:
     here = Setup()
     here.send(1)
     here.process.start_next()
@@ -165,7 +168,7 @@ def test_a_timeout_reads_the_replies_before_it_kills() -> None:
     assert here.failed() == []
 
 
-def test_a_timed_out_job_is_settled_when_its_worker_is_dead() -> None:
+def test_a_timed_out_job_has_an_outcome_once_its_worker_has_ended() -> None:
     here = Setup()
     here.send(1, 2)
     here.process.start_next()
@@ -174,11 +177,11 @@ def test_a_timed_out_job_is_settled_when_its_worker_is_dead() -> None:
     assert here.failed() == []
     here.process.die(signal="SIGKILL", stack="in work")
     assert here.failed() == [(1, Cause.TIMEOUT)]
-    assert here.heard.outcomes[-1].failure is not None and here.heard.outcomes[-1].failure.stack == "in work"
-    assert [lease.id for lease in here.heard.returned] == [2]
+    assert here.received.outcomes[-1].failure is not None and here.received.outcomes[-1].failure.stack == "in work"
+    assert [lease.id for lease in here.received.reclaimed] == [2]
 
 
-def test_a_place_is_filled_at_death_or_50_ms_after_the_kill() -> None:
+def test_a_killed_worker_is_replaced_when_it_ends_or_50_ms_after_the_kill() -> None:
     here = Setup()
     here.send(1)
     here.process.start_next()
@@ -190,21 +193,21 @@ def test_a_place_is_filled_at_death_or_50_ms_after_the_kill() -> None:
     assert len(here.backend.forked) == 2
 
 
-def test_the_place_of_one_that_died_at_a_job_does_not_wait_until_it_is_reaped() -> None:
+def test_a_worker_that_exits_at_a_job_is_replaced_before_it_is_reaped() -> None:
     here = Setup()
     here.send(1, 2)
     here.process.start_next()
     dead = here.process
     dead.exit()
     assert len(here.backend.forked) == 2
-    assert [lease.id for lease in here.heard.returned] == [2]
+    assert [lease.id for lease in here.received.reclaimed] == [2]
     assert here.failed() == []
     dead.die(signal="SIGSEGV")
     assert here.failed() == [(1, Cause.CRASH)]
     assert len(here.backend.forked) == 2
 
 
-def test_the_place_of_one_that_died_at_nothing_waits_until_it_is_known_how() -> None:
+def test_a_worker_that_exits_without_a_job_is_replaced_once_its_status_is_known() -> None:
     here = Setup()
     here.process.exit()
     assert len(here.backend.forked) == 1
@@ -212,7 +215,7 @@ def test_the_place_of_one_that_died_at_nothing_waits_until_it_is_known_how() -> 
     assert len(here.backend.forked) == 2
 
 
-def test_one_that_is_dead_and_not_yet_reaped_gets_no_job() -> None:
+def test_a_worker_that_has_exited_and_is_not_reaped_gets_no_job() -> None:
     here = Setup(count=2)
     dead = here.worker
     dead.process.exit()  # type: ignore[attr-defined]
@@ -228,11 +231,11 @@ def test_a_job_killed_by_a_shutdown_or_a_cancel_is_not_blamed() -> None:
         here.process.start_next()
         here.pool.kill(here.worker, reason)
         here.process.die(signal="SIGKILL")
-        assert [(o.lease.id, o.kind) for o in here.heard.outcomes] == [(1, Kind.RELEASED)]
+        assert [(o.lease.id, o.kind) for o in here.received.outcomes] == [(1, Kind.RELEASED)]
 
 
 @pytest.mark.parametrize("retiring", [False, True])
-def test_a_job_that_its_worker_died_of_is_blamed_even_if_all_are_killed_before_that_one_is_reaped(
+def test_a_job_that_ended_its_worker_is_blamed_even_if_all_workers_are_killed_before_that_one_is_reaped(
     retiring: bool,
 ) -> None:
     here = Setup()
@@ -243,12 +246,12 @@ def test_a_job_that_its_worker_died_of_is_blamed_even_if_all_are_killed_before_t
         here.pool.stop()
     process.exit()
     here.pool.kill_all(SHUTDOWN)
-    here.pool.ended(process, ExitReport(1, signal="SIGSEGV"))
+    process.listener.ended(ExitReport(1, signal="SIGSEGV"))
     assert here.failed() == [(1, Cause.CRASH)]
     assert [(event.cause, event.job_id) for event in here.events if isinstance(event, WorkerExited)] == [("crash", 1)]
 
 
-def test_a_reply_for_another_job_is_rubbish_and_blames_the_running_one() -> None:
+def test_a_reply_for_another_job_breaks_the_channel_and_the_running_job_is_blamed() -> None:
     here = Setup()
     here.send(1)
     here.process.start_next()
@@ -260,7 +263,7 @@ def test_a_reply_for_another_job_is_rubbish_and_blames_the_running_one() -> None
     assert here.failed() == [(1, Cause.CRASH)]
 
 
-def test_a_reply_for_a_job_that_it_never_started_is_rubbish() -> None:
+def test_a_reply_for_a_job_that_never_started_breaks_the_channel() -> None:
     here = Setup()
     here.send(1, 2)
     here.process.start_next()
@@ -273,7 +276,7 @@ def test_a_reply_for_a_job_that_it_never_started_is_rubbish() -> None:
     assert here.failed() == []
 
 
-def test_workers_that_die_before_they_are_ready_are_replaced_with_growing_delays() -> None:
+def test_workers_that_exit_before_they_are_ready_are_replaced_with_growing_delays() -> None:
     here = Setup()
     here.process.die(exit_code=1)
     forked = len(here.backend.forked)
@@ -296,7 +299,7 @@ def test_workers_that_break_their_channel_before_they_are_ready_are_replaced_wit
     here.process.die(exit_code=1)
     for expected in (0.1, 0.2, 0.4):
         forked = len(here.backend.forked)
-        here.pool.channel_broken(here.process, "rubbish")
+        here.process.listener.channel_broken("rubbish")
         here.process.die(signal="SIGKILL")
         here.timer.advance(expected * 0.9)
         assert len(here.backend.forked) == forked
@@ -304,21 +307,47 @@ def test_workers_that_break_their_channel_before_they_are_ready_are_replaced_wit
         assert len(here.backend.forked) == forked + 1
 
 
-def test_many_places_that_cannot_be_filled_are_tried_again_as_often_as_one() -> None:
+def test_a_worker_without_channels_is_reported_and_forked_after_a_delay() -> None:
+    here = Setup()
+    here.backend.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    here.pool.resize(2)
+    (ended,) = [event for event in here.events if isinstance(event, WorkerExited)]
+    assert (ended.pid, ended.how) == (0, "could not be started: no channels: Too many open files")
+    here.backend.error = None
+    here.pool.fill()
+    assert len(here.backend.forked) == 1
+    here.timer.advance(REFORK_DELAYS[0])
+    assert len(here.backend.forked) == 2
+
+
+def test_a_job_whose_outcome_was_forged_before_it_started_is_not_lost() -> None:
+    here = Setup()
+    here.send(1, 2, 3, 4)
+    here.process.start_next()
+    here.process.unread += [Reply(1, "ok", 0.001, None, None), Reply(2, "ok", 0.001, None, None)]
+    here.process.drain()
+    here.pool.reclaim_unstarted()
+    here.send(5, 6)
+    here.pool.reclaim_unstarted()
+    assert [lease.id for lease in here.received.reclaimed] == [3, 4, 5, 6]
+    assert not here.worker.sent
+
+
+def test_many_workers_that_cannot_start_are_forked_again_as_often_as_one() -> None:
     here = Setup(count=8)
     for process in here.backend.forked[:8]:
         process.die(exit_code=1)
     for expected in (0.1, 0.2, 0.4, 0.8):
         forked = len(here.backend.forked)
-        for process in here.backend.forked[-8:]:
-            process.die()
+        for slot in list(here.pool.workers.values()):
+            slot.process.die()  # type: ignore[attr-defined]
         here.timer.advance(expected * 0.9)
         assert len(here.backend.forked) == forked
         here.timer.advance(expected * 0.2)
         assert len(here.backend.forked) == forked + 8
 
 
-def test_workers_that_die_as_soon_as_they_are_ready_are_replaced_with_growing_delays() -> None:
+def test_workers_that_exit_as_soon_as_they_are_ready_are_replaced_with_growing_delays() -> None:
     here = Setup()
     for _ in range(200):
         here.timer.advance(0.05)
@@ -328,7 +357,7 @@ def test_workers_that_die_as_soon_as_they_are_ready_are_replaced_with_growing_de
     assert len(here.backend.forked) < 10
 
 
-def test_a_worker_that_has_done_a_job_or_lived_a_while_is_replaced_at_once() -> None:
+def test_a_worker_that_has_done_a_job_or_run_for_a_while_is_replaced_at_once() -> None:
     here = Setup()
     for id in range(5):
         here.send(id)
@@ -341,7 +370,7 @@ def test_a_worker_that_has_done_a_job_or_lived_a_while_is_replaced_at_once() -> 
     assert len(here.backend.forked) == 11
 
 
-def test_no_new_child_after_a_stop_begins() -> None:
+def test_no_worker_is_forked_after_a_stop_begins() -> None:
     here = Setup(count=3)
     here.pool.stop()
     for process in list(here.backend.forked):
@@ -352,7 +381,7 @@ def test_no_new_child_after_a_stop_begins() -> None:
     assert [event.cause for event in here.events if isinstance(event, WorkerExited)] == ["stopped"] * 3
 
 
-def test_a_stop_ends_in_good_order_those_that_are_starting_too() -> None:
+def test_a_stop_retires_workers_that_are_starting_too() -> None:
     here = Setup(count=2)
     starting, idle = here.backend.forked
     here.pool.workers[starting.number].state = State.STARTING
@@ -360,18 +389,18 @@ def test_a_stop_ends_in_good_order_those_that_are_starting_too() -> None:
     assert [(process.retired, process.killed) for process in (starting, idle)] == [(True, [])] * 2
 
 
-def test_one_retired_before_it_was_born_has_not_crashed() -> None:
+def test_a_worker_retired_before_it_was_forked_has_not_crashed() -> None:
     here = Setup(count=1)
-    (start_error,) = here.backend.forked
+    (unstarted,) = here.backend.forked
     here.pool.stop()
-    start_error.pid = None
-    here.pool.ended(start_error, ExitReport(0, start_error="no nursery was ready"))
+    unstarted.pid = None
+    unstarted.listener.ended(ExitReport(0, start_error="no forkserver was ready"))
     assert [event.cause for event in here.events if isinstance(event, WorkerExited)] == ["stopped"]
 
 
 def test_a_worker_is_recycled_after_max_jobs() -> None:
     here = Setup(max_jobs=2)
-    assert here.pool._has_room(here.worker)
+    assert here.worker.has_room()
     here.send(1, 2)
     here.process.run_next()
     assert not here.process.retired
@@ -386,37 +415,37 @@ def test_a_worker_is_recycled_once_it_has_grown_past_max_memory() -> None:
     here.process.rss = 60_000_000
     here.process.run_next()
     assert here.backend.forked[0].retired
-    born_big = here.process
-    born_big.rss = 70_000_000
-    born_big.come_up()
-    here.pool.send(here.pool.workers[born_big.number], [make_lease(2)])
-    born_big.run_next()
-    assert not born_big.retired
+    large_at_start = here.process
+    large_at_start.rss = 70_000_000
+    large_at_start.come_up()
+    here.pool.workers[large_at_start.number].send([make_lease(2)])
+    large_at_start.run_next()
+    assert not large_at_start.retired
 
 
-def test_a_worker_that_is_never_seen_empty_is_recycled_as_well_once_it_has_grown() -> None:
+def test_a_worker_that_is_never_seen_without_jobs_is_recycled_too_once_it_has_grown() -> None:
     here = Setup(max_memory=50_000_000)
-    big = here.process
-    big.rss = 60_000_000
+    large = here.process
+    large.rss = 60_000_000
     here.send(*range(1, 6))
     here.timer.advance(MEMORY_CHECK_INTERVAL / 2)
-    big.run_next()
-    assert not big.retired, "it is not weighed at every reply"
+    large.run_next()
+    assert not large.retired, "its memory is not checked at every reply"
     here.timer.advance(MEMORY_CHECK_INTERVAL / 2)
-    big.start_next()
-    big.finish()
-    big.start_next()
-    big.drain()
-    assert big.retired and len(here.backend.forked) == 2
-    assert [lease.id for lease in here.heard.returned] == [4, 5]
-    big.finish()
-    big.drain()
-    assert [outcome.lease.id for outcome in here.heard.outcomes] == [1, 2, 3]
+    large.start_next()
+    large.finish()
+    large.start_next()
+    large.drain()
+    assert large.retired and len(here.backend.forked) == 2
+    assert [lease.id for lease in here.received.reclaimed] == [4, 5]
+    large.finish()
+    large.drain()
+    assert [outcome.lease.id for outcome in here.received.outcomes] == [1, 2, 3]
 
 
 def frame_of(here: Setup, handler: str, waiting: int = 1000) -> int:
     jobs = iter(make_lease(i, handler) for i in range(waiting))
-    return len(here.pool.frame_for(here.worker, jobs, FRAME_JOBS))
+    return len(here.worker.frame_for(jobs, FRAME_JOBS))
 
 
 def test_a_frame_is_ten_milliseconds_of_work() -> None:
@@ -429,7 +458,7 @@ def test_a_frame_is_ten_milliseconds_of_work() -> None:
     assert frame_of(here, "tiny") == FRAME_JOBS
 
 
-def test_one_slow_run_is_learnt_at_once_and_forgotten_slowly() -> None:
+def test_one_slow_run_counts_at_once_and_for_long() -> None:
     here = Setup()
     for _ in range(100):
         here.pool.times.learn("mixed", [0.001])
@@ -450,19 +479,19 @@ def test_a_worker_takes_another_frame_only_while_it_has_little_left() -> None:
     assert here.pool.slots_with_room() == [here.worker]
 
 
-def test_fewer_workers_are_wanted_idle_ones_go_first() -> None:
+def test_idle_workers_are_retired_first_when_fewer_are_wanted() -> None:
     here = Setup(count=2)
     busy, _ = here.pool.workers.values()
-    here.pool.send(busy, [make_lease(1)])
+    busy.send([make_lease(1)])
     here.pool.resize(1)
     assert (here.backend.forked[0].retired, here.backend.forked[1].retired) == (False, True)
 
 
-def test_more_workers_asked_for_before_there_is_a_nursery_come_with_it() -> None:
+def test_workers_asked_for_before_the_pool_is_open_are_forked_when_it_opens() -> None:
     here = Setup(count=1)
     pool = Pool(1, here.bus, here.timer)
     pool.resize(3)
-    pool.open(here.backend, here.heard)
+    pool.open(here.backend, here.received)
     assert len(pool.workers) == 3
 
 
@@ -470,17 +499,17 @@ def test_new_settings_replace_every_worker_and_drop_no_job() -> None:
     here = Setup()
     here.send(1, 2)
     here.process.start_next()
-    fresh = FakeBackend(here.pool)
+    fresh = FakeBackend()
     here.pool.renew(fresh)
     assert here.backend.forked[0].retired and len(fresh.forked) == 1
-    assert [lease.id for lease in here.heard.returned] == [2]
+    assert [lease.id for lease in here.received.reclaimed] == [2]
     here.backend.forked[0].finish()
     here.backend.forked[0].die(exit_code=0)
-    assert [o.lease.id for o in here.heard.outcomes] == [1]
+    assert [o.lease.id for o in here.received.outcomes] == [1]
     assert len(fresh.forked) == 1
 
 
-def test_new_settings_wait_for_no_delay_that_the_old_ones_earned() -> None:
+def test_new_settings_wait_for_no_delay_of_the_old_ones() -> None:
     here = Setup(count=2)
     for _ in range(10):
         for process in here.backend.forked[-2:]:
@@ -488,7 +517,7 @@ def test_new_settings_wait_for_no_delay_that_the_old_ones_earned() -> None:
         here.timer.advance(REFORK_DELAYS[1])
     for process in here.backend.forked[-2:]:
         process.die(exit_code=1)
-    fresh = FakeBackend(here.pool)
+    fresh = FakeBackend()
     here.pool.renew(fresh)
     assert len(fresh.forked) == 2
     here.timer.advance(2 * REFORK_DELAYS[1])
@@ -498,11 +527,11 @@ def test_new_settings_wait_for_no_delay_that_the_old_ones_earned() -> None:
     assert len(fresh.forked) == 3
 
 
-def test_workers_that_the_new_nursery_is_yet_to_bear_are_new_already() -> None:
+def test_workers_that_the_new_forkserver_is_yet_to_fork_are_not_replaced() -> None:
     here = Setup()
     here.pool.resize(2)
-    born, start_error = here.backend.forked
-    start_error.pid = None
+    forked, ordered = here.backend.forked
+    ordered.pid = None
     here.pool.renew(here.backend)
-    assert (born.retired, start_error.retired) == (True, False)
+    assert (forked.retired, ordered.retired) == (True, False)
     assert len(here.backend.forked) == 3

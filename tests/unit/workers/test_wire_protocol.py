@@ -1,4 +1,4 @@
-"""What crosses the pipes: encoded and matched in one place, whatever the chunks and whatever the rubbish."""
+"""Messages are encoded and decoded, however they are cut, and whatever else comes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_every_message_comes_back_as_it_went(message: wire.Message) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{", b"[]", b'["Quit"]', b'["Reap"]', b'["Reap",1,2]', b'"Stop"', b"3", b"[3]", b"[[]]"]
+    "line", [b"", b"{", b"[]", b'["quit"]', b'["reap"]', b'["reap",1,2]', b'"stop"', b"3", b"[3]", b"[[]]"]
 )
 def test_a_line_that_is_no_message_is_broken(line: bytes) -> None:
     with pytest.raises(wire.Broken, match="expected a message"):
         wire.decode(line)
 
 
-def test_a_frame_tells_each_job_without_decoding_it() -> None:
+def test_a_frame_holds_each_job_without_decoding_it() -> None:
     line = wire.encode_frame(3, [lease(1), lease(2, payload="not json", headers='{"h":1}', queue="q", retries=0)])
     assert orjson.loads(line) == [
         3,
@@ -56,7 +56,7 @@ def test_a_frame_tells_each_job_without_decoding_it() -> None:
     assert line.count(b"\n") == 1
 
 
-def test_text_that_is_no_unicode_spoils_its_own_job_only() -> None:
+def test_text_that_is_no_unicode_harms_only_its_own_job() -> None:
     rows = orjson.loads(wire.encode_frame(1, [lease(1, payload='"\udcff"'), lease(2)]))[1]
     assert [row[2] for row in rows] == ['"\\udcff"', '{"a": 1}']
 
@@ -102,16 +102,16 @@ def test_outcomes_of_many_lines_are_decoded_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "rubbish",
+    "broken",
     [
         b"rubbish", b"{}", b"[]", b"[1]", b"[1,2]", b'["1",2,null]', b"[1,2.5,null]", b"[1,2,{}]", b"[1,2,3]", b"[true,2,null]",
         b'[1,2,"ok",{}]', b'[1,2,"failed",null]', b'[1,2,"failed",{},5]', b"null", b"7", b'["ready"]', b"[1,2,null],[3,4,null", b"",
     ],
 )  # fmt: skip
-def test_rubbish_ends_the_stream_after_what_came_before(rubbish: bytes) -> None:
-    found, broken = outcomes(b"[1,0,null]\n" + rubbish + b"\n[2,0,null]")
+def test_a_broken_line_ends_the_stream_after_the_outcomes_before_it(broken: bytes) -> None:
+    found, fault = outcomes(b"[1,0,null]\n" + broken + b"\n[2,0,null]")
     assert found == [(1, "ok", 0.0, None, None)]
-    assert broken is not None
+    assert fault is not None
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_rubbish_ends_the_stream_after_what_came_before(rubbish: bytes) -> None:
         {"retryable": 0},
     ],
 )
-def test_an_error_that_a_job_forged_is_rubbish(error: dict[str, Any]) -> None:
+def test_an_error_that_a_job_forged_is_broken(error: dict[str, Any]) -> None:
     line = wire.encode_failure(1, 5, "failed", error).rstrip(b"\n")
     with pytest.raises(wire.Broken):
         list(wire.decode_outcomes(line))

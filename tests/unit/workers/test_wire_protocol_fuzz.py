@@ -1,4 +1,4 @@
-"""Whatever comes through a channel is a message or `Broken`, never another error, and never more memory than it brought."""
+"""Whatever comes through a channel is a message or Broken: never another error, and never more memory than its bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.text.units import MAX_SECONDS
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.interface import Reply
 from supervisor.workers.parent import stack_text as stacks
-from supervisor.workers.parent.output_reader import Splitter
+from supervisor.workers.parent.output_reader import OutputSplitter
 from tests.unit.workers.test_wire_protocol import MESSAGES
 
 quick = settings(deadline=None, derandomize=True, max_examples=200)
@@ -105,7 +105,7 @@ def test_a_block_is_outcomes_up_to_the_first_line_that_is_none(block: bytes) -> 
 
 @quick
 @given(st.lists(st.binary(max_size=200) | st.just(b"\n") | st.just(b"x" * 5000), max_size=20))
-def test_no_more_is_held_than_came(chunks: list[bytes]) -> None:
+def test_no_more_bytes_are_held_than_came(chunks: list[bytes]) -> None:
     buffer, held = wire.Lines(), b""
     for chunk in chunks:
         held += chunk
@@ -128,17 +128,17 @@ output = st.lists(
 
 @settings(quick, max_examples=60)
 @given(output, st.booleans())
-def test_output_of_any_kind_is_lines_in_bounded_memory(chunks: list[bytes], surely: bool) -> None:
-    splitter = Splitter(TOKEN)
-    told = []
+def test_output_of_any_kind_is_lines_in_bounded_memory(chunks: list[bytes], sure: bool) -> None:
+    splitter = OutputSplitter(TOKEN)
+    emitted = []
     for chunk in chunks:
-        told += splitter.feed(chunk)
-        splitter.own(3, surely=surely)
+        emitted += splitter.feed(chunk)
+        splitter.attribute(3, sure=sure)
         assert len(splitter._partial) <= 16_384 + 5000 + len(TOKEN)
         assert len(splitter.tail(3)) <= 16_384
-    told += splitter.flush(ended=True)
-    assert all("\n" not in line and "\x00" not in line for _job, lines in told for line in lines)
-    assert sum(len(line) for _job, lines in told for line in lines) <= 4 * 1_100_000
+    emitted += splitter.flush(ended=True)
+    assert all("\n" not in line and "\x00" not in line for _job, lines in emitted for line in lines)
+    assert sum(len(line) for _job, lines in emitted for line in lines) <= 4 * 1_100_000
 
 
 @quick
@@ -149,7 +149,7 @@ def test_output_of_any_kind_is_lines_in_bounded_memory(chunks: list[bytes], sure
             [
                 "Thread 0x7f01 (most recent call first):",
                 "Current thread 0x7f02 [name] (most recent call first):",
-                f'  File "{stacks.OWN_CODE}/worker.py", line 7 in _run_job',
+                f'  File "{stacks.OWN_CODE}/child/main.py", line 7 in _run_job',
                 '  File "/x/jobs.py", line 7 in work',
             ]
         ),
@@ -158,11 +158,11 @@ def test_output_of_any_kind_is_lines_in_bounded_memory(chunks: list[bytes], sure
 )
 def test_a_stack_pipe_may_hold_anything(dump: str) -> None:
     shown = stacks.readable(dump)
-    assert shown is None or 0 < len(shown) <= stacks.MOST
+    assert shown is None or 0 < len(shown) <= stacks.MAX_CHARACTERS
 
 
 @pytest.mark.parametrize("after", [-1, 1e308, 2**63, "1", True, [1]])
-def test_a_delay_that_no_worker_would_ask_for_is_rubbish(after: object) -> None:
+def test_a_delay_that_no_worker_would_ask_for_is_broken(after: object) -> None:
     line = wire.encode_failure(1, 5, "retry", {"after": after}).rstrip(b"\n")
     with pytest.raises(wire.Broken):
         list(wire.decode_outcomes(line))

@@ -1,4 +1,4 @@
-"""The heart of a worker beats whatever a job has left of the process."""
+"""The heartbeat of a worker goes on whatever a job has left of the process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from supervisor.workers.child import main as worker
-from supervisor.workers.child.main import Heartbeat
+from supervisor.workers.child import heartbeat
+from supervisor.workers.child.heartbeat import Heartbeat
 
 
 class Stop(BaseException):
     """Ends a loop that has no end."""
 
 
-class NoStack:
+class StackWithoutMemory:
     def arm(self) -> None:
         raise MemoryError
 
@@ -34,29 +34,31 @@ def pipe():
         os.close(end)
 
 
-def sleeps(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+def stop_after_sleeps(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     left = iter(range(times))
 
     def sleep(seconds: float) -> None:
         if next(left, None) is None:
             raise Stop
 
-    monkeypatch.setattr(worker, "sleep", sleep)
+    monkeypatch.setattr(heartbeat, "sleep", sleep)
 
 
-def test_it_beats_without_room_for_a_number(monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]) -> None:
-    monkeypatch.setattr(worker, "monotonic", no_memory)
-    sleeps(monkeypatch, 2)
+def test_a_worker_without_memory_for_a_number_sends_heartbeats(
+    monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(heartbeat, "monotonic", no_memory)
+    stop_after_sleeps(monkeypatch, 2)
     with pytest.raises(Stop):
-        Heartbeat(pipe[1], 0.2, 0.2, NoStack()).run()  # type: ignore[arg-type]
+        Heartbeat(pipe[1], 0.2, 0.2, StackWithoutMemory()).run()  # type: ignore[arg-type]
     assert os.read(pipe[0], 10) == b"..."
 
 
-def test_it_beats_without_room_for_what_would_suppress_an_error(
+def test_a_worker_without_memory_to_suppress_an_error_sends_heartbeats(
     monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
 ) -> None:
     monkeypatch.setattr("contextlib.suppress", no_memory)
-    sleeps(monkeypatch, 2)
+    stop_after_sleeps(monkeypatch, 2)
     with pytest.raises(Stop):
-        Heartbeat(pipe[1], 0.0, 0.2, NoStack()).run()  # type: ignore[arg-type]
+        Heartbeat(pipe[1], 0.0, 0.2, StackWithoutMemory()).run()  # type: ignore[arg-type]
     assert os.read(pipe[0], 10) == b"..."

@@ -1,4 +1,4 @@
-"""Signals of a worker's own forks."""
+"""Signals in the processes that a job forks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-SIGNALLED_AT_BIRTH = """
+SIGNALLED_AT_FORK = """
 import os, signal, threading
 from supervisor.workers.child.process_state import obey_signals_in_forks, quiet_signals
 
@@ -30,10 +30,8 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize(("name", "number"), [("SIGTERM", 15), ("SIGHUP", 1), ("SIGALRM", 14), ("SIGINT", 2)])
-def test_a_fork_obeys_a_signal_that_comes_before_it_can_have_dispositions_of_its_own(name: str, number: int) -> None:
-    words = [sys.executable, "-c", SIGNALLED_AT_BIRTH.format(name=name)]
-    said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert said.splitlines() == [f"-{number} []"] * 2
+def test_a_fork_obeys_a_signal_that_comes_before_it_has_dispositions_of_its_own(name: str, number: int) -> None:
+    assert output_of(SIGNALLED_AT_FORK.format(name=name)).splitlines() == [f"-{number} []"] * 2
 
 
 NESTED = """
@@ -62,11 +60,11 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), blocked)
 
 RAISES_MEANWHILE = """
 import os, signal
-from supervisor.workers.child import process_state as restore
+from supervisor.workers.child import process_state
 
-restore.quiet_signals()
-restore.obey_signals_in_forks()
-mask = restore.pthread_sigmask
+process_state.quiet_signals()
+process_state.obey_signals_in_forks()
+mask = process_state.pthread_sigmask
 
 def blocked_and_raised(how, numbers):
     was = mask(how, numbers)
@@ -74,7 +72,7 @@ def blocked_and_raised(how, numbers):
         raise TimeoutError
     return was
 
-restore.pthread_sigmask = blocked_and_raised
+process_state.pthread_sigmask = blocked_and_raised
 pid = os.fork()
 if pid == 0:
     os._exit(len(mask(signal.SIG_BLOCK, ())))
@@ -84,5 +82,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), [*mask(signal.SIG_BLOCK,
 
 @pytest.mark.parametrize("scene", [NESTED, RAISES_MEANWHILE], ids=["a hook forks", "the block raises"])
 def test_nothing_stays_blocked_after_a_fork(scene: str) -> None:
-    said = subprocess.run([sys.executable, "-c", scene], capture_output=True, text=True, timeout=60, check=True).stdout
-    assert said == "0 []\n"
+    assert output_of(scene) == "0 []\n"
+
+
+def output_of(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

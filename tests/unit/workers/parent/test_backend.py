@@ -1,4 +1,4 @@
-"""The end of a nursery and of the patience with it."""
+"""The end of a forkserver, and of the time that the backend waits for it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from supervisor.workers.parent import backend as module
+from supervisor.workers.interface import Timeouts
 from supervisor.workers.parent.backend import ForkserverBackend
 
 
-class Link:
+class FakeForkserver:
     ready = True
     pid = 4711
     started = 0.0
@@ -27,26 +25,25 @@ class Link:
         self.killed = True
 
 
-def test_a_nursery_that_ends_in_the_turn_in_which_the_patience_does_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STOP_TIMEOUT", 0.05)
-    link: Any = Link()
+def test_a_forkserver_that_exits_in_the_turn_in_which_its_time_is_up_is_not_killed() -> None:
+    forkserver: Any = FakeForkserver()
 
     async def scene() -> None:
         loop = asyncio.get_running_loop()
         options: Any = SimpleNamespace(owner="me")
         listener: Any = SimpleNamespace(forkserver_exited=lambda pid, how: None)
-        backend = ForkserverBackend(options, listener, loop)
-        backend._forkserver = link
+        backend = ForkserverBackend(options, listener, loop, Timeouts(forkserver_stop=0.05))
+        backend._forkserver = forkserver
         backend._orphans = SimpleNamespace(finish=lambda: None)  # type: ignore[assignment]
         reading, writing = os.pipe()
 
         def end() -> None:
             loop.remove_reader(reading)
-            backend.forkserver_ended(link, "exited with status 0", None)
+            backend.forkserver_ended(forkserver, "exited with status 0", None)
 
         def stand_still() -> None:
             os.write(writing, b"x")
-            time.sleep(0.1)  # past the patience: both are found in the next turn
+            time.sleep(0.1)  # longer than the timeout: both are found in the next turn
 
         loop.add_reader(reading, end)
         stopping = asyncio.ensure_future(backend.stop())
@@ -57,4 +54,4 @@ def test_a_nursery_that_ends_in_the_turn_in_which_the_patience_does_is_gone(monk
         os.close(writing)
 
     asyncio.run(scene())
-    assert not link.killed
+    assert not forkserver.killed

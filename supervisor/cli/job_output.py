@@ -1,0 +1,80 @@
+"""Print jobs, for people or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import orjson
+
+from supervisor.cli.render import ago, clipped, print_block, print_fields, print_heading, print_json, print_table
+from supervisor.jobs import JobState
+from supervisor.text.units import format_duration
+
+COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead letter", "last error")
+FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "max_retries", "dead_letter")
+TIMES = ("created_at", "due_at", "started_at", "finished_at")
+ERROR_FIELDS = ("signal", "exit_code", "peak_memory", "oom_suspected", "heartbeat_age", "host", "pid")
+ERROR_BLOCKS = ("traceback", "stack", "stderr")
+
+
+def print_jobs(jobs: Sequence[dict[str, Any]], as_json: bool, empty: str) -> None:
+    """Print a table, or one JSON object per line. `empty` is printed instead of a table without rows."""
+    if as_json:
+        for job in jobs:
+            print_json(job)
+    elif jobs:
+        print_table(COLUMNS, [_row(job) for job in jobs])
+    else:
+        click.echo(empty)
+
+
+def print_job(job: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+        return
+    fields = {name: job.get(name) for name in FIELDS}
+    times = {name: f"{job[name]}  ({ago(job[name])})" for name in TIMES if job.get(name)}
+    print_fields({**fields, **times})
+    for name in ("headers", "payload", "result"):
+        if job.get(name) not in (None, {}):
+            print_heading(name)
+            print_block(orjson.dumps(job[name], option=orjson.OPT_INDENT_2).decode())
+    for error in job.get("errors") or []:
+        _print_error(error)
+
+
+def _row(job: dict[str, Any]) -> list[Any]:
+    return [
+        job["id"], job["handler"], job["queue"], job["state"], job["attempt"],
+        ago(job["due_at"]) if job["state"] in (JobState.SCHEDULED, JobState.READY) else "",
+        ago(job["finished_at"]), job["dead_letter"], _last_error(job),
+    ]  # fmt: skip
+
+
+def _last_error(job: dict[str, Any]) -> str:
+    if not job.get("errors"):
+        return ""
+    error = job["errors"][-1]
+    return clipped(": ".join(filter(None, (error.get("type") or error["cause"], error.get("message")))))
+
+
+def _print_error(error: dict[str, Any]) -> None:
+    print_heading(f"attempt {error['attempt']}: {error['cause']}, {ago(error['at'])}")
+    if message := ": ".join(filter(None, (error.get("type"), error.get("message")))):
+        print_block(message)
+    if details := [_detail(name, error[name]) for name in ERROR_FIELDS if error.get(name) not in (None, False)]:
+        print_block(", ".join(details))
+    for name in ERROR_BLOCKS:
+        if error.get(name):
+            click.echo(f"  {name}")
+            print_block(error[name])
+
+
+def _detail(name: str, value: Any) -> str:
+    if name == "heartbeat_age":
+        return f"last heartbeat {format_duration(value)} before"
+    if name == "peak_memory":
+        return f"peak memory {value / 10**6:.0f}MB"
+    return "killed for memory, it seems" if name == "oom_suspected" else f"{name.replace('_', ' ')} {value}"

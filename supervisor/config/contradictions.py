@@ -1,0 +1,156 @@
+"""Keys of the config that contradict each other, though each is right by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from supervisor.config.diagnostics import Findings, touches
+from supervisor.config.settings import DEFAULT_QUEUE, Settings
+from supervisor.config.yaml_reader import Keys
+from supervisor.handlers import HandlerInfo
+from supervisor.text.suggestions import did_you_mean
+
+_POSTGRES = {"schema": str, "listen": (True, False)}
+STORE_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "sqlite": {"synchronous": ("full", "normal")},
+    "memory": {},
+    "postgresql": _POSTGRES,
+    "postgres": _POSTGRES,
+}
+"""The other keys of `store:` by scheme, each with the values that it takes, or `str` for any text."""
+
+HEARTBEAT_EXPECTED = {
+    "heartbeat": "expected at most half of its heartbeat_timeout",
+    "heartbeat_timeout": "expected at least twice its heartbeat",
+}
+"""The keys of one handler that may contradict each other, each with what was expected of it then."""
+
+LEASE_EXPECTED = "expected at most half of lease.ttl"
+
+
+class Contradiction(NamedTuple):
+    """`path` is the key to change, unless another of `involved` is wrong already. The value there may be `secret`."""
+
+    path: Keys
+    message: str
+    involved: tuple[Keys, ...] = ()
+    secret: bool = False
+
+
+def add_contradictions(findings: Findings, settings: Settings) -> None:
+    """Add the contradictions between keys that nothing else was found in."""
+    wrong = [problem.path for problem in findings.problems]
+    for check in (_store, _heartbeats, _backoffs, _sinks):
+        for found in check(settings):
+            if not any(touches(path, wrong) for path in (found.path, *found.involved)):
+                findings.wrong(found.path, found.message, secret=found.secret)
+
+
+def _store(settings: Settings) -> Iterator[Contradiction]:
+    store, path = settings.store, ("store",)
+    if (store.url is None) == (store.type is None):
+        yield Contradiction(path, "expected either url or type" + (", not both" if store.url else ""))
+        return
+    if store.url is not None and (problem := url_problem(store.url)):
+        yield Contradiction(path, problem, secret=True)
+    if store.scheme in STORE_OPTIONS:
+        for key, value in store.options.items():
+            if problem := _option_problem(store.scheme, key, value):
+                yield Contradiction((*path, key), problem)
+
+
+def _option_problem(scheme: str, key: str, value: Any) -> str | None:
+    choices = STORE_OPTIONS[scheme].get(key)
+    if choices is None:
+        return f"unknown key{did_you_mean(key, [*STORE_OPTIONS[scheme], 'url', 'type']) or f' for {scheme}'}"
+    if choices is str:
+        return None if isinstance(value, str) and value else "expected text"
+    if any(type(value) is type(choice) and value == choice for choice in choices):
+        return None
+    return f"expected {' or '.join(str(choice).lower() for choice in choices)}"
+
+
+def url_problem(url: str) -> str | None:
+    """Return what was expected instead of this URL of a store, if it is wrong."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or not scheme or not _is_url(url):
+        return "expected a URL such as sqlite:///jobs.db"
+    if scheme == "sqlite" and (not rest.startswith("/") or rest.endswith("/")):
+        return "expected sqlite:///relative/file.db or sqlite:////absolute/file.db"
+    if (
+        scheme == "sqlite" and "=" in rest.partition("?")[2]
+    ):  # or it would be part of the file's name, and have no effect
+        return f"expected no options in the URL of a file; write {' or '.join(STORE_OPTIONS[scheme])} beside it"
+    return None
+
+
+def _is_url(url: str) -> bool:
+    try:
+        urlsplit(url)
+    except ValueError:
+        return False
+    return True
+
+
+def _heartbeats(settings: Settings) -> Iterator[Contradiction]:
+    workers, ttl = settings.workers, settings.lease.ttl
+    general: tuple[Keys, Keys] = (("workers", "heartbeat"), ("workers", "heartbeat_timeout"))
+    if _is_too_seldom(workers.heartbeat, workers.heartbeat_timeout):
+        yield Contradiction(general[0], "expected at most half of workers.heartbeat_timeout", general[1:])
+    if _is_too_seldom(workers.heartbeat, ttl):
+        yield Contradiction(("lease", "ttl"), "expected at least twice workers.heartbeat", general[:1])
+    for name, handler in settings.handlers.items():
+        if not HEARTBEAT_EXPECTED.keys() & handler.written:
+            continue
+        own: Keys = ("handlers", name)
+        resolved = settings.handler_settings(name, DEFAULT_QUEUE, {})
+        if _is_too_seldom(resolved.heartbeat, resolved.heartbeat_timeout):
+            key, other = ("heartbeat", "heartbeat_timeout") if handler.heartbeat else ("heartbeat_timeout", "heartbeat")
+            yield Contradiction((*own, key), HEARTBEAT_EXPECTED[key], (*general, (*own, other)))
+        if _is_too_seldom(resolved.heartbeat, ttl):
+            yield Contradiction((*own, "heartbeat"), LEASE_EXPECTED, (("lease", "ttl"),))
+
+
+def heartbeat_problems(settings: Settings, info: HandlerInfo) -> list[str]:
+    """Return the contradictions in the heartbeat of a handler that options of its @handler are part of."""
+    ignored = settings.handlers[info.name].written if info.name in settings.handlers else ()
+    decorated = {key: info.options[key] for key in HEARTBEAT_EXPECTED if key in info.options and key not in ignored}
+    resolved = settings.handler_settings(info.name, DEFAULT_QUEUE, info.options)
+    found: list[tuple[str, str]] = []
+    if decorated and _is_too_seldom(resolved.heartbeat, resolved.heartbeat_timeout):
+        key = next(iter(decorated))
+        found.append((key, HEARTBEAT_EXPECTED[key]))
+    if "heartbeat" in decorated and _is_too_seldom(resolved.heartbeat, settings.lease.ttl):
+        found.append(("heartbeat", LEASE_EXPECTED))
+    return [f"handler {info.name!r}: {key}: {expected}, got {decorated[key]}" for key, expected in found]
+
+
+def _is_too_seldom(heartbeat: float | None, limit: float | None) -> bool:
+    """Return whether a silence as long as `limit` could come between two heartbeats."""
+    return heartbeat is not None and limit is not None and heartbeat > limit / 2
+
+
+def _backoffs(settings: Settings) -> Iterator[Contradiction]:
+    general: Keys = ("retry", "backoff")
+    below = settings.retry.backoff
+    curves = [(general, below)]
+    curves += [(("queues", name, *general), queue.retry.backoff.over(below)) for name, queue in settings.queues.items()]
+    curves += [
+        (("handlers", name, "backoff"), handler.backoff.over(below))
+        for name, handler in settings.handlers.items()
+        if handler.backoff
+    ]
+    for path, curve in curves:
+        if curve.base > curve.max and (path == general or curve != below):
+            yield Contradiction((*path, "base"), "expected at most max of the same backoff", (general, (*path, "max")))
+
+
+def _sinks(settings: Settings) -> Iterator[Contradiction]:
+    first: dict[str, str] = {}
+    for index, sink in enumerate(settings.dlq.sinks):
+        if sink.name in first:
+            message = f"a second sink named {sink.name} beside {first[sink.name]}: give it another name"
+            yield Contradiction(("dlq", "sinks", index), message)
+        first.setdefault(sink.name, sink.key)

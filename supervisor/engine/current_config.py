@@ -1,0 +1,40 @@
+"""The settings and plugins in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from supervisor.config.settings import Settings
+from supervisor.handlers import HandlerInfo
+from supervisor.plugins.reports import SourceReport
+from supervisor.stores.records import Resolve
+
+
+class CurrentConfig:
+    """The settings and plugins that this supervisor serves with. A reload, or a new forkserver, replaces them.
+
+    `resolve` gives the policy of a handler in a queue, and may be called from any thread. It is the same function until
+    something is replaced: stores remember by it what they have resolved.
+    """
+
+    settings: Settings
+    resolve: Resolve
+
+    def __init__(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
+        self.reports: Sequence[SourceReport] = ()
+        self.handlers: Mapping[str, HandlerInfo] = {}
+        self.replace(settings, reports)
+
+    def replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
+        handlers = {info.name: info for report in reports for info in report.handlers}
+        self.settings, self.reports, self.handlers = settings, list(reports), handlers
+        self.resolve = lambda handler, queue: settings.policy(handler, queue, handlers)
+
+    def newly_broken(self, reports: Sequence[SourceReport]) -> tuple[str, ...]:
+        """Return the plugin files that are served now and have an error in `reports`, each as "file:line: error"."""
+        served = {report.source for report in self.reports if report.error is None}
+        return tuple(
+            f"{report.source}:{report.line or ''}: {report.error}"
+            for report in reports
+            if report.error is not None and report.source in served
+        )

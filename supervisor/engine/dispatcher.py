@@ -1,0 +1,78 @@
+"""From the queue buffers to the workers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from supervisor.engine.committer import Committer
+from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.leases import Leases
+from supervisor.engine.watchdog import Watchdog
+from supervisor.workers.pool import Pool
+from supervisor.workers.slot import FRAME_JOBS, FRAME_SECONDS, WorkerSlot
+
+BLOCKED_SECONDS = 1.0
+MAKE_WAY_EVERY = FRAME_SECONDS  # a shorter frame makes way by itself
+
+
+@dataclass(eq=False)
+class Dispatcher:
+    """Sends the buffered jobs to workers that have room, in frames."""
+
+    _pool: Pool
+    _leases: Leases
+    _buffers: QueueBuffers
+    _committer: Committer
+    _watchdog: Watchdog
+    _loop: asyncio.AbstractEventLoop
+    _moved_at: float = float("inf")
+    _made_way_at: float = float("-inf")
+
+    def may_dispatch(self) -> bool:
+        """Return whether a job may start now: not after a gap before the leases are checked, nor while the store is slow to take
+        results."""
+        if self._watchdog.late():
+            self._watchdog.sweep()
+        return self._leases.checked_since_gap and not self._committer.overfull
+
+    def dispatch(self) -> None:
+        if not len(self._buffers):
+            return
+        slots = self._pool.slots_with_room()
+        if not slots:
+            return
+        most = max(1, min(FRAME_JOBS, -(-len(self._buffers) // len(slots))))
+        for slot in slots:
+            in_turn = self._buffers.in_turn(self._pool.count, self.with_retries(but=slot))
+            frame = slot.frame_for(in_turn, most)
+            if frame:
+                self._buffers.dispatched(len(frame))
+                self.moved()
+                slot.send(frame)
+                self._watchdog.work_sent(slot)
+            if not len(self._buffers):
+                return
+
+    def with_retries(self, but: WorkerSlot | None = None) -> int:
+        """Return how many workers, but for this one, hold retries: `retry.max_in_flight` limits workers, not jobs, since a frame
+        of many short retries takes one worker."""
+        return sum(1 for slot in self._pool.workers.values() if slot.retries and slot is not but)
+
+    def make_way(self, *, for_fresh: bool) -> None:
+        """Reclaim unstarted jobs that what was claimed now goes before: retries, or fresh jobs if `for_fresh`."""
+        now = self._loop.time()
+        if now < self._made_way_at + MAKE_WAY_EVERY:
+            return
+        self._made_way_at = now
+        sent = [slot for slot in self._pool.workers.values() if len(slot.sent) > 1]
+        if any(slot.retries if for_fresh else slot.retries < len(slot.sent) for slot in sent):
+            self._pool.reclaim_unstarted()
+
+    def moved(self) -> None:
+        """Note that jobs have come into the buffers, or gone from them to a worker."""
+        self._moved_at = self._loop.time()
+
+    def stands_still(self) -> bool:
+        """Return whether all workers have been busy with the same jobs for a second."""
+        return self._loop.time() - self._moved_at > BLOCKED_SECONDS

@@ -1,0 +1,115 @@
+"""Keeps the leases: extends them in time, checks them, and gives up those that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from supervisor.engine.committer import Committer
+from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.leases import Leases
+from supervisor.engine.limits import Limits
+from supervisor.engine.store_writer import Writer
+from supervisor.engine.tasks import BackgroundTasks
+from supervisor.events import Bus, JobCancelled, JobsStale
+from supervisor.jobs import JobState, Lease
+from supervisor.stores.protocol import Store
+from supervisor.workers.kill_reasons import LEASE_LOST
+from supervisor.workers.pool import Pool
+
+
+@dataclass(eq=False)
+class LeaseKeeper:
+    """Extends every third of the time to live, so that one extend may fail before a lease expires."""
+
+    _writer: Writer
+    _leases: Leases
+    _buffers: QueueBuffers
+    _committer: Committer
+    _pool: Pool
+    _bus: Bus
+    _loop: asyncio.AbstractEventLoop
+    _tasks: BackgroundTasks
+    _ttl: float
+    _limits: Limits
+    _timer: asyncio.TimerHandle | None = None
+    _gaps_to_check: int = 0
+
+    def start(self) -> None:
+        self._timer = self._loop.call_later(self._ttl / 3, self._extend_again)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _extend_again(self) -> None:
+        self.start()
+        self.extend_soon()
+
+    def extend_soon(self) -> None:
+        self._tasks.start(self._extend())
+
+    async def _extend(self) -> None:
+        self.give_up(await self._leases.extend(), "extend")
+
+    def check_if_few(self) -> None:
+        if 0 < len(self._leases) <= self._limits.checked_leases:
+            self._tasks.start(self.check())
+
+    async def check(self) -> None:
+        lost, unknown_here = await self._leases.check()
+        self.give_up(lost, "check")
+        if unknown_here:
+            found = await self._writer.submit(lambda store: store.leases(unknown_here))
+            self._leases.add(found)
+            self._committer.release(found, "late claim")
+
+    def gap_ended(self) -> None:
+        """Trust no lease until all have been extended."""
+        self._gaps_to_check += 1
+        self._leases.checked_since_gap = False
+
+    async def check_after_gap(self) -> None:
+        """Extend all leases. An extend that was submitted before the gap proves nothing."""
+        try:
+            await self._leases.until_extended()
+            await self._extend()
+        finally:
+            self._gaps_to_check -= 1
+            self._leases.checked_since_gap = not self._gaps_to_check
+
+    def give_up(self, lost: Sequence[Lease], noticed_by: str) -> None:
+        """Drop leases that are ours no longer: kill the workers that run their jobs, and forget the jobs that wait."""
+        if not lost:
+            return
+        self._buffers.take_out(lost)
+        self._leases.drop(lost)
+        pids: dict[int, int] = {}  # of the killed workers, by job
+        for lease in lost:
+            slot = self._pool.slot_of(lease.id)
+            if slot is None:
+                continue
+            slot.reclaim_blocked()  # the jobs behind it, and it too if it has not started
+            slot.process.drain()  # the jobs before it may have ended
+            if slot.current is not None and slot.current.id == lease.id:
+                pids[lease.id] = slot.process.pid or 0
+                self._pool.kill(slot, LEASE_LOST)
+        self._tasks.start(self._report(lost, pids, noticed_by))
+
+    async def _report(self, lost: Sequence[Lease], pids: Mapping[int, int], noticed_by: str) -> None:
+        """Ask the store which of the jobs were cancelled and which were taken over; of very many, only those that ran, since
+        nothing else is written meanwhile."""
+        asked = lost if len(lost) <= self._limits.checked_leases else [lease for lease in lost if lease.id in pids]
+        cancelled = await self._writer.submit(lambda store: _cancelled(store, asked))
+        stale = [lease for lease in lost if lease.id not in cancelled]
+        if stale:
+            self._bus.emit(JobsStale(stale, noticed_by))
+        for lease in lost:
+            if lease.id in cancelled and lease.id in pids:
+                self._bus.emit(JobCancelled(lease, pids[lease.id]))
+
+
+def _cancelled(store: Store, leases: Sequence[Lease]) -> set[int]:
+    jobs = [store.get(lease.id) for lease in leases]
+    return {job["id"] for job in jobs if job is not None and job["state"] == JobState.CANCELLED.value}

@@ -1,0 +1,52 @@
+"""The asyncio tasks of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from supervisor.engine.store_writer import Abandoned
+
+Work = Coroutine[Any, Any, None]
+
+
+class BackgroundTasks:
+    """The tasks that run beside the engine. The loop's exception handler is called if one of them fails."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their start
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Work) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def cancel(self) -> None:
+        for task in [*self._tasks]:
+            task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Abandoned):
+            self._loop.call_exception_handler({"message": "a part of the engine failed", "exception": error})
+
+
+class SingleTask:
+    """A kind of work that runs at most once at a time: while the store is slow, calls to it must not pile up."""
+
+    def __init__(self, tasks: BackgroundTasks, work: Callable[[], Work]) -> None:
+        self._tasks = tasks
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start it, unless it still runs."""
+        if self._task is None or self._task.done():
+            self._task = self._tasks.start(self._work())

@@ -1,0 +1,69 @@
+"""The forkserver that serves, and those before a reload whose workers still finish a job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from supervisor.config.settings import Settings
+from supervisor.runtime.tasks import cancel, start_task
+from supervisor.workers.interface import WorkerOptions
+from supervisor.workers.parent.backend import ForkserverBackend
+from supervisor.workers.pool import Pool
+
+
+class Forkservers:
+    """`owner_fd` is the descriptor of the store that all processes inherit, if it has one."""
+
+    def __init__(self, owner: str, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
+        self.owner_fd: int | None = None
+        self._owner = owner
+        self._pool = pool
+        self._loop = loop
+        self._backends: list[ForkserverBackend] = []  # the newest last
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    @property
+    def newest(self) -> ForkserverBackend:
+        return self._backends[-1]
+
+    def add(self, settings: Settings) -> ForkserverBackend:
+        """Return a new one, which is still to be started."""
+        self._backends.append(ForkserverBackend(self._options(settings), self._pool, self._loop))
+        return self.newest
+
+    async def remove(self, backend: ForkserverBackend) -> None:
+        await backend.stop()
+        self._backends.remove(backend)
+
+    def retire(self, backend: ForkserverBackend, until_unused: Callable[[ForkserverBackend], Awaitable[None]]) -> None:
+        """Stop it once `until_unused(backend)` has ended, while the newest serves."""
+
+        async def stop_when_unused() -> None:
+            await until_unused(backend)
+            await self.remove(backend)
+
+        task = start_task(stop_when_unused())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def retired(self) -> None:
+        """Wait until those that were retired have stopped."""
+        if self._retiring:
+            await asyncio.wait(self._retiring)
+
+    async def stop(self) -> None:
+        """Stop all, whatever still runs in them."""
+        for task in [*self._retiring]:
+            await cancel(task)
+        for backend in self._backends:
+            await backend.stop()
+
+    def _options(self, settings: Settings) -> WorkerOptions:
+        plugins, workers = settings.plugins, settings.workers
+        heartbeats = {name: it.heartbeat for name, it in settings.handlers.items() if it.heartbeat is not None}
+        return WorkerOptions(
+            plugins=plugins.paths, base=str(settings.base), variables=settings.variables, import_timeout=plugins.import_timeout,
+            start=workers.start, heartbeat=workers.heartbeat, heartbeats=heartbeats, result_limit=settings.limits.result,
+            owner=self._owner, owner_fd=self.owner_fd,
+        )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Opens the store and registers this supervisor as an owner in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+from supervisor.config.settings import Settings
+from supervisor.errors import StoreBroken, StoreUnavailable
+from supervisor.events import Bus, StoreBecameUnavailable
+from supervisor.plugins.manager import PluginManager
+from supervisor.stores.opening import BUILT_IN, attempts_while_unavailable, open_store
+from supervisor.stores.protocol import Store
+from supervisor.workers.blame import HOST
+from supervisor.workers.parent.adopted_orphans import end_programs_of
+
+RETRY_INTERVAL = 0.2  # seconds
+
+
+@dataclass
+class Registration:
+    """The registration of one owner. The store is called in a thread of the loop's executor, since it may block.
+
+    `owner_fd` is the descriptor of the store that the forkserver and its workers inherit, if it has one. `latest` is the time by
+    the store's clock `horizon` seconds after the first attempt to join, if a horizon is given.
+    """
+
+    settings: Settings
+    owner: str
+    bus: Bus
+    plugins: PluginManager
+    horizon: float | None = None
+    owner_fd: int | None = None
+    latest: float | None = None
+    store: Store | None = None
+    _joining: asyncio.Future[Store] | None = None
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether the kind of store comes with the package, and not with a plugin."""
+        return self.settings.store.scheme in BUILT_IN
+
+    async def join(self) -> Store:
+        """Open the store and register the owner; while the store is unavailable, try again.
+
+        When this is cancelled, an attempt under way goes on: see `joined`.
+        """
+        loop = asyncio.get_running_loop()
+        reported = False
+        while True:
+            joining = self._joining = loop.run_in_executor(None, self.join_now)
+            joining.add_done_callback(_retrieve_error)
+            # Not through a shield, which reports an error after its own cancellation to the loop's exception handler.
+            await asyncio.wait((joining,))
+            try:
+                return joining.result()
+            except StoreBroken:
+                raise
+            except StoreUnavailable as error:
+                if not reported:
+                    self.bus.emit(StoreBecameUnavailable(str(error)))
+                reported = True
+            await asyncio.sleep(RETRY_INTERVAL)
+
+    def join_now(self) -> Store:
+        if (store := self.store) is None:
+            openers = {} if self.is_built_in else self.plugins.merged("supervisor_stores")
+            store = open_store(self.settings.store, create=True, base=self.settings.base, openers=openers)
+            store.watch_owners(end_programs_of)
+            self.store = store
+        if self.horizon is not None and self.latest is None:
+            self.latest = store.clock() + self.horizon
+        self.owner_fd = store.join(self.owner, HOST, os.getpid())
+        return store
+
+    async def joined(self) -> None:
+        """Wait until an attempt to join that is under way has ended."""
+        if self._joining is not None:
+            await asyncio.wait((self._joining,))
+
+    async def leave(self, timeout: float) -> None:
+        """Remove the owner and close the store, without an engine that would do it. Tries for at most `timeout` seconds."""
+        if self.store is not None:
+            await asyncio.get_running_loop().run_in_executor(None, _leave, self.store, timeout)
+
+
+def _retrieve_error(joining: asyncio.Future[Store]) -> None:
+    """Retrieve an error that nobody waits for: else asyncio reports it to the loop's handler, which ends the supervisor."""
+    if not joining.cancelled():
+        joining.exception()
+
+
+def _leave(store: Store, timeout: float) -> None:
+    try:
+        with suppress(StoreUnavailable):  # no job was claimed: another supervisor removes this owner
+            for attempt in attempts_while_unavailable(timeout):
+                with attempt:
+                    store.leave()
+    finally:
+        store.close()

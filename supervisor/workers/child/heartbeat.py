@@ -1,0 +1,57 @@
+"""The heartbeat of a worker: one byte at each interval, as long as its interpreter runs threads."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+from time import monotonic, sleep
+
+from supervisor.workers.child.stack_dump import StackDumper
+
+MAX_PERIOD = 0.25  # seconds from one look at the clock to the next
+SILENT_PERIODS = 2
+"""After so many periods without a look the stacks are dumped."""
+
+
+class Heartbeat:
+    """The worker's only thread besides the main one. `interval` is that of the running job; `shortest` the shortest of all."""
+
+    def __init__(self, pipe: int, interval: float, shortest: float, stack: StackDumper) -> None:
+        self.interval = interval
+        self._pipe = pipe
+        self._period = min(MAX_PERIOD, shortest)
+        self._stack = stack
+
+    def start(self) -> None:
+        self._arm()
+        # Not by `threading`: this does not wait until the thread runs, and jobs that count threads don't see it.
+        _thread.start_new_thread(self.run, ())
+
+    def run(self) -> None:
+        last = float("-inf")
+        while True:
+            try:
+                now = monotonic()
+                if now - last >= self.interval:
+                    last = now
+                    self._write()
+            except MemoryError:  # a job may have left no memory, not even for a number: the worker runs all the same
+                self._write()
+            sleep(self._period)
+            self._arm()
+
+    def _write(self) -> None:
+        try:
+            os.write(self._pipe, b".")
+        except BrokenPipeError:  # the supervisor has exited, and a job had left the group that is killed then
+            os.kill(os.getpid(), signal.SIGKILL)
+        except OSError:  # the pipe is full, since the supervisor is stopped; or a job has closed it
+            pass
+
+    def _arm(self) -> None:
+        try:
+            self._stack.arm()
+            self._stack.dump_after(max(SILENT_PERIODS * self._period, MAX_PERIOD))
+        except Exception:  # contextlib.suppress would take memory, of which a job may have left too little
+            pass

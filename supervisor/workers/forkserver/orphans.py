@@ -1,0 +1,50 @@
+"""Orphans that come to the forkserver, which is a subreaper: the programs that ended workers left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+from supervisor.workers.system import process_tree as proctree
+
+
+class Orphans:
+    """The children of the forkserver that are no workers, and that no import of a plugin started."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._of_imports = frozenset(proctree.children(os.getpid()))
+
+    def sweep(self, workers: Collection[int]) -> None:
+        """Reap zombies and kill the programs of ended workers. Their children come here then, and are killed in the next sweep. A
+        daemon that a job has started may run as long as its worker."""
+        for pid in proctree.children(os.getpid()):
+            if pid in workers or pid in self._of_imports:
+                continue
+            now = proctree.stat(pid)
+            if now is None or now.state == "Z":
+                proctree.reap(pid)
+            elif now.group not in workers and not _is_of(workers, pid):
+                proctree.kill(pid)
+
+    def end_children(self) -> None:
+        """Kill every child, and what comes here from it, until there is none."""
+        while found := proctree.children(os.getpid()):
+            for pid in found:
+                proctree.kill_with_group(pid)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+    def end_all(self) -> None:
+        """End the children, and the programs of this owner that went elsewhere; these may start others meanwhile."""
+        self.end_children()
+        while found := [pid for pid in proctree.marked(self._owner) if pid != os.getpid() and proctree.is_alive(pid)]:
+            for pid in found:
+                proctree.kill(pid)
+
+
+def _is_of(workers: Collection[int], pid: int) -> bool:
+    found = proctree.mark(pid)
+    return found is not None and found.pid in workers

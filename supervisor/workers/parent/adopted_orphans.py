@@ -1,0 +1,67 @@
+"""Orphans that come to the supervisor itself, when a forkserver has exited, or because it is process 1 of a container."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+
+from supervisor.workers.system import process_tree as proctree
+
+FINISH_SECONDS = 2.0  # a process that waits for a disk or a network file system does not exit, even on SIGKILL
+FINISH_INTERVAL = 0.002
+
+
+class AdoptedOrphans:
+    """Kills the programs that ended workers of this owner left, and reaps orphans. Other children of the supervisor are not touched.
+
+    A zombie is reaped when it is found for the second time, so that another part of this process may wait for it. Zombies of the
+    supervisor's own group were started by a plugin in it, which waits for them itself.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._seen: set[int] = set()
+
+    def sweep(self) -> None:
+        for pid in self._programs_of_ended_workers():
+            proctree.kill(pid)
+
+    def reap(self, known: Collection[int]) -> None:
+        """Reap zombies. `known` are the pids of workers."""
+        zombies = _foreign_zombies(known)
+        for pid in zombies & self._seen:
+            proctree.reap(pid)
+        self._seen = zombies - self._seen
+
+    def finish(self) -> None:
+        """Kill and reap what is left after the last worker, and what that leaves in its turn."""
+        deadline = time.monotonic() + FINISH_SECONDS
+        while (orphans := self._programs_of_ended_workers()) and time.monotonic() < deadline:
+            for pid in orphans:
+                proctree.kill(pid)
+                proctree.reap(pid)
+            time.sleep(FINISH_INTERVAL)
+        for pid in _foreign_zombies(()):
+            proctree.reap(pid)
+
+    def _programs_of_ended_workers(self) -> list[int]:
+        found = [(pid, proctree.mark(pid)) for pid in proctree.children(os.getpid())]
+        return [pid for pid, mark in found if mark and mark.owner == self._owner and not proctree.is_alive(mark.pid)]
+
+
+def end_programs_of(owner: str) -> None:
+    """Kill the programs that an ended owner left: no process has done so if its forkserver was killed at the same time."""
+    for pid in proctree.marked(owner):
+        if pid != os.getpid():
+            proctree.kill_with_group(pid)
+
+
+def _foreign_zombies(known: Collection[int]) -> set[int]:
+    return {pid for pid in proctree.children(os.getpid()) if pid not in known and _is_foreign_zombie(pid)}
+
+
+def _is_foreign_zombie(pid: int) -> bool:
+    now = proctree.stat(pid)
+    own = os.getpgrp()  # 0 for every group of another pid namespace: there it distinguishes nothing
+    return now is not None and now.state == "Z" and (now.group != own or own == 0)

@@ -1,0 +1,244 @@
+"""The supervisor's side of one worker's jobs: frames and permits to it, outcomes and output from it. No signals, no exits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from supervisor.jobs import Lease
+from supervisor.workers import wire_protocol as wire
+from supervisor.workers.channels import CHUNK, SupervisorEnds
+from supervisor.workers.interface import Reply, WorkerListener
+from supervisor.workers.parent.output_reader import OutputReader
+from supervisor.workers.parent.stack_text import StackReader
+from supervisor.workers.system import linux
+
+MAX_ERROR_BYTES = 1 << 20  # of an outcome without a result: the worker cuts the texts of an error, then escapes them
+MAX_ESCAPED = 7  # times the bytes of a result, once it is JSON text inside JSON
+_ERROR: Final = 4  # a field of Reply that the hot path takes by index
+
+
+class SentFrame(NamedTuple):
+    number: int
+    leases: Sequence[Lease]
+
+
+class JobChannelOwner(Protocol):
+    """The worker process, as its job channel uses it."""
+
+    def became_ready(self) -> None: ...
+    def channel_broken(self, why: str) -> None: ...
+    def job_channel_closed(self, why: str) -> None: ...
+
+
+class JobChannel:
+    """Sends frames, reclaims permits, reads outcomes, and attributes output to jobs. Nothing is read before `listen`; every method
+    is a no-op after `close`."""
+
+    def __init__(
+        self, number: int, loop: asyncio.AbstractEventLoop, ends: SupervisorEnds, token: bytes, stack: StackReader,
+        owner: JobChannelOwner, listener: WorkerListener, result_limit: int,
+    ) -> None:  # fmt: skip
+        self._number = number
+        self._loop = loop
+        self._ends: SupervisorEnds | None = ends
+        self._stack = stack
+        self._owner = owner
+        self._listener = listener
+        self._max_line_bytes = MAX_ESCAPED * result_limit + MAX_ERROR_BYTES
+        self._sends = True
+        self._unsent: deque[memoryview] = deque()
+        self._frames: deque[SentFrame] = deque()  # those with jobs that have no outcome
+        self._replied = 0  # jobs of the first of these frames that have an outcome
+        self._lines = wire.Lines()
+        self._receive: Callable[[bytes], None] | None = None  # None: nothing is read yet
+        self._stdout = OutputReader(loop, ends.stdout, token, self, partial(listener.output, "stdout"))
+        self._stderr = OutputReader(loop, ends.stderr, token, self, partial(listener.output, "stderr"))
+        loop.add_reader(ends.jobs, self._jobs_closed)
+
+    # jobs and permits
+
+    def send(self, frame: int, leases: Sequence[Lease]) -> None:
+        """Hot path."""
+        ends = self._ends
+        if ends is None:
+            return
+        try:
+            put = os.write(ends.permits_put, bytes((frame,)) * len(leases))
+        except BlockingIOError:
+            put = 0
+        if put < len(leases):
+            raise RuntimeError(f"worker {self._number}: no room for {len(leases)} permits: too many frames outstanding")
+        if self._sends:
+            self._frames.append(SentFrame(frame, leases))
+            self._write(wire.encode_frame(frame, leases))
+
+    def send_no_more(self) -> None:
+        """Ask the worker to exit. The channel stays open instead: a plugin may have forked the supervisor, and hold it open."""
+        self._write(wire.NO_MORE + b"\n")
+
+    def stop_sending(self) -> None:
+        """The worker will take no more permits: those put from now on are there to be reclaimed."""
+        self._sends = False
+
+    def _write(self, data: bytes) -> None:
+        self._unsent.append(memoryview(data))
+        if len(self._unsent) == 1:
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        ends, unsent = self._ends, self._unsent
+        if ends is None:
+            return
+        while unsent:
+            try:
+                sent = os.write(ends.jobs, unsent[0])
+            except BlockingIOError:
+                self._loop.add_writer(ends.jobs, self._send_unsent)
+                return
+            except OSError:  # it has exited, or will
+                unsent.clear()
+                break
+            if sent == len(unsent[0]):
+                unsent.popleft()
+            else:
+                unsent[0] = unsent[0][sent:]
+        self._loop.remove_writer(ends.jobs)
+
+    def reclaim(self) -> Mapping[int, int]:
+        taken: dict[int, int] = {}
+        while self._ends is not None:
+            try:
+                permits = os.read(self._ends.permits, CHUNK)
+            except BlockingIOError:
+                break
+            for frame in permits:
+                taken[frame] = taken.get(frame, 0) + 1
+        if taken:
+            kept = [SentFrame(frame, leases[: len(leases) - taken.get(frame, 0)]) for frame, leases in self._frames]
+            self._frames = deque(frame for frame in kept if frame.leases)
+            self._count_replied(0)  # all that is left of the first frame may have an outcome
+        return taken
+
+    def untaken(self) -> int:
+        return 0 if self._ends is None else linux.bytes_waiting(self._ends.permits)
+
+    def _jobs_closed(self) -> None:
+        if self._ends is not None:
+            self._loop.remove_reader(self._ends.jobs)
+            self._owner.job_channel_closed("it closed its channel of jobs")
+
+    # outcomes
+
+    def listen(self) -> None:
+        """Read outcomes from now on. Before, the worker may have been quicker than the forkserver's answer with its pid."""
+        if self._ends is not None:
+            self._receive = self._receive_ready
+            self._loop.add_reader(self._ends.outcomes, self._read_outcomes)
+
+    def ignore_outcomes(self) -> None:
+        self._receive = _ignore
+
+    def drain(self) -> None:
+        while self._receive is not None and self._read_outcomes():
+            pass
+
+    def _read_outcomes(self) -> bool:
+        """Read once; return whether there was anything."""
+        ends, receive = self._ends, self._receive
+        if ends is None or receive is None:
+            return False
+        try:
+            data = os.read(ends.outcomes, CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._loop.remove_reader(ends.outcomes)
+            self._owner.job_channel_closed("it closed its channel of outcomes")
+            return False
+        block = self._lines.block(data)
+        if block is not None:
+            receive(block)
+        elif self._lines.pending > self._max_line_bytes:
+            self._owner.channel_broken(f"a line of more than {self._max_line_bytes} bytes")
+        return True
+
+    def _receive_ready(self, block: bytes) -> None:
+        first, more, rest = block.partition(b"\n")
+        if first != wire.READY:
+            self._owner.channel_broken(f"expected {wire.READY!r}, got {first[:80]!r}")
+            return
+        self._receive = self._receive_outcomes
+        self._owner.became_ready()
+        if more:
+            self._receive_outcomes(rest)
+
+    def _receive_outcomes(self, block: bytes) -> None:
+        """Hot path."""
+        replies: list[Reply] = []
+        broken = None
+        try:
+            replies.extend(wire.decode_outcomes(block))
+        except wire.Broken as error:
+            broken = str(error)
+        self._stack.dump = b""
+        self._count_replied(len(replies))
+        for reply in replies:
+            if reply[_ERROR] is not None:
+                self._stderr.read_all()
+                break
+        if self._stderr.tails:
+            self._take_tails(replies)
+        if replies:
+            self._listener.replied(replies)
+        if broken is not None:
+            self._owner.channel_broken(broken)
+
+    def _take_tails(self, replies: Sequence[Reply]) -> None:
+        """Add to each failure what its job wrote to stderr."""
+        for reply in replies:
+            tail = self._stderr.tails.pop(reply.job_id, None)
+            if tail is not None and reply.error is not None:
+                reply.error["stderr"] = tail  # type: ignore[index]
+
+    def _count_replied(self, count: int) -> None:
+        frames = self._frames
+        count += self._replied
+        while frames and count >= len(frames[0].leases):
+            count -= len(frames.popleft().leases)
+        self._replied = count if frames else 0
+
+    # output (JobsOfStream)
+
+    def running(self) -> int | None:
+        return self._frames[0].leases[self._replied].id if self._frames else None
+
+    def has_outcomes(self) -> bool:
+        if self._ends is None:
+            return True
+        outcomes = select.poll()
+        outcomes.register(self._ends.outcomes, select.POLLIN)
+        return bool(outcomes.poll(0))
+
+    def finish_output(self) -> str | None:
+        """Emit what is left, and return the end of what the running job wrote to stderr."""
+        tail = self._stderr.finish()
+        self._stdout.finish()
+        return tail or None
+
+    def close(self) -> None:
+        """Stop reading and writing. The owner of the ends closes them."""
+        ends, self._ends = self._ends, None
+        if ends is not None:
+            self._loop.remove_reader(ends.jobs)
+            self._loop.remove_writer(ends.jobs)
+            self._loop.remove_reader(ends.outcomes)
+
+
+def _ignore(_block: bytes) -> None:
+    pass

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Call, write
+
+
+def test_check_of_a_correct_setup_ends_with_all_right(call: Call, scanned: None) -> None:
+    write("plugins/mail.py", "from supervisor import handler\n@handler\ndef mail(job): ...\n")
+    answer = call("check")
+    assert answer.code == 0
+    assert "mail.py: mail" in answer.out
+    assert "will be created" in answer.out
+    assert answer.lines[-1] == "all right"
+    assert not Path("jobs.db").exists()
+    call("enqueue", "mail")
+    assert "reachable" in call("check").out
+
+
+def test_check_names_all_mistakes_of_all_kinds_at_once(call: Call, scanned: None) -> None:
+    write("plugins/bad.py", "\nimport no_such_module\n")
+    write("plugins/mail.py", "from supervisor import handler\n@handler\ndef mail(job): ...\n")
+    write(
+        "supervisor.yaml",
+        "workers: {cuont: 1}\nretry: {burst: 0}\nhandlers: {mial: {timeout: 1s}}\n"
+        "store: sqlite:///gone/jobs.db\n"
+        "dlq:\n  sinks:\n    - {type: fil, path: x}\n    - {type: file, pth: x}\n    - {type: file, name: f}\n",
+    )
+    answer = call("check")
+    assert answer.code == 2
+    for expected in (
+        "supervisor.yaml:1: workers.cuont: unknown key, did you mean 'count'?",
+        "supervisor.yaml:2: retry.burst: expected a whole number",
+        "plugins/bad.py:2: ModuleNotFoundError: No module named 'no_such_module'",
+        "supervisor.yaml: handlers.mial: no plugin brings this handler, did you mean 'mail'?",
+        "supervisor.yaml: dlq.sinks[0].type: no plugin brings a sink 'fil', did you mean 'file'?",
+        "supervisor.yaml: dlq.sinks[1]: sink 'file': missing a required argument: 'path'",
+        "supervisor.yaml: dlq.sinks[2]: sink 'file': missing a required argument: 'path'",
+        "gone is not a directory that can be written to",
+        "8 mistakes",
+    ):
+        assert expected in answer.err
+
+
+def test_check_compares_the_heartbeats_that_apply(call: Call, scanned: None) -> None:
+    write(
+        "plugins/mail.py",
+        "from supervisor import handler\n\n"
+        "@handler(heartbeat_timeout='600ms')\ndef mail(job): ...\n\n"
+        "@handler(heartbeat_timeout='600ms')\ndef mended(job): ...\n",
+    )
+    write("supervisor.yaml", "handlers: {mended: {heartbeat: 100ms}}\n")
+    answer = call("check")
+    expected = "handler 'mail': heartbeat_timeout: expected at least twice its heartbeat, got 600ms"
+    assert (answer.code, answer.err) == (
+        2,
+        f"Error: {Path.cwd()}/plugins/mail.py:3: {expected}\n1 mistake\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("gone/dead.jsonl", "/gone does not exist"),
+        ("plugins", "/plugins is a folder, expected a file"),
+        ("5", "path: expected the path of a file, got 5"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_check_finds_a_sink_that_run_would_refuse(call: Call, scanned: None, path: str, error: str) -> None:
+    Path("plugins").mkdir()
+    sinks = f"sinks: [{{type: file, path: dead.jsonl}}, {{type: file, name: f, path: {path}}}]"
+    write("supervisor.yaml", f"dlq: {{{sinks}}}\n")
+    answer = call("check")
+    assert answer.code == 2
+    assert "Error: supervisor.yaml: dlq.sinks[1]: sink 'file': " in answer.err
+    assert error in answer.err
+    assert "1 mistake\n" in answer.err
+    assert not Path("dead.jsonl").exists()
+    write("supervisor.yaml", f"dlq: {{enabled: false, {sinks}}}\n")
+    assert call("check").code == 0
+
+
+def test_check_of_a_file_that_is_not_yaml(call: Call, scanned: None) -> None:
+    write("supervisor.yaml", "a: b: c\n")
+    answer = call("check")
+    assert answer.code == 2
+    assert answer.err == (
+        "Error: supervisor.yaml:1: not YAML: mapping values are not allowed in this context\n1 mistake\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("folder", "folder: expected a file, not a folder"), ("x" * 300, "x: File name too long"), ("file/jobs.db", "file is not a directory")],
+)  # fmt: skip
+def test_check_finds_a_store_path_that_cannot_be_a_file(call: Call, scanned: None, name: str, error: str) -> None:
+    Path("folder").mkdir()
+    Path("file").touch()
+    write("supervisor.yaml", f"store: sqlite:///{name}\nplugins: []\n")
+    answer = call("check")
+    assert answer.code == 2
+    assert error in answer.err
+    assert answer.err.endswith("\n1 mistake\n")

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from supervisor.cli.app import root
+from tests.unit.cli.conftest import Call, write
+
+
+def test_enqueue_prints_the_id_and_creates_the_store(call: Call, tmp_path: Path) -> None:
+    assert call("enqueue", "mail", '{"to": "me"}') == (0, "1\n", "")
+    assert call("enqueue", "mail") == (0, "2\n", "")
+    assert (tmp_path / "jobs.db").exists()
+    assert call("jobs", "show", 1, "--json").json["payload"] == {"to": "me"}
+    assert call("jobs", "show", 2, "--json").json["payload"] is None
+
+
+def test_enqueue_takes_every_option(call: Call) -> None:
+    options = ["--queue", "q", "--priority", "-3", "--at", "2100-01-31T08:00:00+01:00", "--max-retries", "7"]
+    assert call("enqueue", "mail", "[1]", *options, "--timeout", "90s").code == 0
+    job = call("jobs", "show", 1, "--json").json
+    assert (job["queue"], job["priority"], job["max_retries"], job["state"]) == ("q", -3, 7, "scheduled")
+    assert job["due_at"] == "2100-01-31T07:00:00.000000Z"
+
+
+def test_enqueue_uses_the_queue_of_the_handler(call: Call) -> None:
+    write("supervisor.yaml", "handlers: {mail: {queue: slow}}")
+    call("enqueue", "mail")
+    call("enqueue", "mail", "--queue", "fast")
+    assert [call("jobs", "show", id, "--json").json["queue"] for id in (1, 2)] == ["slow", "fast"]
+
+
+def test_enqueue_reads_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    assert runner.invoke(root, ["enqueue", "mail", "-"], input='{"a": "ü"}').output == "1\n"
+    lines = '{"handler": "a"}\n\n{"handler": "b", "payload": 1, "max-retries": 2, "delay": "1h"}\n'
+    assert runner.invoke(root, ["enqueue", "--file", "-"], input=lines).output == "2\n"
+    job = json.loads(runner.invoke(root, ["jobs", "show", "3", "--json"]).output)
+    assert (job["handler"], job["payload"], job["max_retries"], job["state"]) == ("b", 1, 2, "scheduled")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["mail", "{a"], "payload: not JSON"),
+        (["mail", "NaN"], "payload: not JSON"),
+        (["mail", "123456789012345678901"], "payload: "),
+        (["mail", "[" * 101 + "]" * 101], "payload: nested deeper than 100"),
+        (["mail", '"' + "x" * 1_000_000 + '"'], "expected at most 1000000"),
+        (["mail", "--delay", "3"], "delay: expected a duration such as 500ms"),
+        (["mail", "--at", "tomorrow"], "at: expected a time such as"),
+        (["mail", "--at", "2030-01-01T00:00:00"], "at: expected a time with a time zone"),
+        (["mail", "--delay", "1s", "--at", "2030-01-01T00:00:00Z"], "expected at most one of them"),
+        (["mail", "--max-retries", "1001"], "max_retries: expected a whole number from 0 to 1000"),
+        (["mail", "--timeout", "never"], "timeout: expected a duration"),
+        (["mail", "--priority", "high"], "'high' is not a valid integer"),
+        (["", "1"], "handler: expected a name"),
+        ([], "expected the name of a handler, or --file"),
+        (["mail", "--file", "x.jsonl"], "--file: each line has all about its job"),
+        (["--file", "gone.jsonl"], "gone.jsonl: No such file"),
+        (["mail", "--piority", "1"], "No such option"),
+    ],
+)
+def test_a_mistake_enqueues_nothing(call: Call, tmp_path: Path, arguments: list[str], error: str) -> None:
+    answer = call("enqueue", *arguments)
+    assert answer.code == 2
+    assert error in answer.err
+    assert "Traceback" not in answer.err
+    assert answer.out == ""
+    assert not (tmp_path / "jobs.db").exists()
+
+
+def test_every_bad_line_of_a_file_is_named_and_nothing_is_enqueued(call: Call, tmp_path: Path) -> None:
+    write(
+        "jobs.jsonl",
+        '{"handler": "a"}\n{"handler": "b"\n\n{"hander": "c"}\n{"payload": 1}\n[1]\n'
+        '{"handler": "d", "delay": "soon"}\n{"handler": "e", "priority": "1"}\n',
+    )
+    answer = call("enqueue", "--file", "jobs.jsonl")
+    assert answer.code == 2
+    assert "nothing was enqueued" in answer.err
+    found = [line for line in answer.err.splitlines() if line.startswith("jobs.jsonl:")]
+    expected = ["2: line: not JSON", "4: hander: unknown key, did you mean 'handler'?", "5: handler: missing"]
+    expected += [
+        "6: expected an object such as",
+        "7: delay: expected a duration",
+        "8: priority: expected a whole number",
+    ]
+    assert len(found) == len(expected)
+    for line, beginning in zip(found, expected, strict=True):
+        assert line.startswith(f"jobs.jsonl:{beginning}")
+    assert not (tmp_path / "jobs.db").exists()
+
+
+def test_an_empty_file_enqueues_nothing(call: Call) -> None:
+    write("jobs.jsonl", "\n\n")
+    assert call("enqueue", "--file", "jobs.jsonl") == (0, "0\n", "")

@@ -1,0 +1,90 @@
+"""Commands that show jobs, dead letters and queues, and change them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.unit.cli.conftest import Call, write
+
+
+def test_a_command_without_a_store_names_the_commands_that_create_it(call: Call, tmp_path: Path) -> None:
+    for arguments in (["status"], ["jobs", "list"], ["dlq", "list"], ["queues", "list"], ["queues", "pause", "q"]):
+        answer = call(*arguments)
+        assert answer.code == 2
+        assert answer.err == (
+            f"Error: no store yet: {tmp_path}/jobs.db does not exist; supervisor enqueue and supervisor run create it\n"
+        )
+
+
+def test_an_empty_list_names_the_next_command(call: Call) -> None:
+    call("enqueue", "mail")
+    call("jobs", "delete", 1)
+    assert call("jobs", "list").out == "no jobs yet: supervisor enqueue HANDLER [JSON]\n"
+    assert call("jobs", "list", "--state", "failed").out == "no such jobs\n"
+    assert "no dead letters: dlq.sinks is empty" in call("dlq", "list").out
+    assert call("dlq", "purge").out == "no dead letters\n"
+    assert "no supervisor is running: supervisor run" in call("status").out
+    write("supervisor.yaml", "dlq: {sinks: [{type: file, path: dead.jsonl}]}")
+    assert call("dlq", "list").out == "no dead letters\n"
+
+
+def test_jobs_are_shown_to_people_and_programs(call: Call) -> None:
+    call("enqueue", "mail", '"\\u001b[31mred"', "--queue", "q")
+    call("enqueue", "pdf", "--delay", "1h")
+    table = call("jobs", "list").lines
+    assert table[0].split() == ["id", "handler", "queue", "state", "attempt", "due"]
+    assert table[1].split()[:5] == ["2", "pdf", "default", "scheduled", "1"]
+    assert "in 59m" in table[1] or "in 1h" in table[1]
+    assert call("jobs", "list", "--handler", "pdf").out.count("pdf") == 1
+    assert [json.loads(line)["id"] for line in call("jobs", "list", "--json").lines] == [2, 1]
+    assert [json.loads(line)["id"] for line in call("jobs", "list", "--json", "--limit", 1).lines] == [2]
+    shown = call("jobs", "show", 1).out
+    assert "\x1b" not in shown
+    assert "state       ready" in shown
+
+
+def test_status_shows_queues_and_supervisors(call: Call) -> None:
+    call("enqueue", "mail", "--queue", "q")
+    call("queues", "pause", "q")
+    status = call("status", "--json").json
+    assert status["supervisors"] == []
+    assert [(queue["queue"], queue["queue_size"], queue["paused"]) for queue in status["queues"]] == [("q", 1, True)]
+    assert call("status").lines[1].split() == ["q", "1", "0", "0", "0", "0", "0", "paused"]
+    assert json.loads(call("queues", "list", "--json").out)["queue"] == "q"
+
+
+def test_unknown_jobs_are_named(call: Call) -> None:
+    call("enqueue", "mail")
+    assert call("jobs", "show", 9) == (2, "", "Error: no job 9\n")
+    assert call("dlq", "show", 9) == (2, "", "Error: no job 9\n")
+    assert call("dlq", "show", 1) == (2, "", "Error: job 1 is ready, not a dead letter\n")
+    assert call("jobs", "show", "x").code == 2
+
+
+def test_operator_commands_print_changed_and_refused_jobs(call: Call) -> None:
+    call("enqueue", "mail", "--delay", "1h")
+    call("enqueue", "mail")
+    assert call("jobs", "retry", 1) == (0, "due now: 1\n", "")
+    answer = call("jobs", "cancel", 1, 2, 9)
+    assert (answer.code, answer.out) == (2, "cancelled: 1 2\n")
+    assert answer.err.startswith("Error: job 9: ")
+    assert call("jobs", "delete", 1, 2) == (0, "deleted: 1 2\n", "")
+
+
+def test_pause_and_resume_print_the_new_and_the_old_state(call: Call) -> None:
+    call("enqueue", "mail")
+    printed = [call("queues", command, "default").out for command in ("pause", "pause", "resume", "resume")]
+    assert printed == [
+        "default: paused\n",
+        "default: was paused already\n",
+        "default: resumed\n",
+        "default: was not paused\n",
+    ]
+
+
+def test_redrive_expects_ids_or_all(call: Call) -> None:
+    call("enqueue", "mail")
+    assert "expected the ids of dead letters, or --all" in call("dlq", "redrive").err
+    assert "expected the ids of dead letters, or --all" in call("dlq", "redrive", 1, "--all").err
+    assert call("dlq", "redrive", "--all").out == "no dead letters\n"

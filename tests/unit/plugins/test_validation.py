@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.plugins.conftest import HANDLER, Put
+
+
+@pytest.mark.parametrize(
+    ("written", "error"),
+    [
+        ("@handler(timeout='3 sec')\ndef h(job): ...", "timeout: expected a duration such as 500ms"),
+        ("@handler(timeout=0)\ndef h(job): ...", "timeout: expected a duration"),
+        ("@handler(heartbeat='none')\ndef h(job): ...", "heartbeat: expected a duration"),
+        ("@handler(max_retries=-1)\ndef h(job): ...", "max_retries: expected a whole number from 0 to 1000, got -1"),
+        ("@handler(max_retries=True)\ndef h(job): ...", "max_retries: expected a whole number"),
+        ("@handler(backoff='1s')\ndef h(job): ...", "backoff: expected a mapping with base, factor, max, jitter"),
+        ("@handler(backoff={'bse': '1s'})\ndef h(job): ...", "backoff.bse: unknown key, did you mean 'base'?"),
+        ("@handler(backoff={'base': '1'})\ndef h(job): ...", "backoff.base: expected a duration"),
+        ("@handler(backoff={'factor': 0})\ndef h(job): ...", "backoff.factor: expected a number from 1 to 1000"),
+        ("@handler(backoff={'jitter': 'some'})\ndef h(job): ...", "backoff.jitter: expected full, none, or a duration"),
+        (
+            "@handler(backoff={'base': '2s', 'max': '1s'})\ndef h(job): ...",
+            "backoff.base: expected at most max of the same backoff, got '2s'",
+        ),
+        ("@handler(never_retry=('x',))\ndef h(job): ...", "never_retry: expected exception classes"),
+        (
+            "@handler(timeout=type('Any', (), {'__eq__': lambda *_: True})())\ndef h(job): ...",
+            "timeout: expected a duration",
+        ),
+        (
+            "@handler(backoff={'jitter': type('Any', (), {'__eq__': lambda *_: True})()})\ndef h(job): ...",
+            "backoff.jitter: ",
+        ),
+        ("@handler\ndef h(): ...", "expected a function of one argument, the job, got ()"),
+        ("@handler\ndef h(job, extra): ...", "expected a function of one argument, the job, got (job, extra)"),
+        ("@handler\nasync def h(job): ...", "async functions are not supported"),
+        ("@handler\ndef h(job): yield", "it is a generator"),
+    ],
+)
+def test_wrong_options_are_named_with_the_handler_and_its_line(put: Put, load: Any, written: str, error: str) -> None:
+    put("plugins/a.py", f"from supervisor import handler\n{written}\n")
+    put("plugins/good.py", HANDLER.format(name="good", result=1))
+    manager, reports = load()
+    assert reports["plugins/a.py"].error is not None
+    assert reports["plugins/a.py"].error.startswith(f"handler 'h': {error}")
+    assert reports["plugins/a.py"].line == 2
+    assert list(manager.handlers) == ["good"]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 256, " mail", "mail\u2003", " "])
+def test_the_name_of_a_handler_is_checked(put: Put, load: Any, name: str) -> None:
+    put("plugins/a.py", f"from supervisor import handler\n@handler({name!r})\ndef h(job): ...\n")
+    _, reports = load()
+    assert "expected a name of 1 to 255 printable characters" in (reports["plugins/a.py"].error or "")
+
+
+@pytest.mark.parametrize("brought", ["[len]", "[1]", "5"])
+def test_a_hook_must_bring_handlers(put: Put, load: Any, brought: str) -> None:
+    put("plugins/a.py", f"from supervisor import hookimpl\n@hookimpl\ndef supervisor_handlers(): return {brought}\n")
+    _, reports = load()
+    assert reports["plugins/a.py"].error is not None
+
+
+def test_an_object_that_must_not_be_inspected_is_left_alone(put: Put, load: Any) -> None:
+    put(
+        "plugins/a.py",
+        """
+        from supervisor import handler
+
+        class Lazy:
+            @property
+            def __class__(self):
+                raise RuntimeError("no request yet")
+
+        current = Lazy()
+
+        @handler
+        def mail(job): ...
+        """,
+    )
+    manager, reports = load()
+    assert reports["plugins/a.py"].error is None
+    assert list(manager.handlers) == ["mail"]
+
+
+@pytest.mark.parametrize(
+    ("written", "error"),
+    [
+        (
+            "@hookimpl\ndef supervisor_evens(events): ...",
+            "unknown hook 'supervisor_evens', did you mean 'supervisor_events'?",
+        ),
+        ("@hookimpl\ndef mine(): ...", "unknown hook 'mine'"),
+        (
+            "@hookimpl\ndef supervisor_events(event): ...",
+            "supervisor_events: unknown argument 'event'; it takes events",
+        ),
+        ("@hookimpl\ndef supervisor_sinks(x): ...", "supervisor_sinks: unknown argument 'x'; it takes no argument"),
+        ("def supervisor_events(events): ...", "supervisor_events: decorate it with @hookimpl"),
+        ("@hookimpl\ndef supervisor_run(job): ...", "supervisor_run: expected @hookimpl(wrapper=True)"),
+        ("@hookimpl(wrapper=True)\ndef supervisor_run(job): ...", "supervisor_run: a wrapper yields once"),
+        (
+            "@hookimpl(wrapper=True)\ndef supervisor_events(events): yield",
+            "supervisor_events: expected a plain @hookimpl",
+        ),
+    ],
+)
+def test_hooks_that_cannot_be_called_are_named_with_their_line(put: Put, load: Any, written: str, error: str) -> None:
+    put("plugins/a.py", f"from supervisor import hookimpl\n{written}\n")
+    _, reports = load()
+    assert (reports["plugins/a.py"].error or "").startswith(error)
+    assert reports["plugins/a.py"].line == 2
+    assert reports["plugins/a.py"].hooks == ()
+
+
+def test_a_function_that_looks_like_a_hook_gets_a_warning(put: Put, load: Any) -> None:
+    put("plugins/a.py", "def supervisor_evens(events): ...\ndef supervisor_of_the_world(): ...\n")
+    _, reports = load()
+    assert reports["plugins/a.py"].error is None
+    assert reports["plugins/a.py"].warnings == (
+        "supervisor_evens (line 1) is no hook, did you mean 'supervisor_events'?",
+    )

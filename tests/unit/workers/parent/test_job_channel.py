@@ -1,0 +1,106 @@
+"""The supervisor's side of a worker's jobs, with the test in the worker's place."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from supervisor.workers import wire_protocol as wire
+from supervisor.workers.channels import close_all, open_channels
+from supervisor.workers.interface import Reply
+from supervisor.workers.parent.job_channel import JobChannel
+from tests.unit.fakes import make_lease
+from tests.unit.virtual import VirtualLoop
+
+TOKEN = b"0123456789abcdef"
+
+
+class ScriptedWorker:
+    """A worker that is ready; its test writes what it would write."""
+
+    def __init__(self) -> None:
+        self.output: list[tuple[str, int | None, list[str]]] = []
+        self.replies: list[Reply] = []
+        listener: Any = SimpleNamespace(
+            replied=self.replies.extend,
+            output=lambda stream, job_id, lines: self.output.append((stream, job_id, list(lines))),
+        )
+        owner: Any = SimpleNamespace(became_ready=lambda: None)
+        stack: Any = SimpleNamespace(dump=b"")
+        loop: Any = VirtualLoop()
+        self.ours, self.ends = open_channels()
+        self.channel = JobChannel(1, loop, self.ours, TOKEN, stack, owner, listener, 1000)
+        self.channel.listen()
+        self.write(wire.READY + b"\n")
+
+    def write(self, text: bytes) -> None:
+        os.write(self.ends.outcomes, text)
+        self.channel.drain()
+
+    def write_to_stderr(self, text: bytes, job_id: int) -> None:
+        os.write(self.ends.stderr, text + TOKEN + b" %d\n" % job_id)
+
+    def take_permit(self) -> None:
+        os.read(self.ends.permits, 1)
+
+    def close(self) -> None:
+        close_all((*self.ours, *self.ends))
+
+
+@pytest.fixture
+def worker():
+    here = ScriptedWorker()
+    yield here
+    here.close()
+
+
+def test_output_after_the_rest_of_a_frame_was_reclaimed_belongs_to_no_job_of_it(worker: ScriptedWorker) -> None:
+    worker.channel.send(1, [make_lease(1), make_lease(2)])
+    worker.take_permit()
+    worker.write(b"[1,5,null]\n")
+    assert [reply.job_id for reply in worker.replies] == [1]
+    assert worker.channel.reclaim() == {1: 1}
+    os.write(worker.ends.stdout, b"late\n")
+    worker.channel.finish_output()
+    assert worker.output == [("stdout", None, ["late"])]
+
+
+def test_the_next_frame_begins_with_its_first_job(worker: ScriptedWorker) -> None:
+    worker.channel.send(1, [make_lease(1), make_lease(2)])
+    worker.take_permit()
+    worker.write(b"[1,5,null]\n")
+    worker.channel.reclaim()
+    worker.channel.send(2, [make_lease(3), make_lease(4)])
+    assert worker.channel.running() == 3
+
+
+def test_permits_that_the_worker_has_not_taken_are_counted_and_left_to_it(worker: ScriptedWorker) -> None:
+    channel = worker.channel
+    assert channel.untaken() == 0
+    channel.send(1, [make_lease(1), make_lease(2), make_lease(3)])
+    assert channel.untaken() == 3
+    worker.take_permit()
+    assert channel.untaken() == 2
+    assert channel.reclaim() == {1: 2}
+    assert channel.untaken() == 0
+
+
+def test_a_failure_has_what_its_job_wrote_to_stderr(worker: ScriptedWorker) -> None:
+    worker.channel.send(1, [make_lease(1), make_lease(2)])
+    worker.write_to_stderr(b"one\n", 1)
+    worker.write_to_stderr(b"two\n", 2)
+    worker.write(b"[1,5,null]\n" + wire.encode_failure(2, 5, "failed", {"type": "Oops"}))
+    assert [reply.error for reply in worker.replies] == [None, {"type": "Oops", "stderr": "two\n"}]
+
+
+def test_no_output_of_jobs_that_succeeded_is_kept(worker: ScriptedWorker) -> None:
+    for job_id in range(1, 10):
+        worker.channel.send(job_id, [make_lease(job_id)])
+        worker.write_to_stderr(b"text\n", job_id)
+        worker.channel._stderr.read_all()
+        assert list(worker.channel._stderr.tails) == [job_id]
+        worker.write(b"[%d,5,null]\n" % job_id)
+        assert not worker.channel._stderr.tails
