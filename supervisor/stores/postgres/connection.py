@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -13,10 +11,10 @@ from typing import Any, NamedTuple
 import orjson
 import psycopg
 from psycopg import sql as quoting
-from psycopg.pq import ConnStatus, TransactionStatus
 
-from supervisor.errors import RowRefused, StoreContended, StoreError, StoreUnavailable
-from supervisor.stores.postgres.driver import STATEMENT_CANCELLED, Address, DriverConnection
+from supervisor.errors import RowRefused, StoreError, StoreUnavailable
+from supervisor.stores.postgres.driver import Address, DriverConnection
+from supervisor.stores.postgres.session import Session
 
 Row = tuple[Any, ...]
 Statement = tuple[str, Sequence[Any]]
@@ -26,10 +24,6 @@ BEGIN_SNAPSHOT = "begin isolation level repeatable read read only"
 NOW = "(select {s}.clock())"
 """The time of a statement, in microseconds since the epoch, read once."""
 SET_LOCAL = "select pg_catalog.set_config(key, value, true) from pg_catalog.json_each_text($1)"
-
-_IDLE_SECONDS = 0.5
-"""A connection that was not used for so long may have been closed by the server, and is looked at first."""
-_FAILURES = (psycopg.Error, UnicodeError, OverflowError)
 
 
 class CommitUnknown(StoreUnavailable):
@@ -69,44 +63,30 @@ class Connection:
     """
 
     def __init__(self, address: Address, schema: str) -> None:
-        self.address, self.url, self.schema, self.channel = address, address.shown, schema, f"{schema}.jobs"
+        self.session, self.url, self.schema, self.channel = Session(address), address.shown, schema, f"{schema}.jobs"
         quoted = quoting.Identifier(schema).as_string(None)
         jobs, channel = (quoting.Literal(text).as_string(None) for text in (f"{quoted}.jobs", self.channel))
         self.names = Names(quoted, jobs, channel)
-        self.lock_met_at: float | None = None
-        """When, by the monotonic clock, a statement last met a lock of another session, or may have."""
         self._listen, self._session = address.listen, packed(address.session)
-        self._process = os.getpid()
-        self._driver: DriverConnection | None = None
         self._transaction: _Transaction | None = None
         self._before_close: list[Callable[[], None]] = []
         self._before_commit: list[Callable[[], None]] = []
         self._on_rollback: list[Callable[[], None]] = []
-        self._used_at = 0.0
 
     def close(self) -> None:
         for act in self._before_close:
             act()
-        self._check_process()
-        self.drop()
+        self.session.check_process()
+        self.session.disconnect()
 
     def before_close(self, act: Callable[[], None]) -> None:
         self._before_close.append(act)
-
-    def drop(self) -> None:
-        """Close the connection; the next statement makes another."""
-        driver, self._driver = self._driver, None
-        if driver is not None:
-            driver.close()
-
-    def server_process(self) -> int | None:
-        return None if self._driver is None else self._driver.pgconn.backend_pid
 
     # --- transactions
 
     @contextmanager
     def transaction(self, *, single: bool = False, begin: str = BEGIN) -> Iterator[None]:
-        self._check_process()
+        self.session.check_process()
         if self._transaction is not None:
             try:
                 yield
@@ -164,14 +144,14 @@ class Connection:
             yield
         except StoreUnavailable as error:
             cause = error.__cause__
-            if self._driver is None and isinstance(cause, psycopg.Error) and cause.sqlstate is None:
+            if not self.session.is_connected and isinstance(cause, psycopg.Error) and cause.sqlstate is None:
                 raise CommitUnknown(str(error)) from error
             raise
 
     def _roll_back(self, transaction: _Transaction) -> None:
         for act in self._on_rollback:
             act()
-        if self._driver is not None and self._driver.pgconn.transaction_status != TransactionStatus.IDLE:
+        if self.session.in_transaction:
             transaction.waiting, transaction.state = [], _State.BEGUN
             with suppress(StoreError):
                 self._exchange(("rollback", ()))
@@ -219,13 +199,13 @@ class Connection:
     def copy(self, sql: str) -> Iterator[psycopg.Copy]:
         """A `copy from stdin`. Only inside a transaction in which a statement has been executed."""
         self.flush()
-        with self._on_driver() as driver, driver.cursor().copy(_filled(sql, self.names)) as copy:
+        with self._connected() as driver, driver.cursor().copy(_filled(sql, self.names)) as copy:
             yield copy
 
     def _exchange(self, last: Statement, alone: bool = False) -> psycopg.Cursor[Row]:
         """Send all that waits, then `last`, in one round trip unless that is slower; returns the answer to `last`."""
         statements = [*self._openers(alone), last]
-        with self._on_driver() as driver:
+        with self._connected() as driver:
             if len(statements) == 1 or driver.near:
                 return [self._send(driver, statement) for statement in statements][-1]
             with driver.pipeline():
@@ -249,43 +229,16 @@ class Connection:
         return driver.execute(_filled(sql, self.names), parameters)
 
     @contextmanager
-    def _on_driver(self) -> Iterator[DriverConnection]:
-        """The connection: made if there is none, and dropped if it turns out to be lost."""
-        self._check_process()
-        self._used_at, before = time.monotonic(), self._used_at
+    def _connected(self) -> Iterator[DriverConnection]:
         transaction = self._transaction
-        between = transaction is None or transaction.state is _State.NOT_BEGUN
-        if between and self._used_at - before > _IDLE_SECONDS and not self._is_open():
-            self.drop()
-        if self._driver is None:
-            self._driver = self.address.connect()
-        driver = self._driver
+        begun = transaction is not None and transaction.state is not _State.NOT_BEGUN
         try:
-            yield driver
-        except _FAILURES as error:
+            with self.session.connected(may_reconnect=not begun) as driver:
+                yield driver
+        except BaseException:
             if transaction is not None:
                 transaction.state = _State.FAILED
-            if isinstance(error, psycopg.Error) and driver.is_lost(error):
-                self.drop()
-            raised = self.address.translated(error)
-            if isinstance(raised, StoreContended) or getattr(error, "sqlstate", None) == STATEMENT_CANCELLED:
-                self.lock_met_at = time.monotonic()
-            raise raised from error
-
-    def _is_open(self) -> bool:
-        if self._driver is None:
-            return False
-        try:
-            self._driver.pgconn.consume_input()
-        except psycopg.Error:
-            return False
-        return self._driver.pgconn.status == ConnStatus.OK
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise StoreError(
-                f"{self.url}: opened by process {self._process}, used in its child {os.getpid()}; open a store there"
-            )
+            raise
 
 
 @lru_cache(1024)

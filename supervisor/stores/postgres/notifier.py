@@ -38,9 +38,9 @@ class Notifier:
 
     def bind(self) -> None:
         self._bound = True
-        if self._connection.address.listen and self._listener is None:
+        if self._connection.session.address.listen and self._listener is None:
             self._listener = Listener(
-                self._connection.address, self._connection.channel, self._connection.server_process
+                self._connection.session.address, self._connection.channel, self._connection.session.server_process
             )
 
     def unbind(self) -> None:

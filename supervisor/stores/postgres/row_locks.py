@@ -44,7 +44,7 @@ class RowLocks:
 
     @property
     def skips_locked(self) -> bool:
-        met_at = self._connection.lock_met_at
+        met_at = self._connection.session.lock_met_at
         return met_at is not None and time.monotonic() < met_at + self._seconds
 
     def to_skip(self, table: Lockable, ids: Collection[int]) -> set[int]:
@@ -53,7 +53,7 @@ class RowLocks:
             return set()
         locked = self.locked(table, ids)
         if locked:
-            self._connection.lock_met_at = time.monotonic()
+            self._connection.session.lock_met_at = time.monotonic()
         return locked
 
     def locked(self, table: Lockable, ids: Collection[int]) -> set[int]:

@@ -31,7 +31,7 @@ def scratch_schema(url: str, *, listen: bool, prefix: str) -> Iterator[ScratchSc
     """A name that begins with `prefix`, for a store to be made there.
 
     It is locked by a transaction that stays open meanwhile, which blocks nobody, and which ends with this program even behind a
-    pooler: so schemas that a killed program left behind can be told apart, and are removed first."""
+    pooler: so schemas that a killed program left behind can be recognised, and are removed first."""
     schema = f"{prefix}{secrets.token_hex(8)}"
     connection = Connection(Address(url, listen=listen, limits=DEFAULT_LIMITS), schema)
     try:
