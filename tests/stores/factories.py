@@ -9,7 +9,7 @@ import shutil
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +52,12 @@ def is_readable(fd: int | None, seconds: float) -> bool:
     waiting = select.poll()
     waiting.register(fd, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
+
+
+COUNTS = (
+    "select state, queue, tier, sum(n) from {s}.counts group by state, queue, tier having sum(n) != 0",
+    "select state, queue, tier, count(*) from {s}.jobs group by state, queue, tier",
+)
 
 
 class StoreFactory:
@@ -110,6 +116,13 @@ class StoreFactory:
 
     def check(self) -> None:
         """Fail if the counts that are kept beside the jobs don't agree with them."""
+        if self.durable:
+            kept, counted = (sorted(self.sql(query)) for query in COUNTS)
+            assert kept == counted
+
+    def sql(self, text: str, *parameters: object) -> Any:
+        """Execute a statement as another program does. `{s}` is the schema of the tables."""
+        raise NotImplementedError
 
     def _open(self) -> Store:
         raise NotImplementedError
@@ -181,11 +194,12 @@ class SqliteFactory(StoreFactory):
         self.folder = self._after_crash
 
     def check(self) -> None:
-        database = sqlite3.connect(self.path)
-        with closing(database):
-            assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
-            kept, counted = (database.execute(f"{query} order by 1, 2, 3").fetchall() for query in COUNTS)
-            assert kept == counted
+        assert self.sql("pragma integrity_check") == [("ok",)]
+        super().check()
+
+    def sql(self, text: str, *parameters: object) -> list[Any]:
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as database:
+            return database.execute(text.replace("{s}", "main"), parameters).fetchall()
 
     @property
     def _after_crash(self) -> Path:
@@ -252,7 +266,7 @@ class PostgresFactory(StoreFactory):
     def kill(self, store: Store) -> None:
         assert isinstance(store, PostgresStore)
         self._opened.remove(store)
-        processes = die(store)
+        processes = cut_as_killed(store)
         while self.sql("select 1 from pg_stat_activity where pid = any(%s)", processes).fetchone():
             time.sleep(0.002)
 
@@ -262,10 +276,6 @@ class PostgresFactory(StoreFactory):
 
     def restart(self) -> None:
         assert not self._opened
-
-    def check(self) -> None:
-        kept, counted = (self.sql(f"{query} order by 1, 2, 3").fetchall() for query in POSTGRES_COUNTS)
-        assert kept == counted
 
     def _open(self) -> PostgresStore:
         store = PostgresStore(self.server.url, schema=self.schema, create=True, limits=self.limits)
@@ -284,18 +294,14 @@ class PostgresFactory(StoreFactory):
 
 STEPPED_CLOCK = """create or replace function {s}.clock() returns bigint language sql stable
   as 'select now from {s}.test_clock'"""
-POSTGRES_COUNTS = (
-    "select state, queue, tier, sum(n)::bigint from {s}.counts group by state, queue, tier having sum(n) != 0",
-    "select state, queue, tier, count(*) from {s}.jobs group by state, queue, tier",
-)
 
 
-def die(store: PostgresStore) -> list[int]:
-    """Do as the kernel does when a process dies: close the connections and the name. Returns the server's processes."""
+def cut_as_killed(store: PostgresStore) -> list[int]:
+    """Do as the kernel does when a process is killed: close the connections and the lock. Returns the server's processes."""
     listener = store.notifier._listener
-    links = [link for link in (store.connection._driver, listener and listener.connection) if link is not None]
-    processes = [link.pgconn.backend_pid for link in links]
-    lines = [socket.socket(fileno=os.dup(link.fileno())) for link in links]
+    drivers = [it for it in (store.connection.session._driver, listener and listener.connection) if it is not None]
+    processes = [driver.pgconn.backend_pid for driver in drivers]
+    lines = [socket.socket(fileno=os.dup(driver.fileno())) for driver in drivers]
     if listener is not None:
         listener.stop()
     for line in lines:
@@ -303,12 +309,6 @@ def die(store: PostgresStore) -> list[int]:
             line.shutdown(socket.SHUT_RDWR)
     store.close()
     return processes
-
-
-COUNTS = (
-    "select state, queue, tier, n from counts where n != 0",
-    "select state, queue, tier, count(*) from jobs group by state, queue, tier",
-)
 
 
 def drop_as_killed(store: SqliteStore) -> None:

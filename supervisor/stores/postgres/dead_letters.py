@@ -21,7 +21,7 @@ CLAIM_DEAD_LETTERS = f"""
     order by due_at, job_id limit $1
     for no key update skip locked),
   measured as (
-    select job_id, row_number() over (order by due_at, job_id) as place,
+    select job_id, row_number() over (order by due.due_at, job_id) as place,
       coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)
         + coalesce((select sum(octet_length(record)) from {{s}}.attempts where attempts.job_id = jobs.id), 0) as bytes
     from due left join {{s}}.jobs on jobs.id = job_id),

@@ -55,6 +55,9 @@ RECEIVED_FROM_VERSION_1 = (
         end if;
       end {BODY}""",
 )
+# To read the catalog itself matters: after a wait for the lock of another process, `to_regclass` alone answers from a cache that
+# is as old as the transaction.
+FIND_TABLE = "select relname from pg_catalog.pg_class where oid operator(pg_catalog.=) pg_catalog.to_regclass($1)"
 RUNNING_OF_VERSION_1 = f"""
   select owner, host, place from {{s}}.supervisors where state <> '{LEFT}' and unseen_after >= {NOW} order by id"""
 
@@ -139,7 +142,7 @@ def _run_all(connection: Connection, statements: tuple[str, ...]) -> None:
 
 
 def has_table(connection: Connection, name: str) -> bool:
-    return connection.value("select to_regclass($1)", f"{connection.names.schema}.{name}") is not None
+    return connection.value(FIND_TABLE, f"{connection.names.schema}.{name}") is not None
 
 
 def _lock_of(schema: str) -> int:
