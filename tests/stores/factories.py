@@ -280,10 +280,14 @@ class PostgresFactory(StoreFactory):
     def _open(self) -> PostgresStore:
         store = PostgresStore(self.server.url, schema=self.schema, create=True, limits=self.limits)
         if not self.sql("select to_regclass(%s)", f'"{self.schema}".test_clock').fetchone()[0]:
-            self.sql("create table {s}.test_clock as select 0::bigint as now")
-            self.clock.write_to(self._write_clock)
-            self.sql(STEPPED_CLOCK)
+            self.replace_clock()
         return store
+
+    def replace_clock(self) -> None:
+        """Let the store that there is read the time from `clock`."""
+        self.sql("create table {s}.test_clock as select 0::bigint as now")
+        self.clock.write_to(self._write_clock)
+        self.sql(STEPPED_CLOCK)
 
     def _write_clock(self, now: int) -> None:
         """Statements from before the step are executed at the time before it, even if they have not been sent yet."""

@@ -34,16 +34,16 @@ def in_child(work) -> int:
 
 def test_a_forked_child_connects_for_itself(client):
     client.enqueue("a")
-    parents = client._opened
+    parents = client._access._opened
 
     def work() -> None:
         assert client.enqueue("b") == 2
-        assert client._opened is not parents
+        assert client._access._opened is not parents
         client.close()
 
     assert in_child(work) == 0
     assert client.enqueue("c") == 3
-    assert client._opened is not None
+    assert client._access._opened is not None
 
 
 def seen_by_another(path: Path) -> list[str]:

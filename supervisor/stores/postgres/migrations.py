@@ -19,21 +19,6 @@ FROM_VERSION_1 = (
     "alter index {s}.letters_pkey rename to dead_letters_pkey",
     "alter index {s}.pending_letters rename to pending_dead_letters",
     "alter table {s}.supervisors rename column place to owner_lock",
-    # Since version 18 of PostgreSQL `not null` is a constraint, which keeps its name when its column or table gets another.
-    f"""do {BODY}
-      declare it record;
-      begin
-        for it in
-          select conrelid::regclass as its_table, conname as old,
-            replace(replace(conname, 'jobs_lapses', 'jobs_expired_count'), 'letters_', 'dead_letters_') as new
-          from pg_constraint
-          where contype = 'n' and connamespace = (select relnamespace from pg_class where oid = {{jobs}}::regclass)
-        loop
-          if it.new <> it.old then
-            execute format('alter table %s rename constraint %I to %I', it.its_table, it.old, it.new);
-          end if;
-        end loop;
-      end {BODY}""",
     *INSERTED_BY_SQL,
     *FUNCTIONS,
 )
@@ -47,14 +32,23 @@ CLOSED_FROM_VERSION_1 = (
 RECEIVED_FROM_VERSION_1 = (
     "alter table {s}.received rename to transfers_in",
     "alter index {s}.received_pkey rename to transfers_in_pkey",
-    f"""do {BODY}
-      begin
-        if exists (select from pg_constraint where contype = 'n' and conname = 'received_id_not_null'
-            and connamespace = (select relnamespace from pg_class where oid = {{jobs}}::regclass)) then
-          alter table {{s}}.transfers_in rename constraint received_id_not_null to transfers_in_id_not_null;
-        end if;
-      end {BODY}""",
 )
+# Since version 18 of PostgreSQL `not null` is a constraint, which keeps its name when its column or table gets another.
+NOT_NULL_FROM_VERSION_1 = f"""
+  do {BODY}
+    declare it record;
+    begin
+      for it in
+        select conrelid::regclass as its_table, conname, name.new || substr(conname, length(name.old) + 1) as new_name
+        from pg_constraint join (values ('jobs_lapses_', 'jobs_expired_count_'), ('letters_', 'dead_letters_'),
+          ('shut_', 'transfer_out_'), ('received_', 'transfers_in_')) as name(old, new) on starts_with(conname, name.old)
+        where contype = 'n' and connamespace = (select relnamespace from pg_class where oid = {{jobs}}::regclass)
+      loop
+        execute format('alter table %s rename constraint %I to %I', it.its_table, it.conname, it.new_name);
+      end loop;
+    end {BODY}"""
+# So that no supervisor joins between the look for running ones and the migration.
+LOCK_VERSION_1 = "lock table {s}.jobs, {s}.supervisors in access exclusive mode"
 # To read the catalog itself matters: after a wait for the lock of another process, `to_regclass` alone answers from a cache that
 # is as old as the transaction.
 FIND_TABLE = "select relname from pg_catalog.pg_class where oid operator(pg_catalog.=) pg_catalog.to_regclass($1)"
@@ -122,6 +116,7 @@ def _make(connection: Connection) -> None:
 
 
 def _migrate_version_1(connection: Connection) -> None:
+    connection.run(LOCK_VERSION_1)
     running = [
         f"{owner} on {host}" for owner, host, place in connection.rows(RUNNING_OF_VERSION_1) if not is_gone(place)
     ]
@@ -134,6 +129,7 @@ def _migrate_version_1(connection: Connection) -> None:
         _run_all(connection, CLOSED_FROM_VERSION_1)
     if has_table(connection, "received"):
         _run_all(connection, RECEIVED_FROM_VERSION_1)
+    connection.run(NOT_NULL_FROM_VERSION_1)
 
 
 def _run_all(connection: Connection, statements: tuple[str, ...]) -> None:
