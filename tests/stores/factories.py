@@ -316,7 +316,7 @@ def cut_as_killed(store: PostgresStore) -> list[int]:
 
 
 def drop_as_killed(store: SqliteStore) -> None:
-    """Do as the kernel does when a process dies: close the database, the locks and the socket, and remove nothing."""
+    """Do as the kernel does when a process is killed: close the database, the locks and the socket, and remove nothing."""
     store.connection._sqlite.close()
     store.connection._write_lock._queue_lock.close()
     store.connection._write_lock._write_lock.close()

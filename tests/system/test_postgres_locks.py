@@ -101,18 +101,18 @@ def test_other_jobs_are_settled_and_extended_and_the_locked_one_is_settled_once_
     """Another supervisor stands by, and takes over jobs whose leases expired long enough ago."""
     run = command.run()
     run.logged("supervisor started")
-    waits, longer = begun(command, "gate", "late")
+    waits, longer = begun(command, "first", "late")
     other = command.run()
     other.logged("supervisor started")
 
     def expired(id: int, by: float) -> bool:
         ago = f"select {schema}.clock() - lease_until from {schema}.jobs where id = {id}"
-        with server.connect() as link:
-            (micros,) = link.execute(ago).fetchone() or (0,)
+        with server.connect() as connection:
+            (micros,) = connection.execute(ago).fetchone() or (0,)
         return bool(micros > by * 1e6)
 
     with locked(server, schema, waits):
-        (command.folder / "gate").touch()
+        (command.folder / "first").touch()
         command.until(command.enqueue("marks"), "succeeded", LOCK_SECONDS + TIMEOUT)
         run.logged("its row is locked by another session")
         began = time.monotonic()
@@ -140,7 +140,7 @@ def test_a_supervisor_that_ends_while_a_row_is_locked_logs_what_it_leaves_behind
     """No call has met the lock before."""
     run = command.run()
     run.logged("supervisor started")
-    waits, longer = begun(command, "gate", "late")
+    waits, longer = begun(command, "first", "late")
     with locked(server, schema, waits):
         run.signal(signal.SIGTERM)
         assert run.wait() == 1, "an outcome could not be settled: that is not a clean end"
@@ -148,8 +148,8 @@ def test_a_supervisor_that_ends_while_a_row_is_locked_logs_what_it_leaves_behind
         run.logged("its row is locked by another session")
         never_unavailable(run)
         assert (command.job(waits)["state"], command.job(longer)["state"]) == ("in_flight", "ready")
-    for gate in ("gate", "late"):
-        (command.folder / gate).touch()
+    for file in ("first", "late"):
+        (command.folder / file).touch()
     assert command.run("--drain").wait() == 0
     assert command.job(waits)["state"] == command.job(longer)["state"] == "succeeded"
 
@@ -160,9 +160,9 @@ def test_an_outcome_that_is_settled_while_the_sinks_close_is_not_left_behind(
     command.config.write_text(command.config.read_text() + "dlq: {sinks: [{type: lingers}]}\n")
     run = command.run()
     run.logged("supervisor started")
-    (waits,) = begun(command, "gate")
+    (waits,) = begun(command, "first")
     with locked(server, schema, waits):
-        (command.folder / "gate").touch()
+        (command.folder / "first").touch()
         run.logged("its row is locked by another session")
         run.signal(signal.SIGTERM)
         wait_for((command.folder / "closing").exists)
