@@ -38,7 +38,7 @@ WORDS = {
     "tell|tells|told|telling|hear|hears|heard|say|says|said|saying|word|words": "emit, report, log; receive; message",
     "insist|insists|patience|patiently": "retry while unavailable; timeout",
     "away|is back|are back": "unavailable, available again",
-    "wary|floor|floors|spare|guest|guests": "skip-locked mode, claim cursor, scratch schema, transactional enqueue",
+    "wary|floor(?!\\(\\))|floors|spare|guest|guests": "skip-locked mode, claim cursor, scratch schema, transactional enqueue",
     "shelf|shelves|kept job|kept letter|kept owner": "memory state, records",
     "verdict|verdicts|verb|verbs|asking": "operator results, operator commands, queries",
     "moves|moving|ticket|tickets|shut": "transitions, transfer, transfer record, closed",

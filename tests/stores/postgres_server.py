@@ -67,11 +67,11 @@ class Server:
 
     def promote(self) -> None:
         """A standby becomes a server that takes writes."""
-        with self.connect() as link:
-            assert link.execute("select pg_promote()").fetchone() == (True,)
+        with self.connect() as connection:
+            assert connection.execute("select pg_promote()").fetchone() == (True,)
 
     def become_standby_of(self, other: Server) -> None:
-        """From its next start, as one that was told so by whoever promoted the other."""
+        """From its next start, as after a promotion of the other."""
         (self.data / "standby.signal").touch()
         os.chown(self.data / "standby.signal", *self._owner())
         with (self.data / "postgresql.auto.conf").open("a") as file:
@@ -129,7 +129,7 @@ class Server:
         options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         log = (self.folder / "server.log").open("ab")
         under, user = self._under, self._user
-        if under and user:  # only root may go there, and only then becomes somebody else
+        if under and user:  # only root may go there, and changes its user only then
             uid, gid = self._owner()
             under = [*under, "setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--pdeathsig=SIGQUIT"]
             user = None

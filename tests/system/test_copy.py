@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from supervisor.stores.opening import open_store, settings_of
 from tests.stores.postgres_server import Server, server
 from tests.system.command import Command, wait_for
 
@@ -96,20 +95,10 @@ def kill_in_the_middle(command: Command, source: str, target: str) -> None:
     """Start a copy, and kill it as soon as the source is closed."""
     arguments = command.arguments("copy", "--from", source, "--to", target)
     process = subprocess.Popen(arguments, cwd=command.folder, env=command.env, start_new_session=True)
-    with closing(connect(command, source)) as connection:
-        table = "sqlite_master where name" if source.startswith("sqlite") else "pg_tables where tablename"
-        wait_for(
-            lambda: bool(connection.execute(f"select 1 from {table} in ('shut', 'transfer_out')").fetchone()),
-            every=0.001,
-        )
+    with closing(open_store(settings_of(source), create=False, base=command.folder)) as store:
+        wait_for(lambda: store.transfer_record() is not None, every=0.001)  # type: ignore[attr-defined]
     process.kill()
     process.wait()
-
-
-def connect(command: Command, url: str) -> Any:
-    if url.startswith("sqlite"):
-        return sqlite3.connect(command.folder / url.removeprefix("sqlite:///"))
-    return psycopg.connect(url, autocommit=True)
 
 
 def jobs_in(database: str) -> int:

@@ -1,7 +1,7 @@
-"""The server goes away under a supervisor that works, in every way there is: what runs goes on, what ends is kept, and whatever was
-taken over meanwhile is left to whoever has it.
+"""The server becomes unavailable to a supervisor that works, in every way: running jobs go on, outcomes are kept, and a job that
+was taken over meanwhile is left to the supervisor that has it.
 
-SUPERVISOR_OUTAGE_SECONDS is how long the cable is pulled (a few).
+SUPERVISOR_OUTAGE_SECONDS is how long the cable is cut (a few).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ OUTAGE = float(os.environ.get("SUPERVISOR_OUTAGE_SECONDS", "3"))
 TTL = 2.0
 HERE = socket.gethostname()
 CALL = 15.0
-"""Seconds within which whoever asks has his answer, or is told that there is none."""
+"""Seconds within which a command answers, or fails."""
 END = 15.0
-"""Seconds within which a supervisor ends that has nothing left to wait for but the store."""
+"""Seconds within which a supervisor exits that waits for nothing but the store."""
 
 JOBS = {
     "jobs.py": """
@@ -50,9 +50,9 @@ JOBS = {
 
         @handler
         def waits(job):
-            "For the gate of the machine it runs on."
+            "Waits for the file of the machine that it runs on."
             mark(job)
-            while not os.path.exists(f"gate-{HOST}"):
+            while not os.path.exists(f"go-{HOST}"):
                 time.sleep(0.01)
             return HOST
     """
@@ -91,7 +91,7 @@ def own_server() -> Iterator[Server]:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Server, Server]]:
-    """A server and its standby; what the one has promised the other has."""
+    """A server and its standby, which has all that the first has committed."""
     first = Server({"synchronous_standby_names": "*"})
     second = Server({}, of=first)
     yield first, second
@@ -148,8 +148,8 @@ def wait_ran(command: Command, id: int, host: str) -> None:
     wait_for(lambda: (id, host) in ran(command), TIMEOUT + OUTAGE)
 
 
-def open_gate(command: Command, host: str) -> None:
-    (command.folder / f"gate-{host}").touch()
+def finish_jobs_on(command: Command, host: str) -> None:
+    (command.folder / f"go-{host}").touch()
 
 
 def all_done_once(command: Command, count: int, timeout: float = 30.0) -> None:
@@ -159,7 +159,9 @@ def all_done_once(command: Command, count: int, timeout: float = 30.0) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
-def test_restarted_again_and_again_while_jobs_run(single: Command, own_server: Server, how: signal.Signals) -> None:
+def test_the_server_is_restarted_again_and_again_while_jobs_run(
+    single: Command, own_server: Server, how: signal.Signals
+) -> None:
     run = single.run()
     run.logged("supervisor started")
     single.enqueue_many([{"handler": "marks"}] * 600)
@@ -185,10 +187,12 @@ def test_every_connection_is_cut_again_and_again(single: Command, own_server: Se
             time.sleep(0.1)
     all_done_once(single, 300)
     run.logged("store available again")
-    assert cut > 20, "its own, and those of whoever asked"
+    assert cut > 20, "those of the supervisor, and of the commands"
 
 
-def test_a_frozen_server_is_left_for_the_one_that_was_promoted(command: Command, pair: tuple[Server, Server]) -> None:
+def test_a_frozen_server_is_left_for_the_standby_that_was_promoted(
+    command: Command, pair: tuple[Server, Server]
+) -> None:
     """Old connections hang, and so do new ones to the old server."""
     first, second = pair
     url = f"postgresql://postgres@/postgres?host={first.folder},{second.folder}&connect_timeout=2"
@@ -198,17 +202,17 @@ def test_a_frozen_server_is_left_for_the_one_that_was_promoted(command: Command,
     wait_ran(command, id, HERE)
     first.freeze()
     second.promote()
-    open_gate(command, HERE)
+    finish_jobs_on(command, HERE)
     run.logged("store unavailable", 30)
     run.logged("store available again", 30)
-    first.stop(signal.SIGKILL)  # whoever promotes sees to it that the old one takes no more writes
+    first.stop(signal.SIGKILL)  # a promotion includes that the old server takes no more writes
     job = command.until(id, "succeeded")
     assert (job["result"], job["errors"]) == (HERE, [])
     command.until(command.enqueue("marks"), "succeeded")
     assert set(ran(command).values()) == {1}
 
 
-def test_a_server_that_comes_back_as_a_standby_is_not_written_to(command: Command, pair: tuple[Server, Server]) -> None:
+def test_a_server_that_became_a_standby_is_not_written_to(command: Command, pair: tuple[Server, Server]) -> None:
     first, second = pair
     url = f"postgresql://postgres@/postgres?host={first.folder},{second.folder}&connect_timeout=2"
     configure(command, url, schema="failover")
@@ -219,7 +223,7 @@ def test_a_server_that_comes_back_as_a_standby_is_not_written_to(command: Comman
     first.become_standby_of(second)
     first.start()
     run.logged("store unavailable")
-    open_gate(command, HERE)
+    finish_jobs_on(command, HERE)
     second.promote()
     run.logged("store available again", 30)
     assert command.until(id, "succeeded")["errors"] == []
@@ -227,22 +231,22 @@ def test_a_server_that_comes_back_as_a_standby_is_not_written_to(command: Comman
     assert set(ran(command).values()) == {1}
 
 
-def test_behind_a_cut_cable_what_ends_is_kept_and_whoever_asks_or_starts_is_told(both: Command, far: Machine) -> None:
-    """Nobody else is there to take it over."""
+def test_behind_a_cut_cable_outcomes_are_kept_and_commands_fail_in_time(both: Command, far: Machine) -> None:
+    """No other supervisor runs that could take the jobs over."""
     run = run_far(both, far)
     id, later = both.enqueue("waits"), both.enqueue("waits")
     wait_ran(both, id, "far")
     wait_ran(both, later, "far")
     far.cut()
-    open_gate(both, "far")
+    finish_jobs_on(both, "far")
     run.logged("store unavailable", 30)
     began = time.monotonic()
-    starting, told = (both.run(under=far.under, config="far") for _ in range(2))
+    starting, stopped = (both.run(under=far.under, config="far") for _ in range(2))
     ended = both.call("status", under=far.under, config="far", timeout=CALL)
     assert ended.code == 2 and ended.out == "" and ended.err.count("\n") == 1
-    told.logged("store unavailable", 30)
-    told.signal(signal.SIGTERM)
-    assert told.wait(END) == 0
+    stopped.logged("store unavailable", 30)
+    stopped.signal(signal.SIGTERM)
+    assert stopped.wait(END) == 0
     starting.logged("store unavailable")
     assert both.job(id)["state"] == "in_flight"
     time.sleep(max(0.0, began + OUTAGE - time.monotonic()))
@@ -254,7 +258,7 @@ def test_behind_a_cut_cable_what_ends_is_kept_and_whoever_asks_or_starts_is_told
     assert set(ran(both).values()) == {1}
 
 
-def test_what_was_taken_over_meanwhile_is_left_to_whoever_has_it(both: Command, far: Machine) -> None:
+def test_a_job_that_was_taken_over_meanwhile_is_left_to_the_supervisor_that_has_it(both: Command, far: Machine) -> None:
     run = run_far(both, far)
     id = both.enqueue("waits")
     wait_ran(both, id, "far")
@@ -262,19 +266,21 @@ def test_what_was_taken_over_meanwhile_is_left_to_whoever_has_it(both: Command, 
     far.cut()
     both.run().logged("supervisor started")
     wait_ran(both, id, HERE)
-    open_gate(both, "far")
+    finish_jobs_on(both, "far")
     run.logged("store unavailable", 30)
     time.sleep(max(0.0, OUTAGE - 3))
     far.join()
     run.logged("stale", 30)
     both.until(both.enqueue("marks"), "succeeded")
     assert both.job(id)["state"] == "in_flight"
-    open_gate(both, HERE)
+    finish_jobs_on(both, HERE)
     job = both.until(id, "succeeded")
     assert job["result"] == HERE and [error["cause"] for error in job["errors"]] == ["lease_expired"]
 
 
-def test_told_to_end_behind_a_cut_cable_it_ends_in_time_and_says_what_it_leaves(both: Command, far: Machine) -> None:
+def test_a_supervisor_that_is_stopped_behind_a_cut_cable_exits_in_time_and_logs_what_it_leaves(
+    both: Command, far: Machine
+) -> None:
     """It does not wait for the limits of its calls, which are longer."""
     busy = run_far(both, far, "patient")
     id, first = both.enqueue("waits"), both.enqueue("marks")
@@ -283,7 +289,7 @@ def test_told_to_end_behind_a_cut_cable_it_ends_in_time_and_says_what_it_leaves(
     idle = run_far(both, far)
     wait_for(lambda: both.status()["supervisors"][-1]["state"] == "running")  # nor is its first claim under way
     far.cut()
-    open_gate(both, "far")
+    finish_jobs_on(both, "far")
     asked = time.monotonic()
     for run in (busy, idle):
         run.signal(signal.SIGTERM)
@@ -293,15 +299,15 @@ def test_told_to_end_behind_a_cut_cable_it_ends_in_time_and_says_what_it_leaves(
     busy.logged("store unavailable")
     busy.logged("exit code 1; left behind: 1 unsettled")
     far.join()
-    open_gate(both, HERE)
+    finish_jobs_on(both, HERE)
     assert both.run("--drain").wait(30) == 0
     assert both.job(id)["state"] == "succeeded"
 
 
-def test_status_shows_the_supervisors_of_all_machines_and_a_dead_ones_jobs_are_taken_over(
+def test_status_shows_the_supervisors_of_all_machines_and_jobs_of_a_killed_one_are_taken_over(
     both: Command, far: Machine, network: Network
 ) -> None:
-    """Nobody can tell from another machine that it is dead: its leases end, and then it is not on the list any more."""
+    """On another machine it is not known that it is gone: its leases expire, and then it is off the list."""
     runs = [run_far(both, far), both.run()]
     runs[1].logged("supervisor started")
     ids = [both.enqueue("waits") for _ in range(4)]
@@ -313,7 +319,7 @@ def test_status_shows_the_supervisors_of_all_machines_and_a_dead_ones_jobs_are_t
     assert f"far pid {runs[0].pid}: running, seen" in text and f"{HERE} pid {runs[1].pid}: running, seen" in text
     lost = {id for id, host in ran(both) if host == "far"}
     runs[0].kill()
-    open_gate(both, HERE)
+    finish_jobs_on(both, HERE)
     jobs = [both.until(id, "succeeded") for id in ids]
     assert {job["result"] for job in jobs} == {HERE}
     assert {job["id"] for job in jobs if job["errors"]} == lost
