@@ -243,7 +243,7 @@ Subscriber = Callable[[Event], None]
 
 
 class Bus:
-    """Hands each event to its subscribers, in the order of their subscription. A subscriber must be quick and must not raise."""
+    """Passes each event to its subscribers, in the order of their subscription. A subscriber must be quick and must not raise."""
 
     __slots__ = ("_by_type", "_subscriptions")
 
@@ -252,7 +252,7 @@ class Bus:
         self._by_type: dict[type[Any], tuple[Subscriber, ...]] = {}
 
     def subscribe(self, subscriber: Subscriber, *types: type[Any]) -> None:
-        """Hand it each event of these types; every event, if no type is given."""
+        """Call `subscriber` with each event of these types; with every event, if no type is given."""
         self._subscriptions.append((subscriber, types))
         self._by_type = {}
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.factories import FACTORIES, StoreFactory
+from supervisor.stores.postgres.limits import PostgresLimits
+from tests.stores.factories import FACTORIES, PostgresFactory, StoreFactory
 
 
 @pytest.fixture(params=FACTORIES)
-def factory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreFactory]:
+def factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreFactory]:
     """Another kind of factory if the test's module names it: see ON_POSTGRESQL and NEAR_AND_FAR."""
-    kind = request.param
-    if kind in ("near", "far"):
-        monkeypatch.setattr("supervisor.stores.postgres.driver.is_near", lambda link: kind == "near")
-        kind = "postgresql"
-    factory = FACTORIES[kind](tmp_path)
+    if request.param in ("near", "far"):
+        factory: StoreFactory = PostgresFactory(tmp_path, PostgresLimits(near=request.param == "near"))
+    else:
+        factory = FACTORIES[request.param](tmp_path)
     yield factory
     factory.close()
 

@@ -9,7 +9,7 @@ import shutil
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +19,12 @@ import pytest
 
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.postgres_server import server
+from tests.stores.postgres_server import Server, server
 
 POLICY = Policy(max_retries=3, timeout=5.0)
 TTL = 30.0
@@ -51,6 +52,12 @@ def is_readable(fd: int | None, seconds: float) -> bool:
     waiting = select.poll()
     waiting.register(fd, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
+
+
+COUNTS = (
+    "select state, queue, tier, sum(n) from {s}.counts group by state, queue, tier having sum(n) != 0",
+    "select state, queue, tier, count(*) from {s}.jobs group by state, queue, tier",
+)
 
 
 class StoreFactory:
@@ -109,6 +116,13 @@ class StoreFactory:
 
     def check(self) -> None:
         """Fail if the counts that are kept beside the jobs don't agree with them."""
+        if self.durable:
+            kept, counted = (sorted(self.sql(query)) for query in COUNTS)
+            assert kept == counted
+
+    def sql(self, text: str, *parameters: object) -> Any:
+        """Execute a statement as another program does. `{s}` is the schema of the tables."""
+        raise NotImplementedError
 
     def _open(self) -> Store:
         raise NotImplementedError
@@ -180,11 +194,12 @@ class SqliteFactory(StoreFactory):
         self.folder = self._after_crash
 
     def check(self) -> None:
-        database = sqlite3.connect(self.path)
-        with closing(database):
-            assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
-            kept, counted = (database.execute(f"{query} order by 1, 2, 3").fetchall() for query in COUNTS)
-            assert kept == counted
+        assert self.sql("pragma integrity_check") == [("ok",)]
+        super().check()
+
+    def sql(self, text: str, *parameters: object) -> list[Any]:
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as database:
+            return database.execute(text.replace("{s}", "main"), parameters).fetchall()
 
     @property
     def _after_crash(self) -> Path:
@@ -227,14 +242,17 @@ class PostgresFactory(StoreFactory):
 
     max_notifications = 200
     notify_takes = 5.0
-    options: Mapping[str, Any] = {}
     _numbers = itertools.count()
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, limits: PostgresLimits = DEFAULT_LIMITS, on: Server | None = None, schema: str = ""
+    ) -> None:
+        """`limits` are those of the stores that are opened; a test may set others later."""
         super().__init__(folder)
         self.clock: PostgresClock = PostgresClock()
-        self.schema = f"jobs {os.getpid()} {next(self._numbers)}"
-        self.server = server()
+        self.limits = limits
+        self.schema = schema or f"jobs {os.getpid()} {next(self._numbers)}"
+        self.server = on or server()
         self.admin = self.server.connect()
 
     def sql(self, text: str, *parameters: object) -> psycopg.Cursor:
@@ -248,7 +266,7 @@ class PostgresFactory(StoreFactory):
     def kill(self, store: Store) -> None:
         assert isinstance(store, PostgresStore)
         self._opened.remove(store)
-        processes = die(store)
+        processes = cut_as_killed(store)
         while self.sql("select 1 from pg_stat_activity where pid = any(%s)", processes).fetchone():
             time.sleep(0.002)
 
@@ -259,53 +277,42 @@ class PostgresFactory(StoreFactory):
     def restart(self) -> None:
         assert not self._opened
 
-    def check(self) -> None:
-        kept, counted = (self.sql(f"{query} order by 1, 2, 3").fetchall() for query in POSTGRES_COUNTS)
-        assert kept == counted
-
     def _open(self) -> PostgresStore:
-        store = PostgresStore(self.server.url, schema=self.schema, create=True, **self.options)
+        store = PostgresStore(self.server.url, schema=self.schema, create=True, limits=self.limits)
         if not self.sql("select to_regclass(%s)", f'"{self.schema}".test_clock').fetchone()[0]:
-            self.sql("create table {s}.test_clock as select 0::bigint as now")
-            self.clock.write_to(self._write_clock)
-            self.sql(STEPPED_CLOCK)
+            self.replace_clock()
         return store
+
+    def replace_clock(self) -> None:
+        """Let the store that there is read the time from `clock`."""
+        self.sql("create table {s}.test_clock as select 0::bigint as now")
+        self.clock.write_to(self._write_clock)
+        self.sql(STEPPED_CLOCK)
 
     def _write_clock(self, now: int) -> None:
         """Statements from before the step are executed at the time before it, even if they have not been sent yet."""
         for store in self._opened:
-            if store._later:
-                store.run("select 1")
+            store.connection.flush()
         self.sql("update {s}.test_clock set now = %s", now)
 
 
 STEPPED_CLOCK = """create or replace function {s}.clock() returns bigint language sql stable
   as 'select now from {s}.test_clock'"""
-POSTGRES_COUNTS = (
-    "select state, queue, tier, sum(n)::bigint from {s}.counts group by state, queue, tier having sum(n) != 0",
-    "select state, queue, tier, count(*) from {s}.jobs group by state, queue, tier",
-)
 
 
-def die(store: PostgresStore) -> list[int]:
-    """Do as the kernel does when a process dies: close the connections and the name. Returns the server's processes."""
-    listener = store._listener
-    links = [link for link in (store._connection, listener and listener._connection) if link is not None]
-    processes = [link.pgconn.backend_pid for link in links]
-    lines = [socket.socket(fileno=os.dup(link.fileno())) for link in links]
+def cut_as_killed(store: PostgresStore) -> list[int]:
+    """Do as the kernel does when a process is killed: close the connections and the lock. Returns the server's processes."""
+    listener = store.notifier._listener
+    drivers = [it for it in (store.connection.session._driver, listener and listener.connection) if it is not None]
+    processes = [driver.pgconn.backend_pid for driver in drivers]
+    lines = [socket.socket(fileno=os.dup(driver.fileno())) for driver in drivers]
     if listener is not None:
-        listener._stopped = True
+        listener.stop()
     for line in lines:
         with line:
             line.shutdown(socket.SHUT_RDWR)
     store.close()
     return processes
-
-
-COUNTS = (
-    "select state, queue, tier, n from counts where n != 0",
-    "select state, queue, tier, count(*) from jobs group by state, queue, tier",
-)
 
 
 def drop_as_killed(store: SqliteStore) -> None:

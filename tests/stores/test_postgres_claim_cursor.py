@@ -1,18 +1,19 @@
-"""What was claimed is dead in the index until a vacuum, which an old transaction may keep from its work for hours."""
+"""Entries of claimed jobs stay in the index, dead, until a vacuum, which an old transaction may prevent for hours."""
 
 from __future__ import annotations
 
 import psycopg
 import pytest
 
-from supervisor.stores.postgres.claim import CANDIDATES, CANDIDATES_FROM
-from supervisor.stores.postgres.claim_cursor import PASSED_MANY
+from supervisor.stores.postgres.claim import CLAIM
+from supervisor.stores.postgres.claim_cursor import MIN_PASSED, WHOLE
 from tests.stores.factories import ON_POSTGRESQL, put, release, success, take
 
 pytestmark = ON_POSTGRESQL
 
-MANY = PASSED_MANY + 1000
-RULE = ("default", 10, 10, 10, 100)
+MANY = MIN_PASSED + 1000
+CLAIMED = ("default", 10, 1, 1, "{}", 1_000_000)
+RULE = (5, 10, 10, 100)
 
 
 @pytest.fixture
@@ -27,18 +28,18 @@ def old_reader(factory, store):
 
 def blocks(store, statement, *parameters):
     with pytest.raises(ZeroDivisionError), store.transaction():
-        ((explained,),) = store.rows(f"explain (analyze, buffers, format json) {statement}", *parameters)
+        explain = f"explain (analyze, buffers, format json) {statement}"
+        ((explained,),) = store.connection.rows(explain, *parameters)
         raise ZeroDivisionError
     return explained[0]["Plan"]["Shared Hit Blocks"] + explained[0]["Plan"]["Shared Read Blocks"]
 
 
-def test_a_claim_does_not_step_through_what_was_claimed_before(old_reader, store):
+def test_a_claim_does_not_step_through_jobs_that_were_claimed_before(old_reader, store):
     while leases := take(store, 500):
         store.settle([success(lease) for lease in leases])
     put(store, *["mail"] * 5)
-    claim_cursor = store._claim_cursors._claim_cursors["default"]
-    beginning = (claim_cursor.priority, claim_cursor.age)
-    assert 10 * blocks(store, CANDIDATES_FROM, *RULE, *beginning) < blocks(store, CANDIDATES, *RULE)
+    position = store.claim_cursors._cursors["default"].position
+    assert 10 * blocks(store, CLAIM, *CLAIMED, *position, *RULE) < blocks(store, CLAIM, *CLAIMED, *WHOLE, *RULE)
 
 
 def claim_many_and_release_the_first(store):
@@ -47,28 +48,23 @@ def claim_many_and_release_the_first(store):
     return leases[0].id
 
 
-def expire(store):
-    for claim_cursor in store._claim_cursors._claim_cursors.values():
-        claim_cursor.looked_until = 0.0
-
-
 def keep(store):
-    for claim_cursor in store._claim_cursors._claim_cursors.values():
-        claim_cursor.looked_until = float("inf")
+    """Keep the cursor valid for the rest of the test."""
+    store.claim_cursors.looked_at_whole("default", 0.0, float("inf"))
 
 
-def test_what_has_come_back_to_its_place_is_found_at_the_next_look_at_the_whole_line(store):
+def test_a_job_that_is_in_its_old_place_again_is_found_at_the_next_look_at_the_whole_queue(store):
     put(store, *["mail"] * MANY)
     first = claim_many_and_release_the_first(store)
     waiting = put(store, *"abcd")
     keep(store)
     store.look(None, 10)
     assert [lease.id for lease in take(store, 2)] == waiting[:2]
-    expire(store)
+    store.claim_cursors.reset()
     assert [lease.id for lease in take(store, 2)] == [first, waiting[2]]
 
 
-def test_what_has_come_back_is_found_at_once_if_there_is_too_little_else(store):
+def test_a_job_that_is_in_its_old_place_again_is_found_at_once_if_too_few_others_wait(store):
     put(store, *["mail"] * MANY)
     first = claim_many_and_release_the_first(store)
     (waiting,) = put(store)
@@ -86,7 +82,7 @@ def test_other_priorities_are_claimed_in_their_order(store):
     assert [lease.id for lease in take(store, 10)] == [urgent, high, same, low]
 
 
-def test_after_a_rollback_the_whole_line_is_looked_at(store):
+def test_after_a_rollback_a_claim_looks_at_the_whole_queue(store):
     put(store, *["mail"] * MANY)
     with pytest.raises(ZeroDivisionError), store.transaction():
         take(store, MANY - 5)

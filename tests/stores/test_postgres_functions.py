@@ -1,4 +1,4 @@
-"""The SQL function by which a trigger, or a program in any language, enqueues: as checked as by a client, and as a client does."""
+"""The SQL function by which a trigger, or a program in any language, enqueues: it checks a job as a client does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def enqueue(factory, arguments, *parameters):
     return factory.sql(f"select {{s}}.enqueue({arguments})", *parameters).fetchone()[0]
 
 
-def test_a_job_as_from_a_client(factory, store):
+def test_a_job_is_as_one_from_a_client(factory, store):
     id = enqueue(factory, "'mail', '{\"to\": [\"me\"]}'")
     assert factory.notified(store)
     (by_client,) = store.enqueue([checked("mail", {"to": ["me"]}, limit=1000, queue_for=lambda handler: "default")])
@@ -28,7 +28,7 @@ def test_a_job_as_from_a_client(factory, store):
     assert take_one(store).id == id
 
 
-def test_every_option(factory, store):
+def test_every_option_is_taken(factory, store):
     id = enqueue(
         factory,
         "'mail', queue => 'post', priority => 7, max_retries => 0, timeout => '90 s', headers => '{\"a\": 1}',"
@@ -41,7 +41,7 @@ def test_every_option(factory, store):
     assert lease.policy == POLICY._replace(max_retries=0, timeout=90.0)
 
 
-def test_no_time_limit_is_a_timeout_of_zero(factory, store):
+def test_a_timeout_of_zero_is_no_limit(factory, store):
     enqueue(factory, "'mail', timeout => '0'")
     assert take_one(store).policy == POLICY._replace(timeout=None)
 
@@ -70,8 +70,8 @@ def test_from_a_trigger_the_job_goes_with_the_row(factory, store):
 NAMES = ["a", "a b", "é", "x" * 255, "", " a", "a ", "a\nb", "x" * 256, "\u00a0", "a\u200bb", "\x7f", "a\u2028"]
 
 
-def told(factory, arguments, *parameters):
-    """What it says of them; None if it took them."""
+def refusal(factory, arguments, *parameters):
+    """The error without the value that was refused; None if the job was taken."""
     try:
         enqueue(factory, arguments, *parameters)
     except psycopg.errors.InvalidParameterValue as error:
@@ -83,13 +83,13 @@ def told(factory, arguments, *parameters):
 def test_names_are_taken_as_by_a_client(factory, store, what):
     for name in NAMES:
         names = {"handler": "mail", "queue": "default"} | {what: name}
-        said = told(factory, "handler => %s, queue => %s", *names.values())
+        error = refusal(factory, "handler => %s, queue => %s", *names.values())
         try:
             checked(names["handler"], queue=names["queue"], limit=10, queue_for=str)
-        except InvalidJob as error:
-            assert said == str(error).partition(", got")[0], repr(name)
+        except InvalidJob as expected:
+            assert error == str(expected).partition(", got")[0], repr(name)
         else:
-            assert said is None, repr(name)
+            assert error is None, repr(name)
             assert store.list_jobs(limit=1)[0][what] == name
 
 
@@ -103,15 +103,15 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def test_what_a_worker_could_not_load_is_refused_and_nothing_else(factory, store):
+def test_json_that_a_worker_could_not_load_is_refused_and_nothing_else(factory, store):
     for text in TEXTS:
-        said = told(factory, "'mail', %s", text)
+        error = refusal(factory, "'mail', %s", text)
         try:
             value = decode(text)
         except NotJSON:
-            assert re.match("payload: .*(finite|64-bit|deeper|surrogate)", said or ""), text
+            assert re.match("payload: .*(finite|64-bit|deeper|surrogate)", error or ""), text
         else:
-            assert said is None, text
+            assert error is None, text
             assert store.list_jobs(limit=1)[0]["payload"] == value
 
 
@@ -133,9 +133,9 @@ WRONG = [
 ]
 
 
-def test_what_is_wrong_is_named(factory, store):
-    for arguments, said in WRONG:
-        with pytest.raises(psycopg.errors.InvalidParameterValue, match=said):
+def test_an_error_names_the_argument_that_is_wrong(factory, store):
+    for arguments, error in WRONG:
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=error):
             enqueue(factory, arguments)
     assert store.list_jobs() == []
 

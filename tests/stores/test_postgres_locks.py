@@ -1,4 +1,4 @@
-"""Somebody else's session holds a row: it is met once, and then passed by, and nothing else waits for it."""
+"""Another session has locked a row: one call waits for it, later calls skip it, and nothing else waits for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from supervisor.engine.store_writer import Writer
 from supervisor.errors import RowsLocked, StoreContended, StoreUnavailable
 from supervisor.events import Bus
-from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.records import Look, Presence, Retention, Waiting
 from tests.stores.factories import (
     TTL,
@@ -34,27 +34,16 @@ FILE = frozenset({"file"})
 
 
 @pytest.fixture
-def factory(tmp_path, monkeypatch):
-    """On a server of another machine: what waits for a lock there goes along with the next question."""
-    monkeypatch.setattr("supervisor.stores.postgres.driver.is_near", lambda link: False)
-    factory = PostgresFactory(tmp_path)
+def factory(tmp_path):
+    """As if its server were on another machine: a statement that waits for a lock goes along with the next query."""
+    factory = PostgresFactory(tmp_path, PostgresLimits(near=False, lock_milliseconds=50))
     yield factory
     factory.close()
 
 
-@pytest.fixture
-def store(factory):
-    return impatient(factory.joined("one"))
-
-
-def impatient(store):
-    store.run("set lock_timeout = '50ms'")
-    return store
-
-
 @contextmanager
 def locked(factory, table: str, where: str):
-    """A person has begun a transaction, and has not come back yet."""
+    """A person has begun a transaction, and leaves it open."""
     with factory.server.connect() as person, person.transaction():
         held = person.execute(f'select from "{factory.schema}".{table} where {where} for update')
         assert held.rowcount
@@ -62,7 +51,7 @@ def locked(factory, table: str, where: str):
 
 
 def met(call):
-    """It waits for the lock as long as it may, and does nothing; the same call again is the answer."""
+    """Let the call meet the lock: it waits as long as it may, and does nothing. Returns the call, to be repeated."""
     with pytest.raises(StoreContended, match="lock timeout"):
         call()
     return call
@@ -73,7 +62,7 @@ def deadlines(factory):
 
 
 @pytest.mark.parametrize("ending", [success, again, dead, release])
-def test_a_locked_job_is_left_out_and_the_others_are_settled_without_another_wait(factory, store, ending):
+def test_a_locked_job_is_refused_and_the_others_are_settled_without_another_wait(factory, store, ending):
     ids = put(store, *"abc")
     outcomes = [success(lease) if lease.id == ids[0] else ending(lease) for lease in take(store)]
     with locked(factory, "jobs", f"id = {ids[1]}"):
@@ -93,17 +82,17 @@ def test_a_locked_job_is_left_out_and_the_others_are_settled_without_another_wai
     factory.check()
 
 
-def test_a_job_that_is_gone_is_stale_and_not_locked(factory, store):
+def test_a_deleted_job_is_stale_and_not_locked(factory, store):
     ids = put(store, "a", "b")
     outcomes = [success(lease) for lease in take(store)]
     with locked(factory, "jobs", f"id = {ids[0]}"):
         met(lambda: store.settle(outcomes))
     factory.sql("delete from {s}.jobs where id = %s", ids[1])
-    assert store.skips_locked
+    assert store.row_locks.skips_locked
     assert store.settle(outcomes) == [ids[1]]
 
 
-def test_a_locked_letter_holds_up_its_own_job_alone(factory, store):
+def test_a_locked_dead_letter_delays_its_own_job_alone(factory, store):
     (id,) = make_dead(store)
     store.redrive([id], force=True)
     other = put(store)[0]
@@ -119,7 +108,7 @@ def test_a_locked_letter_holds_up_its_own_job_alone(factory, store):
     factory.check()
 
 
-def test_locked_attempts_are_thinned_out_another_time(factory, store, monkeypatch):
+def test_locked_attempts_are_thinned_out_another_time(factory, store):
     (id,) = put(store)
     for _ in range(60):
         store.settle([again(lease, delay=0.0) for lease in take(store)])
@@ -130,7 +119,7 @@ def test_locked_attempts_are_thinned_out_another_time(factory, store, monkeypatc
     assert state_of(store, id) == "scheduled"
 
 
-def test_the_lease_of_a_locked_job_is_not_extended_and_not_stale_and_the_others_are(factory, store):
+def test_the_lease_of_a_locked_job_is_not_extended_and_not_stale_and_the_others_are_extended(factory, store):
     ids = put(store, *"abc")
     leases = take(store)
     before = deadlines(factory)
@@ -144,10 +133,10 @@ def test_the_lease_of_a_locked_job_is_not_extended_and_not_stale_and_the_others_
     assert min(deadlines(factory).values()) > max(before.values())
 
 
-@pytest.mark.parametrize("tells", [lambda store: store.announce(Presence("draining")), PostgresStore.leave])
-def test_a_supervisor_whose_own_row_is_locked_goes_on_and_ends(factory, store, tells):
+@pytest.mark.parametrize("act", [lambda store: store.announce(Presence("draining")), lambda store: store.leave()])
+def test_a_supervisor_whose_own_row_is_locked_goes_on_and_ends(factory, store, act):
     with locked(factory, "supervisors", "owner = 'one'"):
-        met(lambda: tells(store))()
+        met(lambda: act(store))()
     (shown,) = factory.sql("select state from {s}.supervisors").fetchall()
     assert shown == ("starting",)
 
@@ -161,7 +150,7 @@ def test_an_owner_that_is_gone_and_locked_is_forgotten_another_time(factory, sto
     assert factory.sql("select owner from {s}.supervisors").fetchall() == [("one",)]
 
 
-def test_a_letter_of_an_owner_that_is_gone_is_offered_later_if_it_is_locked(factory, store):
+def test_a_dead_letter_of_an_owner_that_is_gone_is_offered_later_if_it_is_locked(factory, store):
     ids = make_dead(store, "a", "b")
     other = factory.joined("two")
     assert len(dead_letters(other)) == 2
@@ -173,8 +162,8 @@ def test_a_letter_of_an_owner_that_is_gone_is_offered_later_if_it_is_locked(fact
     assert ids[0] in [dead_letter.id for dead_letter in dead_letters(store)]
 
 
-def test_a_lapsed_lease_is_not_shown_while_it_is_locked_unless_its_owner_is_gone(factory, store):
-    """So whoever waits for it to be unchanged begins anew, and its owner, who waits for the same lock, settles first."""
+def test_an_expired_lease_is_not_shown_while_it_is_locked_unless_its_owner_is_gone(factory, store):
+    """So a supervisor that watches it begins anew, and its owner, which waits for the same lock, settles first."""
     other = factory.joined("two")
     ids = put(store, "a", "b")
     take(other)
@@ -182,18 +171,18 @@ def test_a_lapsed_lease_is_not_shown_while_it_is_locked_unless_its_owner_is_gone
     outcomes = [release(it.lease)._replace(seen=it.deadline) for it in store.expired_leases(10)]
     with locked(factory, "jobs", f"id = {ids[0]}"):
         assert [it.lease.id for it in store.expired_leases(10)] == ids[1:]
-        assert [it.lease.id for it in store.expired_leases(1)] == ids[:1], "a page that is full is given as it is"
+        assert [it.lease.id for it in store.expired_leases(1)] == ids[:1], "a full page is given as it is"
         assert store.recover(outcomes) == [ids[0]]
-        assert not store.skips_locked, "two that recover at once meet like that all the time"
+        assert not store.row_locks.skips_locked, "two that recover at once often meet like that"
         factory.kill(other)
         assert [(it.lease.id, it.owner_gone) for it in store.expired_leases(10)] == [(ids[0], True)]
     assert store.recover(outcomes[:1]) == []
 
 
-def test_of_two_that_watch_a_lapsed_lease_neither_takes_the_other_for_its_owner(factory, store):
-    """Else each would begin anew time and again, and nobody ever recover it."""
+def test_of_two_that_watch_an_expired_lease_neither_takes_the_other_for_its_owner(factory, store):
+    """Otherwise each would begin anew time and again, and neither ever recover it."""
     other = factory.joined("two")
-    watcher = impatient(factory.joined("three"))
+    watcher = factory.joined("three")
     ids = put(store, "a", "b")
     take(other)
     factory.clock.step(TTL + 1)
@@ -203,23 +192,23 @@ def test_of_two_that_watch_a_lapsed_lease_neither_takes_the_other_for_its_owner(
 
 
 @pytest.mark.parametrize("skips_locked", [False, True])
-def test_whoever_watches_a_lapsed_lease_keeps_its_owner_from_nothing(factory, store, skips_locked):
-    """However long the transaction is that it looks in."""
-    owner = impatient(factory.joined("two"))
+def test_a_supervisor_that_watches_an_expired_lease_does_not_delay_its_owner(factory, store, skips_locked):
+    """However long the transaction is in which it looks."""
+    owner = factory.joined("two")
     (id,) = put(store)
     leases = take(owner)
     factory.clock.step(TTL + 1)
     if skips_locked:
-        owner.contended()
+        owner.connection.session.lock_met_at = time.monotonic()
     with store.transaction():
         assert [it.lease.id for it in store.expired_leases(10)] == [id]
         assert owner.extend(leases, TTL, ()) == []
         assert store.expired_leases(10) == []
 
 
-def test_two_that_watch_each_others_lapsed_leases_wait_for_neither(factory, store):
+def test_two_that_watch_each_others_expired_leases_do_not_wait(factory, store):
     """As after an outage: each extends its own in the commit in which it looks at the other's."""
-    stores = [store, impatient(factory.joined("two"))]
+    stores = [store, factory.joined("two")]
     held = []
     for one in stores:
         put(store)
@@ -230,7 +219,7 @@ def test_two_that_watch_each_others_lapsed_leases_wait_for_neither(factory, stor
         assert [one.extend(leases, TTL, ()) for one, leases in zip(stores, held, strict=True)] == [[], []]
 
 
-def test_an_accepted_letter_that_is_locked_is_told_as_such_and_its_claim_goes_on(factory, store):
+def test_an_accepted_dead_letter_that_is_locked_is_refused_and_its_claim_goes_on(factory, store):
     ids = make_dead(store, "a", "b")
     claimed = dead_letters(store)
     with locked(factory, "dead_letters", f"job_id = {ids[0]}"):
@@ -239,25 +228,22 @@ def test_an_accepted_letter_that_is_locked_is_told_as_such_and_its_claim_goes_on
             accept()
         assert raised.value.ids == {ids[0]}
         assert store.postpone(claimed, 5.0) == []
-        assert (
-            store.mark_accepted([dead_letter for dead_letter in claimed if dead_letter.id == ids[1]], "file", FILE)
-            == []
-        )
-    assert store.mark_accepted([dead_letter for dead_letter in claimed if dead_letter.id == ids[0]], "file", FILE) == []
+        assert store.mark_accepted([it for it in claimed if it.id == ids[1]], "file", FILE) == []
+    assert store.mark_accepted([it for it in claimed if it.id == ids[0]], "file", FILE) == []
     assert {store.get(id)["dead_letter"] for id in ids} == {"delivered"}
 
 
-def test_pruning_waits_for_better_times(factory, store):
+def test_nothing_is_pruned_while_locked_rows_are_skipped(factory, store):
     ids = make_dead(store, "a", "b")
     store.mark_accepted(dead_letters(store), "file", FILE)
     factory.clock.step(40 * 86_400)
     with locked(factory, "dead_letters", f"job_id = {ids[0]}"):
         assert met(lambda: store.prune(Retention(), 10))() == 0
-    store._skip_locked_until = 0.0
+    store.connection.session.lock_met_at = None
     assert store.prune(Retention(), 10) == 2
 
 
-def test_what_waits_for_nobody_goes_on_while_rows_are_locked(factory, store):
+def test_calls_that_wait_for_no_row_go_on_while_rows_are_locked(factory, store):
     ids = put(store, *"abcd", queue="locked") + put(store, "late", delay=1.0)
     put(store, *["mail"] * 3)
     factory.clock.step(2)
@@ -271,7 +257,7 @@ def test_what_waits_for_nobody_goes_on_while_rows_are_locked(factory, store):
     assert time.monotonic() - began < 2.0
 
 
-def test_a_due_job_that_is_locked_is_looked_at_again_after_a_while_and_no_other_is_late(factory, store):
+def test_a_due_job_that_is_locked_is_looked_at_again_after_a_second_and_no_other_is_late(factory, store):
     (first, _) = put(store, "a", "b", delay=1.0)
     put(store, delay=5.5)
     factory.clock.step(2)
@@ -283,18 +269,20 @@ def test_a_due_job_that_is_locked_is_looked_at_again_after_a_while_and_no_other_
     assert store.look(None, 10) == Look({"default": Waiting(2, 0)}, 0.5)
 
 
-def test_a_store_that_has_met_no_lock_for_a_while_asks_for_none(factory, store, monkeypatch):
+def test_a_store_that_has_met_no_lock_for_a_while_skips_none(factory, store, monkeypatch):
     (id,) = put(store)
     outcomes = [success(lease) for lease in take(store)]
     sent = []
-    send = store._send
-    monkeypatch.setattr(store, "_send", lambda link, statement: sent.append(statement[0]) or send(link, statement))
+    send = store.connection._send
+    monkeypatch.setattr(
+        store.connection, "_send", lambda driver, statement: sent.append(statement[0]) or send(driver, statement)
+    )
     with locked(factory, "jobs", f"id = {id}"):
         met(lambda: store.settle(outcomes))
         with pytest.raises(RowsLocked):
             store.settle(outcomes)
         assert any("skip locked" in statement for statement in sent)
-        monkeypatch.setattr("supervisor.stores.postgres.row_locks.time.monotonic", lambda: time.time() + 1e9)
+        store.connection.session.lock_met_at -= factory.limits.skip_locked_seconds
         sent.clear()
         met(lambda: store.settle(outcomes))
         assert not any("skip locked" in statement for statement in sent)
@@ -310,12 +298,12 @@ def test_a_lock_on_the_whole_table_is_met_by_every_call(factory, store):
     assert store.settle(outcomes) == []
 
 
-def test_locks_that_go_one_by_one_are_passed_by_once_they_took_too_long_together(factory, store):
-    """None is there for as long as a lock is waited for."""
+def test_locks_that_end_one_by_one_are_skipped_once_they_took_too_long_together(factory):
+    """None of them exists as long as a lock is waited for."""
+    factory.limits = PostgresLimits(near=False, lock_milliseconds=5_000, statement_milliseconds=500)
+    store = factory.joined("one")
     ids = put(store, *"abcdefgh")
     outcomes = [success(lease) for lease in take(store)]
-    store.run("set lock_timeout = '5s'")
-    store.run("set statement_timeout = '500ms'")
     with ExitStack() as persons:
         holds = [persons.enter_context(closing(factory.server.connect())) for _ in ids]
         for id, person in zip(ids, holds, strict=True):
@@ -332,7 +320,7 @@ def test_locks_that_go_one_by_one_are_passed_by_once_they_took_too_long_together
 
 
 def settle_free(outcome, ended: list[str]) -> Any:
-    """What the committer does with one outcome: whether it was settled."""
+    """Do as the committer does with one outcome: return whether it was settled."""
 
     def settle(store):
         try:
@@ -346,12 +334,12 @@ def settle_free(outcome, ended: list[str]) -> Any:
     return settle
 
 
-def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(factory, store):
-    """Settles of one commit, and a session that locks the same rows in the opposite order."""
+def test_a_deadlock_with_another_session_is_no_outage(factory, store):
+    """Two settles of one commit, and a session that locks the same rows in the opposite order."""
     ids = put(store, "a", "b")
     first, second = sorted((success(lease) for lease in take(store)), key=lambda outcome: outcome.lease.id)
-    store.run("set lock_timeout = '5s'")
-    store.run("set deadlock_timeout = '10ms'")  # whoever looks first is the one that is ended
+    store.connection.run("set lock_timeout = '5s'")
+    store.connection.run("set deadlock_timeout = '10ms'")  # the session that looks first is the one that is ended
     lock = f'select from "{factory.schema}".jobs where id = %s for update'
     events: list[Any] = []
     ended: list[str] = []
@@ -363,7 +351,7 @@ def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(factory, store):
         def settle_first(store):
             done = settle_free(first, ended)(store)
             if not waits.ident:
-                store.run("select 1")  # it is sent
+                store.connection.flush()
                 waits.start()
                 until_it_waits(factory, other)
             return done
@@ -387,7 +375,7 @@ def test_a_deadlock_with_somebody_elses_verbs_is_no_outage(factory, store):
 
 
 def until_they_are_waited_for(factory, persons) -> None:
-    """Each goes when it is, so that the next one is."""
+    """Release each lock once it is waited for, so that the next one is."""
     waiting = "select 1 from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
     for person in persons:
         deadline = time.monotonic() + 0.3

@@ -1,4 +1,4 @@
-"""What others have set up in the same database: roles with habits of their own, and functions that are not what they are called."""
+"""Other users of the same database: roles with settings of their own, and functions that only bear the names of PostgreSQL's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_texts_are_stored_as_given_whatever_the_client_encoding_of_the_role(fact
 @pytest.mark.parametrize(
     ("setting", "value"), [("array_nulls", "off"), ("default_transaction_read_only", "on"), ("search_path", "nowhere")]
 )
-def test_a_role_with_habits_of_its_own_works_all_the_same(factory, setting, value):
+def test_a_role_with_settings_of_its_own_changes_nothing(factory, setting, value):
     factory.open()
     with role_with(factory, setting, value):
         store = factory.joined("one")
@@ -47,10 +47,10 @@ def test_a_role_with_habits_of_its_own_works_all_the_same(factory, setting, valu
         assert store.settle([success(won, None, None), again(failed)]) == []
 
 
-def test_a_url_with_a_search_path_changes_none_of_it(factory):
+def test_a_url_with_a_search_path_changes_nothing(factory):
     factory.open()
     other = PostgresStore(f"{factory.server.url}&options=-csearch_path%3Dpublic", schema=factory.schema)
-    assert other.value("select current_setting('search_path')") == "pg_catalog"
+    assert other.connection.value("select current_setting('search_path')") == "pg_catalog"
     other.close()
 
 

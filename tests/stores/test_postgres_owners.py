@@ -1,4 +1,4 @@
-"""Several that share one database: none gets another's job, none waits for another, and the dead are told from the living."""
+"""Owners that share one database: none gets the job of another, none waits for another, and it is known which are gone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_owners_in_parallel_never_share_a_job(factory):
     factory.check()
 
 
-def test_two_that_claim_at_once_get_different_jobs(factory, store):
+def test_two_claims_at_once_get_different_jobs(factory, store):
     put(store, *["mail"] * 20)
     other = factory.joined("two")
     with store.transaction():
@@ -63,8 +63,8 @@ def test_two_that_claim_at_once_get_different_jobs(factory, store):
     assert len(mine | theirs) == 20
 
 
-def test_what_a_claim_does_not_take_is_left_to_others(factory, store):
-    """Of each tier no more is locked than is given."""
+def test_jobs_that_a_claim_does_not_take_are_left_to_others(factory, store):
+    """Of each tier no more is locked than is claimed."""
     make_retries(factory, store, *["mail"] * 10)
     put(store, *["mail"] * 10)
     other = factory.joined("two")
@@ -74,7 +74,7 @@ def test_what_a_claim_does_not_take_is_left_to_others(factory, store):
 
 
 @pytest.mark.parametrize("n", [1, 1000])
-def test_a_transaction_that_somebody_keeps_open_blocks_nobody(factory, store, n):
+def test_a_transaction_that_a_client_keeps_open_blocks_nobody(factory, store, n):
     other, client = factory.joined("two"), factory.open()
     put(store, *"abcd")
     with client.transaction():
@@ -103,29 +103,28 @@ def test_counts_are_folded_while_others_add_to_them(factory, store):
         put(client)
     with client.transaction():
         put(client)
-        client.write_counts()
-        client.run("select 1")
+        client.waiting(None)  # all that waits is sent
         assert store.look(None, 10).waiting == {"default": Waiting(150, 0)}
         store.look(None, 10)
-        assert store.value("select count(*) from {s}.counts") < 5
+        assert store.connection.value("select count(*) from {s}.counts") < 5
     assert store.look(None, 10).waiting == {"default": Waiting(151, 0)}
     factory.check()
 
 
-def test_of_two_that_fold_at_once_neither_waits(factory, store):
+def test_of_two_that_fold_counts_at_once_neither_waits(factory, store):
     other, client = factory.joined("two"), factory.open()
     for _ in range(150):
         put(client)
     began = time.monotonic()
     with store.transaction():
         store.look(None, 10)
-        store.run("select 1")
+        store.connection.flush()
         assert other.look(None, 10).waiting == {"default": Waiting(150, 0)}
     assert time.monotonic() - began < 2.0
     factory.check()
 
 
-def test_of_two_that_prune_at_once_each_takes_others(factory, store):
+def test_of_two_that_prune_at_once_each_prunes_other_jobs(factory, store):
     put(store, *["mail"] * 10)
     store.settle([success(lease) for lease in take(store)])
     factory.clock.step(100_000)
@@ -137,16 +136,15 @@ def test_of_two_that_prune_at_once_each_takes_others(factory, store):
 
 
 def test_recovery_waits_for_nobody(factory, store):
-    """Who holds a lapsed job may be cut off in the middle of its settle."""
+    """The owner of an expired lease may be cut off in the middle of its settle."""
     put(store, "a", "b")
     held, free = take(store)
     factory.clock.step(TTL)
     other = factory.joined("two")
-    expired_leases = other.expired_leases(10)
-    outcomes = [release(one.lease)._replace(seen=one.deadline) for one in expired_leases]
+    outcomes = [release(it.lease)._replace(seen=it.deadline) for it in other.expired_leases(10)]
     with pytest.raises(ZeroDivisionError), store.transaction():
         store.settle([success(held)])
-        store.run("select 1")
+        store.connection.flush()
         assert other.recover(outcomes) == [held.id]
         raise ZeroDivisionError
     assert other.recover(outcomes) == [free.id]
@@ -167,7 +165,7 @@ def test_a_settle_that_waits_for_a_job_has_locked_none_behind_it(factory, store,
             other.execute(lock, (leases[0].id,))
             settling = threading.Thread(target=lambda: stale.append(store.settle(outcomes)))
             settling.start()
-            process = store._connection.pgconn.backend_pid
+            process = store.connection.session.server_process()
             while factory.sql(WAITS, process).fetchone() != ("Lock",):
                 time.sleep(0.002)
             other.execute(lock, (leases[1].id,))
@@ -179,11 +177,11 @@ def test_a_settle_that_waits_for_a_job_has_locked_none_behind_it(factory, store,
 WAITS = "select wait_event_type from pg_stat_activity where pid = %s"
 
 
-# who lives
+# --- owners that are gone
 
 
-def die_as(factory, owner, claim=0, orphan=False):
-    """A process that joins as `owner`, claims so many jobs, and dies; with `orphan`, a child of its lives on: its pid."""
+def run_and_exit(factory, owner, claim=0, orphan=False):
+    """Run a process that joins as `owner`, claims so many jobs, and exits. With `orphan` it leaves a child, whose pid is returned."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -200,33 +198,33 @@ def die_as(factory, owner, claim=0, orphan=False):
             os._exit(0)
     os.close(write)
     os.waitpid(child, 0)
-    with open(read) as told:
-        return int(told.read() or 0)
+    with open(read) as pid:
+        return int(pid.read() or 0)
 
 
-def test_an_owner_of_this_machine_that_is_dead_is_known_to_be_at_once(factory, store):
-    told = []
-    store.watch_owners(told.append)
+def test_an_owner_of_this_machine_is_known_to_be_gone_at_once(factory, store):
+    gone = []
+    store.watch_owners(gone.append)
     put(store, "a", "b")
-    die_as(factory, "dead", claim=1)
-    (expired_leases,) = store.expired_leases(10)
-    assert (expired_leases.owner, expired_leases.owner_gone) == ("dead", True)
+    run_and_exit(factory, "dead", claim=1)
+    (expired,) = store.expired_leases(10)
+    assert (expired.owner, expired.owner_gone) == ("dead", True)
     assert [(row["owner"], row["state"]) for row in store.stats()["supervisors"]] == [
         ("one", "starting"),
         ("dead", "gone"),
     ]
-    assert store.recover([release(expired_leases.lease)._replace(seen=expired_leases.deadline)]) == []
+    assert store.recover([release(expired.lease)._replace(seen=expired.deadline)]) == []
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
-    assert told == []
+    assert gone == []
     for _ in range(2):
         assert store.expired_leases(10) == []
-    assert told == ["dead"]
-    assert store.column("select owner from {s}.supervisors") == ["one"]
+    assert gone == ["dead"]
+    assert store.connection.column("select owner from {s}.supervisors") == ["one"]
 
 
-def test_an_owner_is_not_dead_before_the_last_process_that_it_left(factory, store):
+def test_an_owner_is_not_gone_before_the_last_process_that_it_left(factory, store):
     put(store)
-    orphan = die_as(factory, "dying", claim=1, orphan=True)
+    orphan = run_and_exit(factory, "dying", claim=1, orphan=True)
     try:
         assert store.expired_leases(10) == []
     finally:
@@ -236,48 +234,50 @@ def test_an_owner_is_not_dead_before_the_last_process_that_it_left(factory, stor
         assert time.monotonic() < deadline
 
 
-def test_an_owner_of_another_machine_is_told_by_its_deadline_alone(factory, store):
+def test_the_leases_of_an_owner_on_another_machine_end_by_their_deadlines_alone(factory, store):
     put(store)
-    die_as(factory, "far", claim=1)
-    factory.sql("update {s}.supervisors set place = replace(place, '[\"', '[\"another boot ') where owner = 'far'")
+    run_and_exit(factory, "far", claim=1)
+    factory.sql(
+        "update {s}.supervisors set owner_lock = replace(owner_lock, '[\"', '[\"another boot ') where owner = 'far'"
+    )
     assert store.expired_leases(10) == []
     factory.clock.step(TTL)
-    (expired_leases,) = store.expired_leases(10)
-    assert (expired_leases.owner, expired_leases.owner_gone) == ("far", False)
+    (expired,) = store.expired_leases(10)
+    assert (expired.owner, expired.owner_gone) == ("far", False)
 
 
-def test_a_machine_that_is_never_seen_again_goes_off_the_list_after_its_leases(factory, store):
+def test_an_owner_whose_machine_is_never_seen_again_is_off_the_list_after_its_leases(factory, store):
     put(store)
-    die_as(factory, "far", claim=1)
-    factory.sql("update {s}.supervisors set place = null, unseen_after = seen_at + 90000000 where owner = 'far'")
+    run_and_exit(factory, "far", claim=1)
+    factory.sql("update {s}.supervisors set owner_lock = null, unseen_after = seen_at + 90000000 where owner = 'far'")
     factory.clock.step(89)
-    expired_leases = store.expired_leases(10)
+    outcomes = [release(it.lease)._replace(seen=it.deadline) for it in store.expired_leases(10)]
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"]
     factory.clock.step(2)
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"], "it still holds a lease"
-    store.recover([release(one.lease)._replace(seen=one.deadline) for one in expired_leases])
+    store.recover(outcomes)
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
     store.expired_leases(10)
-    assert store.column("select owner from {s}.supervisors order by id") == ["one", "far"], (
+    assert store.connection.column("select owner from {s}.supervisors order by id") == ["one", "far"], (
         "it may have left programs there"
     )
     factory.clock.step(3600)
     store.expired_leases(10)
-    assert store.column("select owner from {s}.supervisors") == ["one"]
+    assert store.connection.column("select owner from {s}.supervisors") == ["one"]
 
 
 @pytest.mark.parametrize(("ttl", "listed"), [(30.0, 90), (0.5, 5)])
-def test_one_of_another_machine_that_has_never_claimed_is_off_the_list_by_what_it_said(factory, store, ttl, listed):
+def test_an_owner_without_leases_is_off_the_list_by_the_ttl_that_it_announced(factory, store, ttl, listed):
     far = factory.joined("far")
     far.announce(Presence("running", ttl=ttl))
-    factory.sql("update {s}.supervisors set place = null where owner = 'far'")
+    factory.sql("update {s}.supervisors set owner_lock = null where owner = 'far'")
     factory.clock.step(listed)
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one", "far"]
     factory.clock.step(1)
     assert [row["owner"] for row in store.stats()["supervisors"]] == ["one"]
 
 
-def test_one_that_was_forgotten_and_comes_back_is_on_the_list_again(factory, store):
+def test_an_owner_that_was_forgotten_is_on_the_list_again_once_it_announces_itself(factory, store):
     other = factory.joined("two")
     factory.sql("delete from {s}.supervisors where owner = 'one'")
     store.announce(Presence("running"))
@@ -287,24 +287,25 @@ def test_one_that_was_forgotten_and_comes_back_is_on_the_list_again(factory, sto
     assert store.held() == [(lease.id, 1)]
 
 
-def test_a_settle_that_leaves_a_letter_while_a_delete_waits_for_it(factory, store):
-    """The delete looks again once it has the lock, and sees that the letter is pending."""
+def test_a_delete_that_waits_for_a_settle_sees_the_dead_letter_that_it_leaves(factory, store):
+    """The delete looks again once it has the lock, and sees that the dead letter is pending."""
     (id,) = put(store)
     lease = take_one(store)
     other = factory.joined("two")
-    verdict = []
+    deleted = []
     with store.transaction():
         store.settle([dead(lease)])
-        store.run("select 1")
-        thread = threading.Thread(target=lambda: verdict.append(other.delete([id])))
+        store.connection.flush()
+        thread = threading.Thread(target=lambda: deleted.append(other.delete([id])))
         thread.start()
         while not factory.sql("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():
             time.sleep(0.002)
     thread.join()
-    assert verdict[0][0] == [] and "pending" in verdict[0][1][id]
+    ((done, refused),) = deleted
+    assert done == [] and "pending" in refused[id]
 
 
-def test_letters_that_a_dead_owner_was_publishing_are_offered_at_once(factory, store):
+def test_dead_letters_that_an_owner_was_publishing_are_offered_at_once_when_it_is_gone(factory, store):
     (id,) = make_dead(store)
     other = factory.joined("two")
     assert [dead_letter.id for dead_letter in other.claim_dead_letters(10, TTL)] == [id]

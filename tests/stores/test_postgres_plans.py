@@ -1,16 +1,22 @@
-"""Every hot statement goes through the index made for it, whatever else is in the table."""
+"""Every hot statement reads through the index made for it, however many other rows are in the table."""
 
 from __future__ import annotations
 
 import pytest
 
 from supervisor.stores.codes import PENDING
-from supervisor.stores.postgres import claim as claims
-from supervisor.stores.postgres import dead_letters as dead_letters
-from supervisor.stores.postgres import operator as verbs
-from supervisor.stores.postgres import queries as asking
-from supervisor.stores.postgres import row_locks as locks
-from supervisor.stores.postgres import settle as settles
+from supervisor.stores.postgres import (
+    claim,
+    dead_letters,
+    enqueue,
+    functions,
+    operator,
+    queries,
+    recovery,
+    row_locks,
+    settle,
+)
+from supervisor.stores.postgres.claim_cursor import WHOLE
 from tests.stores.factories import PostgresFactory, take
 
 MANY = 50_000
@@ -18,7 +24,7 @@ MANY = 50_000
 
 @pytest.fixture(scope="module")
 def factory(tmp_path_factory):
-    """Many that wait in one queue, many more that are scheduled or done; with and without statistics."""
+    """Many jobs that wait in three queues, and as many that are scheduled or done."""
     factory = PostgresFactory(tmp_path_factory.mktemp("plans"))
     factory.joined("one")
     for state, n in ((0, MANY), (1, MANY), (3, MANY), (2, 100)):
@@ -47,26 +53,33 @@ def store(request, factory):
     return store
 
 
+CLAIM = ("q1", 100, 1, 1, "{}", 10**6)
+FRESH_CLAIM = ("q1", 10, 1, 1, '{"mail": "policy"}', 10**6)
+RULE = (1000, 10, 50, 100)
 STATEMENTS = {
-    "claim": (claims.CANDIDATES, ("q1", 100, 10, 50, 100), {"ready"}),
-    "claim from": (claims.CANDIDATES_FROM, ("q1", 100, 10, 50, 100, 0, 25_000), {"ready"}),
-    "claim few": (claims.CLAIM_FEW, ("q1", 10, -100, 0, 1, 1, "{}"), {"ready", "jobs_pkey"}),
-    "promote": (claims.PROMOTE, (1000,), {"scheduled", "jobs_pkey"}),
-    "next due": (claims.NEXT_DUE, (), {"scheduled"}),
-    "due later": (claims.DUE_LATER, (), {"scheduled"}),
-    "claimed": (claims.CLAIM, (1, 1, "[]", "{1,2,3}"), {"jobs_pkey"}),
-    "succeed": (settles.SUCCEED, ("{1,2}", "{1,1}", "{1,1}", None), {"jobs_pkey"}),
-    "dispose": (settles.DISPOSE, ('[{"id": 1, "token": 1}]',), {"jobs_pkey"}),
-    "extend": (settles.EXTEND, (1, "{1,2}", "{1,1}"), {"jobs_pkey"}),
-    "lock free": (locks.LOCK_FREE.format(table="jobs", key="id"), ("{1,2}",), {"jobs_pkey"}),
-    "locked": (locks.LOCKED.format(table="jobs", key="id"), ("{1,2}",), {"jobs_pkey"}),
-    "held": (settles.HELD, (1,), {"in_flight"}),
-    "lapsed": (settles.EXPIRED_LEASES, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
-    "prune": (verbs.EXPIRED, (3, 1, 100), {"terminal"}),
-    "due within": (asking.DUE_BY, (10**15, "{q1,q2}", 1), {"scheduled"}),
-    "pending letters": (asking.PENDING_DEAD_LETTERS, (1,), {"pending_dead_letters"}),
-    "letters": (dead_letters.DUE_DEAD_LETTERS, (10,), {"pending_dead_letters"}),
-    "weighed letters": (dead_letters.LENGTHS_SHOWN, ("{1,2}",), {"jobs_pkey", "attempts_of"}),
+    "claim": (claim.CLAIM, (*CLAIM, *WHOLE, *RULE), {"ready", "jobs_pkey"}),
+    "claim from a position": (claim.CLAIM, (*CLAIM, 0, 25_000, *RULE), {"ready", "jobs_pkey"}),
+    "claim fresh jobs": (claim.CLAIM_FRESH, (*FRESH_CLAIM, 0, 1, 1000), {"ready", "jobs_pkey"}),
+    "promote": (claim.PROMOTE, (1000,), {"scheduled", "jobs_pkey"}),
+    "look": (claim.LOOK, (), {"scheduled"}),
+    "next due": (claim.NEXT_DUE, (), {"scheduled"}),
+    "next due later": (claim.NEXT_DUE_LATER, (), {"scheduled"}),
+    "succeed": (settle.SUCCEED, ("{1,2}", "{1,1}", "{1,1}", None), {"jobs_pkey"}),
+    "dispose": (settle.DISPOSE, ('[{"id": 1, "token": 1}]',), {"jobs_pkey"}),
+    "extend": (settle.EXTEND, (1, "{1,2}", "{1,1}"), {"jobs_pkey"}),
+    "mark started": (settle.MARK_STARTED, (1, "{1,2}", "{1,1}"), {"jobs_pkey"}),
+    "lock free": (row_locks.JOBS.lock_free, ("{1,2}",), {"jobs_pkey"}),
+    "locked": (row_locks.LOCKED_JOBS, ("{1,2}",), {"jobs_pkey"}),
+    "held": (settle.HELD, (1,), {"in_flight"}),
+    "expired": (recovery.EXPIRED, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
+    "prune": (operator.PAST, (3, 1, 100), {"terminal"}),
+    "due within": (queries.DUE_BY, (10**15, "{q1,q2}", 1), {"scheduled"}),
+    "pending dead letters": (queries.PENDING_DEAD_LETTERS, (1,), {"pending_dead_letters"}),
+    "claim dead letters": (
+        dead_letters.CLAIM_DEAD_LETTERS,
+        (10, 10**6, 1, 1),
+        {"pending_dead_letters", "dead_letters_pkey", "jobs_pkey", "attempts_of"},
+    ),
 }
 
 
@@ -78,14 +91,15 @@ def plan(node):
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_it_reads_through_its_index(store, name, mode):
+def test_a_statement_reads_through_its_index(store, name, mode):
     sql, parameters, indexes = STATEMENTS[name]
+    run = store.connection.run
     with store.transaction():
-        store.run(f"set local plan_cache_mode = {mode}")
-        store.run(f"prepare it as {sql}")
+        run(f"set local plan_cache_mode = {mode}")
+        run(f"prepare it as {sql}")
         values = ", ".join("null" if value is None else f"'{value}'" for value in parameters)
-        ((explained,),) = store.rows(f"explain (format json) execute it{f'({values})' if values else ''}")
-        store.run("deallocate it")
+        ((explained,),) = store.connection.rows(f"explain (format json) execute it{f'({values})' if values else ''}")
+        run("deallocate it")
     nodes = list(plan(explained[0]["Plan"]))
     used = {node["Index Name"] for node in nodes if "Index Name" in node}
     assert indexes <= used
@@ -94,36 +108,37 @@ def test_it_reads_through_its_index(store, name, mode):
 
 @pytest.mark.parametrize("horizon", [1.0, None])
 def test_a_drain_that_asks_whether_anything_is_left_reads_little_of_it(store, monkeypatch, horizon):
-    """Of all that is scheduled within the horizon, and of as many pending letters."""
+    """Of all that is scheduled within the horizon, and of as many pending dead letters."""
     latest = None if horizon is None else store.clock() + horizon
     asked = []
-    value = store.value
+    value = store.connection.value
     monkeypatch.setattr(
-        store, "value", lambda sql, *parameters: asked.append((sql, parameters)) or value(sql, *parameters)
+        store.connection, "value", lambda sql, *parameters: asked.append((sql, parameters)) or value(sql, *parameters)
     )
     store.remaining(None, latest, 10)
     assert len(asked) == (1 if latest is None else 2)
     for sql, parameters in asked:
-        with store.transaction():
-            ((explained,),) = store.rows(f"explain (analyze, buffers, format json) {sql}", *parameters)
-        assert explained[0]["Plan"]["Shared Hit Blocks"] + explained[0]["Plan"]["Shared Read Blocks"] < 100
+        assert blocks(store, sql, *parameters) < 100
+
+
+def blocks(store, sql, *parameters):
+    with store.transaction():
+        ((explained,),) = store.connection.rows(f"explain (analyze, buffers, format json) {sql}", *parameters)
+    return explained[0]["Plan"]["Shared Hit Blocks"] + explained[0]["Plan"]["Shared Read Blocks"]
 
 
 def test_a_claim_touches_little_however_much_waits(store):
+    """It looks for 100 jobs whose policy is not known, so that it changes none."""
     with pytest.raises(ZeroDivisionError), store.transaction():
         assert len(take(store, 100, "q1")) == 100
-        ((explained,),) = store.rows(
-            f"explain (analyze, buffers, format json) {claims.CANDIDATES}", "q1", 100, 10, 50, 100
-        )
-        plan = explained[0]["Plan"]
-        assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 1000
+        assert blocks(store, claim.CLAIM, *CLAIM, *WHOLE, *RULE) < 1000
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("name", ["reserve", "enqueue"])
-def test_the_sequence_of_the_ids_is_looked_up_once_for_all_rows(store, name):
-    jobs = f"{store.quoted}.jobs"
-    sql, *parameters = {"reserve": (claims.RESERVE, jobs, 10), "enqueue": (claims.ENQUEUE, "[]", jobs, "bell")}[name]
-    ((explained,),) = store.rows(f"explain (verbose, format json) {sql}", *parameters)
+@pytest.mark.parametrize(
+    ("sql", "batch"), [(enqueue.RESERVE, 10), (functions.INSERT_JOBS, "[]")], ids=["reserve", "put"]
+)
+def test_the_sequence_of_the_ids_is_looked_up_once_for_all_rows(store, sql, batch):
+    ((explained,),) = store.connection.rows(f"explain (verbose, format json) {sql}", batch)
     nodes = [node for node in plan(explained[0]["Plan"]) if "pg_get_serial_sequence" in str(node.get("Output"))]
     assert [node["Parent Relationship"] for node in nodes] == ["InitPlan"]

@@ -1,4 +1,4 @@
-"""The schema: made once whoever comes first, refused if it is newer, and of nobody else's names."""
+"""The schema: made once by whichever program opens it first, refused if it is newer, and under any name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.stores.factories import ON_POSTGRESQL, PAST_ALL_LIMITS, UNREADABLE_OP
 pytestmark = ON_POSTGRESQL
 
 
-def test_a_schema_that_is_not_there_is_made_only_for_those_who_may(factory):
+def test_a_missing_schema_is_made_only_for_a_store_that_may_make_it(factory):
     with pytest.raises(StoreMissing, match=f"no job store in its schema {factory.schema} yet"):
         PostgresStore(factory.server.url, schema=factory.schema)
     assert factory.sql("select to_regnamespace(%s)", f'"{factory.schema}"').fetchone() == (None,)
@@ -26,7 +26,7 @@ def test_a_schema_that_is_not_there_is_made_only_for_those_who_may(factory):
     PostgresStore(factory.server.url, schema=factory.schema).close()
 
 
-def test_many_that_open_an_empty_database_at_once_all_succeed(factory):
+def test_many_programs_that_open_an_empty_database_at_once_all_succeed(factory):
     together, stores, failed = threading.Barrier(6), [], []
 
     def open_one():
@@ -48,24 +48,13 @@ def test_many_that_open_an_empty_database_at_once_all_succeed(factory):
         store.close()
 
 
-def test_a_migration_that_fails_half_way_leaves_nothing(factory, monkeypatch):
-    monkeypatch.setattr(
-        "supervisor.stores.postgres.schema.MIGRATIONS", (("create table {s}.one()", "create table {s}.one()"),)
-    )
+def test_a_store_that_could_not_be_made_whole_leaves_nothing(factory):
+    factory.sql("create schema {s}")
+    factory.sql("create table {s}.supervisors()")
     with pytest.raises(StoreError, match="already exists"):
-        PostgresStore(factory.server.url, schema=factory.schema, create=True)
-    assert factory.sql("select to_regnamespace(%s)", f'"{factory.schema}"').fetchone() == (None,)
-
-
-def test_an_older_schema_becomes_a_newer_one(factory, monkeypatch):
-    factory.open()
-    monkeypatch.setattr("supervisor.stores.postgres.schema.VERSION", VERSION + 1)
-    monkeypatch.setattr(
-        "supervisor.stores.postgres.schema.MIGRATIONS", (*[()] * VERSION, ("create table {s}.newer()",))
-    )
-    PostgresStore(factory.server.url, schema=factory.schema).close()
-    assert factory.sql("select version from {s}.version").fetchall() == [(VERSION + 1,)]
-    assert factory.sql("select count(*) from {s}.newer").fetchone() == (0,)
+        factory.open()
+    tables = "select relname from pg_class where relnamespace = %s::regnamespace"
+    assert factory.sql(tables, f'"{factory.schema}"').fetchall() == [("supervisors",)]
 
 
 def test_a_newer_schema_is_refused_by_name(factory):
@@ -90,7 +79,7 @@ def test_a_database_that_cannot_hold_every_text_is_refused(factory):
         factory.admin.execute("drop database narrow with (force)")
 
 
-def test_jobs_put_in_with_plain_sql_are_counted_claimed_and_heard_of(factory):
+def test_jobs_inserted_with_plain_sql_are_counted_and_claimed_and_notify(factory):
     store = factory.joined("one")
     ready, later = (
         factory.sql(
@@ -105,7 +94,7 @@ def test_jobs_put_in_with_plain_sql_are_counted_claimed_and_heard_of(factory):
 
 
 @pytest.mark.parametrize("schema", ["a$$b", "a'b", 'a"b', "a\\b", "%s", "\u00e9" * 25, "a b; drop table x --"])
-def test_every_other_name_is_a_name(factory, schema):
+def test_every_other_name_may_be_that_of_a_schema(factory, schema):
     store = PostgresStore(factory.server.url, schema=schema, create=True)
     try:
         store.close_for_transfer(transfer_record := TransferRecord("id", f"a store in {schema}", "elsewhere"))
@@ -113,11 +102,11 @@ def test_every_other_name_is_a_name(factory, schema):
         store.join("one", "host", 1)
         put(store)
         put(store, *["many"] * 300)
-        store.run("insert into {s}.jobs(handler) values ('mail')")
-        assert store.value("select {s}.enqueue('mail')") == 303
+        store.connection.run("insert into {s}.jobs(handler) values ('mail')")
+        assert store.connection.value("select {s}.enqueue('mail')") == 303
         assert len(take(store, 1000)) == 303
     finally:
-        store.run("drop schema {s} cascade")
+        store.connection.run("drop schema {s} cascade")
         store.close()
 
 

@@ -1,4 +1,4 @@
-"""Jobs by weight: however heavy they are together, no exchange with the server is longer than a slow line takes within its limit."""
+"""Large jobs: however large they are together, a slow line takes each exchange with the server within its limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from supervisor.stores.postgres.driver import DriverConnection
+from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow
 from tests.stores.factories import ON_POSTGRESQL, dead, dead_letters, put, take
@@ -16,7 +16,7 @@ from tests.stores.factories import ON_POSTGRESQL, dead, dead_letters, put, take
 pytestmark = ON_POSTGRESQL
 
 LIMIT = 1.0
-AT_ONCE = 50_000
+SENT = 50_000
 PER_SECOND = 500_000
 TOTAL = 750_000
 
@@ -53,21 +53,20 @@ def slow_url(factory):
         yield f"postgresql://postgres@127.0.0.1:{door.getsockname()[1]}/postgres?sslmode=disable&gssencmode=disable"
 
 
-@pytest.mark.parametrize("n", [300, 50], ids=["many", "heavy"])
-def test_more_than_a_slow_line_takes_at_once_is_enqueued(factory, slow_url, n, monkeypatch):
-    monkeypatch.setattr("supervisor.stores.postgres.claim.SENT_AT_ONCE", AT_ONCE)
+@pytest.mark.parametrize("n", [300, 50], ids=["many", "large"])
+def test_more_than_a_slow_line_takes_within_one_call_is_enqueued(factory, slow_url, n):
     factory.open()
-    far = PostgresStore(slow_url, schema=factory.schema)
-    far.run(f"set statement_timeout = '{LIMIT:g}s'")
-    monkeypatch.setattr(DriverConnection, "limit", LIMIT)
+    limits = PostgresLimits(call_seconds=LIMIT, statement_milliseconds=int(1000 * LIMIT), sent_characters=SENT)
+    far = PostgresStore(slow_url, schema=factory.schema, limits=limits)
     ids = far.enqueue([EnqueueRow("mail", '"' + "x" * (TOTAL // n) + '"')] * n)
     assert factory.sql("select array_agg(id order by id) from {s}.jobs").fetchone() == (ids,)
     factory.check()
     far.close()
 
 
-def test_dead_letters_come_as_many_at_once_as_can_be_held_with_their_attempts(store, monkeypatch):
-    monkeypatch.setattr("supervisor.stores.postgres.claim.CLAIM_LENGTH", 15_000)
+def test_dead_letters_come_as_many_at_once_as_can_be_held_with_their_attempts(factory):
+    factory.limits = PostgresLimits(claim_bytes=15_000)
+    store = factory.joined("one")
     ids = put(store, *["mail"] * 6)
     records = [*["x" * 4_000] * 5, "x" * 16_000]
     outcomes = [dead(lease, stderr=record) for lease, record in zip(take(store), records, strict=True)]

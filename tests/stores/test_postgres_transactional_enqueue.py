@@ -1,4 +1,4 @@
-"""Enqueueing inside the caller's own transaction: the job exists if and only if that commits, whoever's connection it is on."""
+"""Enqueueing inside the caller's own transaction: the job exists if and only if that commits, on a connection of any library."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from supervisor import Client
 from supervisor.client.client import InvalidJob
 from supervisor.config.settings import Settings, StoreSettings
 from supervisor.errors import RowRefused, StoreError
-from supervisor.stores.postgres import transactional_enqueue as postgres_guest
 from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue, caller_of
+from supervisor.stores.records import EnqueueRow
 from tests.stores.factories import ON_POSTGRESQL, take
 
 pytestmark = ON_POSTGRESQL
 
 
 class Caller:
-    """A program with a transaction of its own. `connection` is what it gives to the client."""
+    """A program with a transaction of its own. It passes its `connection` to the client."""
 
     connection: Any
 
@@ -159,7 +160,7 @@ def test_the_job_exists_once_the_transaction_commits(factory, store, client, cal
     factory.check()
 
 
-def test_rolled_back_it_never_was(factory, store, client, caller):
+def test_after_a_rollback_the_job_does_not_exist(factory, store, client, caller):
     caller.execute("create temporary table work(n int)")
     ids = client.enqueue_many([("mail", n) for n in range(3)], connection=caller.connection)
     caller.rollback()
@@ -182,7 +183,7 @@ def test_work_and_jobs_of_one_transaction_go_together(factory, store, client, ca
     factory.check()
 
 
-def test_in_autocommit_the_job_is_there_at_once(factory, store, client, autocommitting):
+def test_in_autocommit_the_job_exists_at_once(factory, store, client, autocommitting):
     id = client.enqueue("mail", connection=autocommitting.connection)
     assert factory.notified(store)
     assert store.get(id)["state"] == "ready"
@@ -245,24 +246,24 @@ def test_a_payload_need_not_fit_the_encoding_of_the_connection(factory, store, c
     assert (job["handler"], job["payload"], job["headers"]) == ("caf\u00e9", text, {"a": text})
 
 
-def test_what_is_wrong_with_a_job_is_said_before_anything_is_done(client, mine):
+def test_an_invalid_job_is_refused_before_anything_is_sent(client, mine):
     with pytest.raises(InvalidJob, match="payload: inf is not a finite number"):
         client.enqueue("mail", float("inf"), connection=mine)
     assert client.enqueue_many([], connection=mine) == []
     assert mine.info.transaction_status == TransactionStatus.IDLE
 
 
-def test_many_are_several_statements_of_one_transaction(store, client, mine, monkeypatch):
-    monkeypatch.setattr(postgres_guest, "AT_ONCE", 3_000)
-    jobs = [("mail", "x" * 500) for _ in range(20)] + [("mail", "y" * 5_000)]
-    ids = client.enqueue_many(jobs, connection=mine)
+def test_many_jobs_are_several_statements_of_one_transaction(factory, store, mine):
+    enqueue = TransactionalEnqueue(factory.server.url, factory.schema, store.database, characters=3_000).enqueue
+    jobs = [EnqueueRow("mail", f'"{"x" * 500}"')] * 20 + [EnqueueRow("mail", f'"{"y" * 5_000}"')]
+    ids = enqueue(mine, jobs)
     mine.commit()
     assert ids == sorted(set(ids)) and len(store.list_jobs()) == 21
     mine.autocommit = True
     with pytest.raises(StoreError, match="on a connection in autocommit: open a transaction"):
-        client.enqueue_many(jobs, connection=mine)
+        enqueue(mine, jobs)
     with mine.transaction():
-        client.enqueue_many(jobs, connection=mine)
+        enqueue(mine, jobs)
     assert len(store.list_jobs()) == 42
 
 
@@ -291,14 +292,14 @@ def test_another_database_is_refused_though_it_has_such_a_schema(factory, store,
         factory.admin.execute("drop database elsewhere with (force)")
 
 
-def test_a_schema_that_is_not_there_is_named(factory, mine):
+def test_a_missing_schema_is_named(factory, mine):
     with pytest.raises(StoreError, match="no job store in the schema nowhere of its database"):
         client_of(factory.server.url, "nowhere").enqueue("mail", connection=mine)
     assert mine.execute("select 1").fetchone() == (1,), "nothing has failed in its transaction"
 
 
 def status_of(caller: Caller) -> TransactionStatus:
-    return TransactionStatus(postgres_guest.caller_of(caller.connection).driver.info.transaction_status)
+    return TransactionStatus(caller_of(caller.connection).driver.info.transaction_status)
 
 
 def test_a_refused_connection_is_left_as_it_was(factory, store, caller):
@@ -323,15 +324,12 @@ def test_a_refused_connection_in_autocommit_stays_in_it(factory, store, autocomm
     assert status_of(autocommitting) == TransactionStatus.IDLE
 
 
-def test_a_connection_that_is_refused_for_its_jobs_is_left_as_it_was(client, mine, monkeypatch):
-    monkeypatch.setattr(postgres_guest, "packed", refuse)
+def test_a_connection_that_is_refused_for_its_jobs_is_left_as_it_was(factory, store, mine):
     with pytest.raises(RowRefused):
-        client.enqueue("mail", connection=mine)
+        TransactionalEnqueue(factory.server.url, factory.schema, store.database).enqueue(
+            mine, [EnqueueRow("mail", "\udc80")]
+        )
     assert mine.info.transaction_status == TransactionStatus.IDLE
-
-
-def refuse(batch: Any) -> str:
-    raise RowRefused("a row can't be stored")
 
 
 def test_a_closed_connection_is_refused(factory, client):
@@ -361,18 +359,18 @@ class _Async:
     ],
     ids=lambda it: type(it).__name__,
 )
-def test_what_is_no_such_connection_is_refused(client, other):
+def test_a_value_that_is_no_such_connection_is_refused(client, other):
     with pytest.raises(StoreError, match="connection: expected a psycopg connection, a SQLAlchemy"):
         client.enqueue("mail", connection=other)
 
 
 def test_a_connection_of_sqlalchemy_to_something_else_is_refused(client):
-    said = r"got sqlalchemy.*Connection with sqlite\+pysqlite"
-    with sqlalchemy.create_engine("sqlite://").connect() as other, pytest.raises(StoreError, match=said):
+    error = r"got sqlalchemy.*Connection with sqlite\+pysqlite"
+    with sqlalchemy.create_engine("sqlite://").connect() as other, pytest.raises(StoreError, match=error):
         client.enqueue("mail", connection=other)
 
 
-def test_only_a_postgresql_store_has_guests(tmp_path, mine):
+def test_only_a_postgresql_store_takes_jobs_inside_other_transactions(tmp_path, mine):
     client = Client(f"sqlite:///{tmp_path}/jobs.db", create=True)
     with pytest.raises(
         StoreError, match="only a PostgreSQL store takes jobs inside other transactions; this is sqlite"
@@ -380,7 +378,7 @@ def test_only_a_postgresql_store_has_guests(tmp_path, mine):
         client.enqueue("mail", connection=mine)
 
 
-# --- who may
+# --- roles
 
 
 @pytest.fixture
@@ -391,7 +389,7 @@ def role(factory, store) -> Iterator[str]:
     factory.admin.execute(f'drop owned by "{name}"; drop role "{name}"')
 
 
-def test_a_role_that_may_only_enqueue(factory, store, client, role):
+def test_a_role_may_be_granted_to_enqueue_and_nothing_else(factory, store, client, role):
     with psycopg.connect(factory.server.url) as theirs:
         theirs.execute(f'set role "{role}"')
         with pytest.raises(StoreError, match=f"its role {role} may not enqueue; expected: grant usage on schema"):

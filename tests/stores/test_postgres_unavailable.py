@@ -1,4 +1,4 @@
-"""The server goes away, at any moment and in every way: each call ends within its limit, and the next one works."""
+"""The server becomes unavailable, at any moment and in every way: each call ends within its limit, and the next one works."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from supervisor.client.client import Client
 from supervisor.config.settings import Settings, StoreSettings
 from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreUnavailable, StoreUnsure
-from supervisor.stores.postgres.claim import ENQUEUE_ONE
-from supervisor.stores.postgres.driver import FAR_END, IDLE_LIMIT, SESSION, Address, DriverConnection
+from supervisor.stores.postgres.claim import CLAIM
+from supervisor.stores.postgres.driver import Address
+from supervisor.stores.postgres.enqueue import ENQUEUE_ONE
+from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow, Presence
 from tests.stores.factories import (
@@ -37,7 +40,7 @@ LIMIT = 1.0
 
 @pytest.fixture(scope="module")
 def own_server():
-    """One that may be stopped, and keeps what it has promised."""
+    """A durable server, which a test may stop."""
     server = Server({}, address=loopback())
     yield server
     server.remove()
@@ -49,11 +52,9 @@ def loopback():
 
 
 @pytest.fixture(params=["near", "far"])
-def factory(request, tmp_path, own_server, monkeypatch):
-    """On a server of another machine, what can wait for it goes along with the next question."""
-    monkeypatch.setattr("supervisor.stores.postgres.driver.is_near", lambda link: request.param == "near")
-    monkeypatch.setattr("tests.stores.factories.server", lambda: own_server)
-    factory = PostgresFactory(tmp_path)
+def factory(request, tmp_path, own_server):
+    """See NEAR_AND_FAR."""
+    factory = PostgresFactory(tmp_path, PostgresLimits(near=request.param == "near"), on=own_server)
     yield factory
     own_server.thaw()
     factory.close()
@@ -64,11 +65,17 @@ def store(factory):
     return factory.joined("one")
 
 
+def limited(factory, **limits):
+    """A store that has joined under these limits."""
+    factory.limits = replace(factory.limits, **limits)
+    return factory.joined("limited")
+
+
 OTHERS = "select pid from pg_stat_activity where pid != pg_backend_pid() and backend_type = 'client backend'"
 
 
 def cut(factory):
-    """Every connection but the one that says it."""
+    """Cut every connection but the administrator's."""
     others = [pid for (pid,) in factory.sql(OTHERS)]
     factory.sql("select pg_terminate_backend(pid) from unnest(%s) as it(pid)", others)
     while factory.sql("select 1 from pg_stat_activity where pid = any(%s)", others).fetchone():
@@ -84,9 +91,9 @@ CALLS = {
     "fail": lambda store, lease: store.settle([dead(lease)]),
     "extend": lambda store, lease: store.extend([lease], 30.0, [lease]),
     "held": lambda store, lease: store.held(),
-    "lapsed": lambda store, lease: store.expired_leases(10),
+    "expired": lambda store, lease: store.expired_leases(10),
     "recover": lambda store, lease: store.recover([release(lease)._replace(seen=1)]),
-    "letters": lambda store, lease: dead_letters(store),
+    "dead letters": lambda store, lease: dead_letters(store),
     "announce": lambda store, lease: store.announce(Presence("running")),
     "stats": lambda store, lease: store.stats(),
     "get": lambda store, lease: store.get(lease.id),
@@ -96,7 +103,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_that_finds_its_connection_cut_did_nothing_and_the_next_works(factory, store, name):
+def test_a_call_that_finds_its_connection_cut_has_done_nothing_and_the_next_works(factory, store, name):
     put(store)
     lease = take_one(store)
     before = store.list_jobs()
@@ -107,7 +114,7 @@ def test_a_call_that_finds_its_connection_cut_did_nothing_and_the_next_works(fac
     CALLS[name](store, lease)
 
 
-def test_a_connection_cut_in_the_middle_of_a_transaction_takes_all_of_it(factory, store):
+def test_of_a_transaction_whose_connection_is_cut_nothing_is_kept(factory, store):
     ids = put(store, *"ab")
     with pytest.raises(StoreUnavailable), store.transaction():
         take_one(store)
@@ -123,7 +130,7 @@ def test_a_connection_cut_in_the_middle_of_a_transaction_takes_all_of_it(factory
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
-def test_a_restart_in_between_is_survived(factory, store, how):
+def test_an_outcome_is_settled_after_a_restart_of_the_server(factory, store, how):
     (id,) = put(store)
     lease = take_one(store)
     factory.server.stop(how)
@@ -138,7 +145,7 @@ def test_a_restart_in_between_is_survived(factory, store, how):
     assert state_of(store, id) == "succeeded"
 
 
-def test_a_client_that_finds_the_server_away_waits_for_it_from_the_beginning(factory, store):
+def test_a_client_waits_for_a_server_that_is_unavailable_from_the_beginning(factory, store):
     settings = Settings(store=StoreSettings(url=factory.server.url, options={"schema": factory.schema}))
     factory.kill(store)
     factory.server.stop()
@@ -152,7 +159,7 @@ def test_a_client_that_finds_the_server_away_waits_for_it_from_the_beginning(fac
 
     waiting = threading.Thread(target=enqueue)
     waiting.start()
-    time.sleep(0.1)  # it has met nobody by now, or has yet to ask: it gets on either way
+    time.sleep(0.1)  # whether it has tried by now or not, it succeeds
     factory.server.start()
     factory.admin.close()
     factory.admin = factory.server.connect()
@@ -161,23 +168,22 @@ def test_a_client_that_finds_the_server_away_waits_for_it_from_the_beginning(fac
 
 
 @pytest.mark.parametrize("name", ["enqueue many", "claim", "settle"])
-def test_a_server_that_hangs_keeps_nobody_longer_than_the_limit(factory, store, name, monkeypatch):
+def test_a_call_ends_within_its_limit_although_the_server_hangs(factory, name):
+    store = limited(factory, call_seconds=LIMIT, connect_seconds=2)
     put(store)
     lease = take_one(store)
-    monkeypatch.setattr(DriverConnection, "limit", LIMIT)
     factory.server.freeze()
     for _ in range(2):  # the second has to connect first
         began = time.monotonic()
         with pytest.raises(StoreUnavailable):
             CALLS[name](store, lease)
         assert time.monotonic() - began < LIMIT + 6.0
-        monkeypatch.setitem(store._address._arguments, "connect_timeout", "2")
     factory.server.thaw()
     store.settle([success(lease)])
     assert state_of(store, lease.id) == "succeeded"
 
 
-def test_closing_does_not_wait_for_a_server_that_hangs(factory, store):
+def test_a_store_is_closed_at_once_although_the_server_hangs(factory, store):
     factory.server.freeze()
     began = time.monotonic()
     store.close()
@@ -187,22 +193,22 @@ def test_closing_does_not_wait_for_a_server_that_hangs(factory, store):
 
 @pytest.fixture
 def lose_answer_to_commit(monkeypatch, factory):
-    """The next commit is done, but the connection is lost before that is told."""
+    """The next commit is done, but the connection is lost before its answer."""
 
     def lose(store):
-        exchange = store._exchange
+        exchange = store.connection._exchange
 
-        def and_lose(last):
-            answer = exchange(last)
-            if last[0] in ("commit", ENQUEUE_ONE):
+        def and_lose(last, **how):
+            answer = exchange(last, **how)
+            if last[0] in ("commit", ENQUEUE_ONE, CLAIM):
                 monkeypatch.undo()
-                store._drop()
+                store.connection.session.disconnect()
                 raise StoreUnavailable("lost") from psycopg.OperationalError(
                     "server closed the connection unexpectedly"
                 )
             return answer
 
-        monkeypatch.setattr(store, "_exchange", and_lose)
+        monkeypatch.setattr(store.connection, "_exchange", and_lose)
 
     return lose
 
@@ -227,26 +233,28 @@ def test_a_settle_whose_commit_was_not_answered_is_success_when_repeated(store, 
 
 
 def test_a_claim_whose_commit_was_not_answered_is_found_by_its_owner(store, lose_answer_to_commit):
-    put(store, "a", "b")
+    put(store, *["mail"] * 3)
+    before = take_one(store)
     lose_answer_to_commit(store)
     with pytest.raises(StoreUnavailable):
         take_one(store)
-    ((id, token),) = store.held()
+    _, (id, token) = store.held()
     assert [(lease.id, lease.token) for lease in store.leases([id])] == [(id, token)]
-    assert take_one(store).id != id
+    assert take_one(store).id not in (before.id, id)
 
 
 def test_a_server_that_takes_no_writes_any_more_is_left(factory, store):
-    """As after a failover: the old primary is a standby now, and the connection to it goes on."""
+    """As after a failover: the old primary is a standby now, and the connection to it still exists."""
     put(store)
-    process = store._server_process()
-    store.run("set default_transaction_read_only = on")
-    store._begin = "begin"
-    with pytest.raises(StoreUnavailable, match=r"read-only.*a standby, .*name the primary in the URL"):
+    process = store.connection.session.server_process()
+    store.connection.run("set default_transaction_read_only = on")
+    with (
+        pytest.raises(StoreUnavailable, match=r"read-only.*a standby, .*name the primary in the URL"),
+        store.connection.transaction(begin="begin"),
+    ):
         take_one(store)
-    store._begin = "begin isolation level read committed read write"
     assert take_one(store)
-    assert store._server_process() != process
+    assert store.connection.session.server_process() != process
 
 
 def test_a_server_that_takes_no_writes_is_not_connected_to(factory):
@@ -262,11 +270,10 @@ def test_a_server_that_takes_no_writes_is_not_connected_to(factory):
         factory.sql("alter database postgres reset default_transaction_read_only")
 
 
-def test_a_lock_that_somebody_keeps_ends_the_wait(factory, store, monkeypatch):
-    monkeypatch.setattr("supervisor.stores.postgres.driver.LOCK_LIMIT", 100)
+def test_a_lock_that_is_not_released_is_not_waited_for_longer_than_its_limit(factory):
+    store = limited(factory, lock_milliseconds=100)
     (id,) = put(store)
     lease = take_one(store)
-    store.run("set lock_timeout = '100ms'")
     other = factory.server.connect()
     with other.transaction():
         other.execute(f'select from "{factory.schema}".jobs where id = {id} for update')
@@ -276,12 +283,11 @@ def test_a_lock_that_somebody_keeps_ends_the_wait(factory, store, monkeypatch):
     assert store.settle([success(lease)]) == []
 
 
-def test_what_a_process_that_was_stopped_was_being_sent_is_free_again(factory, store, monkeypatch):
+def test_locks_of_a_stopped_process_end_although_rows_are_being_sent_to_it(factory, store):
+    """While the server sends, no limit of the statement applies."""
     put(store)
-    """While it sends, the server heeds no limit of the statement."""
-    monkeypatch.setitem(SESSION, "statement_timeout", "0")
-    monkeypatch.setitem(FAR_END, "tcp_user_timeout", "500")
-    stopped = Address(factory.server.far_url, listen=True).connect()
+    limits = PostgresLimits(statement_milliseconds=0, idle_milliseconds=500)
+    stopped = Address(factory.server.far_url, listen=True, limits=limits).connect()
     try:
         much = (
             f"""select repeat('x', 1000000) from "{factory.schema}".jobs, generate_series(1, 100) for update of jobs"""
@@ -301,23 +307,25 @@ def test_what_a_process_that_was_stopped_was_being_sent_is_free_again(factory, s
         stopped.close()
 
 
-def test_what_a_stopped_process_locks_is_free_before_leases_end_that_wait_for_it():
-    assert Settings().lease.ttl / 2 > IDLE_LIMIT / 1000
-    assert FAR_END["tcp_user_timeout"] == str(IDLE_LIMIT)
+def test_locks_of_a_stopped_process_end_before_leases_whose_extension_waits_for_them():
+    limit = DEFAULT_LIMITS.idle_milliseconds
+    assert Settings().lease.ttl / 2 > limit / 1000
+    options = Address("", listen=True, limits=DEFAULT_LIMITS).arguments["options"]
+    assert f"-c idle_in_transaction_session_timeout={limit}" in options and f"-c tcp_user_timeout={limit}" in options
 
 
-def test_two_that_lock_each_others_rows_are_told_to_try_again(factory, store):
-    """A deadlock ends one of the two transactions, and nothing of it is done."""
+def test_of_two_transactions_in_a_deadlock_one_fails_and_changes_nothing(factory, store):
+    """Its caller finds the store unavailable, and tries again."""
     a, b = put(store, "a", "b")
     other, ended = factory.joined("two"), []
-    store.run("set deadlock_timeout = '50ms'")
+    store.connection.run("set deadlock_timeout = '50ms'")
     together = threading.Barrier(2)
 
     def cancel_both(store, first, second):
         try:
             with store.transaction():
                 store.cancel([first])
-                store.run("select 1")
+                store.connection.flush()
                 together.wait()
                 store.cancel([second])
         except StoreUnavailable as error:
@@ -333,7 +341,7 @@ def test_two_that_lock_each_others_rows_are_told_to_try_again(factory, store):
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "\udc80"])
-def test_what_the_server_cannot_hold_is_refused_and_leaves_nothing(store, text):
+def test_a_text_that_the_server_cannot_hold_is_refused_with_its_batch(store, text):
     for n in (1, 1000):
         with pytest.raises(RowRefused):
             store.enqueue([EnqueueRow("mail", "{}"), EnqueueRow(text, "{}")] * n)
@@ -342,7 +350,7 @@ def test_what_the_server_cannot_hold_is_refused_and_leaves_nothing(store, text):
 
 
 @pytest.mark.parametrize("n", [1, 500])
-def test_texts_come_back_as_they_went_in(store, n):
+def test_texts_are_claimed_and_shown_as_they_were_enqueued(store, n):
     payload = '{"nul":"a\\u0000b","tab":"\\t","raw":"é\U0001f600\\\\N\\\\", "space":\t\r\n1}'
     ids = store.enqueue([EnqueueRow("a\tb\\", payload, "q\n", headers=payload)] * n)
     leases = take(store, n, "q\n")
@@ -373,12 +381,12 @@ def test_a_password_is_in_no_error(factory, monkeypatch):
     store.close()
 
 
-def test_a_database_that_is_not_there_is_no_outage(factory):
+def test_a_missing_database_is_a_broken_store(factory):
     with pytest.raises(StoreBroken, match="does not exist"):
         PostgresStore(factory.server.url.replace("/postgres?", "/absent?"), create=True)
 
 
-def test_dead_letters_survive_a_cut(factory, store):
+def test_an_acceptance_is_repeated_after_its_connection_was_cut(factory, store):
     make_dead(store)
     claimed = dead_letters(store)
     cut(factory)

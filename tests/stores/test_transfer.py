@@ -9,10 +9,21 @@ import pytest
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import Backoff, JobState
 from supervisor.stores import transfer
-from supervisor.stores.postgres.store import PostgresStore
+from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.transfer import TransferLimits, TransferRecord, transfer_jobs, undo_transfer
-from tests.stores.factories import FACTORIES, StoreFactory, again, dead_letters, make_dead, put, release, success, take
+from tests.stores.factories import (
+    FACTORIES,
+    PostgresFactory,
+    StoreFactory,
+    again,
+    dead_letters,
+    make_dead,
+    put,
+    release,
+    success,
+    take,
+)
 
 WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
 
@@ -45,11 +56,11 @@ def left_alone(source):
     return source
 
 
-def impatient(store):
-    """Make the store wait for locks of others for a short time only."""
-    if isinstance(store, PostgresStore):
-        store.run("set lock_timeout = 100")
-    return store
+def opened_with(factory, **limits):
+    """Open a store; if it is one of PostgreSQL, under these limits."""
+    if isinstance(factory, PostgresFactory):
+        factory.limits = PostgresLimits(**limits)
+    return factory.open()
 
 
 def jobs_of(store):
@@ -383,10 +394,7 @@ def test_a_transfer_that_has_arrived_once_is_neither_repeated_nor_undone(factori
     put(source)
     transfer_jobs(left_alone(source), target)
     target.delete([1])
-    if isinstance(target, PostgresStore):
-        target.run("delete from {s}.received")
-    else:
-        target.connection.run("delete from transfers_in")
+    factories[1].sql("delete from {s}.transfers_in")
     with pytest.raises(StoreError, match=r"had arrived in .*, which has no record of them any more"):
         again(source, target)
     assert source.transfer_record() is not None and jobs_of(target) == []
@@ -413,7 +421,7 @@ def test_an_undo_waits_while_the_jobs_are_being_imported(factories, source, targ
     def batches():
         yield source.export([1, 2])
         with pytest.raises(StoreUnavailable):
-            undo_transfer(factories[0].open(), impatient(factories[1].open()), cut_short)
+            undo_transfer(factories[0].open(), opened_with(factories[1], lock_milliseconds=100), cut_short)
         yield source.export([3])
 
     target.import_jobs(cut_short, batches(), 3, frozenset())
@@ -421,7 +429,7 @@ def test_an_undo_waits_while_the_jobs_are_being_imported(factories, source, targ
 
 
 def test_no_job_is_imported_between_the_check_and_the_reopening(factories, source, target, cut_short, monkeypatch):
-    reopen, late = source.reopen, impatient(factories[1].open())
+    reopen, late = source.reopen, opened_with(factories[1], lock_milliseconds=100)
 
     def meanwhile(transfer_record):
         with pytest.raises(StoreUnavailable):
@@ -494,11 +502,11 @@ def test_an_interrupted_undo_is_called_again(factories, source, target, cut_shor
     assert put(first) == [4] and jobs_of(second) == []
 
 
-def test_ranges_of_ids_without_a_job_to_transfer_are_skipped(factories, source, target, monkeypatch):
-    monkeypatch.setattr("supervisor.stores.postgres.transfer.STRETCH", 3)
+def test_ranges_of_ids_without_a_job_to_transfer_are_skipped(factories, source, target):
     source.delete(put(source, *["gone"] * 10))
     put(source, "a")
     source.delete(put(source, *["gone"] * 10))
     put(source, "b")
-    transfer_jobs(left_alone(source), target)
+    left_alone(source)
+    transfer_jobs(opened_with(factories[0], id_range=3), target)
     assert [job["handler"] for job in jobs_of(target)] == ["a", "b"]

@@ -1,59 +1,63 @@
-"""Where the fresh jobs of a queue begin, behind what was claimed before and is dead in the index until a vacuum."""
+"""The place in a queue's index from which a claim looks for fresh jobs: behind entries of jobs that were claimed before, which stay in
+the index, dead, until a vacuum."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-PASSED_MANY = 2_000
-"""Jobs claimed here from a queue, from which on its dead entries are worth to be passed over."""
-LOOKED_EVERY = 0.25
-LOOKED_SELDOM = 5.0
-"""Seconds after which a claim looks at the whole line again, for what has come back to its place; longer if that takes long."""
+MIN_PASSED = 2_000
+"""Jobs that were claimed here from a queue, from which on it pays to pass over their entries."""
+WHOLE_EVERY = 0.25
+MAX_WHOLE_EVERY = 5.0
+"""Seconds after which a claim looks at the whole queue again, for jobs that are in their old place again. It is COST times as long
+as that look takes, between these two."""
 COST = 10.0
 
 
+class Position(NamedTuple):
+    """Looked for first are jobs of a higher priority, and those of this priority that are not older than `age`."""
+
+    priority: int
+    age: int
+
+
+WHOLE = Position(-(2**63), -(2**63))
+"""No priority and no age is below."""
+
+
 @dataclass(slots=True)
-class ClaimCursor:
-    priority: int = 0
-    age: int = 0
+class _Cursor:
+    position: Position = WHOLE
     passed: int = 0
-    looked_until: float = 0.0
+    valid_until: float = 0.0
 
 
 class ClaimCursors:
-    """Only of one priority, the last that was claimed from: what has another is looked for on both sides of it."""
+    """One for each queue, at the last priority that was claimed."""
 
     def __init__(self) -> None:
-        self._claim_cursors: dict[str, ClaimCursor] = {}
+        self._cursors: dict[str, _Cursor] = {}
 
-    def forget(self) -> None:
-        """What was claimed may be back in its place."""
-        for claim_cursor in self._claim_cursors.values():
-            claim_cursor.looked_until = 0.0
+    def reset(self) -> None:
+        """Look at the whole queues: after a rollback claimed jobs are in their old place."""
+        for cursor in self._cursors.values():
+            cursor.valid_until = 0.0
 
-    def of(self, queue: str, urgent: int, now: float) -> tuple[int, int] | None:
-        """(priority, age) from which to look, or None: at the whole line."""
-        claim_cursor = self._claim_cursors.get(queue)
-        if (
-            claim_cursor is None
-            or claim_cursor.passed < PASSED_MANY
-            or now >= claim_cursor.looked_until
-            or claim_cursor.priority >= urgent
-        ):
-            return None
-        return claim_cursor.priority, claim_cursor.age
+    def position(self, queue: str, urgent: int, now: float) -> Position:
+        """`now` is in seconds by the monotonic clock. Jobs of priority `urgent` or more are claimed apart."""
+        cursor = self._cursors.get(queue)
+        if cursor is None or cursor.passed < MIN_PASSED or now >= cursor.valid_until:
+            return WHOLE
+        return WHOLE if cursor.position.priority >= urgent else cursor.position
 
-    def note(self, queue: str, claimed: Sequence[Sequence[Any]]) -> None:
-        """Rows of fresh jobs that were claimed, each ending in its age."""
-        if claimed:
-            claim_cursor = self._claim_cursors.setdefault(queue, ClaimCursor())
-            claim_cursor.priority, claim_cursor.age = claimed[-1][7], claimed[-1][-1]
-            claim_cursor.passed += len(claimed)
+    def move(self, queue: str, passed: int, priority: int, age: int) -> None:
+        """So many fresh jobs were claimed, the last of this priority and age."""
+        cursor = self._cursors.setdefault(queue, _Cursor())
+        cursor.position = Position(priority, age)
+        cursor.passed += passed
 
-    def looked(self, queue: str, took: float, now: float) -> None:
-        """At the whole line, which took so many seconds."""
-        claim_cursor = self._claim_cursors.get(queue)
-        if claim_cursor is not None:
-            claim_cursor.looked_until = now + min(LOOKED_SELDOM, max(LOOKED_EVERY, COST * took))
+    def looked_at_whole(self, queue: str, seconds: float, now: float) -> None:
+        """A claim looked at the whole queue, which took so many seconds."""
+        if queue in self._cursors:
+            self._cursors[queue].valid_until = now + min(MAX_WHOLE_EVERY, max(WHOLE_EVERY, COST * seconds))

@@ -1,4 +1,4 @@
-"""Dead dead_letters in PostgreSQL: claimed under a token like jobs; a claim is a due time in the future, so it ends by itself."""
+"""Dead letters in PostgreSQL: claimed under a token like jobs; a claim is a due time in the future, so it ends by itself."""
 
 from __future__ import annotations
 
@@ -8,83 +8,97 @@ import orjson
 
 from supervisor.errors import RowsLocked
 from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
-from supervisor.stores.postgres.claim import LENGTH, LENGTHS, NOW
-from supervisor.stores.postgres.connection import Row, array, packed
+from supervisor.stores.postgres.connection import NOW, Connection, Row, array, packed
+from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.queries import Queries
+from supervisor.stores.postgres.row_locks import DEAD_LETTERS, RowLocks
 from supervisor.stores.records import DeadLetter, microseconds
 
-DUE_DEAD_LETTERS = f"""select job_id from {{s}}.dead_letters where state = {PENDING} and due_at <= {NOW}
-  order by due_at, job_id limit $1 for no key update skip locked"""
-LENGTHS_SHOWN = LENGTHS.replace(
-    LENGTH,
-    f"{LENGTH} + coalesce((select sum(octet_length(record)) from {{s}}.attempts where job_id = jobs.id), 0)::bigint",
-)
-CLAIM_DEAD_LETTERS = f"""update {{s}}.dead_letters set token = token + 1, tries = tries + 1, owner = $1, due_at = {NOW} + $2
-  where job_id = any($3::bigint[]) returning job_id, token, tries, accepted"""
-CLAIMED = f"""select job_id, dead_letters.state, accepted from unnest($1::bigint[], $2::bigint[]) as it(id, token)
+# The first of up to $1 dead letters whose jobs have at most $2 bytes of texts and attempts together, at least one.
+CLAIM_DEAD_LETTERS = f"""
+  with due as materialized (
+    select job_id, due_at from {{s}}.dead_letters where state = {PENDING} and due_at <= {NOW}
+    order by due_at, job_id limit $1
+    for no key update skip locked),
+  measured as (
+    select job_id, row_number() over (order by due.due_at, job_id) as place,
+      coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)
+        + coalesce((select sum(octet_length(record)) from {{s}}.attempts where attempts.job_id = jobs.id), 0) as bytes
+    from due left join {{s}}.jobs on jobs.id = job_id),
+  fit as (
+    select * from (select *, sum(bytes) over (order by place) as total from measured) as it
+    where total <= $2 or place = 1),
+  claimed as (
+    update {{s}}.dead_letters set token = token + 1, tries = tries + 1, owner = $3, due_at = {NOW} + $4
+    from fit where dead_letters.job_id = fit.job_id
+    returning fit.job_id, token, tries, accepted, place)
+  select job_id, token, tries, accepted from claimed order by place"""
+STILL_CLAIMED = f"""
+  select job_id, dead_letters.state, accepted from unnest($1::bigint[], $2::bigint[]) as it(id, token)
   join {{s}}.dead_letters on job_id = it.id and dead_letters.token = it.token and dead_letters.state != {WITHDRAWN}
   order by job_id for no key update of dead_letters"""
-ACCEPT = """update {s}.dead_letters set accepted = it.accepted, state = it.state
+ACCEPT = """
+  update {s}.dead_letters set accepted = it.accepted, state = it.state
   from json_to_recordset($1::json) as it(id bigint, accepted text, state smallint) where dead_letters.job_id = it.id"""
-POSTPONE = (
-    f"""update {{s}}.dead_letters set due_at = {NOW} + $1 where state = {PENDING} and job_id = any($2::bigint[])"""
-)
+POSTPONE = f"""
+  update {{s}}.dead_letters set due_at = {NOW} + $1 where state = {PENDING} and job_id = any($2::bigint[])"""
 
 
-class DeadLetterQueue(Queries):
+class DeadLetterQueue:
+    def __init__(
+        self, connection: Connection, locks: RowLocks, queries: Queries, owner: Ownership, claim_bytes: int
+    ) -> None:
+        self._connection, self._locks, self._queries, self._owner = connection, locks, queries, owner
+        self._claim_bytes = claim_bytes
+
     def claim_dead_letters(self, limit: int, ttl: float) -> list[DeadLetter]:
-        with self.transaction():
-            ids = self.column(DUE_DEAD_LETTERS, limit)
-            if not ids:
-                return []
-            ids = self.as_fit(ids, LENGTHS_SHOWN)
-            claimed = {
-                row[0]: row for row in self.rows(CLAIM_DEAD_LETTERS, self.owner_id, microseconds(ttl), array(ids))
-            }
-            jobs = {job["id"]: job for job in self.jobs_shown(ids)}
-            return [_dead_letter(claimed[id], jobs[id]) for id in ids if id in jobs]
+        with self._connection.transaction():
+            lease = (self._owner.id, microseconds(ttl))
+            claimed = self._connection.rows(CLAIM_DEAD_LETTERS, limit, self._claim_bytes, *lease)
+            jobs = {job["id"]: job for job in self._queries.jobs_shown([row[0] for row in claimed])} if claimed else {}
+            return [
+                DeadLetter(id, token, tries, frozenset(orjson.loads(accepted)), jobs[id])
+                for id, token, tries, accepted in claimed
+                if id in jobs
+            ]
 
     def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
-        with self.transaction():
-            locked = self._to_pass_by(dead_letters)
+        with self._connection.transaction():
+            locked = self._locked(dead_letters)
             if not locked:
-                return self._accepted(dead_letters, sink, wanted)
-        raise RowsLocked(f"{self.url}: rows are locked by another session", frozenset(locked))
-
-    def _accepted(self, dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
-        with self.transaction():
-            rows = self._claimed(dead_letters)
-            changed = []
-            for id, state, had in rows:
-                having = {*orjson.loads(had), sink}
-                done = state == DELIVERED or wanted <= having
-                accepted = orjson.dumps(sorted(having)).decode()
-                changed.append({"id": id, "accepted": accepted, "state": DELIVERED if done else PENDING})
-            self.later(ACCEPT, packed(changed))
-            return _missing(dead_letters, rows)
+                return self._accept(dead_letters, sink, wanted)
+        raise RowsLocked(f"{self._connection.url}: rows are locked by another session", frozenset(locked))
 
     def postpone(self, dead_letters: Sequence[DeadLetter], delay: float) -> list[int]:
-        """Of those that somebody has locked the claim ends by itself."""
-        with self.transaction():
-            locked = self._to_pass_by(dead_letters)
-            dead_letters = [dead_letter for dead_letter in dead_letters if dead_letter.id not in locked]
-            rows = self._claimed(dead_letters)
-            self.later(POSTPONE, microseconds(delay), array(row[0] for row in rows))
-            return _missing(dead_letters, rows)
+        """The claims of dead letters that are locked end by themselves."""
+        with self._connection.transaction():
+            locked = self._locked(dead_letters)
+            free = [dead_letter for dead_letter in dead_letters if dead_letter.id not in locked]
+            claimed = self._still_claimed(free)
+            self._connection.later(POSTPONE, microseconds(delay), array(row[0] for row in claimed))
+            return _missing(free, claimed)
 
-    def _to_pass_by(self, dead_letters: Sequence[DeadLetter]) -> set[int]:
-        return self.to_pass_by("dead_letters", "job_id", [dead_letter.id for dead_letter in dead_letters])
+    def _accept(self, dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
+        claimed = self._still_claimed(dead_letters)
+        changed = []
+        for id, state, accepted in claimed:
+            sinks = {*orjson.loads(accepted), sink}
+            done = state == DELIVERED or wanted <= sinks
+            accepted = orjson.dumps(sorted(sinks)).decode()
+            changed.append({"id": id, "accepted": accepted, "state": DELIVERED if done else PENDING})
+        self._connection.later(ACCEPT, packed(changed))
+        return _missing(dead_letters, claimed)
 
-    def _claimed(self, dead_letters: Sequence[DeadLetter]) -> list[Row]:
-        """(id, state, accepted) of those whose claim is still the one that `letters` name."""
-        return self.rows(CLAIMED, array(it.id for it in dead_letters), array(it.token for it in dead_letters))
+    def _locked(self, dead_letters: Sequence[DeadLetter]) -> set[int]:
+        return self._locks.to_skip(DEAD_LETTERS, [dead_letter.id for dead_letter in dead_letters])
+
+    def _still_claimed(self, dead_letters: Sequence[DeadLetter]) -> list[Row]:
+        """(id, state, accepted) of the dead letters whose claim is still the one under their token."""
+        return self._connection.rows(
+            STILL_CLAIMED, array(it.id for it in dead_letters), array(it.token for it in dead_letters)
+        )
 
 
-def _dead_letter(claimed: Row, job: dict[str, object]) -> DeadLetter:
-    id, token, tries, accepted = claimed
-    return DeadLetter(id, token, tries, frozenset(orjson.loads(accepted)), job)
-
-
-def _missing(dead_letters: Sequence[DeadLetter], rows: Sequence[Row]) -> list[int]:
-    there = {row[0] for row in rows}
-    return [dead_letter.id for dead_letter in dead_letters if dead_letter.id not in there]
+def _missing(dead_letters: Sequence[DeadLetter], claimed: Sequence[Row]) -> list[int]:
+    ids = {row[0] for row in claimed}
+    return [dead_letter.id for dead_letter in dead_letters if dead_letter.id not in ids]

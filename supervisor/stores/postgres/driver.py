@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL on which no call waits longer than its limit, and what its errors mean to a caller."""
+"""A connection to PostgreSQL on which no call waits longer than its limit, and what the errors of PostgreSQL mean to a caller."""
 
 from __future__ import annotations
 
@@ -12,113 +12,124 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import DataError, IntegrityError
 
 from supervisor.errors import RowRefused, StoreBroken, StoreContended, StoreError, StoreUnavailable
+from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.text.redaction import Mask, secrets_of, without_secrets
 
 Answer = TypeVar("Answer")
 
-CALL_LIMIT = 10.0
-"""Seconds that an exchange with the server may take, whatever has become of the server or of the way to it."""
-CONNECT_LIMIT = 5
-LOCK_LIMIT = 3_000
-STATEMENT_LIMIT = 9_000
-"""Milliseconds, kept by the server: below CALL_LIMIT, so that its word comes before the line is cut. The first is also below what
-a supervisor waits at its end: it passes by a locked row only after it has met one."""
-IDLE_LIMIT = 10_000
-"""Of a transaction in which this process says nothing, or takes nothing (it was stopped, or cut off): then its locks are
-given back, before leases that are extended behind them end."""
-_LOOK_AT_CLOCK = 0.1
+_CLOCK_INTERVAL = 0.1
+"""Seconds between two looks at the clock while a call waits."""
 _NOTHING_READY = 0
 
-SESSION = {
-    "statement_timeout": str(STATEMENT_LIMIT),
-    "lock_timeout": str(LOCK_LIMIT),
-    "idle_in_transaction_session_timeout": str(IDLE_LIMIT),
-    "search_path": "pg_catalog",
-    "array_nulls": "on",
-    "default_transaction_read_only": "off",
-    "jit": "off",
-    "plan_cache_mode": "force_generic_plan",
-    **dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off"),
-}
-"""Whatever the role, the database and the URL say. Of functions, operators and types only those of PostgreSQL are found:
-anybody may have put others into a schema that is searched otherwise. A plan made while the tables were small is kept after
-they have grown; every statement has its index, so nothing else is considered where that can be used."""
-
-FAR_END = {
-    "tcp_user_timeout": str(IDLE_LIMIT),
-    "tcp_keepalives_idle": "10",
-    "tcp_keepalives_interval": "5",
-    "tcp_keepalives_count": "3",
-}
-"""What the server, which no limit of SESSION reaches while it sends, expects of this end of the connection. Behind a pooler
-that is not this process."""
-
-DEFAULTS: Mapping[str, str] = {
-    "connect_timeout": str(CONNECT_LIMIT),
-    "application_name": "supervisor",
-    "target_session_attrs": "read-write",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "15000",
-}
-"""Unless the URL says otherwise."""
-
-TOO_LONG = "57014"
-"""A statement did: it is slow, or has waited for one lock after another, for none of them as long as LOCK_LIMIT."""
+STATEMENT_CANCELLED = "57014"
+"""The SQLSTATE of a statement that took too long: it is slow, or has waited for many locks, for each less than the limit."""
 _UNAVAILABLE_CLASSES = ("08", "53", "57", "58", "25")
-_UNAVAILABLE = frozenset({"55006"})
+_OBJECT_IN_USE = "55006"
 _CONTENDED = frozenset({"40001", "40P01", "55P03"})
-_REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last by somebody's trigger
+_REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last: raised by a trigger
 _READ_ONLY = "25006"
-_TAKES_NO_WRITES = (
+_READ_ONLY_HINT = (
     " (a standby, or default_transaction_read_only is on for this role or database, or in what a pooler keeps open: "
     "name the primary in the URL, or switch that off there)"
 )
 _FAILED_TRANSACTION = "25P02"
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
-_FINAL_WORDS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
+_FINAL_TEXTS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
 
 
-def _is_told_anyway(record: logging.LogRecord) -> bool:
-    """What psycopg says of a connection that was lost is what the call has raised."""
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    """Whether the call that lost its connection has not raised the same: psycopg logs each step that failed then."""
     return record.levelno >= logging.ERROR or not str(record.msg).startswith("error ignored")
 
 
-logging.getLogger("psycopg").addFilter(_is_told_anyway)
+logging.getLogger("psycopg").addFilter(_is_worth_logging)
+
+
+def session_of(limits: PostgresLimits) -> Mapping[str, str]:
+    """The settings of every session, whatever the role, the database and the URL set.
+
+    Only PostgreSQL's own functions, operators and types are found: anybody may have put others into a schema that is searched
+    otherwise. A plan that was made while the tables were small is kept after they have grown; every statement has its index,
+    so nothing else is considered where that can be used.
+    """
+    return {
+        "statement_timeout": str(limits.statement_milliseconds),
+        "lock_timeout": str(limits.lock_milliseconds),
+        "idle_in_transaction_session_timeout": str(limits.idle_milliseconds),
+        "search_path": "pg_catalog",
+        "array_nulls": "on",
+        "default_transaction_read_only": "off",
+        "jit": "off",
+        "plan_cache_mode": "force_generic_plan",
+        "enable_seqscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+    }
+
+
+def _server_side_of(limits: PostgresLimits) -> Mapping[str, str]:
+    """The settings by which the server gives up a client that takes nothing: while it sends, no limit of a session applies.
+    Behind a pooler that client is not this process."""
+    return {
+        "tcp_user_timeout": str(limits.idle_milliseconds),
+        "tcp_keepalives_idle": "10",
+        "tcp_keepalives_interval": "5",
+        "tcp_keepalives_count": "3",
+    }
+
+
+def _defaults_of(limits: PostgresLimits) -> Mapping[str, str]:
+    """The arguments of a connection, unless the URL sets them."""
+    return {
+        "connect_timeout": str(limits.connect_seconds),
+        "application_name": "supervisor",
+        "target_session_attrs": "read-write",
+        "keepalives_idle": "10",
+        "keepalives_interval": "5",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "15000",
+    }
 
 
 class Unanswered(OperationalError):
-    """The server did not answer within the limit: what it has done is unknown."""
+    """The server did not answer within the limit: it is unknown what it has done."""
 
 
 class DriverConnection(Connection[tuple[Any, ...]]):
-    """After one call that was not answered it answers none: what is left in it belongs to that call."""
+    """After one call that was not answered it refuses all others: the answers that are left in it belong to that call.
 
-    limit = CALL_LIMIT
-    given_up = False
-    near = False
-    """On this machine a round trip costs less than to save one."""
+    `near`: a round trip costs less than to save one."""
 
-    def wait(self, gen: Any, interval: float = _LOOK_AT_CLOCK, timeout: float | None = None) -> Any:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.near, self.given_up, self.call_seconds = False, False, DEFAULT_LIMITS.call_seconds
+
+    def wait(self, gen: Any, interval: float = _CLOCK_INTERVAL, timeout: float | None = None) -> Any:
         if self.given_up:
             raise Unanswered("the connection was given up")
         try:
-            return super().wait(_within(gen, self.limit), interval=_LOOK_AT_CLOCK)
+            return super().wait(_within(gen, self.call_seconds), interval=_CLOCK_INTERVAL)
         except Unanswered:
             self.given_up = True
             raise
 
+    def is_lost(self, error: Error) -> bool:
+        """Whether nothing more can be done after `error`: the connection is broken, or leads to a server that takes no writes."""
+        return self.given_up or self.broken or self.closed or error.sqlstate == _READ_ONLY
 
-def _within(gen: Generator[Any, Any, Answer], limit: float) -> Generator[Any, Any, Answer]:
-    """The same steps, as long as they don't take longer than `limit` seconds together."""
-    deadline = time.monotonic() + limit
+    def is_to_this_machine(self) -> bool:
+        return self.info.host.startswith("/") or self.info.hostaddr in ("127.0.0.1", "::1")
+
+
+def _within(gen: Generator[Any, Any, Answer], seconds: float) -> Generator[Any, Any, Answer]:
+    """The same steps, as long as they don't take longer than `seconds` together."""
+    deadline = time.monotonic() + seconds
     try:
         step = next(gen)
         while True:
             ready = yield step
             if ready == _NOTHING_READY and time.monotonic() > deadline:
-                raise Unanswered(f"no answer within {limit:g} s")
+                raise Unanswered(f"no answer within {seconds:g} s")
             step = gen.send(ready)
     except StopIteration as end:
         answer: Answer = end.value
@@ -126,45 +137,49 @@ def _within(gen: Generator[Any, Any, Answer], limit: float) -> Generator[Any, An
 
 
 class Address:
-    """Where a store is. `shown` and all errors are without what is secret in `url`."""
+    """The way to a store. `shown` and all errors are without the secrets in `url`. With `listen` a session is this process's
+    alone; otherwise a pooler may be in between."""
 
-    def __init__(self, url: str, *, listen: bool) -> None:
-        self.shown = without_secrets(url)
+    def __init__(self, url: str, *, listen: bool, limits: PostgresLimits) -> None:
+        self.shown, self.listen, self._limits = without_secrets(url), listen, limits
         self._mask = Mask(secrets_of(url) if "://" in url else ())
-        self._listen = listen
+        self.session = session_of(limits)
         try:
             given = conninfo_to_dict(url)
         except Error as error:
             raise StoreError(f"{self.shown}: {self._line(error)}") from None
-        self._arguments: dict[str, Any] = {**DEFAULTS, **given, "client_encoding": "UTF8"}
+        self.arguments: dict[str, Any] = {**_defaults_of(limits), **given, "client_encoding": "UTF8"}
         if listen:  # a pooler refuses options, and would keep them for the next client
-            own = " ".join(f"-c {name}={value}" for name, value in {**SESSION, **FAR_END}.items())
-            self._arguments["options"] = f"{given.get('options') or ''} {own}".strip()
+            settings = {**self.session, **_server_side_of(limits)}
+            own = " ".join(f"-c {name}={value}" for name, value in settings.items())
+            self.arguments["options"] = f"{given.get('options') or ''} {own}".strip()
 
     def connect(self) -> DriverConnection:
-        """Raises StoreUnavailable, or StoreBroken if trying again won't help by itself."""
+        """Raises StoreUnavailable, or StoreBroken if it is of no use to try again."""
         try:
             connection = DriverConnection.connect(
-                make_conninfo(**self._arguments),
+                make_conninfo(**self.arguments),
                 autocommit=True,
-                prepare_threshold=2 if self._listen else None,
+                prepare_threshold=2 if self.listen else None,
                 cursor_factory=RawCursor,
             )
         except Error as error:
             raise self._not_connected(error) from None
-        connection.near = is_near(connection)
+        near = self._limits.near
+        connection.near = connection.is_to_this_machine() if near is None else near
+        connection.call_seconds = self._limits.call_seconds
         return connection
 
     def _not_connected(self, error: Error) -> StoreError:
         text = str(error)
         state = error.sqlstate or ""
-        final = state.startswith(_FINAL_AT_CONNECT) or any(word in text for word in _FINAL_WORDS)
+        final = state.startswith(_FINAL_AT_CONNECT) or any(part in text for part in _FINAL_TEXTS)
         kind = StoreBroken if final and "starting up" not in text else StoreUnavailable
-        hint = _TAKES_NO_WRITES if "session is read-only" in text else ""
+        hint = _READ_ONLY_HINT if "session is read-only" in text else ""
         return kind(f"{self.shown}: {self._line(error)}{hint}")
 
     def translated(self, error: Error | UnicodeError | OverflowError) -> StoreError:
-        """What a failed call means to its caller."""
+        """The error to raise to the caller of a call that failed with `error`."""
         message = f"{self.shown}: {self._line(error)}"
         if not isinstance(error, Error):
             return RowRefused(message)
@@ -176,10 +191,10 @@ class Address:
         if state == _FAILED_TRANSACTION:
             return StoreError(f"{self.shown}: a write inside this transaction failed, so none of it is kept")
         if state == _READ_ONLY:
-            return StoreUnavailable(message + _TAKES_NO_WRITES)
+            return StoreUnavailable(message + _READ_ONLY_HINT)
         if state in _CONTENDED:
             return StoreContended(message)
-        if state in _UNAVAILABLE or state.startswith(_UNAVAILABLE_CLASSES):
+        if state == _OBJECT_IN_USE or state.startswith(_UNAVAILABLE_CLASSES):
             return StoreUnavailable(message)
         return (RowRefused if state.startswith(_REFUSED_CLASSES) else StoreBroken)(message)
 
@@ -187,12 +202,3 @@ class Address:
         primary = error.diag.message_primary if isinstance(error, Error) else None
         lines = (primary or str(error)).strip().splitlines()
         return self._mask(lines[0]) if lines else type(error).__name__
-
-
-def is_near(connection: DriverConnection) -> bool:
-    return connection.info.host.startswith("/") or connection.info.hostaddr in ("127.0.0.1", "::1")
-
-
-def is_lost(connection: DriverConnection, error: Error) -> bool:
-    """Whether nothing more can be done on this connection: it is broken, or leads to a server that takes no writes."""
-    return connection.given_up or connection.broken or connection.closed or error.sqlstate == _READ_ONLY

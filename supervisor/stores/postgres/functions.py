@@ -1,27 +1,30 @@
-"""Functions in the schema of a PostgreSQL store, by which others enqueue inside their own transactions, in any language.
+"""The functions in the schema of a PostgreSQL store by which programs in any language enqueue inside their own transactions.
 
-They run with the rights of the store's owner, and only those may call them who were told so: who has nothing but these can
-enqueue, and neither read nor change a job. `{s}` is the schema, `{jobs}` and `{channel}` are texts for SQL.
+They run with the rights of the store's owner. A role that is granted these and nothing else can enqueue, and neither read nor
+change a job. They are replaced, not dropped, when a store is migrated: so grants stay. See `connection.Names` for {s}, {jobs} and
+{channel}.
 """
 
 from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import READY, SCHEDULED
+from supervisor.stores.postgres.connection import NOW
 from supervisor.text.names import MAX_NAME
 from supervisor.text.strict_json import MAX_DEPTH, MAX_INTEGER
 from supervisor.text.units import MAX_SECONDS
 
-MAX_NAME_BYTES = 50  # of a schema: PostgreSQL cuts names at 63, and the channel's is longer
+MAX_SCHEMA_BYTES = 50
+"""PostgreSQL cuts names at 63 bytes, and the name of the channel is longer than that of the schema."""
 BODY = f"${'body_' * 11}$"
-"""Around the text of a function: longer than any name in it, so none ends it."""
+"""Stands around the body of a function: longer than any name in it, so none ends the body."""
 MAX_JSON_BYTES = 1_000_000
-"""Bytes: the default of `limits.payload`, which the database does not know."""
+"""The default of `limits.payload`, which the database does not know."""
 
-# What Python's isprintable refuses and people meet.
+# The characters that Python's isprintable refuses, as far as people meet them.
 _UNPRINTABLE = r"[\u0001-\u001f\u007f-\u00a0\u00ad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ue000-\uf8ff\ufeff\ufff9-\ufffb]"
 
-_CHECKED_NAME = f"""create function {{s}}.checked_name(what text, value text) returns text language plpgsql immutable
+_CHECKED_NAME = f"""create or replace function {{s}}.checked_name(what text, value text) returns text language plpgsql immutable
   set search_path = pg_catalog, pg_temp as {BODY}
   begin
     if value is null or length(value) not between 1 and {MAX_NAME} or value ~ '^ | $|{_UNPRINTABLE}' then
@@ -33,7 +36,7 @@ _CHECKED_NAME = f"""create function {{s}}.checked_name(what text, value text) re
 
 # PostgreSQL's json lets through what no loader takes: numbers that are too large, and halves of surrogate pairs. Depth is how
 # often the innermost brackets can be taken off.
-_CHECKED_JSON = rf"""create function {{s}}.checked_json(what text, value json) returns text language plpgsql immutable
+_CHECKED_JSON = rf"""create or replace function {{s}}.checked_json(what text, value json) returns text language plpgsql immutable
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
     written constant text := coalesce(value::text, 'null');
@@ -83,7 +86,7 @@ _CHECKED_JSON = rf"""create function {{s}}.checked_json(what text, value json) r
     return written;
   end {BODY}"""
 
-_CHECKED_SECONDS = f"""create function {{s}}.checked_seconds(what text, value interval) returns float8 language plpgsql immutable
+_CHECKED_SECONDS = f"""create or replace function {{s}}.checked_seconds(what text, value interval) returns float8 language plpgsql immutable
   set search_path = pg_catalog, pg_temp as {BODY}
   begin
     if extract(epoch from value) not between 0 and {MAX_SECONDS:.0f} then
@@ -93,32 +96,36 @@ _CHECKED_SECONDS = f"""create function {{s}}.checked_seconds(what text, value in
     return extract(epoch from value);
   end {BODY}"""
 
-# Of jobs that have been checked: by a client, or by `enqueue` below.
-_PUT = f"""create function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
-  set search_path = pg_catalog, pg_temp as {BODY}
-  declare
-    now constant bigint := {{s}}.clock();
-    ids bigint[];
-  begin
+# Jobs that were checked, by a client or by `enqueue` below, are inserted by one statement, whose $1 is a list of `values_of`.
+INSERT_JOBS = f"""
     with it as (
-        select it.*, nextval((select pg_get_serial_sequence({{jobs}}, 'id')::regclass)) as id, coalesce(now + it.delay, it.at, now) as due
-        from rows from (json_to_recordset(jobs) as (handler text, queue text, payload text, headers text, priority bigint,
-          options text, delay bigint, at bigint)) with ordinality
-          as it(handler, queue, payload, headers, priority, options, delay, at, place) order by place),
+        select it.*, nextval((select pg_get_serial_sequence({{jobs}}, 'id')::regclass)) as id, {NOW} as now,
+          coalesce({NOW} + it.delay, it.at, {NOW}) as due
+        from rows from (json_to_recordset($1::json) as (handler text, queue text, payload text, headers text, priority bigint,
+            options text, delay bigint, at bigint)) with ordinality
+          as it(handler, queue, payload, headers, priority, options, delay, at, place)
+        order by place),
       put as (
         insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
-        select it.id, it.id, it.handler, it.queue, it.payload, it.headers, it.priority, it.options, it.due, now,
-          case when it.due > now then {SCHEDULED} else {READY} end from it
+        select it.id, it.id, it.handler, it.queue, it.payload, it.headers, it.priority, it.options, it.due, it.now,
+          case when it.due > it.now then {SCHEDULED} else {READY} end
+        from it
         returning jobs.id, jobs.queue, jobs.state),
       counted as (
-        insert into {{s}}.counts(state, queue, tier, n) select put.state, put.queue, 0, count(*) from put
-        group by put.state, put.queue)
-    select coalesce(array_agg(put.id order by put.id), '{{}}') into ids from put;
+        insert into {{s}}.counts(state, queue, tier, n)
+        select put.state, put.queue, 0, count(*) from put group by put.state, put.queue)
+    select coalesce(array_agg(put.id order by put.id), '{{}}') from put"""
+_PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    ids bigint[];
+  begin
+    {INSERT_JOBS.strip()} into ids;
     perform pg_notify({{channel}}, '');
     return ids;
   end {BODY}"""
 
-_ENQUEUE = f"""create function {{s}}.enqueue(handler text, payload json default 'null', queue text default 'default',
+_ENQUEUE = f"""create or replace function {{s}}.enqueue(handler text, payload json default 'null', queue text default 'default',
     priority bigint default 0, delay interval default null, at timestamptz default null, max_retries int default null,
     timeout interval default null, headers json default null)
   returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}
@@ -160,5 +167,6 @@ FUNCTIONS = (
     _CHECKED_SECONDS,
     _PUT,
     _ENQUEUE,
-    "revoke execute on all functions in schema {s} from public",
+    """revoke execute on function {s}.checked_name(text, text), {s}.checked_json(text, json), {s}.checked_seconds(text, interval),
+      {s}.put(json), {s}.enqueue(text, json, text, bigint, interval, timestamptz, int, interval, json) from public""",
 )

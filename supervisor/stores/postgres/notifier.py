@@ -1,4 +1,5 @@
-"""Wake-ups by LISTEN and NOTIFY: a thread hears them on a connection of its own, and passes them on through one descriptor."""
+"""Notifications between supervisors and clients by LISTEN and NOTIFY. A thread listens on a connection of its own, and makes one
+descriptor readable."""
 
 from __future__ import annotations
 
@@ -13,68 +14,110 @@ from psycopg import Error, Notify
 from psycopg import sql as quoting
 
 from supervisor.errors import StoreError, StoreUnavailable
+from supervisor.retry import GrowingDelay
+from supervisor.stores.postgres.connection import Connection
 from supervisor.stores.postgres.driver import Address, DriverConnection
 
-RECONNECT_DELAYS = (0.05, 5.0)
-REST = 0.003
-"""Seconds after a ring, in which more of them come together."""
+NOTIFY = "select pg_notify({channel}, '')"
+
+FIRST_RECONNECT_DELAY = 0.05
+MAX_RECONNECT_DELAY = 5.0
+GATHER = 0.003
+"""Seconds after a notification, in which more of them come together."""
 _LOOK_AFTER = 30.0
-_JOIN = 1.0
+_JOIN_SECONDS = 1.0
+
+
+class Notifier:
+    """Notifies all other owners and, once it is bound, is notified by them; without `listen` it is never notified."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._listener: Listener | None = None
+        self._bound = False
+
+    def bind(self) -> None:
+        self._bound = True
+        if self._connection.session.address.listen and self._listener is None:
+            self._listener = Listener(
+                self._connection.session.address, self._connection.channel, self._connection.session.server_process
+            )
+
+    def unbind(self) -> None:
+        self._bound = False
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    def notify(self) -> None:
+        """A supervisor may call it from any thread, so it does not use the store's connection; without `listen` it can't notify."""
+        if self._listener is not None:
+            self._listener.notify_others()
+        elif not self._bound:
+            self._connection.run(NOTIFY)
+
+    def fd(self) -> int | None:
+        return None if self._listener is None else self._listener.fd
+
+    def clear(self) -> None:
+        if self._listener is not None:
+            _empty(self._listener.fd)
 
 
 class Listener:
-    """`bell` is readable after somebody rang, or may have rung while the connection was lost. `ours` gives the server's
-    processes whose notifications are this supervisor's own."""
+    """`fd` is readable after another session has notified, or may have while the connection was lost. `own_process` gives the
+    server's process of the store's connection, whose notifications are this supervisor's own."""
 
-    def __init__(self, address: Address, channel: str, ours: Callable[[], int | None]) -> None:
-        self._address, self._channel, self._ours = address, channel, ours
+    def __init__(self, address: Address, channel: str, own_process: Callable[[], int | None]) -> None:
+        self._address, self._channel, self._own_process = address, channel, own_process
         self._process: int | None = None
+        self._stopped = self._wants_to_notify = False
         self.fd, self._write_end = os.pipe()
         self._woken, self._wake = os.pipe()
         for fd in (self.fd, self._write_end, self._woken, self._wake):
             os.set_blocking(fd, False)
         try:
-            self._connection = self._listening()
+            self.connection = self._listening()
         except BaseException:
             self._close_pipes()
             raise
-        self._stopped = self._wants_to_notify = False
         self._thread = threading.Thread(target=self._listen, name="store-listener", daemon=True)
         self._thread.start()
 
-    def clear_notifications(self) -> None:
-        _empty(self.fd)
-
     def notify_others(self) -> None:
-        """From any thread; soon, and not at all while the server is away."""
+        """From any thread; soon, and not at all while the server is unavailable."""
         self._wants_to_notify = True
         _fill(self._wake)
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """The thread ends soon."""
         self._stopped = True
         _fill(self._wake)
-        self._thread.join(_JOIN)
-        if not self._thread.is_alive():  # otherwise it is waiting for a server that is away, and a daemon
+
+    def close(self) -> None:
+        self.stop()
+        self._thread.join(_JOIN_SECONDS)
+        if not self._thread.is_alive():  # otherwise it waits for a server that is unavailable, as a daemon
             self._close_pipes()
 
     def _close_pipes(self) -> None:
         for fd in (self.fd, self._write_end, self._woken, self._wake):
             os.close(fd)
 
-    # on the thread
+    # --- on the thread
 
     def _listen(self) -> None:
         while not self._stopped:
             try:
                 self._receive()
             except (Error, OSError):
-                self._connection.close()
+                self.connection.close()
                 self._connect_again()
-        self._connection.close()
+        self.connection.close()
 
     def _receive(self) -> None:
-        """Until something is wrong with the connection."""
-        connection = self._connection
+        """Returns once it is stopped, and raises once something is wrong with the connection."""
+        connection = self.connection
         waiting = _poll(connection.fileno(), self._woken)
         while not self._stopped:
             readable = [fd for fd, _ in waiting.poll(_LOOK_AFTER * 1000)]
@@ -84,18 +127,18 @@ class Listener:
             connection.pgconn.consume_input()
             if self._received(connection):
                 _fill(self._write_end)
-                time.sleep(REST)
+                time.sleep(GATHER)
 
     def _received(self, connection: DriverConnection) -> bool:
-        ours = (self._process, self._ours())
+        own = (self._process, self._own_process())
         received = False
         while (notification := connection.pgconn.notifies()) is not None:
-            received = received or notification.be_pid not in ours
+            received = received or notification.be_pid not in own
         return received
 
-    def _heard_beside(self, notification: Notify) -> None:
-        """While this connection was sending: psycopg has taken it off."""
-        if notification.pid not in (self._process, self._ours()):
+    def _received_meanwhile(self, notification: Notify) -> None:
+        """It came while this connection was sending: psycopg has taken it off."""
+        if notification.pid not in (self._process, self._own_process()):
             _fill(self._write_end)
 
     def _notify(self, connection: DriverConnection) -> None:
@@ -104,21 +147,20 @@ class Listener:
             connection.execute("select pg_notify($1, '')", (self._channel,))
 
     def _connect_again(self) -> None:
-        delay, most = RECONNECT_DELAYS
+        delays = GrowingDelay(FIRST_RECONNECT_DELAY, MAX_RECONNECT_DELAY)
         while not self._stopped:
             with suppress(StoreError, Error):
-                self._connection = self._listening()
-                _fill(self._write_end)  # whoever rang meanwhile was not heard
+                self.connection = self._listening()
+                _fill(self._write_end)  # notifications that were sent meanwhile are lost
                 return
-            _poll(self._woken).poll(delay * 1000)
+            _poll(self._woken).poll(delays.next() * 1000)
             _empty(self._woken)
-            delay = min(most, delay * 2)
 
     def _listening(self) -> DriverConnection:
         connection = self._address.connect()
         self._process = connection.info.backend_pid
         try:
-            connection.add_notify_handler(self._heard_beside)
+            connection.add_notify_handler(self._received_meanwhile)
             connection.execute(quoting.SQL("listen {}").format(quoting.Identifier(self._channel)))
         except Error as error:
             connection.close()
@@ -135,7 +177,7 @@ def _poll(*fds: int) -> select.poll:
 
 
 def _fill(pipe: int) -> None:
-    """A full one is readable already."""
+    """Make the other end readable; it is already if the pipe is full."""
     with suppress(BlockingIOError):
         os.write(pipe, b"!")
 

@@ -1,7 +1,9 @@
-"""Whether an owner on this machine still lives: it holds a name of the kernel that goes with the last process that has it.
+"""The lock by which others know whether an owner of a PostgreSQL store is gone: a name of the kernel's, which exists as long as a
+process has it.
 
-The name is of an abstract Unix socket, through an open description that nursery and workers inherit; a program on the same
-boot and in the same network namespace can tell that nobody holds it any more. Linux only: elsewhere nothing is proven.
+The name is that of an abstract Unix socket, held through an open description that the forkserver and the workers inherit.
+Programs on the same boot and in the same network namespace can see that nobody holds it any more. Linux only: elsewhere
+nothing is proven.
 """
 
 from __future__ import annotations
@@ -18,52 +20,54 @@ NETWORK = Path("/proc/self/ns/net")
 
 
 class OwnerLock:
-    """`place` says where to look and for what; None if others can't tell, so that leases end by their deadline alone."""
+    """The lock of one owner. `address` is where to look, and for which name; None if others can't, so that its leases end by
+    their deadlines alone. `store` is a text that is the same for all owners of the store."""
 
-    def __init__(self, owner: str) -> None:
-        self.place: str | None = None
+    def __init__(self, store: str) -> None:
+        self._store = store
         self._socket: socket.socket | None = None
-        where = here()
-        if where is None:
-            return
-        name = "supervisor-" + hashlib.sha256(owner.encode()).hexdigest()[:32]
-        held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            held.bind(f"\0{name}")
-        except OSError:
-            held.close()
-            return
-        self._socket = held
-        self.place = orjson.dumps([*where, name]).decode()
+        self.address: str | None = None
 
-    def fileno(self) -> int | None:
+    def take(self, owner: str) -> int | None:
+        """Return the descriptor of the lock, which this process holds from now on; None if it can't have one."""
+        known_here = _known_here()
+        if self._socket is None and known_here is not None:
+            name = "supervisor-" + hashlib.sha256(f"{self._store} {owner}".encode()).hexdigest()[:32]
+            held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                held.bind(f"\0{name}")
+            except OSError:
+                held.close()
+                return None
+            self._socket, self.address = held, orjson.dumps([*known_here, name]).decode()
         return None if self._socket is None else self._socket.fileno()
 
-    def close(self) -> None:
+    def release(self) -> None:
+        """Give up the lock as far as this process holds it."""
         if self._socket is not None:
             self._socket.close()
-            self._socket = None
+        self._socket = self.address = None
 
 
-def here() -> tuple[str, str] | None:
-    """This boot and this network namespace, in which such names are known."""
-    with suppress(OSError):
-        return BOOT.read_text().strip(), str(NETWORK.readlink())
-    return None
-
-
-def is_gone(place: str | None) -> bool:
-    """Whether every process that held the name is provably dead."""
-    if place is None:
+def is_gone(address: str | None) -> bool:
+    """Whether every process that held the lock at this address is provably dead."""
+    if address is None:
         return False
-    *where, name = orjson.loads(place)
-    if here() != tuple(where):
+    *where, name = orjson.loads(address)
+    if _known_here() != tuple(where):
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
-            asking.connect(f"\0{name}")
+            probe.connect(f"\0{name}")
         except ConnectionRefusedError:
             return True
         except OSError:
             return False
     return False
+
+
+def _known_here() -> tuple[str, str] | None:
+    """This boot and this network namespace, in which such names are known."""
+    with suppress(OSError):
+        return BOOT.read_text().strip(), str(NETWORK.readlink())
+    return None

@@ -1,4 +1,4 @@
-"""Questions to a PostgreSQL store: what people, programs and --drain ask. Nothing here writes."""
+"""Queries of people, programs and --drain to a PostgreSQL store. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ from supervisor.stores.codes import (
     SCHEDULED,
     STATES,
     SUCCEEDED,
+    WITHDRAWN,
 )
 from supervisor.stores.counts import queue_rows, running_jobs
-from supervisor.stores.postgres.claim import NOW, policy_from
-from supervisor.stores.postgres.connection import array
+from supervisor.stores.postgres.claim import PAUSED
+from supervisor.stores.postgres.connection import NOW, Connection, array
+from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.owner_lock import is_gone
-from supervisor.stores.postgres.settle import Settles
+from supervisor.stores.postgres.ownership import Ownership
+from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries
 
-SHOWN = """select jobs.id, handler, coalesce(payload, ''), queue, priority, jobs.state, retries, policy, options, jobs.due_at,
+SHOWN = """
+  select jobs.id, handler, coalesce(payload, ''), queue, priority, jobs.state, retries, policy, options, jobs.due_at,
     created_at, started_at, finished_at, result, headers, dead_letters.state
   from unnest($1::bigint[]) with ordinality as it(id, place) join {s}.jobs on jobs.id = it.id
   left join {s}.dead_letters on dead_letters.job_id = jobs.id order by place"""
@@ -37,20 +41,32 @@ ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::b
 COUNTED = "select queue, state, tier, sum(n)::bigint from {s}.counts group by queue, state, tier having sum(n) > 0"
 UNFINISHED = f"select queue, state, sum(n)::bigint from {{s}}.counts where state < {SUCCEEDED} group by queue, state"
 # In the order of their index, so that no more is read than is counted.
-DUE_BY = f"""select count(*) from (select from {{s}}.jobs
-  where state = {SCHEDULED} and due_at <= $1 and queue = any($2::text[]) order by due_at, id limit $3) as it"""
-PENDING_DEAD_LETTERS = f"""select count(*) from (select from {{s}}.dead_letters
-  where state = {PENDING} order by due_at, job_id limit $1) as it"""
-RUNNING_BY_QUEUE = f"""select queue, count(*) from {{s}}.jobs
-  where id = any($1::bigint[]) and state = {IN_FLIGHT} group by queue"""
-SUPERVISORS = f"""select id, owner, host, pid, state, place, seen_at, workers, {NOW} > unseen_after,
+DUE_BY = f"""
+  select count(*) from (
+    select from {{s}}.jobs where state = {SCHEDULED} and due_at <= $1 and queue = any($2::text[])
+    order by due_at, id limit $3) as it"""
+PENDING_DEAD_LETTERS = f"""
+  select count(*) from (
+    select from {{s}}.dead_letters where state = {PENDING} order by due_at, job_id limit $1) as it"""
+RUNNING_BY_QUEUE = f"""
+  select queue, count(*) from {{s}}.jobs where id = any($1::bigint[]) and state = {IN_FLIGHT} group by queue"""
+SUPERVISORS = f"""
+  select id, owner, host, pid, state, owner_lock, seen_at, workers, {NOW} > unseen_after,
     exists (select 1 from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id)
   from {{s}}.supervisors order by id"""
+CLOCK = f"select {NOW}"
 
 
-class Queries(Settles):
+class Queries:
+    def __init__(self, connection: Connection, counts: Counts, owner: Ownership) -> None:
+        self._connection, self._counts, self._owner = connection, counts, owner
+
+    def clock(self) -> float:
+        with self._connection.snapshot():
+            return float(self._connection.value(CLOCK)) / 1_000_000
+
     def get(self, id: int) -> dict[str, Any] | None:
-        with self.snapshot():
+        with self._connection.snapshot():
             found = self.jobs_shown([id])
         return found[0] if found else None
 
@@ -63,90 +79,69 @@ class Queries(Settles):
         dead_letter: str | None = None,
         limit: int = 100,
     ) -> list[dict[str, Any]]:
-        query, parameters = filtered(state, queue, handler, dead_letter, limit)
-        with self.snapshot():
-            return self.jobs_shown(self.column(query, *parameters))
+        query, parameters = filtered_ids(state, queue, handler, dead_letter, limit)
+        with self._connection.snapshot():
+            return self.jobs_shown(self._connection.column(query, *parameters))
 
     def jobs_shown(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """The jobs there are, in the order of `ids`."""
+        """The jobs that exist, in the order of `ids`."""
+        batch = array(ids)
         errors: dict[int, list[Mapping[str, Any]]] = {}
-        for job_id, at, record in self.rows(ATTEMPTS, array(ids)):
+        for job_id, at, record in self._connection.rows(ATTEMPTS, batch):
             errors.setdefault(job_id, []).append({**orjson.loads(record), "at": at})
-        return [job_dict(_shown(row, errors.get(row[0], ()))) for row in self.rows(SHOWN, array(ids))]
-
-    def clock(self) -> float:
-        with self.snapshot():
-            return float(self.value(f"select {NOW}")) / 1_000_000
+        return [job_dict(_shown(row, errors)) for row in self._connection.rows(SHOWN, batch)]
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
-        with self.snapshot():
-            self.write_counts()
-            paused = self.paused()
+        with self._connection.snapshot():
+            self._counts.write()
+            paused = frozenset(self._connection.column(PAUSED))
             counted = [
                 (queue, state, n)
-                for queue, state, n in self.rows(UNFINISHED)
+                for queue, state, n in self._connection.rows(UNFINISHED)
                 if n and queue not in paused and (served is None or queue in served)
             ]
             left = {of: sum(n for _, state, n in counted if state == of) for of in (SCHEDULED, READY, IN_FLIGHT)}
             if latest is not None and left[SCHEDULED]:
                 waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
-                left[SCHEDULED] = self.value(DUE_BY, microseconds(latest), list(waiting), most)
-            dead_letters = self.value(PENDING_DEAD_LETTERS, most)
+                left[SCHEDULED] = self._connection.value(DUE_BY, microseconds(latest), list(waiting), most)
+            dead_letters = self._connection.value(PENDING_DEAD_LETTERS, most)
         counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": dead_letters}
-        return {what: n for what, n in counts.items() if n}
+        return {name: n for name, n in counts.items() if n}
 
     def stats(self) -> dict[str, Any]:
-        with self.snapshot():
-            self.write_counts()
+        with self._connection.snapshot():
+            self._counts.write()
             supervisors = self._supervisors()
-            processing: dict[str, int] = dict(self.rows(RUNNING_BY_QUEUE, array(running_jobs(supervisors))))
-            queues = queue_rows(self.rows(COUNTED), self.paused(), processing)
+            processing: dict[str, int] = dict(self._connection.rows(RUNNING_BY_QUEUE, array(running_jobs(supervisors))))
+            paused = frozenset(self._connection.column(PAUSED))
+            queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
         return {"queues": queues, "supervisors": supervisors}
 
     def _supervisors(self) -> list[dict[str, Any]]:
-        """All but those that hold no lease and have left, are provably gone, or were to be seen long ago."""
+        """All but those that hold no lease and have left, are provably gone, or should have been seen long ago."""
         shown = []
-        for id, owner, host, pid, state, place, seen_at, workers, overdue, holds in self.rows(SUPERVISORS):
-            gone = state == LEFT or (id != self.owner_id and is_gone(place))
-            if (gone or overdue) and not holds:
+        for id, owner, host, pid, state, lock, seen_at, workers, overdue, has_leases in self._connection.rows(
+            SUPERVISORS
+        ):
+            gone = state == LEFT or (id != self._owner.id and is_gone(lock))
+            if (gone or overdue) and not has_leases:
                 continue
+            state = "gone" if gone else state
+            workers = [] if gone else orjson.loads(workers)
             shown.append(
-                {
-                    "owner": owner,
-                    "host": host,
-                    "pid": pid,
-                    "state": "gone" if gone else state,
-                    "seen_at": iso(seen_at),
-                    "workers": [] if gone else orjson.loads(workers),
-                }
+                {"owner": owner, "host": host, "pid": pid, "state": state, "seen_at": iso(seen_at), "workers": workers}
             )
         return shown
 
 
-def _shown(row: Sequence[Any], errors: Sequence[Mapping[str, Any]]) -> Shown:
+def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
     id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter = row
-    due_at, created_at, started_at, finished_at, result, headers = rest
-    return Shown(
-        id=id,
-        handler=handler,
-        payload=payload,
-        queue=queue,
-        priority=priority,
-        state=STATES[state].value,
-        retries=retries,
-        max_retries=own_max_retries(options, None if policy is None else policy_from(policy, None)),
-        due_at=due_at,
-        created_at=created_at,
-        started_at=started_at,
-        finished_at=finished_at,
-        result=result,
-        headers=headers,
-        errors=errors,
-        dead_letter=None if dead_letter is None else DEAD_LETTERS[dead_letter],
-    )
+    most = own_max_retries(options, None if policy is None else stored_policy(policy, None))
+    known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
+    return Shown._make((*known, errors.get(id, ()), DEAD_LETTERS[dead_letter or WITHDRAWN]))
 
 
-def filtered(
+def filtered_ids(
     state: JobState | None, queue: str | None, handler: str | None, dead_letter: str | None, limit: int
 ) -> tuple[str, list[Any]]:
     """A query for ids, newest first; finished jobs by when they finished, so that an index leads to them."""

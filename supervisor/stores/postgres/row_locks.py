@@ -1,57 +1,74 @@
-"""Rows of a PostgreSQL store that somebody else has locked: a person at a prompt, say, who has gone for lunch."""
+"""Rows of a PostgreSQL store that another session has locked: that of a person who has left a transaction open, for example."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from typing import NamedTuple
 
-from supervisor.stores.postgres.connection import Database, array
-
-THERE = "select {key} from {{s}}.{table} where {key} = any($1::bigint[])"
-LOCK_FREE = f"{THERE} order by {{key}} for no key update skip locked"
-LOCKED = f"""{THERE} and {{key}} <> all(array({THERE} for share skip locked))"""
-
-SKIP_LOCKED_SECONDS = 60.0
-"""After a lock was last met. To be wary costs a statement more for each batch."""
+from supervisor.stores.postgres.connection import Connection, array
 
 
-class Locks(Database):
-    """The first to meet a locked row waits for it, as long as a call may, and fails. From then on the store is wary for a
-    while: each batch first takes the rows that are free, and passes by those that aren't. A lock on a whole table leaves no row
-    free, nor any statement: the repeated call fails as the first did."""
+class Lockable(NamedTuple):
+    """The statements that select, by ids, the rows of a table that exist, and lock those that are free."""
 
-    _skip_locked_until = 0.0
+    existing: str
+    lock_free: str
+
+
+JOBS = Lockable(
+    "select id from {s}.jobs where id = any($1::bigint[])",
+    "select id from {s}.jobs where id = any($1::bigint[]) order by id for no key update skip locked",
+)
+DEAD_LETTERS = Lockable(
+    "select job_id from {s}.dead_letters where job_id = any($1::bigint[])",
+    """select job_id from {s}.dead_letters where job_id = any($1::bigint[]) order by job_id
+      for no key update skip locked""",
+)
+SUPERVISORS = Lockable(
+    "select id from {s}.supervisors where id = any($1::bigint[])",
+    "select id from {s}.supervisors where id = any($1::bigint[]) order by id for no key update skip locked",
+)
+LOCKED_JOBS = """
+  select id from {s}.jobs where id = any($1::bigint[])
+    and id <> all(array(select id from {s}.jobs where id = any($1::bigint[]) for share skip locked))"""
+
+
+class RowLocks:
+    """The first call that meets a locked row waits for it, as long as a call may, and fails. For some time after that the store
+    skips locked rows: each batch first locks the rows that are free, and leaves out the others. A lock on a whole table leaves no
+    row free, and no statement: then the repeated call fails as the first did."""
+
+    def __init__(self, connection: Connection, skip_locked_seconds: float) -> None:
+        self._connection, self._seconds = connection, skip_locked_seconds
 
     @property
     def skips_locked(self) -> bool:
-        return self._skip_locked_until > 0.0 and time.monotonic() < self._skip_locked_until
+        met_at = self._connection.session.lock_met_at
+        return met_at is not None and time.monotonic() < met_at + self._seconds
 
-    def contended(self) -> None:
-        self._skip_locked_until = time.monotonic() + SKIP_LOCKED_SECONDS
-
-    def to_pass_by(self, table: str, key: str, ids: Collection[int]) -> set[int]:
-        """Those of these rows that are to be left alone now; the others are locked for this transaction. None unless wary."""
+    def to_skip(self, table: Lockable, ids: Collection[int]) -> set[int]:
+        """The rows that are to be left as they are now; the others are locked for this transaction. None in normal mode."""
         if not ids or not self.skips_locked:
             return set()
-        locked = self.locked(table, key, ids)
+        locked = self.locked(table, ids)
         if locked:
-            self.contended()
+            self._connection.session.lock_met_at = time.monotonic()
         return locked
 
-    def locked(self, table: str, key: str, ids: Collection[int]) -> set[int]:
-        """Those of these rows that others have locked; the rest are locked here. It waits for nobody."""
-        missing = set(ids).difference(self.column(LOCK_FREE.format(table=table, key=key), array(ids)))
-        if not missing:
-            return missing
-        return set(self.column(THERE.format(table=table, key=key), array(missing)))
+    def locked(self, table: Lockable, ids: Collection[int]) -> set[int]:
+        """The rows that other sessions have locked; the rest are locked here. It waits for no lock."""
+        missing = set(ids).difference(self._connection.column(table.lock_free, array(ids)))
+        return set(self._connection.column(table.existing, array(missing))) if missing else missing
 
-    def held_by_others(self, table: str, key: str, ids: Collection[int]) -> set[int]:
-        """Those of these rows that others have locked to change them; for a few. Who asks the same at this moment is in nobody's
-        way. What it takes to ask is given back at once: this transaction may be long, and whoever has the lease needs its row."""
+    def jobs_locked_by_others(self, ids: Collection[int]) -> set[int]:
+        """The jobs that other sessions have locked to change them; for a few ids. Sessions that ask the same at this moment don't
+        find each other. The locks that it takes to find out are released at once: this transaction may be long, and the owner
+        of a lease needs the row."""
         if not ids:
             return set()
-        self.later("savepoint asked")
-        held = set(self.column(LOCKED.format(table=table, key=key), array(ids)))
-        self.later("rollback to savepoint asked")
-        self.run("release savepoint asked")
-        return held
+        self._connection.later("savepoint before_locks")
+        locked = set(self._connection.column(LOCKED_JOBS, array(ids)))
+        self._connection.later("rollback to savepoint before_locks")
+        self._connection.run("release savepoint before_locks")
+        return locked

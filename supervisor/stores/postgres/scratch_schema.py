@@ -1,4 +1,4 @@
-"""A schema of a PostgreSQL database for a while: its own, and gone afterwards."""
+"""A schema of a PostgreSQL database that exists for a while, and is removed afterwards."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import NamedTuple
 
 from psycopg import sql as quoting
 
-from supervisor.stores.postgres.connection import Database
+from supervisor.stores.postgres.connection import Connection
+from supervisor.stores.postgres.driver import Address
+from supervisor.stores.postgres.limits import DEFAULT_LIMITS
 
-TAKE = "select pg_try_advisory_xact_lock(hashtextextended($1, 0))"
-HOLD = "set local idle_in_transaction_session_timeout = 0"
+TRY_LOCK = "select pg_try_advisory_xact_lock(hashtextextended($1, 0))"
+STAY_IDLE = "set local idle_in_transaction_session_timeout = 0"
 LEFT_BEHIND = "select nspname from pg_namespace where nspname ~ $1 and pg_has_role(nspowner, 'usage')"
-DROP = "drop schema if exists {} cascade"
+DROP = quoting.SQL("drop schema if exists {} cascade")
 
 
 class ScratchSchema(NamedTuple):
-    """`synchronous_commit` is what the server says it is for this role."""
+    """The name of the schema, and the value of `synchronous_commit` that the server has for this role."""
 
     schema: str
     synchronous_commit: str
@@ -26,26 +28,28 @@ class ScratchSchema(NamedTuple):
 
 @contextmanager
 def scratch_schema(url: str, *, listen: bool, prefix: str) -> Iterator[ScratchSchema]:
-    """A name that begins with `prefix`, for a store to be made there. It is locked as long as a transaction is open, which holds
-    up nobody, and behind a pooler, too, ends with this program: so those that a killed one left are known, and removed first."""
+    """A name that begins with `prefix`, for a store to be made there.
+
+    It is locked by a transaction that stays open meanwhile, which blocks nobody, and which ends with this program even behind a
+    pooler: so schemas that a killed program left behind can be recognised, and are removed first."""
     schema = f"{prefix}{secrets.token_hex(8)}"
-    database = Database(url, schema=schema, listen=listen)
+    connection = Connection(Address(url, listen=listen, limits=DEFAULT_LIMITS), schema)
     try:
-        for left in database.column(LEFT_BEHIND, f"^{prefix}[0-9a-f]{{16}}$"):
-            _remove(database, left)
+        for left in connection.column(LEFT_BEHIND, f"^{prefix}[0-9a-f]{{16}}$"):
+            _remove(connection, left)
         try:
-            with database.transaction():
-                database.run(HOLD)
-                database.value(TAKE, schema)
-                yield ScratchSchema(schema, database.value("show synchronous_commit"))
+            with connection.transaction():
+                connection.run(STAY_IDLE)
+                connection.value(TRY_LOCK, schema)
+                yield ScratchSchema(schema, connection.value("show synchronous_commit"))
         finally:
-            _remove(database, schema)
+            _remove(connection, schema)
     finally:
-        database.close()
+        connection.close()
 
 
-def _remove(database: Database, schema: str) -> None:
-    """Unless somebody holds it, or has removed it."""
-    with database.transaction():
-        if database.value(TAKE, schema):
-            database.run(DROP.format(quoting.Identifier(schema).as_string(None)))
+def _remove(connection: Connection, schema: str) -> None:
+    """Unless another program holds its lock, or has removed it."""
+    with connection.transaction():
+        if connection.value(TRY_LOCK, schema):
+            connection.run(DROP.format(quoting.Identifier(schema)).as_string(None))

@@ -1,7 +1,7 @@
-"""Jobs inside somebody else's transaction: on a connection of the caller's, of which nothing is begun, ended or left changed.
+"""Jobs enqueued inside a transaction of the caller's, on a connection of his, on which nothing is begun, ended or left changed.
 
-SQLAlchemy and Django are known by what their connections have and used through their own calls, so that they know of the
-transaction; neither is imported.
+Connections of SQLAlchemy and Django are recognised by their methods, and used through their own calls, so that these libraries
+know of the transaction; neither is imported.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from supervisor.errors import StoreError
-from supervisor.stores.postgres.claim import enqueued, split_batch
 from supervisor.stores.postgres.connection import packed
+from supervisor.stores.postgres.enqueue import split_batch, values_of
 from supervisor.stores.postgres.transfer import DATABASE
 from supervisor.stores.records import EnqueueRow
 from supervisor.text.redaction import without_secrets
 
-AT_ONCE = 16_000_000
-"""Characters in one statement: more are several, which only a transaction makes one."""
+MAX_CHARACTERS = 16_000_000
 EXPECTED = """a psycopg connection, a SQLAlchemy Connection or Session, or Django's connection, none of them async"""
 
-# All names in full: the search path is the caller's.
-LOOK = """select namespace.oid is not null and put.oid is not null,
+# All names are in full: the search path is the caller's.
+FIND_PUT = """
+  select namespace.oid is not null and put.oid is not null,
     coalesce(pg_catalog.has_schema_privilege(namespace.oid, 'usage')
       and pg_catalog.has_function_privilege(put.oid, 'execute'), false), current_user
   from (select) as it left join pg_catalog.pg_namespace as namespace on nspname operator(pg_catalog.=) %s
@@ -40,34 +40,42 @@ LOOK = """select namespace.oid is not null and put.oid is not null,
 
 
 class Caller(Protocol):
-    """A connection of the caller's. `driver` is what is beneath it."""
+    """A connection of the caller's. `driver` is the connection of the driver beneath it."""
 
     driver: Any
 
     def check(self) -> None:
-        """Raises StoreError if nothing can be done on it."""
+        """Raise StoreError if nothing can be executed on it."""
 
-    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
-        """The one row; errors are those of the caller's own library."""
+    def fetch_one(self, sql: str, *parameters: str) -> Sequence[Any]:
+        """Return the one row; errors are those of the caller's own library."""
 
-    def undo(self) -> None:
-        """End what `ask` has begun on a connection that was in no transaction."""
+    def end(self) -> None:
+        """End what `fetch_one` has begun on a connection that was in no transaction."""
 
 
 class TransactionalEnqueue:
-    """Used from any thread. `database_of_store` is asked only if the address of a connection is not written as in `url`."""
+    """Used from any thread. `database_of_store` is called only if the address of a connection is not written as in `url`.
+    `characters`: of one statement; more are several statements, which need a transaction to be all or nothing."""
 
-    def __init__(self, url: str, schema: str, database_of_store: Callable[[], tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        url: str,
+        schema: str,
+        database_of_store: Callable[[], tuple[int, int]],
+        characters: int = MAX_CHARACTERS,
+    ) -> None:
         self.shown, self._schema, self._database_of_store = without_secrets(url), schema, database_of_store
+        self._characters = characters
         given = conninfo_to_dict(url)
-        self._place = tuple(str(given.get(key) or "") for key in ("host", "port", "dbname"))
-        self._put = (
-            f"select {quoting.Identifier(schema).as_string(None)}.put(".replace("%", "%%") + "%s::pg_catalog.json)"
-        )
+        host, port, database = (str(given.get(key) or "") for key in ("host", "port", "dbname"))
+        self._address = (host, port or "5432", database)
+        quoted = quoting.Identifier(schema).as_string(None).replace("%", "%%")
+        self._put = f"select {quoted}.put(%s::pg_catalog.json)"
         self._known: WeakSet[Any] = WeakSet()
 
     def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:
-        """Ids in order, of jobs that exist if and when the caller's transaction commits."""
+        """Return the ids in order, of jobs that exist if and when the caller's transaction commits."""
         if not rows:
             return []
         caller = caller_of(connection)
@@ -77,28 +85,30 @@ class TransactionalEnqueue:
             batches = self._prepare(caller, rows)
         except StoreError:
             if idle:
-                caller.undo()
+                caller.end()
             raise
-        return [id for batch in batches for id in caller.ask(self._put, batch)[0]]
+        return [id for batch in batches for id in caller.fetch_one(self._put, batch)[0]]
 
     def _prepare(self, caller: Caller, rows: Sequence[EnqueueRow]) -> list[str]:
-        """What to give to `put`; or StoreError."""
+        """The batches for `put`. Raises StoreError if the connection or the jobs are refused."""
         if caller.driver not in self._known:
-            self._check_place(caller)
+            self._check_store(caller)
             self._known.add(caller.driver)
-        batches = [_in_ascii(packed([enqueued(row) for row in part])) for part in split_batch(rows, AT_ONCE)]
+        parts = split_batch(rows, self._characters)
+        batches = [_in_ascii(packed([values_of(row) for row in part])) for part in parts]
         if len(batches) > 1 and not _in_transaction(caller.driver):
             raise StoreError(
-                f"connection: more than {AT_ONCE // 10**6} MB of jobs at once, on a connection in autocommit: "
+                f"connection: more than {self._characters / 10**6:g} MB of jobs at once, on a connection in autocommit: "
                 "open a transaction, so that they are all enqueued or none is"
             )
         return batches
 
-    def _check_place(self, caller: Caller) -> None:
-        if not self._is_written_as(caller.driver) and tuple(caller.ask(DATABASE)) != self._database_of_store():
+    def _check_store(self, caller: Caller) -> None:
+        """Raise StoreError unless the connection leads to the store's database, and its role may enqueue there."""
+        if not self._is_written_as(caller.driver) and tuple(caller.fetch_one(DATABASE)) != self._database_of_store():
             raise StoreError(f"connection: it leads to another database than the store, {self.shown}")
-        there, may_put, user = caller.ask(LOOK, self._schema)
-        if not there:
+        exists, may_put, user = caller.fetch_one(FIND_PUT, self._schema)
+        if not exists:
             raise StoreError(
                 f"connection: no job store in the schema {self._schema} of its database ({self.shown}) yet"
             )
@@ -110,7 +120,7 @@ class TransactionalEnqueue:
 
     def _is_written_as(self, driver: Any) -> bool:
         info = driver.info
-        return (info.host, str(info.port), info.dbname) == (self._place[0], self._place[1] or "5432", self._place[2])
+        return (info.host, str(info.port), info.dbname) == self._address
 
 
 def caller_of(connection: Any) -> Caller:
@@ -134,13 +144,13 @@ class _Psycopg:
     def check(self) -> None:
         _check_driver(self.driver)
 
-    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
+    def fetch_one(self, sql: str, *parameters: str) -> Sequence[Any]:
         with psycopg.Cursor(self.driver, row_factory=tuple_row) as cursor:
             row = cursor.execute(sql.encode(), parameters, prepare=False).fetchone()
         assert row is not None
         return row
 
-    def undo(self) -> None:
+    def end(self) -> None:
         self.driver.rollback()
 
 
@@ -160,11 +170,11 @@ class _SQLAlchemy:
     def check(self) -> None:
         _check_driver(self.driver)
 
-    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
+    def fetch_one(self, sql: str, *parameters: str) -> Sequence[Any]:
         row: Sequence[Any] = self._connection.exec_driver_sql(sql, parameters).one()
         return row
 
-    def undo(self) -> None:
+    def end(self) -> None:
         ours = None if self._begun else self._connection.get_transaction()
         (ours or self.driver).rollback()
 
@@ -182,13 +192,13 @@ class _Django:
     def check(self) -> None:
         _check_driver(self.driver)
 
-    def ask(self, sql: str, *parameters: str) -> Sequence[Any]:
+    def fetch_one(self, sql: str, *parameters: str) -> Sequence[Any]:
         with self._connection.cursor() as cursor:
             cursor.execute(sql, parameters)
             row: Sequence[Any] = cursor.fetchone()
         return row
 
-    def undo(self) -> None:
+    def end(self) -> None:
         self.driver.rollback()  # inside `atomic` too: the next statement begins anew
 
 
@@ -200,7 +210,7 @@ def _check_driver(driver: Any) -> None:
 
 
 def _in_ascii(text: str) -> str:
-    """The same JSON, whatever the encoding of the caller's connection can't hold."""
+    """The same JSON in ASCII: the encoding of the caller's connection may not have all characters."""
     return text if text.isascii() else json.dumps(orjson.loads(text))
 
 

@@ -1,138 +1,148 @@
-"""Jobs from and to a PostgreSQL store as a whole."""
+"""The transfer of all jobs from and to a PostgreSQL store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
-
-from psycopg import sql as quoting
+from typing import Any, Final
 
 from supervisor.jobs import JobState
-from supervisor.stores.codes import IN_FLIGHT, STATES, WITHDRAWN
-from supervisor.stores.postgres.connection import array
-from supervisor.stores.postgres.functions import BODY
-from supervisor.stores.postgres.operator import OperatorChanges
+from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED, STATES, WITHDRAWN
+from supervisor.stores.postgres.connection import Connection, array
+from supervisor.stores.postgres.counts import Counts
+from supervisor.stores.postgres.migrations import has_table
+from supervisor.stores.postgres.operator import PAUSE
+from supervisor.stores.postgres.queries import Queries
+from supervisor.stores.postgres.schema import CLOSE, REOPEN, TRANSFER_OUT, TRANSFERS_IN
 from supervisor.stores.transfer import (
-    TRANSFERRED_STATES,
     TransferRecord,
     TransferredJob,
     closed_for_another,
-    closed_message,
     counts_of,
     refuse_as_target,
     refuse_in_use,
     transferred_job,
 )
 
-SIZES = f"""select id, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(result), 0)
+# The identifier of the server, and in it of the database, by whatever name and way it is reached. All names are in full: it is
+# also run on connections of callers, with search paths of their own.
+DATABASE = """
+  select system_identifier, (select oid::pg_catalog.int8 from pg_catalog.pg_database
+    where datname operator(pg_catalog.=) pg_catalog.current_database())
+  from pg_catalog.pg_control_system()"""
+
+LOCK = "lock table {s}.jobs, {s}.supervisors in exclusive mode"
+# All locks at once that are needed to drop triggers, so that the wait for them has one limit.
+LOCK_TO_REOPEN = "lock table {s}.jobs, {s}.supervisors in access exclusive mode"
+RECORD = "select id, target, place, arrived from {s}.transfer_out"
+NOTE_ARRIVAL = "update {s}.transfer_out set arrived = true where id = $1"
+IN_FLIGHT_COUNT = f"select count(*) from {{s}}.jobs where state = {IN_FLIGHT}"
+
+# `state + 0` keeps it from the indexes by state: the ids are in a range.
+SIZES = f"""
+  select id, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(result), 0)
     + coalesce((select sum(octet_length(record)) from {{s}}.attempts where job_id = jobs.id), 0)::bigint
-  from {{s}}.jobs where id > $1 and id <= $2 and state + 0 in ({", ".join(map(str, TRANSFERRED_STATES))}) order by id limit $3"""
-PACKED = f"""select jobs.id, age, jobs.token, handler, queue, coalesce(payload, ''), headers, priority, jobs.state, tier,
-    retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policy, options, result,
+  from {{s}}.jobs where id > $1 and id <= $2 and state + 0 in ({READY}, {SCHEDULED}, {FAILED}) order by id limit $3"""
+EXPORTED = f"""
+  select jobs.id, age, jobs.token, handler, queue, coalesce(payload, ''), headers, priority, jobs.state, tier, retries,
+    expired_count, jobs.due_at, created_at, started_at, finished_at, policy, options, result,
     dead_letters.state, dead_letters.due_at, tries, accepted
   from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
   left join {{s}}.dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN} order by place"""
-ATTEMPTS = """select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by job_id, id"""
+ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by job_id, id"
 COUNTED = "select state, sum(n)::bigint from {s}.counts group by state"
-LAST_ID = """select last_value - case when is_called then 0 else 1 end from {sequence}"""
 
-STRETCH = 100_000
+LAST_ID = "select coalesce(pg_sequence_last_value(pg_get_serial_sequence({jobs}, 'id')::regclass), 0)"
+SET_LAST_ID = "select setval(pg_get_serial_sequence({jobs}, 'id'), $1)"
+IMPORT_JOBS = """
+  copy {s}.jobs(id, age, token, handler, queue, payload, headers, priority, state, tier, retries, expired_count, due_at,
+    created_at, started_at, finished_at, policy, options, result) from stdin"""
+IMPORT_ATTEMPTS = "copy {s}.attempts(job_id, at, record) from stdin"
+IMPORT_DEAD_LETTERS = "copy {s}.dead_letters(job_id, state, due_at, tries, accepted) from stdin"
 
-LOCK = "lock table {s}.jobs, {s}.supervisors in exclusive mode"
-LOCK_ALONE = LOCK.replace("exclusive", "access exclusive")
-"""At once all that is needed to drop what stands there, so that the wait for it has one limit."""
-CLOSE = (
-    "create table {s}.shut(id text not null, target text not null, place text not null, arrived boolean not null)",
-    f"""create function {{s}}.refuse_shut() returns trigger language plpgsql as
-      {BODY} begin raise exception using message = {{told}}; end {BODY}""",
-    """create trigger shut before insert or update on {s}.jobs for each statement execute function {s}.refuse_shut()""",
-    """create trigger shut before insert on {s}.supervisors for each statement execute function {s}.refuse_shut()""",
-)
-REOPEN = ("drop function {s}.refuse_shut cascade", "drop table {s}.shut")
-
-JOBS = """copy {s}.jobs(id, age, token, handler, queue, payload, headers, priority, state, tier, retries, expired_count, due_at,
-  created_at, started_at, finished_at, policy, options, result) from stdin"""
-ATTEMPTS_IN = "copy {s}.attempts(job_id, at, record) from stdin"
-DEAD_LETTERS_IN = "copy {s}.dead_letters(job_id, state, due_at, tries, accepted) from stdin"
+_BEHIND_RESULT: Final = 19
+"""The columns of IMPORT_JOBS are the fields of a TransferredJob before this one."""
 
 
-class Transfer(OperatorChanges):
+class Transfer:
+    """Implements `supervisor.stores.transfer.Transferable`. `id_range`: ids that one statement looks through."""
+
+    def __init__(self, connection: Connection, counts: Counts, queries: Queries, id_range: int) -> None:
+        self._connection, self._counts, self._queries, self._id_range = connection, counts, queries, id_range
+        self._url = connection.url
+
     def database(self) -> tuple[int, int]:
-        """Of the server and in it, whatever it is called and however it is reached."""
-        ((server, database),) = self.rows(DATABASE)
+        """The identifiers of the server and of the database in it."""
+        ((server, database),) = self._connection.rows(DATABASE)
         return server, database
 
     def place(self) -> str:
         server, database = self.database()
-        return f"postgresql {server} {database} {self.schema}"
+        return f"postgresql {server} {database} {self._connection.schema}"
 
     def transfer_record(self) -> TransferRecord | None:
-        with self.snapshot():
-            return self._transfer_record()
+        with self._connection.snapshot():
+            return self._record()
 
-    def _transfer_record(self) -> TransferRecord | None:
-        if not self._has_table("shut"):
+    def _record(self) -> TransferRecord | None:
+        if not has_table(self._connection, "transfer_out"):
             return None
-        return next(
-            (TransferRecord(*row) for row in self.rows("select id, target, place, arrived from {s}.shut")), None
-        )
+        return next((TransferRecord(*row) for row in self._connection.rows(RECORD)), None)
 
     def close_for_transfer(self, transfer_record: TransferRecord) -> None:
-        with self.transaction():
-            self.run(LOCK)
-            if (closed_for := self._transfer_record()) is not None:
-                raise closed_for_another(self.url, closed_for)
-            alive = [it for it in self.stats()["supervisors"] if it["state"] != "gone"]
-            refuse_in_use(self.url, alive, self.value(f"select count(*) from {{s}}.jobs where state = {IN_FLIGHT}"))
-            told = quoting.Literal(closed_message(transfer_record.target)).as_string(None)
+        with self._connection.transaction():
+            self._connection.run(LOCK)
+            if (closed_for := self._record()) is not None:
+                raise closed_for_another(self._url, closed_for)
+            supervisors = self._queries.stats()["supervisors"]
+            refuse_in_use(self._url, supervisors, self._connection.value(IN_FLIGHT_COUNT))
+            self._connection.run(TRANSFER_OUT)
+            self._connection.run("insert into {s}.transfer_out values ($1, $2, $3, $4)", *transfer_record)
             for statement in CLOSE:
-                self.run(statement.replace("{told}", told))
-            self.run("insert into {s}.shut values ($1, $2, $3, $4)", *transfer_record)
+                self._connection.run(statement)
 
     def note_arrival(self, transfer_record: TransferRecord) -> None:
-        with self.transaction():
-            self.run("update {s}.shut set arrived = true where id = $1", transfer_record.id)
+        with self._connection.transaction():
+            self._connection.run(NOTE_ARRIVAL, transfer_record.id)
 
     def reopen(self, transfer_record: TransferRecord) -> None:
-        with self.transaction():
-            self.run(LOCK_ALONE)
-            closed_for = self._transfer_record()
+        with self._connection.transaction():
+            self._connection.run(LOCK_TO_REOPEN)
+            closed_for = self._record()
             if closed_for is None:
                 return
             if closed_for.id != transfer_record.id:
-                raise closed_for_another(self.url, closed_for)
+                raise closed_for_another(self._url, closed_for)
             for statement in REOPEN:
-                self.run(statement)
+                self._connection.run(statement)
 
     def sizes(self, after: int, limit: int) -> list[tuple[int, int]]:
-        """Ids are looked through in stretches: of jobs that are not to move there may be more than one call has time for."""
-        last = self.value("select max(id) from {s}.jobs") or 0
+        """Ids are looked through in ranges: of jobs that are not transferred there may be more than one call has time for."""
+        last = self._connection.value("select max(id) from {s}.jobs") or 0
         while after < last:
-            rows = self.rows(SIZES, after, after + STRETCH, limit)
+            rows = self._connection.rows(SIZES, after, after + self._id_range, limit)
             if rows:
                 return [(id, size) for id, size in rows]
-            after += STRETCH
+            after += self._id_range
         return []
 
     def export(self, ids: Sequence[int]) -> list[TransferredJob]:
-        with self.snapshot():
+        batch = array(ids)
+        with self._connection.snapshot():
             attempts = {
                 id: [(at, record) for _, at, record in its]
-                for id, its in groupby(self.rows(ATTEMPTS, array(ids)), itemgetter(0))
+                for id, its in groupby(self._connection.rows(ATTEMPTS, batch), itemgetter(0))
             }
-            rows = self.rows(PACKED, array(ids))
-        return [transferred_job(row, attempts.get(row[0], ())) for row in rows]
+            return [transferred_job(row, attempts.get(row[0], ())) for row in self._connection.rows(EXPORTED, batch)]
 
     def last_id(self) -> int:
-        with self.snapshot():
-            sequence = self.value("select pg_get_serial_sequence($1, 'id')", f"{self.quoted}.jobs")
-            return int(self.value(LAST_ID.replace("{sequence}", sequence)))
+        with self._connection.snapshot():
+            return int(self._connection.value(LAST_ID))
 
     def counted(self) -> Mapping[JobState, int]:
-        with self.snapshot():
-            return {STATES[state]: n for state, n in self.rows(COUNTED)}
+        with self._connection.snapshot():
+            return {STATES[state]: n for state, n in self._connection.rows(COUNTED)}
 
     def import_jobs(
         self,
@@ -141,47 +151,40 @@ class Transfer(OperatorChanges):
         last_id: int,
         paused: frozenset[str],
     ) -> None:
-        with self.transaction():
-            self.run(LOCK)
-            refuse_as_target(self.url, self._transfer_record(), bool(self.value("select 1 from {s}.jobs limit 1")))
-            self.run("create table if not exists {s}.received(id text primary key)")
-            self.run("insert into {s}.received values ($1)", transfer_record.id)
+        with self._connection.transaction():
+            self._connection.run(LOCK)
+            has_jobs = bool(self._connection.value("select 1 from {s}.jobs limit 1"))
+            refuse_as_target(self._url, self._record(), has_jobs)
+            self._connection.run(TRANSFERS_IN)
+            self._connection.run("insert into {s}.transfers_in values ($1)", transfer_record.id)
             for batch in batches:
-                self._receive(batch)
+                self._import(batch)
             if last_id > self.last_id():
-                self.run("select setval(pg_get_serial_sequence($1, 'id'), $2)", f"{self.quoted}.jobs", last_id)
+                self._connection.run(SET_LAST_ID, last_id)
             for queue in paused:
-                self.set_paused(queue, True)
+                self._connection.run(PAUSE, queue, True)
 
-    def _receive(self, jobs: Sequence[TransferredJob]) -> None:
-        self._copy_in(JOBS, [job[:19] for job in jobs])
-        self._copy_in(ATTEMPTS_IN, [(job.id, *attempt) for job in jobs for attempt in job.attempts])
-        self._copy_in(DEAD_LETTERS_IN, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None])
+    def _import(self, jobs: Sequence[TransferredJob]) -> None:
+        self._copy(IMPORT_JOBS, [job[:_BEHIND_RESULT] for job in jobs])
+        self._copy(IMPORT_ATTEMPTS, [(job.id, *attempt) for job in jobs for attempt in job.attempts])
+        self._copy(IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None])
         for (state, queue, tier), n in counts_of(jobs).items():
-            self.count(state, queue, tier, n)
+            self._counts.add(state, queue, tier, n)
 
-    def _copy_in(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        with self.on_connection() as connection, connection.cursor().copy(sql.replace("{s}", self.quoted)) as copy:
+    def _copy(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        with self._connection.copy(sql) as copy:
             for row in rows:
                 copy.write_row([_storable(value) if isinstance(value, str) else value for value in row])
 
     def has_received(self, transfer_record: TransferRecord) -> bool:
-        """Once nobody is receiving: a commit whose answer was lost may still be under way."""
-        with self.transaction():
-            self.run(LOCK)
-            return self._has_table("received") and bool(
-                self.value("select 1 from {s}.received where id = $1", transfer_record.id)
+        """Waits until nobody is importing: a commit whose answer was lost may still be under way."""
+        with self._connection.transaction():
+            self._connection.run(LOCK)
+            return has_table(self._connection, "transfers_in") and bool(
+                self._connection.value("select 1 from {s}.transfers_in where id = $1", transfer_record.id)
             )
-
-    def _has_table(self, name: str) -> bool:
-        return self.value("select to_regclass($1)", f"{self.quoted}.{name}") is not None
 
 
 def _storable(text: str) -> str:
-    """NUL is in no text of ours; somebody else put it where it stands."""
+    """A text that another program has put into the other store may contain NUL, which PostgreSQL can't hold."""
     return text.replace("\x00", "\\x00") if "\x00" in text else text
-
-
-DATABASE = """select system_identifier, (select oid::pg_catalog.int8 from pg_catalog.pg_database
-    where datname operator(pg_catalog.=) pg_catalog.current_database())
-  from pg_catalog.pg_control_system()"""

@@ -329,7 +329,7 @@ def next_age(connection: Connection) -> int:
 @lru_cache(256)
 def insert_sql(rows: int, given: tuple[int, ...]) -> str:
     """An insert of so many rows. Its parameters are the time, the first id, and of each column (payload, then _Values) as many
-    values as are `given`: one for every row, or one that all rows share. To hand over a value for each row is most of the cost
+    values as are `given`: one for every row, or one that all rows share. To pass a value for each row is most of the cost
     of a row."""
     marks, last = [], 2
     for n in given:

@@ -1,0 +1,52 @@
+"""The counts of jobs in PostgreSQL. Rows are only added, so that no transaction waits for another; sums of them are the counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from supervisor.stores.postgres.connection import Connection, packed
+
+ADD_COUNTS = """
+  insert into {s}.counts(state, queue, tier, n)
+  select * from json_to_recordset($1::json) as it(state smallint, queue text, tier smallint, n bigint)"""
+# It takes rows that no other session has locked, so two may fold at once and neither waits.
+FOLD = """
+  with folded as materialized (
+    delete from {s}.counts
+    where ctid = any(array(select ctid from {s}.counts limit $1 for update skip locked))
+    returning state, queue, tier, n)
+  insert into {s}.counts(state, queue, tier, n)
+  select state, queue, tier, sum(n) from folded group by state, queue, tier having sum(n) != 0"""
+
+_FOLDED_FROM = 100
+"""More rows than ten times those that are needed."""
+_FOLDED_AT_ONCE = 20_000
+
+
+class Counts:
+    """Collects the changes of a transaction, and writes them by one statement with its commit."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._changes: Counter[tuple[int, str, int]] = Counter()
+        connection.before_commit(self.write)
+        connection.on_rollback(self._changes.clear)
+
+    def add(self, state: int, queue: str, tier: int, n: int = 1) -> None:
+        self._changes[state, queue, tier] += n
+
+    def write(self) -> None:
+        """Write the changes, as is needed before the counts are read."""
+        changes = [
+            {"state": state, "queue": queue, "tier": tier, "n": n}
+            for (state, queue, tier), n in self._changes.items()
+            if n
+        ]
+        self._changes.clear()
+        if changes:
+            self._connection.later(ADD_COUNTS, packed(changes))
+
+    def fold(self, rows: int, needed: int) -> None:
+        """Make one row of many if the `rows` that there are exceed what is `needed` by far."""
+        if rows > _FOLDED_FROM + 10 * needed:
+            self._connection.later(FOLD, _FOLDED_AT_ONCE)

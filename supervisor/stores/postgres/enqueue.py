@@ -1,0 +1,165 @@
+"""Jobs on their way into PostgreSQL: one by a statement, some by the function `put`, many by `copy`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from supervisor.errors import StoreUnsure
+from supervisor.stores.codes import READY, SCHEDULED
+from supervisor.stores.postgres.connection import NOW, CommitUnknown, Connection, packed
+from supervisor.stores.postgres.counts import Counts
+from supervisor.stores.postgres.notifier import NOTIFY
+from supervisor.stores.records import EnqueueBatch, EnqueueRow, microseconds, options_text
+
+MIN_COPIED = 200
+"""Rows from which on `copy` is faster than one statement."""
+ROWS_OF_A_WRITE = 1_000
+CHARACTERS_OF_A_ROW = 200
+"""About as many as a row takes without its texts."""
+
+# Takes less time than `put` for one row, and most programs enqueue one by one.
+ENQUEUE_ONE = f"""
+  with job as (
+    insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+    select id, id, $2, $3, $4, $5, $6, $7, due, now, case when due > now then {SCHEDULED} else {READY} end
+    from (
+      select id, now, coalesce(now + $8::bigint, $9::bigint, now) as due
+      from (select nextval($1::regclass) as id, {NOW} as now) as it) as it
+    returning id, state),
+  counted as (
+    insert into {{s}}.counts(state, queue, tier, n) select state, $3, 0, 1 from job)
+  select id, pg_notify({{channel}}, '') from job"""
+PUT = "select {s}.put($1)"
+SEQUENCE = "select pg_get_serial_sequence({jobs}, 'id')"
+
+RESERVE = "select nextval((select pg_get_serial_sequence({jobs}, 'id')::regclass)) from generate_series(1, $1)"
+RESERVE_RUN = f"""
+  select {NOW}, min(id), max(id)
+  from (select nextval((select pg_get_serial_sequence({{jobs}}, 'id')::regclass)) from generate_series(1, $1)) as it(id)"""
+COPY = """
+  copy {s}.jobs(id, age, handler, queue, headers, priority, options, due_at, created_at, state, payload) from stdin"""
+
+
+class Enqueues:
+    def __init__(self, connection: Connection, counts: Counts, sent_characters: int) -> None:
+        self._connection, self._counts, self._sent_characters = connection, counts, sent_characters
+        self._sequence: str | None = None
+
+    def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
+        if not rows:
+            return []
+        try:
+            if len(rows) == 1:
+                return [self._commit(ENQUEUE_ONE, self._id_sequence(), *values_of(rows[0]).values())]
+            parts = split_batch(rows, self._sent_characters)
+            if len(parts) == 1 and len(rows) < MIN_COPIED:
+                ids: list[int] = self._commit(PUT, packed([values_of(row) for row in rows]))
+                return ids
+            with self._connection.transaction():
+                return self._copy(parts)
+        except CommitUnknown as error:
+            raise StoreUnsure(
+                f"{error}; the jobs of this call may or may not have been enqueued: its commit was not answered"
+            ) from error
+
+    def _commit(self, sql: str, *parameters: Any) -> Any:
+        if self._connection.commits_by_itself:
+            with self._connection.committing():
+                return self._connection.value(sql, *parameters)
+        with self._connection.transaction():
+            return self._connection.value(sql, *parameters)
+
+    def _id_sequence(self) -> str:
+        if self._sequence is None:
+            self._sequence = str(self._connection.value(SEQUENCE))
+        return self._sequence
+
+    def _copy(self, parts: Sequence[EnqueueBatch]) -> list[int]:
+        ids: list[int] = []
+        for part in parts:
+            now, own = self._reserve(len(part))
+            ids += own
+            with self._connection.copy(COPY) as copy:
+                for start in range(0, len(part), ROWS_OF_A_WRITE):
+                    end = start + ROWS_OF_A_WRITE
+                    copy.write(_lines(part[start:end], own[start:end], now).encode())
+            for place, n in Counter(part.places).items():
+                kind = part.kinds[place]
+                self._counts.add(SCHEDULED if _due(kind, now) > now else READY, kind.queue, 0, n)
+        self._connection.later(NOTIFY)
+        return ids
+
+    def _reserve(self, n: int) -> tuple[int, Sequence[int]]:
+        """The time, and so many ids: one run, unless another session took some in between."""
+        now, first, last = self._connection.rows(RESERVE_RUN, n)[0]
+        if last - first == n - 1:
+            return now, range(first, last + 1)
+        return now, reserve_ids(self._connection, n)
+
+
+def reserve_ids(connection: Connection, n: int) -> list[int]:
+    """The next values of the id sequence: also ages behind all jobs that wait."""
+    return sorted(connection.column(RESERVE, n))
+
+
+def split_batch(rows: Sequence[EnqueueRow], characters: int) -> list[EnqueueBatch]:
+    """In order, each of at most about so many characters (or one row)."""
+    rows = EnqueueBatch.of(rows)
+    parts: list[EnqueueBatch] = []
+    start = total = 0
+    around = [CHARACTERS_OF_A_ROW + len(kind.headers or "") for kind in rows.kinds]
+    for at, (place, payload) in enumerate(zip(rows.places, rows.payloads, strict=True)):
+        size = len(payload) + around[place]
+        total += size
+        if total > characters and at > start:
+            parts.append(rows[start:at])
+            start, total = at, size
+    return [*parts, rows[start:]]
+
+
+def values_of(row: EnqueueRow) -> dict[str, Any]:
+    """The values that `put` reads, and in its order those that ENQUEUE_ONE takes."""
+    return {
+        "handler": row.handler,
+        "queue": row.queue,
+        "payload": row.payload,
+        "headers": row.headers,
+        "priority": row.priority,
+        "options": options_text(row),
+        "delay": microseconds(row.delay) if row.delay else None,
+        "at": row.at,
+    }
+
+
+def _due(row: EnqueueRow, now: int) -> int:
+    return now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
+
+
+def _lines(rows: EnqueueBatch, ids: Sequence[int], now: int) -> str:
+    """The rows as `copy` reads them. Plain, since this is a hot path."""
+    payloads = rows.payloads
+    if not _is_plain("".join(payloads)):
+        payloads = [_escaped(payload) for payload in payloads]
+    heads = {place: _head(rows.kinds[place], now) for place in set(rows.places)}
+    its = [heads[place] for place in rows.places]
+    return "".join([f"{id}\t{id}\t{head}\t{payload}\n" for id, head, payload in zip(ids, its, payloads, strict=True)])
+
+
+def _head(row: EnqueueRow, now: int) -> str:
+    """The columns between the ids and the payload."""
+    due = _due(row, now)
+    state = SCHEDULED if due > now else READY
+    handler, queue, headers, options = [
+        "\\N" if text is None else _escaped(text) for text in (row.handler, row.queue, row.headers, options_text(row))
+    ]
+    return f"{handler}\t{queue}\t{headers}\t{row.priority}\t{options}\t{due}\t{now}\t{state}"
+
+
+def _is_plain(text: str) -> bool:
+    return not any(mark in text for mark in "\\\t\n\r")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")

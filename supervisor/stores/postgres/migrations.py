@@ -1,0 +1,145 @@
+"""How a PostgreSQL store of any version becomes one of this version. The old words of a version stand in this file only."""
+
+from __future__ import annotations
+
+import hashlib
+
+from supervisor.errors import StoreError, StoreMissing, StoreUnavailable
+from supervisor.stores.codes import LEFT
+from supervisor.stores.postgres.connection import NOW, Connection
+from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
+from supervisor.stores.postgres.owner_lock import is_gone
+from supervisor.stores.postgres.schema import CLOSE, INSERTED_BY_SQL, SCHEMA, VERSION
+
+FROM_VERSION_1 = (
+    "drop trigger put_by_hand on {s}.jobs",
+    "drop function {s}.put_by_hand()",
+    "alter table {s}.jobs rename column lapses to expired_count",
+    "alter table {s}.letters rename to dead_letters",
+    "alter index {s}.letters_pkey rename to dead_letters_pkey",
+    "alter index {s}.pending_letters rename to pending_dead_letters",
+    "alter table {s}.supervisors rename column place to owner_lock",
+    *INSERTED_BY_SQL,
+    *FUNCTIONS,
+)
+CLOSED_FROM_VERSION_1 = (
+    "drop trigger shut on {s}.jobs",
+    "drop trigger shut on {s}.supervisors",
+    "drop function {s}.refuse_shut()",
+    "alter table {s}.shut rename to transfer_out",
+    *CLOSE,
+)
+RECEIVED_FROM_VERSION_1 = (
+    "alter table {s}.received rename to transfers_in",
+    "alter index {s}.received_pkey rename to transfers_in_pkey",
+)
+# Since version 18 of PostgreSQL `not null` is a constraint, which keeps its name when its column or table gets another.
+NOT_NULL_FROM_VERSION_1 = f"""
+  do {BODY}
+    declare it record;
+    begin
+      for it in
+        select conrelid::regclass as its_table, conname, name.new || substr(conname, length(name.old) + 1) as new_name
+        from pg_constraint join (values ('jobs_lapses_', 'jobs_expired_count_'), ('letters_', 'dead_letters_'),
+          ('shut_', 'transfer_out_'), ('received_', 'transfers_in_')) as name(old, new) on starts_with(conname, name.old)
+        where contype = 'n' and connamespace = (select relnamespace from pg_class where oid = {{jobs}}::regclass)
+      loop
+        execute format('alter table %s rename constraint %I to %I', it.its_table, it.conname, it.new_name);
+      end loop;
+    end {BODY}"""
+# So that no supervisor joins between the look for running ones and the migration.
+LOCK_VERSION_1 = "lock table {s}.jobs, {s}.supervisors in access exclusive mode"
+# To read the catalog itself matters: after a wait for the lock of another process, `to_regclass` alone answers from a cache that
+# is as old as the transaction.
+FIND_TABLE = "select relname from pg_catalog.pg_class where oid operator(pg_catalog.=) pg_catalog.to_regclass($1)"
+RUNNING_OF_VERSION_1 = f"""
+  select owner, host, place from {{s}}.supervisors where state <> '{LEFT}' and unseen_after >= {NOW} order by id"""
+
+
+def bring_up(connection: Connection, *, create: bool) -> None:
+    """Make the schema of a new store, or migrate an older one, in one transaction, and close the connection if that fails. Raises
+    StoreMissing if there is none and `create` is false, and StoreUnavailable while a supervisor of an older version uses it."""
+    try:
+        _check_name(connection.schema)
+        version = _known_version(connection)
+        if version is None and not create:
+            raise StoreMissing(f"{connection.url}: no job store in its schema {connection.schema} yet")
+        if version is None or version < VERSION:
+            with connection.transaction():
+                _bring_up(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _check_name(schema: str) -> None:
+    if not schema or len(schema.encode()) > MAX_SCHEMA_BYTES or not schema.isprintable() or {*schema} & {*"{}"}:
+        raise StoreError(
+            f"store.schema: expected a name of 1 to {MAX_SCHEMA_BYTES} bytes without braces, got {schema!r}"
+        )
+    if schema.startswith("pg_"):
+        raise StoreError(f"store.schema: names that begin with pg_ are PostgreSQL's own, got {schema!r}")
+
+
+def _known_version(connection: Connection) -> int | None:
+    """None if there is no store yet."""
+    if not has_table(connection, "version"):
+        return None
+    version = int(connection.value("select max(version) from {s}.version") or 0)
+    if version > VERSION:
+        raise StoreError(
+            f"{connection.url}: schema {connection.schema} is version {version}, of a newer job-supervisor; "
+            f"this one expects at most {VERSION}"
+        )
+    return version
+
+
+def _bring_up(connection: Connection) -> None:
+    """A second process waits here, and then finds it done."""
+    connection.run("select pg_advisory_xact_lock($1)", _lock_of(connection.schema))
+    version = _known_version(connection)
+    if version is None:
+        _make(connection)
+    elif version == 1:
+        _migrate_version_1(connection)
+    connection.run("delete from {s}.version")
+    connection.run("insert into {s}.version values ($1)", VERSION)
+
+
+def _make(connection: Connection) -> None:
+    encoding = connection.value("select current_setting('server_encoding')")
+    if encoding != "UTF8":
+        raise StoreError(f"{connection.url}: expected a database with the encoding UTF8, not {encoding}")
+    if connection.value("select to_regnamespace($1)", connection.names.schema) is None:
+        connection.run("create schema {s}")
+    _run_all(connection, SCHEMA)
+
+
+def _migrate_version_1(connection: Connection) -> None:
+    connection.run(LOCK_VERSION_1)
+    running = [
+        f"{owner} on {host}" for owner, host, place in connection.rows(RUNNING_OF_VERSION_1) if not is_gone(place)
+    ]
+    if running:
+        raise StoreUnavailable(
+            f"{connection.url}: in use by a supervisor of an older version ({', '.join(running)}); stop it first"
+        )
+    _run_all(connection, FROM_VERSION_1)
+    if has_table(connection, "shut"):
+        _run_all(connection, CLOSED_FROM_VERSION_1)
+    if has_table(connection, "received"):
+        _run_all(connection, RECEIVED_FROM_VERSION_1)
+    connection.run(NOT_NULL_FROM_VERSION_1)
+
+
+def _run_all(connection: Connection, statements: tuple[str, ...]) -> None:
+    for statement in statements:
+        connection.run(statement)
+
+
+def has_table(connection: Connection, name: str) -> bool:
+    return connection.value(FIND_TABLE, f"{connection.names.schema}.{name}") is not None
+
+
+def _lock_of(schema: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"supervisor schema {schema}".encode()).digest()[:8], "big", signed=True)

@@ -1,0 +1,59 @@
+"""The policies of jobs in PostgreSQL: each row keeps its own as a text, from its claim on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from supervisor.jobs import LEASE_POLICY, Lease, Policy
+from supervisor.stores.postgres.connection import packed
+from supervisor.stores.records import Resolve, overlaid, policy_of, policy_text
+
+LEASE = """id, token, handler, queue, coalesce(payload, ''), headers, retries, priority, tier, due_at, created_at, policy, options"""
+"""The columns that a lease is made of."""
+OPTIONS = LEASE_POLICY + 1
+
+MAX_HANDLERS = 500
+"""Policies of one queue that are sent with each claim."""
+MAX_QUEUES = 1_000
+
+
+class Policies:
+    """The policies that jobs are claimed under, by queue and handler, as far as `resolve` was asked."""
+
+    def __init__(self) -> None:
+        self._resolve: Resolve | None = None
+        self._texts: dict[str, dict[str, str]] = {}
+        self._packed: dict[str, str] = {}
+
+    def known(self, queue: str, resolve: Resolve) -> str:
+        """The policies of the queue that are known, by handler, as JSON."""
+        if resolve != self._resolve:  # the settings were loaded again
+            self._resolve = resolve
+            self._texts.clear()
+            self._packed.clear()
+        return self._packed.get(queue, "{}")
+
+    def learn(self, queue: str, handlers: Iterable[str], resolve: Resolve) -> None:
+        """Know the policies of these handlers in this queue, and others only while they are not too many."""
+        if len(self._texts) >= MAX_QUEUES:
+            self._texts.clear()
+            self._packed.clear()
+        texts = self._texts.get(queue, {})
+        wanted = {handler: texts.get(handler) or policy_text(resolve(handler, queue)) for handler in handlers}
+        self._texts[queue] = wanted if len(texts) + len(wanted) > MAX_HANDLERS else texts | wanted
+        self._packed[queue] = packed(self._texts[queue])
+
+
+def leases_from(rows: Iterable[Sequence[Any]]) -> list[Lease]:
+    """Make leases of rows that begin with the columns of LEASE. Plain, since this is a hot path."""
+    make = tuple.__new__
+    return [make(Lease, (*row[:LEASE_POLICY], stored_policy(row[LEASE_POLICY], row[OPTIONS]))) for row in rows]
+
+
+@lru_cache(4096)
+def stored_policy(text: str | None, options: str | None) -> Policy:
+    """The policy of a row; the default for a row that names none (it was put in flight with plain SQL)."""
+    policy = Policy() if text is None else policy_of(text)
+    return policy if options is None else overlaid(policy, options)
