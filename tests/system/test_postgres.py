@@ -1,4 +1,4 @@
-"""The command on PostgreSQL: whatever dies, the server too, every job is done, and no sooner than it may be."""
+"""The command on PostgreSQL: whichever process is killed, the server too, every job is done, and not before it is due."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def nothing_in_flight(command: Command) -> None:
     assert command.jobs("--state", "in_flight") == []
 
 
-def test_the_whole_way(postgres: Command) -> None:
+def test_jobs_are_enqueued_and_drained(postgres: Command) -> None:
     ended = postgres.call("check")
     assert ended.code == 0 and "it will be created" in ended.out
     id = postgres.enqueue("marks", {"nul": "a\u0000b"})
@@ -63,7 +63,7 @@ def test_the_whole_way(postgres: Command) -> None:
     nothing_in_flight(postgres)
 
 
-def test_an_idle_supervisor_hears_of_a_job_at_once(postgres: Command) -> None:
+def test_an_idle_supervisor_is_notified_of_a_job(postgres: Command) -> None:
     run = postgres.run()
     run.logged("supervisor started")
     postgres.until(postgres.enqueue("marks"), "succeeded")
@@ -72,14 +72,14 @@ def test_an_idle_supervisor_hears_of_a_job_at_once(postgres: Command) -> None:
     assert time.monotonic() - began < 2.0, "not only at the next poll"
 
 
-def test_without_listening_it_polls(command: Command, postgres: Command, server: Server) -> None:
+def test_a_supervisor_without_notifications_polls(command: Command, postgres: Command, server: Server) -> None:
     configure(command, server, f"test_{os.getpid()}_{next(_numbers)}", listen=False)
     run = command.run()
     run.logged("supervisor started")
     command.until(command.enqueue("marks"), "succeeded")
 
 
-def test_a_dead_supervisors_jobs_are_taken_over_at_once_on_its_machine(postgres: Command) -> None:
+def test_the_jobs_of_a_killed_supervisor_are_taken_over_at_once_on_its_machine(postgres: Command) -> None:
     run = postgres.run()
     id = postgres.enqueue("waits")
     wait_ran(postgres, 1)
@@ -112,7 +112,7 @@ def test_the_server_is_restarted_while_a_job_runs(postgres: Command, server: Ser
     assert ran(postgres.folder) == [id, again]
 
 
-def test_a_server_that_hangs_stops_neither_what_runs_nor_the_end(postgres: Command, server: Server) -> None:
+def test_a_server_that_hangs_stops_neither_a_running_job_nor_the_shutdown(postgres: Command, server: Server) -> None:
     run = postgres.run()
     id = postgres.enqueue("waits")
     wait_ran(postgres, 1)
@@ -126,7 +126,7 @@ def test_a_server_that_hangs_stops_neither_what_runs_nor_the_end(postgres: Comma
     assert postgres.job(id)["state"] == "succeeded"
 
 
-def test_asked_to_end_during_an_outage_it_ends_in_time(postgres: Command, server: Server) -> None:
+def test_a_supervisor_that_is_stopped_during_an_outage_exits_in_time(postgres: Command, server: Server) -> None:
     run = postgres.run()
     id = postgres.enqueue("waits")
     wait_ran(postgres, 1)
@@ -149,7 +149,7 @@ def test_two_supervisors_share_the_work(postgres: Command) -> None:
     assert sorted(ran(postgres.folder)) == list(range(1, 2001))
 
 
-def test_an_outcome_is_kept_while_the_server_lets_nobody_in(postgres: Command, server: Server) -> None:
+def test_an_outcome_is_kept_while_the_server_refuses_all_connections(postgres: Command, server: Server) -> None:
     rules = server.data / "pg_hba.conf"
     before = rules.read_text()
     run = postgres.run()
@@ -159,7 +159,7 @@ def test_an_outcome_is_kept_while_the_server_lets_nobody_in(postgres: Command, s
     try:
         rules.write_text("local postgres_only postgres trust\n")
         admin.execute("select pg_reload_conf()")
-        wait_for(lambda: shut_to(server))
+        wait_for(lambda: refuses(server))
         admin.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where pid != pg_backend_pid() and backend_type = 'client backend'"
@@ -175,7 +175,7 @@ def test_an_outcome_is_kept_while_the_server_lets_nobody_in(postgres: Command, s
     assert run.code is None
 
 
-def shut_to(server: Server) -> bool:
+def refuses(server: Server) -> bool:
     try:
         server.connect().close()
     except psycopg.OperationalError:

@@ -77,7 +77,7 @@ def test_claims_and_sizes_stay_flat(store: PostgresStore, capsys: pytest.Capture
     parts = []
     for _ in range(PARTS):
         claims = pass_through(store, JOBS // PARTS)
-        ((*sizes,),) = store.rows(SIZES)
+        ((*sizes,),) = store.connection.rows(SIZES)
         parts.append(Part(1000 * median(claims), *(size / 1e6 for size in sizes)))
     with capsys.disabled():
         print(f"\n{JOBS:,} jobs in {time.monotonic() - began:.0f}s, by parts: claim ms, table, indexes, counts MB")

@@ -1,4 +1,4 @@
-"""A person's session holds a running job's row: that job's outcome waits for it, and nothing else does."""
+"""A person's session has locked the row of a running job: the outcome of that job waits for it, and nothing else does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.stores.postgres.driver import LOCK_LIMIT
+from supervisor.stores.postgres.limits import DEFAULT_LIMITS
 from tests.stores.postgres_server import FAST, Server
 from tests.system.command import TIMEOUT, Command, Running, wait_for
 
 TTL = 4.0
+LOCK_SECONDS = DEFAULT_LIMITS.lock_milliseconds / 1000
 JOBS = {
     "jobs.py": """
         import os, time
@@ -39,7 +40,7 @@ JOBS = {
 
         class Lingers:
             def publish(self, dead_letters):
-                return [letter["id"] for letter in dead_letters]
+                return [dead_letter["id"] for dead_letter in dead_letters]
 
             def close(self):
                 open("closing", "w").close()
@@ -94,10 +95,10 @@ def never_unavailable(*runs: Running) -> None:
             assert word not in run.log, run.log
 
 
-def test_others_are_settled_and_their_leases_go_on_and_it_is_settled_once_its_row_is_free(
+def test_other_jobs_are_settled_and_extended_and_the_locked_one_is_settled_once_its_row_is_free(
     command: Command, server: Server, schema: str
 ) -> None:
-    """Another supervisor stands by, and takes over whatever has lapsed long enough."""
+    """Another supervisor stands by, and takes over jobs whose leases expired long enough ago."""
     run = command.run()
     run.logged("supervisor started")
     waits, longer = begun(command, "gate", "late")
@@ -112,12 +113,12 @@ def test_others_are_settled_and_their_leases_go_on_and_it_is_settled_once_its_ro
 
     with locked(server, schema, waits):
         (command.folder / "gate").touch()
-        command.until(command.enqueue("marks"), "succeeded", LOCK_LIMIT / 1000 + TIMEOUT)
+        command.until(command.enqueue("marks"), "succeeded", LOCK_SECONDS + TIMEOUT)
         run.logged("its row is locked by another session")
         began = time.monotonic()
         command.enqueue_many([{"handler": "marks"}] * 200)
         wait_for(lambda: len(command.jobs("--state", "succeeded")) == 201)
-        assert time.monotonic() - began < LOCK_LIMIT / 1000, "they have waited for the lock"
+        assert time.monotonic() - began < LOCK_SECONDS, "they have waited for the lock"
         wait_for(lambda: expired(waits, TTL / 2 + 2.0))
         assert not expired(longer, 0.0)
         assert command.job(waits)["state"] == "in_flight"
@@ -133,10 +134,10 @@ def test_others_are_settled_and_their_leases_go_on_and_it_is_settled_once_its_ro
     never_unavailable(run, other)
 
 
-def test_told_to_end_while_a_row_is_locked_it_says_what_it_leaves(
+def test_a_supervisor_that_ends_while_a_row_is_locked_logs_what_it_leaves_behind(
     command: Command, server: Server, schema: str
 ) -> None:
-    """Nobody has met the lock before."""
+    """No call has met the lock before."""
     run = command.run()
     run.logged("supervisor started")
     waits, longer = begun(command, "gate", "late")
@@ -153,7 +154,7 @@ def test_told_to_end_while_a_row_is_locked_it_says_what_it_leaves(
     assert command.job(waits)["state"] == command.job(longer)["state"] == "succeeded"
 
 
-def test_what_could_be_settled_after_all_while_the_sinks_end_is_not_left_behind(
+def test_an_outcome_that_is_settled_while_the_sinks_close_is_not_left_behind(
     command: Command, server: Server, schema: str
 ) -> None:
     command.config.write_text(command.config.read_text() + "dlq: {sinks: [{type: lingers}]}\n")
