@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.stores.fencing import RandomPart, random_part
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.postgres.claim import Claims
 from supervisor.stores.postgres.claim_cursor import ClaimCursors
@@ -30,7 +31,7 @@ class PostgresStore:
 
     def __init__(
         self, url: str, *, schema: str = "supervisor", listen: bool = True, create: bool = False,
-        limits: PostgresLimits = DEFAULT_LIMITS,
+        limits: PostgresLimits = DEFAULT_LIMITS, random_part: RandomPart = random_part,
     ) -> None:  # fmt: skip
         self._given, self._schema, self._listen, self._limits = url, schema, listen, limits
         self.connection = connection = Connection(Address(url, listen=listen, limits=limits), schema)
@@ -41,10 +42,10 @@ class PostgresStore:
         bring_up(connection, create=create)
         counts, owner = Counts(connection), Ownership(connection, locks, lock, notifier)
         enqueues = Enqueues(connection, counts, limits.sent_characters)
-        claims = Claims(connection, counts, cursors, owner, limits.claim_bytes)
+        claims = Claims(connection, counts, cursors, owner, limits.claim_bytes, random_part)
         settles, recovery = Settles(connection, counts, locks, owner), Recovery(connection, locks, owner)
         queries = Queries(connection, counts, owner)
-        dead_letters = DeadLetterQueue(connection, locks, queries, owner, limits.claim_bytes)
+        dead_letters = DeadLetterQueue(connection, locks, queries, owner, limits.claim_bytes, random_part)
         changes = OperatorChanges(connection, counts, locks)
         commands = BatchedCommands(changes, connection.transaction, notifier.notify)
         transfer = Transfer(connection, counts, queries, limits.id_range)

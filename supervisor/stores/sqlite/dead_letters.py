@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
+from supervisor.stores.fencing import NEXT_TOKEN, RandomPart
 from supervisor.stores.records import DeadLetter, microseconds
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.limits import SqliteLimits
@@ -24,8 +25,8 @@ LENGTHS_SHOWN = """
   from json_each(?) as it cross join jobs on jobs.id = it.value"""
 MEASURED_AT_ONCE = 8
 """To measure attempts is to read them."""
-CLAIM_DEAD_LETTERS = """
-  update dead_letters set token = token + 1, tries = tries + 1, owner = ?, due_at = ?
+CLAIM_DEAD_LETTERS = f"""
+  update dead_letters set token = {NEXT_TOKEN} | ?, tries = tries + 1, owner = ?, due_at = ?
   where job_id in (select value from json_each(?))"""
 CLAIMED = Select(
     "job_id, token, tries, json(accepted)",
@@ -45,8 +46,11 @@ POSTPONE = f"""
 
 
 class DeadLetterQueue:
-    def __init__(self, connection: Connection, queries: Queries, owner: Ownership, limits: SqliteLimits) -> None:
+    def __init__(
+        self, connection: Connection, queries: Queries, owner: Ownership, limits: SqliteLimits, random_part: RandomPart
+    ) -> None:
         self._connection, self._queries, self._owner, self._limits = connection, queries, owner, limits
+        self._random_part = random_part
 
     def claim_dead_letters(self, limit: int, ttl: float) -> list[DeadLetter]:
         with self._connection.transaction():
@@ -57,7 +61,8 @@ class DeadLetterQueue:
             most = self._limits.claim_characters
             ids = first_that_fit(self._connection, ids, LENGTHS_SHOWN, most, MEASURED_AT_ONCE)
             batch = packed(ids)
-            self._connection.run(CLAIM_DEAD_LETTERS, self._owner.id, now + microseconds(ttl), batch)
+            lease = (self._random_part(), self._owner.id, now + microseconds(ttl))
+            self._connection.run(CLAIM_DEAD_LETTERS, *lease, batch)
             jobs = {job["id"]: job for job in self._queries.jobs_shown(ids)}
             return [
                 DeadLetter(id, token, tries, frozenset(accepted), jobs[id])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from supervisor.stores.fencing import RandomPart, random_part
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.counts import Counts
@@ -32,7 +33,7 @@ class SqliteStore:
 
     def __init__(
         self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time,
-        limits: SqliteLimits = DEFAULT_LIMITS,
+        limits: SqliteLimits = DEFAULT_LIMITS, random_part: RandomPart = random_part,
     ) -> None:  # fmt: skip
         self._synchronous, self._clock, self._limits = synchronous, clock, limits
         self.connection = connection = Connection(path, create=create, clock=clock, limits=limits)
@@ -41,11 +42,11 @@ class SqliteStore:
         bring_up(connection, synchronous, limits, folder)
         self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
         counts, policies, owner = Counts(connection), Policies(connection), Ownership(connection, lock, notifier)
-        queue = Queue(connection, counts, policies, owner, notifier, limits)
+        queue = Queue(connection, counts, policies, owner, notifier, limits, random_part)
         settles = Settles(connection, counts, policies, owner)
         recovery = Recovery(connection, policies, owner, lock)
         queries = Queries(connection, counts, policies, owner, lock)
-        dead_letters = DeadLetterQueue(connection, queries, owner, limits)
+        dead_letters = DeadLetterQueue(connection, queries, owner, limits, random_part)
         commands = BatchedCommands(OperatorChanges(connection, counts), connection.transaction, notifier.notify)
         transfer = Transfer(self.url, connection, counts, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
