@@ -163,7 +163,7 @@ class Timeouts:
     forkserver_stop: float = 5.0
     kill: float = 5.0  # a process that waits for a disk or a network file system does not exit at once, even on SIGKILL
     closed_channel: float = 1.0  # for the exit that closed it; a worker that keeps running has closed it itself
-    stack: float = 0.040  # that was requested before SIGKILL
+    stack: float = 0.250  # for the stack that was requested before SIGKILL
 
 
 USUAL_TIMEOUTS = Timeouts()

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
+from supervisor.stores.fencing import RandomPart
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
@@ -71,6 +72,7 @@ class StoreFactory:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = Clock()
+        self.random_part: RandomPart = lambda: 0  # so that a token is the number of claims
         self._opened: list[Store] = []
 
     def open(self) -> Store:
@@ -206,7 +208,7 @@ class SqliteFactory(StoreFactory):
         return self.folder.with_name(f"after-crash-{self._crashes}")
 
     def _open(self) -> SqliteStore:
-        return SqliteStore(self.path, create=True, synchronous="normal", clock=self.clock)
+        return SqliteStore(self.path, create=True, synchronous="normal", clock=self.clock, random_part=self.random_part)
 
 
 class PostgresClock(Clock):
@@ -278,7 +280,9 @@ class PostgresFactory(StoreFactory):
         assert not self._opened
 
     def _open(self) -> PostgresStore:
-        store = PostgresStore(self.server.url, schema=self.schema, create=True, limits=self.limits)
+        store = PostgresStore(
+            self.server.url, schema=self.schema, create=True, limits=self.limits, random_part=self.random_part
+        )
         if not self.sql("select to_regclass(%s)", f'"{self.schema}".test_clock').fetchone()[0]:
             self.replace_clock()
         return store

@@ -12,7 +12,7 @@ from tests.stores.factories import ON_POSTGRESQL, put, release, success, take
 pytestmark = ON_POSTGRESQL
 
 MANY = MIN_PASSED + 1000
-CLAIMED = ("default", 10, 1, 1, "{}", 1_000_000)
+CLAIMED = ("default", 10, 1, 1, "{}", 1_000_000, 0)
 RULE = (5, 10, 10, 100)
 
 

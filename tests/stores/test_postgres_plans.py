@@ -53,8 +53,8 @@ def store(request, factory):
     return store
 
 
-CLAIM = ("q1", 100, 1, 1, "{}", 10**6)
-FRESH_CLAIM = ("q1", 10, 1, 1, '{"mail": "policy"}', 10**6)
+CLAIM = ("q1", 100, 1, 1, "{}", 10**6, 0)
+FRESH_CLAIM = ("q1", 10, 1, 1, '{"mail": "policy"}', 10**6, 0)
 RULE = (1000, 10, 50, 100)
 STATEMENTS = {
     "claim": (claim.CLAIM, (*CLAIM, *WHOLE, *RULE), {"ready", "jobs_pkey"}),
@@ -77,7 +77,7 @@ STATEMENTS = {
     "pending dead letters": (queries.PENDING_DEAD_LETTERS, (1,), {"pending_dead_letters"}),
     "claim dead letters": (
         dead_letters.CLAIM_DEAD_LETTERS,
-        (10, 10**6, 1, 1),
+        (10, 10**6, 1, 1, 0),
         {"pending_dead_letters", "dead_letters_pkey", "jobs_pkey", "attempts_of"},
     ),
 }

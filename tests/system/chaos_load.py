@@ -61,6 +61,18 @@ def slow(job):
 
 
 @handler
+def busy(job):
+    "Uses the CPU, deep in its stack."
+    until = time.monotonic() + job.payload
+
+    def deeper(frames):
+        return deeper(frames - 1) if frames else time.monotonic()
+
+    while deeper(200) < until:
+        pass
+
+
+@handler
 def longer_than_a_lease(job):
     time.sleep(job.payload)
 
@@ -154,6 +166,7 @@ ledger = os.open("ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 KINDS = {
     "fast": (50, lambda: None),
     "slow": (14, lambda: round(chance.uniform(0.03, 0.5), 3)),
+    "busy": (6, lambda: round(chance.uniform(0.03, 0.5), 3)),
     "longer_than_a_lease": (1, lambda: round(chance.uniform(2.5, 4.0), 3)),
     "flaky": (10, lambda: None),
     "failing": (4, lambda: None),

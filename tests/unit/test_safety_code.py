@@ -1,4 +1,4 @@
-"""No line of the package runs data as code, or passes data to a shell."""
+"""No line of the package runs data as code, passes data to a shell, or reads the frames of threads that run."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ CALLS = {
     "subprocess.getoutput", "subprocess.getstatusoutput", "asyncio.create_subprocess_shell",
     "yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "yaml.Loader", "yaml.FullLoader", "yaml.UnsafeLoader",
     "logging.config", "code.interact", "ctypes.pythonapi",
+    "faulthandler.dump_traceback_later", "faulthandler.dump_traceback", "faulthandler.enable", "sys._current_frames",
 }  # fmt: skip
 
 
@@ -72,6 +73,7 @@ def test_no_file_runs_data_as_code() -> None:
         "subprocess.Popen(text, shell=wanted)",
         "yaml.load(text, Loader=yaml.Loader)",
         "import tempfile",
+        "faulthandler.dump_traceback_later(5)",
     ],
 )
 def test_a_dangerous_line_is_found(line: str) -> None:

@@ -10,6 +10,7 @@ from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_TIER, Lease
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import waiting_of
+from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.counts import Counts
@@ -41,7 +42,8 @@ PAUSED = "select queue from {s}.queues where paused"
 BYTES = "coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)"
 
 # The end of both claims. Claimed are the first of `picked` (id, handler, bytes, and place in their order) whose texts have at most
-# $6 bytes together, at least one: for the owner $3, for $4 microseconds, under the policies $5. If one of their handlers has no
+# $6 bytes together, at least one: for the owner $3, for $4 microseconds, under the policies $5 and tokens with the random
+# part $7. If one of their handlers has no
 # policy there, none is claimed, and rows without an id name their handlers.
 _CLAIM_PICKED = f"""
   fit as materialized (
@@ -49,7 +51,7 @@ _CLAIM_PICKED = f"""
     from (select *, sum(bytes) over (order by place) as total from picked) as it
     where total <= $6 or place = 1),
   claimed as (
-    update {{s}}.jobs set state = {IN_FLIGHT}, token = token + 1, owner = $3, lease_until = {NOW} + $4, started_at = null,
+    update {{s}}.jobs set state = {IN_FLIGHT}, token = {NEXT_TOKEN} | $7, owner = $3, lease_until = {NOW} + $4, started_at = null,
       policy = job_policy
     from fit where id = job_id and not exists (select from fit where job_policy is null)
     returning {LEASE}, age, place),
@@ -64,66 +66,66 @@ _CLAIM_PICKED = f"""
   from fit where not exists (select from claimed)
   order by place"""
 
-# Up to $2 fresh jobs of the queue $1: of a higher priority than $7; then of that priority and from the age $8 on; then others, if
-# the last look has seen more, $9, than these. No more is locked than is picked.
+# Up to $2 fresh jobs of the queue $1: of a higher priority than $8; then of that priority and from the age $9 on; then others, if
+# the last look has seen more, $10, than these. No more is locked than is picked.
 CLAIM_FRESH = f"""
   with is_open as materialized (
     select not exists (select from {{s}}.queues where queue = $1 and paused) as yes),
   higher as materialized (
     select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-    where state = {READY} and queue = $1 and tier = 0 and priority > $7 and (select yes from is_open)
+    where state = {READY} and queue = $1 and tier = 0 and priority > $8 and (select yes from is_open)
     order by priority desc, age, id limit $2
     for no key update skip locked),
   onward as materialized (
     select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-    where state = {READY} and queue = $1 and tier = 0 and priority = $7 and age >= $8 and (select yes from is_open)
+    where state = {READY} and queue = $1 and tier = 0 and priority = $8 and age >= $9 and (select yes from is_open)
     order by priority desc, age, id limit $2 - (select count(*) from higher)
     for no key update skip locked),
   others as materialized (
     select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-    where state = {READY} and queue = $1 and tier = 0 and priority <= $7 and (priority < $7 or age < $8)
+    where state = {READY} and queue = $1 and tier = 0 and priority <= $8 and (priority < $8 or age < $9)
       and (select yes from is_open)
     order by priority desc, age, id
-    limit greatest(0, least($2, $9) - (select count(*) from higher) - (select count(*) from onward))
+    limit greatest(0, least($2, $10) - (select count(*) from higher) - (select count(*) from onward))
     for no key update skip locked),
   picked as (
     select id, handler, bytes, row_number() over (order by priority desc, age, id) as place
     from (select * from higher union all select * from onward union all select * from others) as it),
   {_CLAIM_PICKED}"""
 
-# Up to $2 jobs of the queue $1 in the order of ClaimRequest: urgent ones, of a priority from $12 on; up to $10 retries; the fresh
-# ones of CLAIM_FRESH; and retries to fill up, at most $11 in all.
+# Up to $2 jobs of the queue $1 in the order of ClaimRequest: urgent ones, of a priority from $13 on; up to $11 retries; the fresh
+# ones of CLAIM_FRESH; and retries to fill up, at most $12 in all.
 CLAIM = f"""
   with is_open as materialized (
     select not exists (select from {{s}}.queues where queue = $1 and paused) as yes),
   urgent as materialized (
     select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-    where state = {READY} and queue = $1 and tier = 0 and priority >= $12 and (select yes from is_open)
+    where state = {READY} and queue = $1 and tier = 0 and priority >= $13 and (select yes from is_open)
     order by priority desc, age, id limit $2
     for no key update skip locked),
   first_retries as materialized (
     select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
     where state = {READY} and queue = $1 and tier = 1 and (select yes from is_open)
-    order by priority desc, age, id limit least($10, $11, $2 - (select count(*) from urgent))
+    order by priority desc, age, id limit least($11, $12, $2 - (select count(*) from urgent))
     for no key update skip locked),
   higher as materialized (
     select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-    where state = {READY} and queue = $1 and tier = 0 and priority > $7 and priority < $12 and (select yes from is_open)
+    where state = {READY} and queue = $1 and tier = 0 and priority > $8 and priority < $13 and (select yes from is_open)
     order by priority desc, age, id
     limit $2 - (select count(*) from urgent) - (select count(*) from first_retries)
     for no key update skip locked),
   onward as materialized (
     select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-    where state = {READY} and queue = $1 and tier = 0 and priority = $7 and age >= $8 and (select yes from is_open)
+    where state = {READY} and queue = $1 and tier = 0 and priority = $8 and age >= $9 and (select yes from is_open)
     order by priority desc, age, id
     limit $2 - (select count(*) from urgent) - (select count(*) from first_retries) - (select count(*) from higher)
     for no key update skip locked),
   others as materialized (
     select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-    where state = {READY} and queue = $1 and tier = 0 and priority <= $7 and (priority < $7 or age < $8)
+    where state = {READY} and queue = $1 and tier = 0 and priority <= $8 and (priority < $8 or age < $9)
       and (select yes from is_open)
     order by priority desc, age, id
-    limit greatest(0, least($2 - (select count(*) from first_retries), $9) - (select count(*) from urgent)
+    limit greatest(0, least($2 - (select count(*) from first_retries), $10) - (select count(*) from urgent)
       - (select count(*) from higher) - (select count(*) from onward))
     for no key update skip locked),
   more_retries as materialized (
@@ -131,7 +133,7 @@ CLAIM = f"""
     where state = {READY} and queue = $1 and tier = 1 and (select yes from is_open)
       and id <> all(array(select id from first_retries))
     order by priority desc, age, id
-    limit least($11 - (select count(*) from first_retries),
+    limit least($12 - (select count(*) from first_retries),
       $2 - (select count(*) from urgent) - (select count(*) from first_retries) - (select count(*) from higher)
         - (select count(*) from onward) - (select count(*) from others))
     for no key update skip locked),
@@ -201,7 +203,7 @@ class Claims:
         rows_of = self._connection.rows_alone if alone else self._connection.rows
         while True:
             policies = self._policies.known(take.queue, resolve)
-            lease = (self._owner.id, microseconds(ttl), policies, self._claim_bytes)
+            lease = (self._owner.id, microseconds(ttl), policies, self._claim_bytes, self._owner.random_part())
             rows = rows_of(statement, take.queue, take.limit, *lease, *rest)
             if not rows or rows[0][LEASE_ID] is not None:
                 break

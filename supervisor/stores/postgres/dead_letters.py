@@ -8,6 +8,7 @@ import orjson
 
 from supervisor.errors import RowsLocked
 from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
+from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.postgres.connection import NOW, Connection, Row, array, packed
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.queries import Queries
@@ -29,7 +30,7 @@ CLAIM_DEAD_LETTERS = f"""
     select * from (select *, sum(bytes) over (order by place) as total from measured) as it
     where total <= $2 or place = 1),
   claimed as (
-    update {{s}}.dead_letters set token = token + 1, tries = tries + 1, owner = $3, due_at = {NOW} + $4
+    update {{s}}.dead_letters set token = {NEXT_TOKEN} | $5, tries = tries + 1, owner = $3, due_at = {NOW} + $4
     from fit where dead_letters.job_id = fit.job_id
     returning fit.job_id, token, tries, accepted, place)
   select job_id, token, tries, accepted from claimed order by place"""
@@ -54,7 +55,9 @@ class DeadLetterQueue:
     def claim_dead_letters(self, limit: int, ttl: float) -> list[DeadLetter]:
         with self._connection.transaction():
             lease = (self._owner.id, microseconds(ttl))
-            claimed = self._connection.rows(CLAIM_DEAD_LETTERS, limit, self._claim_bytes, *lease)
+            claimed = self._connection.rows(
+                CLAIM_DEAD_LETTERS, limit, self._claim_bytes, *lease, self._owner.random_part()
+            )
             jobs = {job["id"]: job for job in self._queries.jobs_shown([row[0] for row in claimed])} if claimed else {}
             return [
                 DeadLetter(id, token, tries, frozenset(orjson.loads(accepted)), jobs[id])

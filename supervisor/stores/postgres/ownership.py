@@ -6,6 +6,7 @@ import orjson
 
 from supervisor.errors import StoreError
 from supervisor.stores.codes import IN_FLIGHT, LEFT
+from supervisor.stores.fencing import RandomPart
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.notifier import Notifier
 from supervisor.stores.postgres.owner_lock import OwnerLock
@@ -34,8 +35,11 @@ of its leases, and at least so many seconds."""
 class Ownership:
     """`id` is the owner's row in `supervisors`, which leases name; None until it has joined."""
 
-    def __init__(self, connection: Connection, locks: RowLocks, lock: OwnerLock, notifier: Notifier) -> None:
+    def __init__(
+        self, connection: Connection, locks: RowLocks, lock: OwnerLock, notifier: Notifier, random_part: RandomPart
+    ) -> None:
         self._connection, self._locks, self._lock, self._notifier = connection, locks, lock, notifier
+        self.random_part = random_part
         self.id: int | None = None
         self._who: tuple[str, str, int] | None = None
         self._unseen = _UNSEEN_AT_FIRST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.stores.fencing import RandomPart, random_part
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.postgres.claim import Claims
 from supervisor.stores.postgres.claim_cursor import ClaimCursors
@@ -30,7 +31,7 @@ class PostgresStore:
 
     def __init__(
         self, url: str, *, schema: str = "supervisor", listen: bool = True, create: bool = False,
-        limits: PostgresLimits = DEFAULT_LIMITS,
+        limits: PostgresLimits = DEFAULT_LIMITS, random_part: RandomPart = random_part,
     ) -> None:  # fmt: skip
         self.connection = connection = Connection(Address(url, listen=listen, limits=limits), schema)
         self.url = connection.url
@@ -38,7 +39,7 @@ class PostgresStore:
         self.claim_cursors, self.notifier = cursors, notifier = ClaimCursors(), Notifier(connection)
         self.owner_lock = lock = OwnerLock(f"{self.url} {schema}")
         bring_up(connection, create=create)
-        counts, owner = Counts(connection), Ownership(connection, locks, lock, notifier)
+        counts, owner = Counts(connection), Ownership(connection, locks, lock, notifier, random_part)
         enqueues = Enqueues(connection, counts, limits.sent_characters)
         claims = Claims(connection, counts, cursors, owner, limits.claim_bytes)
         settles, recovery = Settles(connection, counts, locks, owner), Recovery(connection, locks, owner)

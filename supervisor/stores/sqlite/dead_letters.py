@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from supervisor.stores.codes import DELIVERED, PENDING, WITHDRAWN
+from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import DeadLetter, microseconds
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.ownership import Ownership
@@ -23,8 +24,8 @@ LENGTHS_SHOWN = """
   from json_each(?) as it cross join jobs on jobs.id = it.value"""
 MEASURED_AT_ONCE = 8
 """To measure attempts is to read them."""
-CLAIM_DEAD_LETTERS = """
-  update dead_letters set token = token + 1, tries = tries + 1, owner = ?, due_at = ?
+CLAIM_DEAD_LETTERS = f"""
+  update dead_letters set token = {NEXT_TOKEN} | ?, tries = tries + 1, owner = ?, due_at = ?
   where job_id in (select value from json_each(?))"""
 CLAIMED = Select(
     "job_id, token, tries, json(accepted)",
@@ -55,7 +56,8 @@ class DeadLetterQueue:
                 return []
             ids = first_that_fit(self._connection, ids, LENGTHS_SHOWN, MEASURED_AT_ONCE)
             batch = packed(ids)
-            self._connection.run(CLAIM_DEAD_LETTERS, self._owner.id, now + microseconds(ttl), batch)
+            lease = (self._owner.random_part(), self._owner.id, now + microseconds(ttl))
+            self._connection.run(CLAIM_DEAD_LETTERS, *lease, batch)
             jobs = {job["id"]: job for job in self._queries.jobs_shown(ids)}
             return [
                 DeadLetter(id, token, tries, frozenset(accepted), jobs[id])

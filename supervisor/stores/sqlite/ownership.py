@@ -6,6 +6,7 @@ import orjson
 
 from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.codes import IN_FLIGHT, LEFT
+from supervisor.stores.fencing import RandomPart
 from supervisor.stores.records import Presence
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.notifier import Notifier
@@ -24,8 +25,9 @@ FORGET = f"""
 class Ownership:
     """`id` is the owner's row in `supervisors`, which leases name; None until it has joined."""
 
-    def __init__(self, connection: Connection, lock: OwnerLock, notifier: Notifier) -> None:
+    def __init__(self, connection: Connection, lock: OwnerLock, notifier: Notifier, random_part: RandomPart) -> None:
         self._connection, self._lock, self._notifier = connection, lock, notifier
+        self.random_part = random_part
         self.id: int | None = None
         self._who: tuple[str, str, int] | None = None
 

@@ -23,6 +23,7 @@ from supervisor.jobs import (
 )
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import waiting_of
+from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
     EnqueueBatch,
@@ -62,7 +63,7 @@ PAUSED = "select json_group_array(queue) from queues where paused"
 _IS_SHORT = "coalesce(length(payload), 0) + coalesce(length(headers), 0) <= 4096"
 """Longer texts are not read with the other candidates."""
 CANDIDATES = Select(
-    f"""id, token + 1, handler, queue,
+    f"""id, {NEXT_TOKEN} | ?, handler, queue,
       iif({_IS_SHORT}, coalesce(cast(payload as text), ''), null), iif({_IS_SHORT}, cast(headers as text), null),
       retries, priority, tier, due_at, created_at, null, options""",
     f"""from (
@@ -79,7 +80,7 @@ TEXTS = Select(
     "from json_each(?) as it cross join jobs on jobs.id = it.value",
 )
 CLAIM = f"""
-  update jobs set state = {IN_FLIGHT}, token = token + 1, owner = ?, lease_until = ?, started_at = null, policy = ?
+  update jobs set state = {IN_FLIGHT}, token = {NEXT_TOKEN} | ?, owner = ?, lease_until = ?, started_at = null, policy = ?
   where id in (select value from json_each(?))"""
 
 KNOWN_BEFORE = "select 1 from jobs where id = ? and created_at = ? and handler = ?"
@@ -248,23 +249,24 @@ class Queue:
         if self._owner.id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self._connection.transaction():
-            rows = [row for take in takes for row in self._pick(take)]
+            random_part = self._owner.random_part()
+            rows = [row for take in takes for row in self._pick(take, random_part)]
             if not rows:
                 return []
             rows = self._with_long_texts(rows)
             until = self._connection.now() + microseconds(ttl)
             for policy, ids in self._policies.assign(rows, resolve).items():
-                self._connection.run(CLAIM, self._owner.id, until, policy, packed(ids))
+                self._connection.run(CLAIM, random_part, self._owner.id, until, policy, packed(ids))
             for (queue, tier), n in by_queue_and_tier(rows).items():
                 self._connection.counts.add(READY, queue, tier, -n)
                 self._connection.counts.add(IN_FLIGHT, queue, tier, n)
             return self._policies.leases_from(rows)
 
-    def _pick(self, take: ClaimRequest) -> list[list[Any]]:
-        fresh = self._connection.rows(CANDIDATES, take.queue, 0, take.limit)
+    def _pick(self, take: ClaimRequest, random_part: int) -> list[list[Any]]:
+        fresh = self._connection.rows(CANDIDATES, random_part, take.queue, 0, take.limit)
         urgent = len([row for row in fresh if row[LEASE_PRIORITY] >= take.urgent])
         most = take.retries_wanted(len(fresh))
-        retries = self._connection.rows(CANDIDATES, take.queue, 1, most) if most else []
+        retries = self._connection.rows(CANDIDATES, random_part, take.queue, 1, most) if most else []
         return take.pick(fresh, urgent, retries)
 
     def _with_long_texts(self, rows: list[list[Any]]) -> list[list[Any]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from supervisor.stores.fencing import RandomPart, random_part
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.database_file import beside
@@ -30,14 +31,14 @@ class SqliteStore:
 
     def __init__(
         self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time,
-        limits: SqliteLimits = DEFAULT_LIMITS,
+        limits: SqliteLimits = DEFAULT_LIMITS, random_part: RandomPart = random_part,
     ) -> None:  # fmt: skip
         self.connection = connection = Connection(path, create=create, clock=clock, limits=limits)
         self.path = connection.path
         self.url, folder = f"sqlite:///{self.path}", beside(self.path, ".notify")
         bring_up(connection, synchronous, folder)
         self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
-        policies, owner = Policies(connection), Ownership(connection, lock, notifier)
+        policies, owner = Policies(connection), Ownership(connection, lock, notifier, random_part)
         queue = Queue(connection, policies, owner, notifier)
         settles = Settles(connection, policies, owner)
         recovery = Recovery(connection, policies, owner, lock)

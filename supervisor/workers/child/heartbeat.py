@@ -10,8 +10,6 @@ from time import monotonic, sleep
 from supervisor.workers.child.stack_dump import StackDumper
 
 MAX_PERIOD = 0.25  # seconds from one look at the clock to the next
-SILENT_PERIODS = 2
-"""After so many periods without a look the stacks are dumped."""
 
 
 class Heartbeat:
@@ -52,6 +50,5 @@ class Heartbeat:
     def _arm(self) -> None:
         try:
             self._stack.arm()
-            self._stack.dump_after(max(SILENT_PERIODS * self._period, MAX_PERIOD))
         except Exception:  # contextlib.suppress would take memory, of which a job may have left too little
             pass

@@ -1,4 +1,4 @@
-"""Dumps the Python stacks of a worker to its pipe, on request or when it hangs."""
+"""Dumps the Python stacks of a worker to its pipe when the supervisor asks, which it does only before it kills the worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from supervisor.workers.system.linux import STACK_SIGNAL
 
 
 class StackDumper:
-    """Has faulthandler write the stacks of all threads: at STACK_SIGNAL, and some time after the last heartbeat."""
+    """Has faulthandler write the stacks of all threads at STACK_SIGNAL.
+
+    It reads the frames of threads that run meanwhile, which may end the process by SIGSEGV. So it must never dump by itself.
+    """
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
@@ -21,7 +24,3 @@ class StackDumper:
         """Install faulthandler's handler. Called again and again, since a job may have replaced it."""
         faulthandler.unregister(STACK_SIGNAL)
         faulthandler.register(STACK_SIGNAL, file=self._pipe, all_threads=True, chain=False)
-
-    def dump_after(self, seconds: float) -> None:
-        """Dump in so many seconds, unless this is called again before."""
-        faulthandler.dump_traceback_later(seconds, file=self._pipe)

@@ -15,7 +15,6 @@ from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, SupervisorEnds
 from supervisor.workers.interface import Reply, WorkerListener
 from supervisor.workers.parent.output_reader import OutputReader
-from supervisor.workers.parent.stack_text import StackReader
 from supervisor.workers.system import linux
 
 MAX_ERROR_BYTES = 1 << 20  # of an outcome without a result: the worker cuts the texts of an error, then escapes them
@@ -41,13 +40,12 @@ class JobChannel:
     is a no-op after `close`."""
 
     def __init__(
-        self, number: int, loop: asyncio.AbstractEventLoop, ends: SupervisorEnds, token: bytes, stack: StackReader,
+        self, number: int, loop: asyncio.AbstractEventLoop, ends: SupervisorEnds, token: bytes,
         owner: JobChannelOwner, listener: WorkerListener, result_limit: int,
     ) -> None:  # fmt: skip
         self._number = number
         self._loop = loop
         self._ends: SupervisorEnds | None = ends
-        self._stack = stack
         self._owner = owner
         self._listener = listener
         self._max_line_bytes = MAX_ESCAPED * result_limit + MAX_ERROR_BYTES
@@ -186,7 +184,6 @@ class JobChannel:
             replies.extend(wire.decode_outcomes(block))
         except wire.Broken as error:
             broken = str(error)
-        self._stack.dump = b""
         self._count_replied(len(replies))
         for reply in replies:
             if reply[_ERROR] is not None:

@@ -15,6 +15,7 @@ from supervisor.workers.child import heartbeat
 OWN_CODE = Path(workers.__file__).parent
 HEARTBEAT_FILE = heartbeat.__file__
 MAX_CHARACTERS = 16_384
+UNANSWERED = "no stack: the process did not answer the signal that asks for it in time"
 _OWN_FRAME = re.compile(rf'  File "(?P<file>{re.escape(str(OWN_CODE))}/[^"]*)", line \d+ in ')
 _HEADING = re.compile(r"(?:Current thread|Thread) (?P<thread>0x[0-9a-f]+)(?: \[[^\]]*\])? \(most recent call first\):$")
 
@@ -51,20 +52,22 @@ def _without_own_frames(thread: list[str]) -> list[str]:
 
 
 class StackReader:
-    """Keeps the end of what was dumped, and calls `received` when more has come. The job channel empties `dump` at each outcome:
-    what was dumped before shows another job."""
+    """Reads what the worker dumps after `expect`, and calls `received` when more has come. Before that nothing is read: a job that
+    writes to the pipe fills it, and costs the supervisor nothing."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pipe: int, received: Callable[[], None]) -> None:
         self._loop = loop
         self._pipe = pipe
         self._received = received
-        self.dump = b""
-        self._dump_before = b""
-        loop.add_reader(pipe, self._readable)
+        self._dump = b""
+        self._expected = False
 
     def expect(self) -> None:
-        """A dump is being requested. What the worker dumped unasked is kept in case that no more comes."""
-        self._dump_before, self.dump = self.dump, b""
+        """A dump is being requested: drop what is in the pipe already."""
+        self._read()
+        self._dump = b""
+        self._expected = True
+        self._loop.add_reader(self._pipe, self._readable)
 
     def _readable(self) -> None:
         if self._read():
@@ -77,17 +80,19 @@ class StackReader:
             return False
         if not data:
             self._loop.remove_reader(self._pipe)
-        self.dump = (self.dump + data)[-CHUNK:]
+        self._dump = (self._dump + data)[-CHUNK:]
         return bool(data)
 
     def is_whole(self) -> bool:
         """Return whether the dump has come down to the worker's own frames."""
-        return is_whole(_text(self.dump))
+        return is_whole(_text(self._dump))
 
     def stack(self) -> str | None:
-        """Read what is left, and return the stack of the job that runs, if any was dumped."""
+        """Read what is left, and return the stack of the job that runs, or the reason why an expected one is missing."""
         self._read()
-        return readable(_text(self.dump)) or readable(_text(self._dump_before))
+        if self._expected and not self._dump:
+            return UNANSWERED
+        return readable(_text(self._dump))
 
     def close(self) -> None:
         self._loop.remove_reader(self._pipe)

@@ -19,8 +19,6 @@ class StackWithoutMemory:
     def arm(self) -> None:
         raise MemoryError
 
-    dump_after: Any = None
-
 
 def no_memory(*_: object, **__: object) -> Any:
     raise MemoryError

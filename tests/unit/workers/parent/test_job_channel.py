@@ -29,10 +29,9 @@ class ScriptedWorker:
             output=lambda stream, job_id, lines: self.output.append((stream, job_id, list(lines))),
         )
         owner: Any = SimpleNamespace(became_ready=lambda: None)
-        stack: Any = SimpleNamespace(dump=b"")
         loop: Any = VirtualLoop()
         self.ours, self.ends = open_channels()
-        self.channel = JobChannel(1, loop, self.ours, TOKEN, stack, owner, listener, 1000)
+        self.channel = JobChannel(1, loop, self.ours, TOKEN, owner, listener, 1000)
         self.channel.listen()
         self.write(wire.READY + b"\n")
 

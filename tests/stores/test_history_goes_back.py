@@ -1,0 +1,85 @@
+"""A store goes back in time under a running supervisor: a backup is restored, or a standby that lagged behind is promoted.
+
+Then ids and counts of claims come again, for other jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from supervisor.jobs import Lease, Outcome
+from supervisor.stores.codes import READY
+from supervisor.stores.fencing import random_part
+from supervisor.stores.protocol import Store
+from tests.stores.factories import (
+    TTL,
+    StoreFactory,
+    again,
+    dead,
+    dead_letters,
+    make_dead,
+    put,
+    release,
+    state_of,
+    success,
+    take_one,
+)
+
+BEFORE_THE_CLAIM = f"update {{s}}.jobs set state = {READY}, token = 0, owner = null, lease_until = null"
+BEFORE_THE_CLAIM_OF_THE_DEAD_LETTER = "update {s}.dead_letters set token = 0, tries = 0, owner = null, due_at = 0"
+
+
+@pytest.fixture
+def durable(factory: StoreFactory) -> Any:
+    if not factory.durable:
+        pytest.skip("no backup can be made of it, and its jobs end with its process")
+    factory.random_part = random_part
+    return factory
+
+
+def claimed_twice(factory: Any) -> tuple[Store, Lease, Lease]:
+    """Return a supervisor's store, its lease of the lost time, and the lease of another supervisor that has the id now."""
+    ours, theirs = factory.joined("ours"), factory.joined("theirs")
+    put(ours)
+    lost = take_one(ours)
+    factory.sql(BEFORE_THE_CLAIM)
+    return ours, lost, take_one(theirs)
+
+
+@pytest.mark.parametrize("make", [success, again, dead, release])
+def test_an_outcome_of_the_lost_time_settles_no_job(durable: Any, make: Callable[[Lease], Outcome]) -> None:
+    ours, lost, held = claimed_twice(durable)
+    before = ours.get(held.id)
+    assert lost.id == held.id
+    assert ours.settle([make(lost)]) == [lost.id]
+    assert ours.get(held.id) == before
+
+
+def test_a_lease_of_the_lost_time_is_not_extended(durable: Any) -> None:
+    ours, lost, held = claimed_twice(durable)
+    assert ours.extend([lost], TTL, [lost]) == [held.id]
+    assert ours.held() == []
+
+
+def test_the_supervisor_itself_may_claim_the_job_again_and_settles_it_under_the_new_token_only(durable: Any) -> None:
+    ours = durable.joined("ours")
+    put(ours)
+    lost = take_one(ours)
+    durable.sql(BEFORE_THE_CLAIM)
+    held = take_one(ours)
+    assert ours.settle([success(lost)]) == [lost.id]
+    assert state_of(ours, held.id) == "in_flight"
+    assert ours.settle([success(held)]) == []
+
+
+def test_a_dead_letter_of_the_lost_time_is_not_marked_as_accepted(durable: Any) -> None:
+    ours, theirs = durable.joined("ours"), durable.joined("theirs")
+    make_dead(ours)
+    (lost,) = dead_letters(ours)
+    durable.sql(BEFORE_THE_CLAIM_OF_THE_DEAD_LETTER)
+    (held,) = dead_letters(theirs)
+    assert ours.mark_accepted([lost], "file", frozenset({"file"})) == [lost.id]
+    assert theirs.mark_accepted([held], "file", frozenset({"file"})) == []
