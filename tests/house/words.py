@@ -38,7 +38,7 @@ WORDS = {
     "tell|tells|told|telling|hear|hears|heard|say|says|said|saying|word|words": "emit, report, log; receive; message",
     "insist|insists|patience|patiently": "retry while unavailable; timeout",
     "away|is back|are back": "unavailable, available again",
-    "wary|floor(?!\\(\\))|floors|spare|guest|guests": "skip-locked mode, claim cursor, scratch schema, transactional enqueue",
+    "wary|floor|floors|spare|guest|guests": "skip-locked mode, claim cursor, scratch schema, transactional enqueue",
     "shelf|shelves|kept job|kept letter|kept owner": "memory state, records",
     "verdict|verdicts|verb|verbs|asking": "operator results, operator commands, queries",
     "moves|moving|ticket|tickets|shut": "transitions, transfer, transfer record, closed",
@@ -55,6 +55,7 @@ RIDDLES = ("what", "those", "one that", "whoever", "whose", "whom")
 
 _WORDS = re.compile(r"(?<![a-z])(?:" + "|".join(WORDS) + r")(?![a-z])")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NAMES_OF_OTHERS = re.compile(r"\.floor\(\)")  # a method in the JSON paths of PostgreSQL
 _DOCSTRING = re.compile(r'^\s*"""\s*(?:' + "|".join(RIDDLES) + r")\b", re.IGNORECASE)
 
 
@@ -86,7 +87,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _found(line: str) -> Iterator[str]:
-    plain = re.sub(r"[\W_]+", " ", _HUMPS.sub(" ", line)).lower()
+    plain = re.sub(r"[\W_]+", " ", _HUMPS.sub(" ", _NAMES_OF_OTHERS.sub("", line))).lower()
     plain = plain.replace("dead letter", "deadletter")
     for match in _WORDS.finditer(plain):
         yield match[0]
