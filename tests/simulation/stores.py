@@ -33,7 +33,9 @@ class InFile:
         self._opened: list[Any] = []
 
     def open(self) -> Any:
-        self._opened.append(store := SqliteStore(self._path, create=True, synchronous="normal", clock=self._wall))
+        self._opened.append(
+            store := SqliteStore(self._path, create=True, synchronous="normal", clock=self._wall, random_part=lambda: 0)
+        )
         return store
 
     def dies(self, store: Any, provably: bool) -> None:

@@ -45,7 +45,7 @@ def test_a_lone_claim_is_two_statements_and_durable(factory, store, sent):
     assert (state, token, policy) == (2, lease.token, True)
 
 
-def test_together_with_other_work_it_is_undone_with_it(store):
+def test_a_claim_together_with_other_work_is_undone_with_it(store):
     put(store)
     with pytest.raises(ZeroDivisionError), store.transaction():
         assert len(take(store, 1, **FRESH)) == 1

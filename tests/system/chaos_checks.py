@@ -14,6 +14,7 @@ from typing import Any
 from tests.system.chaos_faults import InjectedFault
 from tests.system.chaos_hosts import Line
 from tests.system.chaos_load import RAISING, TTL, Attempt
+from tests.system.chaos_watcher import claim_count
 
 SLACK = 0.25  # seconds between an event and its line in the log, on a busy machine
 LOSES_LEASES = frozenset({"kill supervisor", "term supervisor", "stop supervisor", "cut cable"})
@@ -130,8 +131,8 @@ def successes_had_their_effect(evidence: Evidence) -> Problems:
         effects = [(attempt.pid, attempt.end) for attempt in attempts if attempt.end is not None]
         if job["state"] == "succeeded" and (job["result"]["pid"], job["result"]["at"]) not in effects:
             yield id, "succeeded without an effect"
-        if len(attempts) > evidence.tokens[id]:
-            yield id, f"ran {len(attempts)} times under {evidence.tokens[id]} claims"
+        if len(attempts) > (claims := claim_count(evidence.tokens[id])):
+            yield id, f"ran {len(attempts)} times under {claims} claims"
 
 
 def settled_by_the_holder(evidence: Evidence) -> Problems:
@@ -195,7 +196,7 @@ def leases_are_lost_for_a_reason(evidence: Evidence) -> Problems:
             elif "recovered:" in line.message and holder is not None:
                 (held,), following = _claims([holder]), [*_claims(lines[place:]), evidence.tokens[id] + 1]
                 # A claim whose answer was lost is in no log: any run may have made it.
-                run = holder.run if following[0] == held + 1 else None
+                run = holder.run if claim_count(following[0]) == claim_count(held) + 1 else None
                 hit = evidence.was_hit(LOSES_LEASES, line.at - RECOVERED_WITHIN, line.at, run)
                 hit = hit or evidence.was_hit(FATAL, holder.at, line.at, run)  # until another run could recover the job
                 if not hit and not _was_unavailable(evidence, line.at):

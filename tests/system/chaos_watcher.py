@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.stores.codes import DELIVERED, FAILED, IN_FLIGHT, SUCCEEDED
+from supervisor.stores.fencing import COUNT_BITS
 from tests.system.chaos_environments import Environment, Unreadable
 from tests.system.chaos_load import dead_letters_in
 
@@ -18,6 +19,10 @@ MAX_SHARE = 0.1  # of the time is spent reading
 ROWS = "select id, state, token, finished_at, retries, owner, lease_until, tier, queue from jobs"
 COUNTS = "select state, queue, tier, sum(n) from counts group by state, queue, tier having sum(n) != 0"
 Counts = dict[tuple[int, str, int], int]
+
+
+def claim_count(token: int) -> int:
+    return token & (2**COUNT_BITS - 1)
 
 
 class Row(NamedTuple):
@@ -90,7 +95,9 @@ class StoreWatcher:
             yield f"job {row.id}: a lease without a claim, or a claim without one: {row}"
         if before is None:
             return
-        if row.token < before.token or (row.state == IN_FLIGHT != before.state and row.token == before.token):
+        if claim_count(row.token) < claim_count(before.token) or (
+            row.state == IN_FLIGHT != before.state and row.token == before.token
+        ):
             yield f"job {row.id}: claimed without a new token: {before} then {row}"
         if row.retries < before.retries:
             yield f"job {row.id}: its retries became fewer: {before} then {row}"
