@@ -77,19 +77,19 @@ def _open(settings: Settings, url: str | None, *, create: bool) -> Transferable:
     if isinstance(store, Transferable):
         return store
     store.close()
-    raise StoreError(f"{store_settings.shown}: jobs of such a store can't be moved")
+    raise StoreError(f"{store_settings.shown}: jobs of such a store can't be transferred")
 
 
 def _report(report: TransferReport, source: str, target: str) -> None:
     jobs = _counts(report.jobs) or "no"
     queues = f" and {report.paused} paused queues" if report.paused else ""
     if report.before:
-        echo(f"{source}: its {jobs} jobs{queues} were moved to {target} before")
+        echo(f"{source}: its {jobs} jobs{queues} were transferred to {target} before")
         return
-    echo(f"moved {jobs} jobs{queues} from {source} to {target}")
+    echo(f"transferred {jobs} jobs{queues} from {source} to {target}")
     if report.left:
         echo(f"left {_counts(report.left)} jobs in {source}")
-    echo(f"{source} is closed: set store to the new one in every config that names it")
+    echo(f"{source} is closed: write 'store: {target}' in every config that names it")
 
 
 def _counts(jobs: Mapping[JobState, int]) -> str:

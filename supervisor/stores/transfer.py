@@ -265,7 +265,7 @@ def _report(source: Transferable, before: bool) -> TransferReport:
 
 def closed_message(target: str) -> str:
     """The error for every use of a closed store."""
-    return f"its jobs were moved to {target}: set store to that"
+    return f"its jobs were transferred to {target}: set store in the config to that URL"
 
 
 def refuse_in_use(url: str, supervisors: Sequence[Mapping[str, object]], in_flight: int) -> None:
@@ -290,7 +290,7 @@ def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool
     without jobs."""
     if closed_for is not None:
         raise StoreError(
-            f"{url}: it is closed, since its own jobs were moved to {closed_for.target}; expected an empty store"
+            f"{url}: it is closed, since its own jobs were transferred to {closed_for.target}; expected an empty store"
         )
     if has_jobs:
         raise StoreError(f"{url}: has jobs already; expected an empty store, since jobs keep their ids")

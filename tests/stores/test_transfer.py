@@ -201,10 +201,10 @@ def test_a_store_with_jobs_is_refused_and_the_source_is_as_before(factories, sou
 def test_a_closed_store_is_refused_as_a_target_even_for_no_jobs(factories, source, target):
     """Otherwise both would be closed, and each would name the other as its target."""
     transfer_jobs(left_alone(source), target)
-    with pytest.raises(StoreError, match=r"it is closed, since its own jobs were moved to .*; expected an empty store"):
+    with pytest.raises(StoreError, match=r"it is closed, since its own jobs were transferred to .*; expected an empty store"):
         transfer_jobs(target, source)
     assert put(target)
-    with pytest.raises(StoreError, match="were moved to"):
+    with pytest.raises(StoreError, match="were transferred to"):
         put(source)
 
 
@@ -224,7 +224,7 @@ def test_a_closed_store_names_its_target_in_every_error(factories, source, targe
         lambda: client.cancel([1]),
         lambda: factories[0].open().join("later", "host", 1),
     ):
-        with pytest.raises(StoreError, match=r"its jobs were moved to .*: set store to that"):
+        with pytest.raises(StoreError, match=r"its jobs were transferred to .*: set store in the config"):
             act()
     assert len(jobs_of(client)) == 1, "it can still be read"
 
@@ -267,7 +267,7 @@ def test_an_interrupted_transfer_is_finished_by_the_same_call(
     for before in (there > 0, True):
         assert transfer_jobs(first, second).before is before
         assert jobs_of(second) == wanted
-    with pytest.raises(StoreError, match="were moved to"):
+    with pytest.raises(StoreError, match="were transferred to"):
         put(first)
 
 
@@ -295,7 +295,7 @@ def test_a_source_stays_closed_while_it_is_unknown_where_its_jobs_are(factories,
         patch.setattr(target, "has_received", unavailable)
         with pytest.raises(StoreUnavailable, match="stays closed: the same command again finishes the transfer"):
             transfer_jobs(left_alone(source), target)
-    with pytest.raises(StoreError, match="were moved to"):
+    with pytest.raises(StoreError, match="were transferred to"):
         put(source)
     transfer_jobs(source, target)
     assert len(jobs_of(target)) == 1
@@ -375,7 +375,7 @@ def test_a_transfer_that_has_arrived_is_not_undone(factories, source, target, cu
     target.import_jobs(cut_short, [source.export([1, 2, 3])], 3, frozenset())
     with pytest.raises(StoreError, match="its jobs are in "):
         undo_transfer(factories[0].open(), factories[1].open(), cut_short)
-    with pytest.raises(StoreError, match="were moved to"):
+    with pytest.raises(StoreError, match="were transferred to"):
         put(source)
 
 

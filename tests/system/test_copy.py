@@ -57,18 +57,18 @@ def test_copy_transfers_all_waiting_and_failed_jobs_to_postgresql(database: str,
     wanted = filled.jobs()
     ended = filled.call("copy", "--from", "sqlite:///jobs.db", "--to", database)
     assert (ended.code, ended.err) == (0, "")
-    assert "moved 2 ready, 1 scheduled, 1 failed jobs and 1 paused queues from sqlite:///" in ended.out
-    assert "is closed: set store to the new one" in ended.out
+    assert "transferred 2 ready, 1 scheduled, 1 failed jobs and 1 paused queues from sqlite:///" in ended.out
+    assert "is closed: write 'store: postgresql:" in ended.out
     late = filled.call("enqueue", "mail")
-    assert (late.code, late.out) == (2, "") and "its jobs were moved to postgresql://" in late.err
-    assert "its jobs were moved to postgresql://" in filled.call("check").err
+    assert (late.code, late.out) == (2, "") and "its jobs were transferred to postgresql://" in late.err
+    assert "its jobs were transferred to postgresql://" in filled.call("check").err
     run = filled.run()
-    assert run.wait(30) == 2 and "its jobs were moved to postgresql://" in run.log
+    assert run.wait(30) == 2 and "its jobs were transferred to postgresql://" in run.log
     configure_store(filled, database)
     assert filled.jobs() == wanted
     assert filled.run("--drain", "--horizon", "1s").wait(30) == 0
     assert [job["state"] for job in filled.jobs()] == ["scheduled", "ready", "succeeded", "failed"]
-    assert "were moved to" in filled.call("copy", "--from", "sqlite:///jobs.db").out
+    assert "were transferred to" in filled.call("copy", "--from", "sqlite:///jobs.db").out
 
 
 def test_a_copy_that_is_refused_changes_nothing(database: str, command: Command) -> None:
@@ -83,7 +83,7 @@ def test_a_copy_that_is_refused_changes_nothing(database: str, command: Command)
     assert run.wait(30) == 0
     for wrong, error in (
         (("--from", "sqlite:///none.db", "--to", database), "none.db: no such database"),
-        (("--from", "sqlite:///jobs.db", "--to", "memory://"), "memory://: jobs of such a store can't be moved"),
+        (("--from", "sqlite:///jobs.db", "--to", "memory://"), "memory://: jobs of such a store can't be transferred"),
         (("--from", "sqlite:///jobs.db"), "are the same store"),
     ):
         ended = command.call("copy", *wrong)
@@ -116,7 +116,7 @@ def test_a_killed_copy_is_finished_by_the_same_command(database: str, command: C
     kill_in_the_middle(command, *arguments[2::2])
     assert jobs_in(database) in (0, 20_000)
     refused = command.call("enqueue", "mail")
-    assert refused.code == 2 and "were moved to" in refused.err
+    assert refused.code == 2 and "were transferred to" in refused.err
     assert command.call(*arguments).code == 0
     configure_store(command, database)
     assert command.status()["queues"][0]["queue_size"] == 20_000
@@ -157,7 +157,7 @@ def test_a_killed_copy_whose_target_is_lost_is_undone_by_force(database: str, co
     refused = command.call(*reopen)
     assert (refused.code != 0, refused.out) == (True, "")
     assert "stays closed. If nobody will run the jobs in" in refused.err and "add --force to open it" in refused.err
-    assert "were moved to" in command.call("enqueue", "mail").err
+    assert "were transferred to" in command.call("enqueue", "mail").err
     opened = command.call(*reopen, "--force")
     assert (opened.code, opened.err) == (0, "")
     first, reason, warning = opened.out.splitlines()
