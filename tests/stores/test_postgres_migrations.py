@@ -205,7 +205,9 @@ def test_a_closed_store_stays_closed(nothing):
     with closing(PostgresStore(nothing.server.url, schema="supervisor")) as store:
         assert store.transfer_record() == RECORD
         for act in (lambda: put(store), lambda: store.cancel([4]), lambda: store.join("new", "host", 3)):
-            with pytest.raises(StoreError, match="its jobs were transferred to postgresql://it's there: set store in the config"):
+            with pytest.raises(
+                StoreError, match="its jobs were transferred to postgresql://it's there: set store in the config"
+            ):
                 act()
         store.leave()
         store.reopen(RECORD)

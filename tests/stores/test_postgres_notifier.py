@@ -120,7 +120,7 @@ def test_without_listening_a_store_works_and_has_no_descriptor(factory, pooled):
     a, b, c = take(pooled)
     assert pooled.settle([success(a), release(b)]) == []
     assert pooled.extend([c], 30.0, [c]) == []
-    assert pooled.held() == [(ids[2], 1)]
+    assert pooled.held() == [(ids[2], c.token)]
 
 
 def test_without_listening_nothing_is_left_in_the_session(factory, pooled):

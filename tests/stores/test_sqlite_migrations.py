@@ -152,7 +152,9 @@ def test_a_closed_store_stays_closed(tmp_path):
         record = TransferRecord("x", "postgresql://it's there", "there", True)
         assert store.transfer_record() == record
         for act in (lambda: put(store), lambda: store.cancel([4]), lambda: store.join("new", "host", 3)):
-            with pytest.raises(StoreError, match="its jobs were transferred to postgresql://it's there: set store in the config"):
+            with pytest.raises(
+                StoreError, match="its jobs were transferred to postgresql://it's there: set store in the config"
+            ):
                 act()
         store.leave()
         fresh = SqliteStore(tmp_path / "new.db", create=True)

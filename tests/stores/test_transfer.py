@@ -201,7 +201,9 @@ def test_a_store_with_jobs_is_refused_and_the_source_is_as_before(factories, sou
 def test_a_closed_store_is_refused_as_a_target_even_for_no_jobs(factories, source, target):
     """Otherwise both would be closed, and each would name the other as its target."""
     transfer_jobs(left_alone(source), target)
-    with pytest.raises(StoreError, match=r"it is closed, since its own jobs were transferred to .*; expected an empty store"):
+    with pytest.raises(
+        StoreError, match=r"it is closed, since its own jobs were transferred to .*; expected an empty store"
+    ):
         transfer_jobs(target, source)
     assert put(target)
     with pytest.raises(StoreError, match="were transferred to"):
