@@ -28,14 +28,14 @@ from tests.stores.factories import (
     take_one,
 )
 
+pytestmark = pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
+
 BEFORE_THE_CLAIM = f"update {{s}}.jobs set state = {READY}, token = 0, owner = null, lease_until = null"
 BEFORE_THE_CLAIM_OF_THE_DEAD_LETTER = "update {s}.dead_letters set token = 0, tries = 0, owner = null, due_at = 0"
 
 
 @pytest.fixture
 def durable(factory: StoreFactory) -> Any:
-    if not factory.durable:
-        pytest.skip("no backup can be made of it, and its jobs end with its process")
     factory.random_part = random_part
     return factory
 
