@@ -19,6 +19,7 @@ import orjson
 
 from supervisor.events import HookFailed
 from supervisor.jobs import Job
+from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.manager import PluginManager
 from supervisor.text import strict_json as payloads
 from supervisor.text.units import parse_duration
@@ -129,6 +130,7 @@ class JobRunner:
         self._environ = os.environ
         self._side_effects = SideEffectTimer(self._process_state.umask)
         self._slight, self._serious = self._side_effects.measure(TRIALS)
+        os.register_at_fork(after_in_child=self._suspect_every_job)
 
     def run(self) -> None:
         """Raises OSError if a job has closed a channel."""
@@ -194,6 +196,8 @@ class JobRunner:
                 reply = self._encode_result(job_id, took // 1000, result)
         except BaseException as error:
             took = perf_counter_ns() - start
+            if os.getpid() != self._pid:
+                end_copy(error_report.without_worker_frames(error, globals()))
             reply = wire.encode_failure(job_id, took // 1000, *error_report.report(error, handler, globals()))
         out, err = self._stdout.stream, self._stderr.stream
         replaced = (
@@ -227,9 +231,13 @@ class JobRunner:
         except OSError:  # the job has closed it; its outcome is sent all the same
             pass
 
+    def _suspect_every_job(self) -> None:
+        """In a copy that a job or a wrapper forked: have `_restore` called, which ends the copy, however short the job was."""
+        self._serious = self._slight = -1
+
     def _restore(self, job_id: int, took: int) -> None:
         if os.getpid() != self._pid:  # the job forked, and this is the copy, which returned from the handler too
-            os._exit(0)
+            end_copy(None)
         long = took > LONG
         self._unblock_permits()
         self._stdin.restore()
