@@ -27,6 +27,8 @@ from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, WorkerEnds, move_out_of_reach
 from supervisor.workers.child import error_report
 from supervisor.workers.child.heartbeat import Heartbeat
+from supervisor.workers.child.identity import Identity, IdentityChanged
+from supervisor.workers.child.job_context import fresh_contexts
 from supervisor.workers.child.middleware import Middleware
 from supervisor.workers.child.process_state import (
     TRIALS,
@@ -100,6 +102,9 @@ def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginM
             raise
         print("a job closed a channel of its worker", file=sys.stderr)
         return 1
+    except IdentityChanged as reason:
+        print(reason, file=sys.stderr)
+        return 1
     plugins.call("supervisor_worker_stopping", worker=info)
     return 0
 
@@ -127,6 +132,8 @@ class JobRunner:
         self._stderr = Output("stderr", 2, ends.stderr)
         self._programs = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._process_state = ProcessState(stack.arm)
+        self._identity = Identity()
+        self._fresh_context = fresh_contexts()
         self._environ = os.environ
         self._side_effects = SideEffectTimer(self._process_state.umask)
         self._slight, self._serious = self._side_effects.measure(TRIALS)
@@ -186,9 +193,13 @@ class JobRunner:
             self._heartbeat.interval = self._intervals.get(name, self._interval)
         job = Job(job_id, name, value, attempt, queue, fields, priority)
         middleware = self._middleware
+        context = self._fresh_context()
         start = perf_counter_ns()
         try:
-            result = handler.function(job) if middleware is None else middleware.run(job, handler.function)
+            if middleware is None:
+                result = context.run(handler.function, job)
+            else:
+                result = context.run(middleware.run, job, handler.function)
             took = perf_counter_ns() - start
             if result is None:
                 reply = b"[%d,%d,null]\n" % (job_id, took // 1000)
@@ -205,7 +216,7 @@ class JobRunner:
         )
         own = took if middleware is None else middleware.took or took
         if own > self._serious or out.wrote or err.wrote or replaced or os.environ is not self._environ:
-            self._restore(job_id, took)
+            self._restore(job_id, took, reply)
         elif own > self._slight:
             self._restore_slight()
         return reply
@@ -235,14 +246,20 @@ class JobRunner:
         """In a copy that a job or a wrapper forked: have `_restore` called, which ends the copy, however short the job was."""
         self._serious = self._slight = -1
 
-    def _restore(self, job_id: int, took: int) -> None:
+    def _restore(self, job_id: int, took: int, reply: bytes) -> None:
         if os.getpid() != self._pid:  # the job forked, and this is the copy, which returned from the handler too
             end_copy(None)
         long = took > LONG
         self._unblock_permits()
         self._stdin.restore()
         self._restore_output(job_id, mark=long or (took > PROGRAM and self._programs_ended()))
-        self._process_state.restore(thorough=long)
+        moved = self._process_state.restore(thorough=long)
+        try:
+            self._identity.check(thorough=moved or took > PROGRAM)
+        except IdentityChanged:
+            while reply:
+                reply = reply[os.write(self._outcomes, reply) :]
+            raise
 
     def _restore_output(self, job_id: int, *, mark: bool) -> None:
         """With `mark`, a stream is marked in any case: the supervisor may have read already what the job, or its program, wrote."""
