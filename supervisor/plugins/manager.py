@@ -19,6 +19,7 @@ from supervisor.handlers import Handler, HandlerInfo
 from supervisor.hooks import PARENT_HOOKS, PROJECT, Specs
 from supervisor.plugins.discovery import Source
 from supervisor.plugins.failures import described, failure_report, formatted
+from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.importer import forget, import_file
 from supervisor.plugins.reports import SourceReport
 from supervisor.plugins.validation import (
@@ -72,13 +73,13 @@ class PluginManager:
 
     def load(self, source: Source) -> SourceReport:
         """Import the source and take what it brings. Never raises, whatever the import does short of ending the process."""
-        process = os.getpid()
+        process, raised = os.getpid(), None
         try:
             report = self._load(source)
         except BaseException as error:
-            report = failure_report(source, error)
+            report, raised = failure_report(source, error), error
         if os.getpid() != process:  # the import forked, and this is the child, which has returned from it
-            os._exit(0)
+            end_copy(raised)
         self._reports[source.name] = report
         for name in dict.fromkeys(info.name for info in report.handlers):
             self._stop_duplicates(name)
@@ -95,13 +96,18 @@ class PluginManager:
 
     def call_each(self, hook: str, **arguments: Any) -> list[tuple[str, Any]]:
         """As `call`, each result with the name of its plugin."""
-        results = []
+        process, results = os.getpid(), []
         for implementation in getattr(self.hook, hook).get_hookimpls():
             wanted = [arguments[name] for name in implementation.argnames]
+            raised = None
             try:
                 results.append((implementation.plugin_name, implementation.function(*wanted)))
             except BaseException as error:
-                self._on_error(HookFailed(hook, implementation.plugin_name, described(error), formatted(error)))
+                raised = error
+            if os.getpid() != process:  # the hook forked, and this is the child, which has returned from it
+                end_copy(raised)
+            if raised is not None:
+                self._on_error(HookFailed(hook, implementation.plugin_name, described(raised), formatted(raised)))
         return results
 
     def merged(self, hook: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 import orjson
@@ -28,13 +30,13 @@ def encode(value: Any, *, limit: int, what: str = "payload") -> str:
     """Return `value` as JSON text.
 
     Raises NotJSON unless it is made of dicts with text keys, lists, tuples, valid Unicode text, 64-bit integers, finite
-    floats, booleans and None, no deeper than 100 and no longer than `limit` bytes.
+    floats, booleans and None, or of subclasses of these, no deeper than 100 and no longer than `limit` bytes.
     """
     flat = _is_flat(value)
     if not flat:
         _check(value, what, limit=limit)
     try:
-        text = orjson.dumps(value, option=_STRICT)
+        text = orjson.dumps(value, default=_plain, option=_STRICT)
     except (TypeError, ValueError) as error:
         _check(value, what, limit=limit)  # raises a better message if it knows the reason
         raise NotJSON(f"{what}: not JSON: {error}") from None
@@ -80,6 +82,15 @@ def _is_flat(value: Any) -> bool:
     return type(value) in _FLAT
 
 
+def _plain(value: Any) -> Any:
+    """Return a float or a tuple in place of a subclass, which orjson refuses."""
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, tuple):
+        return tuple(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
 def _exact(digits: str, what: str) -> int:
     if len(digits) > 20 or not -MAX_INTEGER - 1 <= int(digits) <= MAX_INTEGER:
         raise NotJSON(f"{what}: {digits:.40} is not a 64-bit integer")
@@ -102,20 +113,47 @@ def _check(value: Any, what: str, *, limit: int | None = None) -> None:
         for item in level:
             if item is None or item is True or item is False or isinstance(item, str):
                 continue
-            if isinstance(item, int):
-                if not -MAX_INTEGER - 1 <= item <= MAX_INTEGER:
-                    shown = f"{item:.6g} is " if abs(item) < 10**300 else ""
-                    raise NotJSON(f"{what}: {shown}not a 64-bit integer")
-            elif isinstance(item, float):
-                if item != item or item in (float("inf"), float("-inf")):
-                    raise NotJSON(f"{what}: {item} is not a finite number")
-            elif isinstance(item, dict):
+            if isinstance(item, dict):
                 for key in item:
                     if not isinstance(key, str):
-                        raise NotJSON(f"{what}: key {key!r} is not text")
+                        raise NotJSON(f"{_path_to(item, value, what, depth)}: key {key!r} is not text")
                 below.extend(item.values())
             elif isinstance(item, list | tuple):
                 below.extend(item)
-            else:
-                raise NotJSON(f"{what}: {type(item).__name__} is not JSON")
+            elif (mistake := _mistake(item)) is not None:
+                raise NotJSON(f"{_path_to(item, value, what, depth)}: {mistake}")
         level, depth = below, depth + 1
+
+
+def _mistake(item: Any) -> str | None:
+    """Return the reason that this single value is no JSON."""
+    if isinstance(item, int):
+        if -MAX_INTEGER - 1 <= item <= MAX_INTEGER:
+            return None
+        shown = f"{item:.6g} is " if abs(item) < 10**300 else ""
+        return f"{shown}not a 64-bit integer"
+    if isinstance(item, float):
+        finite = item == item and item not in (float("inf"), float("-inf"))
+        return None if finite else f"{float(item)} is not a finite number"
+    if isinstance(item, CoroutineType):
+        return "a coroutine is not JSON: nobody awaited it"
+    if isinstance(item, GeneratorType | AsyncGeneratorType):
+        return f"a {type(item).__name__.replace('_', ' ')} is not JSON: nobody iterated over it"
+    return f"{type(item).__name__} is not JSON"
+
+
+def _path_to(wanted: Any, value: Any, what: str, depth: int) -> str:
+    """Return the place of the object that `_check` has found at this depth, such as `result.a[0].b`."""
+    level = [(value, what)]
+    for _ in range(depth):
+        level = [pair for item, path in level for pair in _parts(item, path)]
+    return next((path for item, path in level if item is wanted), what)
+
+
+def _parts(item: Any, path: str) -> Iterator[tuple[Any, str]]:
+    if isinstance(item, dict):
+        for key, part in item.items():
+            yield part, f"{path}.{key}" if key.isidentifier() else f"{path}[{key!r:.80}]"
+    elif isinstance(item, list | tuple):
+        for index, part in enumerate(item):
+            yield part, f"{path}[{index}]"

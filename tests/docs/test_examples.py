@@ -170,6 +170,11 @@ def _database(plugin: Loaded) -> None:
         plugin.hook("supervisor_worker_stopping", worker=worker)
 
 
+def _roll(plugin: Loaded) -> None:
+    plugin.hook("supervisor_worker_started", worker=SimpleNamespace(pid=1, number=1))
+    assert 1 <= plugin.call("roll") <= 6
+
+
 def _alerts(plugin: Loaded) -> None:
     ended = events.WorkerExited(1, 2, "timeout", "killed by SIGKILL", 7, "thumbnail", 1.0)
     plugin.hook("supervisor_events", events=[ended, ended._replace(cause="crash")])
@@ -213,6 +218,7 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "concepts/at-least-once.md:plugins/invoices.py": _invoice,
     "guides/handlers.md:plugins/payments.py": _charge,
     "guides/handlers.md:plugins/reports.py": _report,
+    "guides/handlers.md:plugins/dice.py": _roll,
     "guides/handlers.md:plugins/orders.py": _place_order,
     "guides/retries.md:plugins/weather.py": _measure,
     "guides/dead-letters.md:plugins/pager.py": _pager,

@@ -41,6 +41,10 @@ def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -
     return "failed", described
 
 
+def without_worker_frames(error: BaseException, hidden: Mapping[str, Any]) -> BaseException:
+    return error.with_traceback(_from_plugin(error.__traceback__, hidden))
+
+
 def plain(type_: str, message: str) -> Error:
     """Return an error that no exception stands for."""
     return {"type": type_, "message": shortened(printable(message), MAX_MESSAGE), "traceback": ""}

@@ -19,6 +19,7 @@ import orjson
 
 from supervisor.events import HookFailed
 from supervisor.jobs import Job
+from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.manager import PluginManager
 from supervisor.text import strict_json as payloads
 from supervisor.text.units import parse_duration
@@ -26,6 +27,8 @@ from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, WorkerEnds, move_out_of_reach
 from supervisor.workers.child import error_report
 from supervisor.workers.child.heartbeat import Heartbeat
+from supervisor.workers.child.identity import Identity, IdentityChanged
+from supervisor.workers.child.job_context import fresh_contexts
 from supervisor.workers.child.middleware import Middleware
 from supervisor.workers.child.process_state import (
     TRIALS,
@@ -99,6 +102,9 @@ def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginM
             raise
         print("a job closed a channel of its worker", file=sys.stderr)
         return 1
+    except IdentityChanged as reason:
+        print(reason, file=sys.stderr)
+        return 1
     plugins.call("supervisor_worker_stopping", worker=info)
     return 0
 
@@ -126,9 +132,12 @@ class JobRunner:
         self._stderr = Output("stderr", 2, ends.stderr)
         self._programs = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._process_state = ProcessState(stack.arm)
+        self._identity = Identity()
+        self._fresh_context = fresh_contexts()
         self._environ = os.environ
         self._side_effects = SideEffectTimer(self._process_state.umask)
         self._slight, self._serious = self._side_effects.measure(TRIALS)
+        os.register_at_fork(after_in_child=self._suspect_every_job)
 
     def run(self) -> None:
         """Raises OSError if a job has closed a channel."""
@@ -184,9 +193,13 @@ class JobRunner:
             self._heartbeat.interval = self._intervals.get(name, self._interval)
         job = Job(job_id, name, value, attempt, queue, fields, priority)
         middleware = self._middleware
+        context = self._fresh_context()
         start = perf_counter_ns()
         try:
-            result = handler.function(job) if middleware is None else middleware.run(job, handler.function)
+            if middleware is None:
+                result = context.run(handler.function, job)
+            else:
+                result = context.run(middleware.run, job, handler.function)
             took = perf_counter_ns() - start
             if result is None:
                 reply = b"[%d,%d,null]\n" % (job_id, took // 1000)
@@ -194,6 +207,8 @@ class JobRunner:
                 reply = self._encode_result(job_id, took // 1000, result)
         except BaseException as error:
             took = perf_counter_ns() - start
+            if os.getpid() != self._pid:
+                end_copy(error_report.without_worker_frames(error, globals()))
             reply = wire.encode_failure(job_id, took // 1000, *error_report.report(error, handler, globals()))
         out, err = self._stdout.stream, self._stderr.stream
         replaced = (
@@ -201,7 +216,7 @@ class JobRunner:
         )
         own = took if middleware is None else middleware.took or took
         if own > self._serious or out.wrote or err.wrote or replaced or os.environ is not self._environ:
-            self._restore(job_id, took)
+            self._restore(job_id, took, reply)
         elif own > self._slight:
             self._restore_slight()
         return reply
@@ -227,14 +242,24 @@ class JobRunner:
         except OSError:  # the job has closed it; its outcome is sent all the same
             pass
 
-    def _restore(self, job_id: int, took: int) -> None:
+    def _suspect_every_job(self) -> None:
+        """In a copy that a job or a wrapper forked: have `_restore` called, which ends the copy, however short the job was."""
+        self._serious = self._slight = -1
+
+    def _restore(self, job_id: int, took: int, reply: bytes) -> None:
         if os.getpid() != self._pid:  # the job forked, and this is the copy, which returned from the handler too
-            os._exit(0)
+            end_copy(None)
         long = took > LONG
         self._unblock_permits()
         self._stdin.restore()
         self._restore_output(job_id, mark=long or (took > PROGRAM and self._programs_ended()))
-        self._process_state.restore(thorough=long)
+        moved = self._process_state.restore(thorough=long)
+        try:
+            self._identity.check(thorough=moved or took > PROGRAM)
+        except IdentityChanged:
+            while reply:
+                reply = reply[os.write(self._outcomes, reply) :]
+            raise
 
     def _restore_output(self, job_id: int, *, mark: bool) -> None:
         """With `mark`, a stream is marked in any case: the supervisor may have read already what the job, or its program, wrote."""

@@ -1,4 +1,4 @@
-"""Restores what a job changed of its process, before the next job: directory, umask, environment, signals, alarms."""
+"""Restores what a job changed of its process, before the next job: directory, umask, environment, time zone, signals, alarms."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from types import FrameType
 from typing import Any
+
+from supervisor.workers.child.environment import Environment
 
 QUIET = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
@@ -142,45 +144,35 @@ class ProcessState:
         self._directory = _current_directory()
         self.umask = os.umask(0o077)
         os.umask(self.umask)
-        self._environ = os.environ
-        self._variables: dict[Any, Any] = dict(self._environ._data)  # type: ignore[attr-defined]
+        self._environment = Environment()
         self._signals = _dispositions()
         self._mask = pthread_sigmask(signal.SIG_BLOCK, ())
 
-    def restore(self, *, thorough: bool) -> None:
-        """Restore all of it. `thorough` also arms the stack dump again, which costs more than all the rest."""
+    def restore(self, *, thorough: bool) -> bool:
+        """Restore all of it, and return whether the directory differed, as it does after chroot. `thorough` also arms the stack
+        dump again, which costs more than all the rest."""
         self.restore_cheap()
         if _dispositions() != self._signals:
             self._restore_signals()
-        self._restore_directory()
+        differed = self._restore_directory()
         self._restore_timers()
         if thorough:
             self._rearm()
+        return differed
 
     def restore_cheap(self) -> None:
         """Restore what takes the least time to change."""
         os.umask(self.umask)
-        if os.environ is not self._environ or self._environ._data != self._variables:  # type: ignore[attr-defined]
-            self._restore_environment()
+        self._environment.restore()
 
-    def _restore_directory(self) -> None:
+    def _restore_directory(self) -> bool:
         if self._directory is None or _current_directory() == self._directory:
-            return
+            return False
         try:
             os.chdir(self._directory)
         except OSError:  # it was deleted: the next job starts where the last one ended
             pass
-
-    def _restore_environment(self) -> None:
-        os.environ = self._environ  # noqa: B003 (the very object that other modules hold)
-        variables = self._variables
-        current = self._environ._data  # type: ignore[attr-defined]
-        decode = os.fsdecode
-        for key in [key for key in current if key not in variables]:
-            del os.environ[decode(key)]
-        for key, value in variables.items():
-            if current.get(key) != value:
-                os.environ[decode(key)] = decode(value)
+        return True
 
     def _restore_signals(self) -> None:
         for number, was in zip(_DISPOSITIONS, self._signals, strict=True):

@@ -230,6 +230,7 @@ class Forkserver:
             os.setpgid(0, 0)
             self._control.close()
             close_all((self._woken, self._wake, self._parent_death))
+            _reseed_numpy()
             worker.worker_main(self._hello, order, ends, lambda: self._plugins)
         finally:
             os._exit(1)
@@ -242,6 +243,14 @@ class Forkserver:
             self._control.send(wire.Reaped(serial, None, None))
         else:
             self._control.send(wire.Reaped(serial, status, usage.ru_maxrss * 1024))
+
+
+def _reseed_numpy() -> None:
+    """Seed numpy's global generator anew, as Python does with that of `random` at a fork: all workers would draw the same numbers."""
+    random: Any = sys.modules.get("numpy.random")
+    with suppress(Exception):  # a plugin may have put anything there
+        if random is not None:
+            random.seed()
 
 
 def _open_pidfd(pid: int) -> int:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections import OrderedDict
 from decimal import Decimal
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -42,6 +44,58 @@ def test_tuples_are_lists():
     assert encode((1, (2,)), limit=LIMIT) == "[1,[2]]"
 
 
+class UserText(str):
+    pass
+
+
+class Half(float):
+    def __repr__(self) -> str:
+        return "half"
+
+
+class Pair(NamedTuple):
+    one: object
+    two: object
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Half(0.5), "0.5"),
+        ({"a": [Half(0.5)]}, '{"a":[0.5]}'),
+        (Pair(1, Pair("two", Half(3))), '[1,["two",3.0]]'),
+        (OrderedDict(a=UserText("b")), '{"a":"b"}'),
+    ],
+)
+def test_subclasses_of_json_types_are_encoded_as_these_types(value, text):
+    assert encode(value, limit=LIMIT) == text
+
+
+async def unawaited() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": [{"b": {1}}]}, r"^result\.a\[0\]\.b: set is not JSON$"),
+        ([0, {"a b": Half("nan")}], r"^result\[1\]\['a b'\]: nan is not a finite number$"),
+        ({"a": Pair(1, {2: 3})}, r"^result\.a\[1\]: key 2 is not text$"),
+        ({"a": (n for n in ())}, r"^result\.a: a generator is not JSON: nobody iterated over it$"),
+    ],
+)
+def test_the_place_of_a_value_that_is_not_json_is_named(value, message):
+    with pytest.raises(NotJSON, match=message):
+        encode(value, limit=LIMIT, what="result")
+
+
+def test_a_coroutine_as_a_result_was_not_awaited():
+    coroutine = unawaited()
+    with pytest.raises(NotJSON, match=r"^result: a coroutine is not JSON: nobody awaited it$"):
+        encode(coroutine, limit=LIMIT, what="result")
+    coroutine.close()
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [
@@ -67,7 +121,7 @@ def test_tuples_are_lists():
 def test_a_value_that_is_not_json_is_refused(value, why):
     with pytest.raises(NotJSON, match=why) as refused:
         encode(value, limit=LIMIT, what="result")
-    assert str(refused.value).startswith("result: ")
+    assert str(refused.value).startswith(("result: ", "result[0]: ", "result.a: "))
 
 
 def test_a_value_that_contains_itself_is_refused():

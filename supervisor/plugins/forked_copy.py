@@ -1,0 +1,42 @@
+"""The end of a copy of this process that code of a plugin forked, once the copy has returned from that code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NoReturn
+
+
+def end_copy(error: BaseException | None) -> NoReturn:
+    """Exit as a Python program does that ends with this error: with the status of SystemExit, with 1 and the traceback of any
+    other exception, otherwise with 0. It runs no exit hook, since those belong to the process that was copied."""
+    status = 0
+    try:
+        if error is not None:
+            status = 1
+            status = _status(error)
+    except BaseException:  # sys.excepthook, or the exception's own attributes
+        pass
+    finally:
+        _flush((sys.stdout, sys.stderr))
+        os._exit(status)
+
+
+def _status(error: BaseException) -> int:
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _flush(streams: Iterable[object]) -> None:
+    for stream in streams:
+        with suppress(BaseException):
+            stream.flush()  # type: ignore[attr-defined]

@@ -1,0 +1,25 @@
+"""The context that each job runs in: a fresh copy of the one that the plugins left, so that no job sees variables of another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import Any
+
+
+def fresh_contexts() -> Callable[[], Context]:
+    """Return a function that returns a new copy of the current context. Hot path."""
+    context = copy_context()
+    decimal: Any = sys.modules.get("decimal")
+    if decimal is None or not any(isinstance(value, decimal.Context) for value in context.values()):
+        return context.copy
+    # The decimal context is an object in a context variable, and jobs change the object itself.
+    pristine = context.run(decimal.getcontext).copy()
+
+    def fresh() -> Context:
+        copied = context.copy()
+        copied.run(decimal.setcontext, pristine.copy())
+        return copied
+
+    return fresh
