@@ -13,6 +13,7 @@ import pytest
 
 from supervisor.workers.interface import Timeouts
 from supervisor.workers.parent.backend import ForkserverBackend
+from supervisor.workers.parent.job_channel import FORGED_PERMITS
 from supervisor.workers.system import process_tree as proctree
 from tests.system.real_workers import World, fds_of, gone, lease, open_fds, play
 
@@ -393,15 +394,14 @@ def test_large_payloads_and_results_pass_both_ways_at_once(tmp_path: Path) -> No
     play(tmp_path, scene)
 
 
-def test_more_permits_than_fit_is_an_error_not_a_wait(tmp_path: Path) -> None:
+def test_a_worker_whose_channel_has_no_room_for_a_permit_is_killed_alone(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         await here.begin(process, "hang")
-        with pytest.raises(RuntimeError, match="too many frames outstanding"):
-            for _ in range(1_000_000):
-                here.send(process, lease(2, "noop"))
-        process.kill()
-        await here.end(process)
+        while not here.broken:
+            here.send(process, lease(2, "noop"))
+        assert here.broken == [FORGED_PERMITS]
+        assert (await here.end(process)).signal == "SIGKILL"
 
     play(tmp_path, scene)
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -33,8 +34,10 @@ from supervisor.workers.child.stdio import flush_streams, hold_standard_fds, ins
 from supervisor.workers.forkserver.orphans import Orphans
 from supervisor.workers.forkserver.spawn import spawn
 from supervisor.workers.system import interpreter, linux
+from supervisor.workers.system import process_tree as proctree
 
 EXIT_TIMEOUT = 2.0  # seconds
+REAP_TIMEOUT = 0.25  # seconds: a tracer learns of the exit of a worker before this process does
 FDS = len(WorkerEnds._fields)
 THREADS_WARNING = (
     "its import started threads ({}). A forked worker does not have them, and a lock that one holds at the fork stays locked "
@@ -157,6 +160,7 @@ class Forkserver:
         self._hello = hello
         self._plugins = plugins
         self._workers: dict[int, int] = {}  # serial number -> pid, until reaped
+        self._exited: dict[int, float] = {}  # those to be reaped -> when to answer without their status
         self._orphans = Orphans(hello.owner)
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, _wake_up)
@@ -173,7 +177,7 @@ class Forkserver:
         poll.register(self._control.fileno(), select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         while True:
-            ready = {fd for fd, _events in poll.poll()}
+            ready = {fd for fd, _events in poll.poll(self._milliseconds_to_reap())}
             if self._woken in ready:
                 os.read(self._woken, CHUNK)
             if self._control.fileno() in ready:
@@ -185,10 +189,11 @@ class Forkserver:
                         case wire.Fork():
                             self._start(message)
                         case wire.Reap(serial):
-                            self._reap(serial)
+                            self._exited[serial] = monotonic() + REAP_TIMEOUT
                         case wire.Stop():
                             self._orphans.end_children()
                             return
+            self._reap()
             self._orphans.sweep(self._workers.values())
 
     def _start(self, order: wire.Fork) -> None:
@@ -235,14 +240,18 @@ class Forkserver:
         finally:
             os._exit(1)
 
-    def _reap(self, serial: int) -> None:
-        pid = self._workers.pop(serial)
-        try:
-            _pid, status, usage = os.wait4(pid, 0)
-        except ChildProcessError:
-            self._control.send(wire.Reaped(serial, None, None))
-        else:
-            self._control.send(wire.Reaped(serial, status, usage.ru_maxrss * 1024))
+    def _reap(self) -> None:
+        """Answer for the workers that have exited. A zombie that a tracer withholds is an orphan from then on."""
+        for serial, deadline in list(self._exited.items()):
+            found = proctree.reap(self._workers[serial])
+            if found is None and monotonic() < deadline:
+                continue
+            del self._exited[serial], self._workers[serial]
+            self._control.send(wire.Reaped(serial, *(found or proctree.Exit(None, None))))
+
+    def _milliseconds_to_reap(self) -> float | None:
+        """Return None if no worker is to be reaped."""
+        return max(0.0, min(self._exited.values()) - monotonic()) * 1000 + 1 if self._exited else None
 
 
 def _reseed_numpy() -> None:
@@ -258,8 +267,7 @@ def _open_pidfd(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
     except OSError:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        proctree.end(lambda: [each for each in proctree.children(os.getpid()) if each == pid], REAP_TIMEOUT)
         raise
 
 

@@ -7,6 +7,8 @@ from collections.abc import Collection
 
 from supervisor.workers.system import process_tree as proctree
 
+END_SECONDS = 2.0  # less than the supervisor waits for the end of the forkserver
+
 
 class Orphans:
     """The children of the forkserver that are no workers, and that no import of a plugin started."""
@@ -28,21 +30,16 @@ class Orphans:
                 proctree.kill(pid)
 
     def end_children(self) -> None:
-        """Kill every child, and what comes here from it, until there is none."""
-        while found := proctree.children(os.getpid()):
-            for pid in found:
-                proctree.kill_with_group(pid)
-            try:
-                os.waitpid(-1, 0)
-            except ChildProcessError:
-                return
+        """Kill every child, and what comes here from it."""
+        proctree.end(lambda: proctree.children(os.getpid()), END_SECONDS)
 
     def end_all(self) -> None:
         """End the children, and the programs of this owner that went elsewhere; these may start others meanwhile."""
         self.end_children()
-        while found := [pid for pid in proctree.marked(self._owner) if pid != os.getpid() and proctree.is_alive(pid)]:
-            for pid in found:
-                proctree.kill(pid)
+        proctree.end(self._elsewhere, END_SECONDS)
+
+    def _elsewhere(self) -> list[int]:
+        return [pid for pid in proctree.marked(self._owner) if pid != os.getpid() and proctree.is_alive(pid)]
 
 
 def _is_of(workers: Collection[int], pid: int) -> bool:

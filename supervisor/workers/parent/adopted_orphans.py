@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Collection
 
 from supervisor.workers.system import process_tree as proctree
 
-FINISH_SECONDS = 2.0  # a process that waits for a disk or a network file system does not exit, even on SIGKILL
-FINISH_INTERVAL = 0.002
+FINISH_SECONDS = 2.0
 
 
 class AdoptedOrphans:
@@ -36,12 +34,7 @@ class AdoptedOrphans:
 
     def finish(self) -> None:
         """Kill and reap what is left after the last worker, and what that leaves in its turn."""
-        deadline = time.monotonic() + FINISH_SECONDS
-        while (orphans := self._programs_of_ended_workers()) and time.monotonic() < deadline:
-            for pid in orphans:
-                proctree.kill(pid)
-                proctree.reap(pid)
-            time.sleep(FINISH_INTERVAL)
+        proctree.end(self._programs_of_ended_workers, FINISH_SECONDS)
         for pid in _foreign_zombies(()):
             proctree.reap(pid)
 

@@ -24,6 +24,7 @@ from supervisor.workers.parent.adopted_orphans import AdoptedOrphans
 from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.parent.worker_process import ForkedWorker
 from supervisor.workers.system import linux
+from supervisor.workers.system import process_tree as proctree
 
 ORPHANS_INTERVAL = 1.0
 RESTART_DELAYS = (0.4, 10.0)  # after the first restart, which is at once
@@ -171,12 +172,7 @@ class ForkserverBackend:
     def _reap_adopted(self, process: ForkedWorker) -> None:
         """Its forkserver has exited, so that it is a child of this process."""
         del self._reaping[process.serial]
-        try:
-            _pid, status, usage = os.wait4(process.pid or 0, 0)
-        except ChildProcessError:  # other code in this process has reaped it
-            self._ended(process, None, None)
-        else:
-            self._ended(process, status, usage.ru_maxrss * 1024)
+        self._ended(process, *(proctree.reap(process.pid or 0) or proctree.Exit(None, None)))
 
     def _ended(self, process: ForkedWorker, status: int | None, peak: int | None) -> None:
         del self._workers[process.serial]

@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ MAX_LINE_BYTES = 1 << 26  # the errors of all plugins, with their tracebacks, ar
 MAX_STATUS = 0xFFFF  # as from waitpid
 MAX_FDS = 64  # that came before their lines
 REAPED = -1
+REAP_TIMEOUT = 1.0  # seconds
 CONTINUE_AFTER = 0.05  # seconds without an answer: a signal may have stopped it
 
 
@@ -226,8 +228,12 @@ class ForkserverClient:
 
     def _ended(self) -> None:
         self._loop.remove_reader(self._pidfd)
-        code = self._process.wait()
-        how = f"killed by {linux.name_of_signal(-code)}" if code < 0 else f"exited with status {code}"
+        code = self._process.poll()
+        if code is None:  # a tracer withholds its exit: the zombie is reaped with the orphans
+            self._process.returncode = 0
+            how = "exited, status unknown"
+        else:
+            how = f"killed by {linux.name_of_signal(-code)}" if code < 0 else f"exited with status {code}"
         self._close()
         self._listener.forkserver_ended(self, self._fault or how, self._blamed(self._fault or how))
 
@@ -279,7 +285,8 @@ def _start(options: WorkerOptions) -> _Started:
     except OSError:
         if process is not None:
             process.kill()
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):  # a tracer may withhold its exit
+                process.wait(REAP_TIMEOUT)
         opened.close()
         raise
     close_all((theirs, their_parent_death, their_stdout, their_stderr))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -19,6 +19,7 @@ from supervisor.workers.system import linux
 
 MAX_ERROR_BYTES = 1 << 20  # of an outcome without a result: the worker cuts the texts of an error, then escapes them
 MAX_ESCAPED = 7  # times the bytes of a result, once it is JSON text inside JSON
+FORGED_PERMITS = "its channel of permits holds what the supervisor has not put there"
 _ERROR: Final = 4  # a field of Reply that the hot path takes by index
 
 
@@ -40,10 +41,9 @@ class JobChannel:
     is a no-op after `close`."""
 
     def __init__(
-        self, number: int, loop: asyncio.AbstractEventLoop, ends: SupervisorEnds, token: bytes,
+        self, loop: asyncio.AbstractEventLoop, ends: SupervisorEnds, token: bytes,
         owner: JobChannelOwner, listener: WorkerListener, result_limit: int,
     ) -> None:  # fmt: skip
-        self._number = number
         self._loop = loop
         self._ends: SupervisorEnds | None = ends
         self._owner = owner
@@ -66,14 +66,14 @@ class JobChannel:
         ends = self._ends
         if ends is None:
             return
+        self._frames.append(SentFrame(frame, leases))
         try:
             put = os.write(ends.permits_put, bytes((frame,)) * len(leases))
         except BlockingIOError:
             put = 0
-        if put < len(leases):
-            raise RuntimeError(f"worker {self._number}: no room for {len(leases)} permits: too many frames outstanding")
-        if self._sends:
-            self._frames.append(SentFrame(frame, leases))
+        if put < len(leases):  # a job has filled it
+            self._owner.channel_broken(FORGED_PERMITS)
+        elif self._sends:
             self._write(wire.encode_frame(frame, leases))
 
     def send_no_more(self) -> None:
@@ -109,19 +109,29 @@ class JobChannel:
         self._loop.remove_writer(ends.jobs)
 
     def reclaim(self) -> Mapping[int, int]:
-        taken: dict[int, int] = {}
-        while self._ends is not None:
-            try:
-                permits = os.read(self._ends.permits, CHUNK)
-            except BlockingIOError:
-                break
-            for frame in permits:
-                taken[frame] = taken.get(frame, 0) + 1
+        permits = self._read_permits()
+        if permits and not self._sent_permits().endswith(permits):
+            self._owner.channel_broken(FORGED_PERMITS)
+            return {}
+        taken = Counter(permits)
         if taken:
             kept = [SentFrame(frame, leases[: len(leases) - taken.get(frame, 0)]) for frame, leases in self._frames]
             self._frames = deque(frame for frame in kept if frame.leases)
             self._count_replied(0)  # all that is left of the first frame may have an outcome
         return taken
+
+    def _read_permits(self) -> bytes:
+        permits = b""
+        while self._ends is not None and len(permits) <= CHUNK:  # a pipe holds no more, unless a job fills it meanwhile
+            try:
+                permits += os.read(self._ends.permits, CHUNK)
+            except BlockingIOError:
+                break
+        return permits
+
+    def _sent_permits(self) -> bytes:
+        """Return the permits of the jobs without an outcome: the worker takes them from the front."""
+        return b"".join([bytes((frame,)) * len(leases) for frame, leases in self._frames])[self._replied :]
 
     def untaken(self) -> int:
         return 0 if self._ends is None else linux.bytes_waiting(self._ends.permits)

@@ -63,7 +63,7 @@ class ForkedWorker:
         self._heartbeat = HeartbeatReader(
             loop, ends.heartbeat, listener.heartbeat, self.channel_broken, self.channel_closed
         )
-        jobs = JobChannel(number, loop, ends, self.token.encode(), self, listener, options.result_limit)
+        jobs = JobChannel(loop, ends, self.token.encode(), self, listener, options.result_limit)
         self._jobs = jobs
         # Hot paths go to the channel without a call between.
         self.send, self.reclaim, self.untaken, self.drain = jobs.send, jobs.reclaim, jobs.untaken, jobs.drain

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
+import time
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from supervisor.workers.system import linux
@@ -14,6 +14,8 @@ MARK = "SUPERVISOR_WORKER"
 """The environment variable that names the worker of a program: `owner:pid`."""
 ENDED = "ZX"
 """The states of a process that has exited."""
+
+END_INTERVAL = 0.002  # seconds
 
 _CPU_UNITS = os.sysconf("SC_CLK_TCK")  # in a second
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -24,6 +26,13 @@ class Stat(NamedTuple):
     parent: int
     group: int
     cpu_seconds: float
+
+
+class Exit(NamedTuple):
+    """How a child exited: `status` is as from waitpid, `peak` is bytes. Both are None if another caller has waited for it."""
+
+    status: int | None
+    peak: int | None
 
 
 class Mark(NamedTuple):
@@ -108,22 +117,46 @@ def marked(owner: str) -> Iterator[int]:
                 yield int(entry)
 
 
-def reap(pid: int) -> None:
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+def reap(pid: int) -> Exit | None:
+    """Reap a child that has exited. Return None as long as that can't be done. It never waits: a tracer, such as a debugger, can
+    withhold the exit of a process from its parent without end."""
+    try:
+        reaped, status, usage = os.wait4(pid, os.WNOHANG)
+    except ChildProcessError:
+        return Exit(None, None)
+    return Exit(status, usage.ru_maxrss * 1024) if reaped else None
 
 
-def kill(pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
+def kill(pid: int) -> bool:
+    """Return whether it is being killed, or has ended: a process of another user can't be killed."""
+    try:
         os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return True
 
 
-def kill_with_group(pid: int) -> None:
-    """Kill the process, and its group if it leads one."""
+def kill_with_group(pid: int) -> bool:
+    """Kill the process, and its group if it leads one. Return as `kill`."""
     now = stat(pid)
     if now is not None and now.group == pid:
         linux.kill_group(pid)
-    kill(pid)
+    return kill(pid)
+
+
+def end(find: Callable[[], Collection[int]], seconds: float) -> None:
+    """Kill and reap the children that `find` returns, until it returns none, or none that can be killed, or the time is up: one that
+    waits for a disk or a network file system does not exit, even on SIGKILL."""
+    deadline = time.monotonic() + seconds
+    while found := find():
+        killed = [kill_with_group(pid) for pid in found]
+        for pid in found:
+            reap(pid)
+        if not any(killed) or time.monotonic() >= deadline:
+            return
+        time.sleep(END_INTERVAL)
 
 
 class Snapshot:

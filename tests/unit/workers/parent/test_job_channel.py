@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import close_all, open_channels
 from supervisor.workers.interface import Reply
-from supervisor.workers.parent.job_channel import JobChannel
+from supervisor.workers.parent.job_channel import FORGED_PERMITS, JobChannel
 from tests.unit.fakes import make_lease
 from tests.unit.virtual import VirtualLoop
 
@@ -24,14 +25,15 @@ class ScriptedWorker:
     def __init__(self) -> None:
         self.output: list[tuple[str, int | None, list[str]]] = []
         self.replies: list[Reply] = []
+        self.broken: list[str] = []
         listener: Any = SimpleNamespace(
             replied=self.replies.extend,
             output=lambda stream, job_id, lines: self.output.append((stream, job_id, list(lines))),
         )
-        owner: Any = SimpleNamespace(became_ready=lambda: None)
+        owner: Any = SimpleNamespace(became_ready=lambda: None, channel_broken=self.broken.append)
         loop: Any = VirtualLoop()
         self.ours, self.ends = open_channels()
-        self.channel = JobChannel(1, loop, self.ours, TOKEN, owner, listener, 1000)
+        self.channel = JobChannel(loop, self.ours, TOKEN, owner, listener, 1000)
         self.channel.listen()
         self.write(wire.READY + b"\n")
 
@@ -103,3 +105,22 @@ def test_no_output_of_jobs_that_succeeded_is_kept(worker: ScriptedWorker) -> Non
         assert list(worker.channel._stderr.tails) == [job_id]
         worker.write(b"[%d,5,null]\n" % job_id)
         assert not worker.channel._stderr.tails
+
+
+@pytest.mark.parametrize("forged", [b"\1", b"\1\1\1", b"\2"])
+def test_permits_that_a_job_has_forged_break_its_channel_and_reclaim_nothing(
+    worker: ScriptedWorker, forged: bytes
+) -> None:
+    worker.channel.send(1, [make_lease(1), make_lease(2)])
+    os.write(worker.ours.permits_put, forged)
+    assert worker.channel.reclaim() == {}
+    assert worker.broken == [FORGED_PERMITS]
+    assert worker.channel.running() == 1
+
+
+def test_a_channel_of_permits_that_a_job_has_filled_is_broken(worker: ScriptedWorker) -> None:
+    with suppress(BlockingIOError):
+        while True:
+            os.write(worker.ours.permits_put, b"\1" * 4096)
+    worker.channel.send(2, [make_lease(1)])
+    assert worker.broken == [FORGED_PERMITS]
