@@ -33,6 +33,11 @@ _READ_ONLY_HINT = (
     "name the primary in the URL, or switch that off there)"
 )
 _FAILED_TRANSACTION = "25P02"
+_UNDONE_CLASSES = ("0A", "21", "22", "23", "25", "42", "44", "54", "55", "P0")
+_UNDONE = frozenset({"40001", "40P01", "53100", "53200", STATEMENT_CANCELLED})
+"""By these a server refuses what it then rolls back; no pooler answers with them for itself."""
+_UNDONE_IF_DIRECT = frozenset({"57P01", "57P04", "57P05"})
+"""So a server ends a session before its commit; but a pooler may answer with them too, when it has lost its server."""
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
 _FINAL_TEXTS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
 
@@ -119,6 +124,12 @@ class DriverConnection(Connection[tuple[Any, ...]]):
 
     def is_to_this_machine(self) -> bool:
         return self.info.host.startswith("/") or self.info.hostaddr in ("127.0.0.1", "::1")
+
+
+def is_undone(state: str, *, direct: bool) -> bool:
+    """Whether nothing was committed by a call that was answered by this SQLSTATE. All others leave it open: a pooler that has lost
+    its server answers with states of its own. `direct`: no pooler is in between."""
+    return state in _UNDONE or state.startswith(_UNDONE_CLASSES) or (direct and state in _UNDONE_IF_DIRECT)
 
 
 def _within(gen: Generator[Any, Any, Answer], seconds: float) -> Generator[Any, Any, Answer]:
