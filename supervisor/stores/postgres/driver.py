@@ -54,8 +54,8 @@ def session_of(limits: PostgresLimits) -> Mapping[str, str]:
     """The settings of every session, whatever the role, the database and the URL set.
 
     Only PostgreSQL's own functions, operators and types are found: anybody may have put others into a schema that is searched
-    otherwise. A plan that was made while the tables were small is kept after they have grown; every statement has its index,
-    so nothing else is considered where that can be used.
+    otherwise. A commit is durable once it is answered. A plan that was made while the tables were small is kept after they
+    have grown; every statement has its index, so nothing else is considered where that can be used.
     """
     return {
         "statement_timeout": str(limits.statement_milliseconds),
@@ -64,6 +64,8 @@ def session_of(limits: PostgresLimits) -> Mapping[str, str]:
         "search_path": "pg_catalog",
         "array_nulls": "on",
         "default_transaction_read_only": "off",
+        "default_transaction_isolation": "read committed",
+        "synchronous_commit": "on",
         "jit": "off",
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
@@ -162,6 +164,7 @@ class Address:
         self.arguments: dict[str, Any] = {**_defaults_of(limits), **given, "client_encoding": "UTF8"}
         if listen:  # a pooler refuses options, and would keep them for the next client
             settings = {**self.session, **_server_side_of(limits)}
+            settings = {name: value.replace(" ", "\\ ") for name, value in settings.items()}
             own = " ".join(f"-c {name}={value}" for name, value in settings.items())
             self.arguments["options"] = f"{given.get('options') or ''} {own}".strip()
 

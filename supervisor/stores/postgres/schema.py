@@ -132,6 +132,7 @@ SCHEMA = (
 # Only in stores whose jobs were transferred: see `supervisor.stores.transfer`.
 TRANSFER_OUT = "create table {s}.transfer_out(id text not null, target text not null, place text not null, arrived boolean not null)"
 TRANSFERS_IN = "create table if not exists {s}.transfers_in(id text primary key)"
+# The triggers hold whatever `session_replication_role` is: a job that is enqueued in a closed store is never run.
 CLOSE = (
     f"""create function {{s}}.refuse_closed() returns trigger language plpgsql security definer
       set search_path = pg_catalog, pg_temp as {BODY}
@@ -140,10 +141,13 @@ CLOSE = (
       end {BODY}""",
     """create trigger closed_to_enqueues before insert on {s}.jobs for each statement
       execute function {s}.refuse_closed()""",
+    "alter table {s}.jobs enable always trigger closed_to_enqueues",
     """create trigger closed_to_updates before update on {s}.jobs for each statement
       execute function {s}.refuse_closed()""",
+    "alter table {s}.jobs enable always trigger closed_to_updates",
     """create trigger closed_to_joins before insert on {s}.supervisors for each statement
       execute function {s}.refuse_closed()""",
+    "alter table {s}.supervisors enable always trigger closed_to_joins",
 )
 REOPEN = (
     "drop trigger closed_to_enqueues on {s}.jobs",
