@@ -107,6 +107,7 @@ INSERT_JOBS = f"""
         order by place),
       put as (
         insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+        overriding system value
         select it.id, it.id, it.handler, it.queue, it.payload, it.headers, it.priority, it.options, it.due, it.now,
           case when it.due > it.now then {SCHEDULED} else {READY} end
         from it
