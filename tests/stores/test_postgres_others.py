@@ -7,9 +7,11 @@ import contextlib
 import psycopg
 import pytest
 
+from supervisor.errors import StoreError
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
 from supervisor.stores.records import EnqueueRow
+from supervisor.stores.transfer import TransferRecord
 from tests.stores.factories import ON_POSTGRESQL, again, put, success, take, take_one
 
 pytestmark = ON_POSTGRESQL
@@ -36,7 +38,14 @@ def test_texts_are_stored_as_given_whatever_the_client_encoding_of_the_role(fact
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("array_nulls", "off"), ("default_transaction_read_only", "on"), ("search_path", "nowhere")]
+    ("setting", "value"),
+    [
+        ("array_nulls", "off"),
+        ("default_transaction_read_only", "on"),
+        ("search_path", "nowhere"),
+        ("statement_timeout", "1"),
+        ("idle_in_transaction_session_timeout", "1"),
+    ],
 )
 def test_a_role_with_settings_of_its_own_changes_nothing(factory, setting, value):
     factory.open()
@@ -45,6 +54,62 @@ def test_a_role_with_settings_of_its_own_changes_nothing(factory, setting, value
         put(store, "a", "b")
         won, failed = take(store)
         assert store.settle([success(won, None, None), again(failed)]) == []
+
+
+AT_COMMIT = (
+    "create table {s}.at_commit(durable text, isolation text)",
+    """create function {s}.note() returns trigger language plpgsql as $$ begin
+      insert into {s}.at_commit
+      values (current_setting('synchronous_commit'), current_setting('transaction_isolation'));
+      return null; end $$""",
+    """create constraint trigger at_commit after insert or update on {s}.jobs deferrable initially deferred
+      for each row execute function {s}.note()""",
+)
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_every_commit_is_durable_and_read_committed_whatever_the_role_has(factory, listen):
+    factory.open()
+    for statement in AT_COMMIT:
+        factory.sql(statement)
+    with (
+        role_with(factory, "synchronous_commit", "off"),
+        role_with(factory, "default_transaction_isolation", "'serializable'"),
+    ):
+        store = PostgresStore(factory.server.url, schema=factory.schema, listen=listen)
+        factory._opened.append(store)
+        store.join("one", "host", 1)
+        for n in (1, 2, 300):
+            put(store, *["mail"] * n)
+        store.settle([success(take_one(store))])
+        store.cancel([take_one(store).id])
+    assert factory.sql("select distinct durable, isolation from {s}.at_commit").fetchall() == [("on", "read committed")]
+
+
+def test_a_closed_store_refuses_jobs_although_the_triggers_of_a_role_are_off(factory):
+    store = factory.open()
+    store.close_for_transfer(TransferRecord("1", "elsewhere", "place", False))
+    with role_with(factory, "session_replication_role", "replica"):
+        other = factory.open()
+        for n in (1, 2, 300):
+            with pytest.raises(StoreError, match="elsewhere"):
+                put(other, *["mail"] * n)
+        with pytest.raises(StoreError, match="elsewhere"):
+            other.join("one", "host", 1)
+
+
+def test_the_function_checks_jobs_whatever_strings_mean_to_the_role(factory):
+    """Functions are compiled at their first use in a session."""
+    store = factory.open()
+    with (
+        role_with(factory, "standard_conforming_strings", "off"),
+        psycopg.connect(factory.server.url, autocommit=True) as theirs,
+    ):
+        call = f"""select "{factory.schema}".enqueue('mail', %s)"""
+        (id,) = theirs.execute(call, [r'{"\u00e9": [1e5, 12345678901234567890.5]}']).fetchone()
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="surrogate"):
+            theirs.execute(call, [r'"\ud800"'])
+    assert store.get(id)["payload"] == {"\u00e9": [1e5, 12345678901234567890.5]}
 
 
 def test_a_url_with_a_search_path_changes_nothing(factory):

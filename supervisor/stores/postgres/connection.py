@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql as quoting
 
 from supervisor.errors import RowRefused, StoreError, StoreUnavailable
-from supervisor.stores.postgres.driver import Address, DriverConnection
+from supervisor.stores.postgres.driver import Address, DriverConnection, is_undone
 from supervisor.stores.postgres.session import Session
 
 Row = tuple[Any, ...]
@@ -139,14 +139,18 @@ class Connection:
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Around a statement that commits. Raises CommitUnknown if the connection was lost, unless the server sent an error first."""
+        """Around a statement that commits. Raises CommitUnknown unless the answer shows that nothing was committed."""
         try:
             yield
         except StoreUnavailable as error:
             cause = error.__cause__
-            if not self.session.is_connected and isinstance(cause, psycopg.Error) and cause.sqlstate is None:
+            if isinstance(cause, psycopg.Error) and not self._shows_undone(cause.sqlstate):
                 raise CommitUnknown(str(error)) from error
             raise
+
+    def _shows_undone(self, state: str | None) -> bool:
+        """Without a state nothing was sent, unless the connection was lost."""
+        return self.session.is_connected if state is None else is_undone(state, direct=self._listen)
 
     def _roll_back(self, transaction: _Transaction) -> None:
         for act in self._on_rollback:

@@ -33,6 +33,11 @@ _READ_ONLY_HINT = (
     "name the primary in the URL, or switch that off there)"
 )
 _FAILED_TRANSACTION = "25P02"
+_UNDONE_CLASSES = ("0A", "21", "22", "23", "25", "42", "44", "54", "55", "P0")
+_UNDONE = frozenset({"40001", "40P01", "53100", "53200", STATEMENT_CANCELLED})
+"""By these a server refuses what it then rolls back; no pooler answers with them for itself."""
+_UNDONE_IF_DIRECT = frozenset({"57P01", "57P04", "57P05"})
+"""So a server ends a session before its commit; but a pooler may answer with them too, when it has lost its server."""
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
 _FINAL_TEXTS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
 
@@ -49,8 +54,8 @@ def session_of(limits: PostgresLimits) -> Mapping[str, str]:
     """The settings of every session, whatever the role, the database and the URL set.
 
     Only PostgreSQL's own functions, operators and types are found: anybody may have put others into a schema that is searched
-    otherwise. A plan that was made while the tables were small is kept after they have grown; every statement has its index,
-    so nothing else is considered where that can be used.
+    otherwise. A commit is durable once it is answered. A plan that was made while the tables were small is kept after they
+    have grown; every statement has its index, so nothing else is considered where that can be used.
     """
     return {
         "statement_timeout": str(limits.statement_milliseconds),
@@ -59,6 +64,8 @@ def session_of(limits: PostgresLimits) -> Mapping[str, str]:
         "search_path": "pg_catalog",
         "array_nulls": "on",
         "default_transaction_read_only": "off",
+        "default_transaction_isolation": "read committed",
+        "synchronous_commit": "on",
         "jit": "off",
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
@@ -121,6 +128,12 @@ class DriverConnection(Connection[tuple[Any, ...]]):
         return self.info.host.startswith("/") or self.info.hostaddr in ("127.0.0.1", "::1")
 
 
+def is_undone(state: str, *, direct: bool) -> bool:
+    """Whether nothing was committed by a call that was answered by this SQLSTATE. All others leave it open: a pooler that has lost
+    its server answers with states of its own. `direct`: no pooler is in between."""
+    return state in _UNDONE or state.startswith(_UNDONE_CLASSES) or (direct and state in _UNDONE_IF_DIRECT)
+
+
 def _within(gen: Generator[Any, Any, Answer], seconds: float) -> Generator[Any, Any, Answer]:
     """The same steps, as long as they don't take longer than `seconds` together."""
     deadline = time.monotonic() + seconds
@@ -151,6 +164,7 @@ class Address:
         self.arguments: dict[str, Any] = {**_defaults_of(limits), **given, "client_encoding": "UTF8"}
         if listen:  # a pooler refuses options, and would keep them for the next client
             settings = {**self.session, **_server_side_of(limits)}
+            settings = {name: value.replace(" ", "\\ ") for name, value in settings.items()}
             own = " ".join(f"-c {name}={value}" for name, value in settings.items())
             self.arguments["options"] = f"{given.get('options') or ''} {own}".strip()
 

@@ -23,6 +23,7 @@ CHARACTERS_OF_A_ROW = 200
 ENQUEUE_ONE = f"""
   with job as (
     insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+    overriding system value
     select id, id, $2, $3, $4, $5, $6, $7, due, now, case when due > now then {SCHEDULED} else {READY} end
     from (
       select id, now, coalesce(now + $8::bigint, $9::bigint, now) as due
@@ -38,6 +39,8 @@ RESERVE = "select nextval((select pg_get_serial_sequence({jobs}, 'id')::regclass
 RESERVE_RUN = f"""
   select {NOW}, min(id), max(id)
   from (select nextval((select pg_get_serial_sequence({{jobs}}, 'id')::regclass)) from generate_series(1, $1)) as it(id)"""
+# Before ids are taken: a transfer into this store, which holds the table, may bring in jobs with the same.
+ENTER = "lock table {s}.jobs in row exclusive mode"
 COPY = """
   copy {s}.jobs(id, age, handler, queue, headers, priority, options, due_at, created_at, state, payload) from stdin"""
 
@@ -78,6 +81,7 @@ class Enqueues:
 
     def _copy(self, parts: Sequence[EnqueueBatch]) -> list[int]:
         ids: list[int] = []
+        self._connection.later(ENTER)
         for part in parts:
             now, own = self._reserve(len(part))
             ids += own

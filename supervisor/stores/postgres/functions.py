@@ -25,7 +25,7 @@ MAX_JSON_BYTES = 1_000_000
 _UNPRINTABLE = r"[\u0001-\u001f\u007f-\u00a0\u00ad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ue000-\uf8ff\ufeff\ufff9-\ufffb]"
 
 _CHECKED_NAME = f"""create or replace function {{s}}.checked_name(what text, value text) returns text language plpgsql immutable
-  set search_path = pg_catalog, pg_temp as {BODY}
+  set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as {BODY}
   begin
     if value is null or length(value) not between 1 and {MAX_NAME} or value ~ '^ | $|{_UNPRINTABLE}' then
       raise exception using errcode = 'invalid_parameter_value',
@@ -37,7 +37,7 @@ _CHECKED_NAME = f"""create or replace function {{s}}.checked_name(what text, val
 # PostgreSQL's json lets through what no loader takes: numbers that are too large, and halves of surrogate pairs. Depth is how
 # often the innermost brackets can be taken off.
 _CHECKED_JSON = rf"""create or replace function {{s}}.checked_json(what text, value json) returns text language plpgsql immutable
-  set search_path = pg_catalog, pg_temp as {BODY}
+  set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as {BODY}
   declare
     written constant text := coalesce(value::text, 'null');
     bare text;
@@ -107,6 +107,7 @@ INSERT_JOBS = f"""
         order by place),
       put as (
         insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+        overriding system value
         select it.id, it.id, it.handler, it.queue, it.payload, it.headers, it.priority, it.options, it.due, it.now,
           case when it.due > it.now then {SCHEDULED} else {READY} end
         from it

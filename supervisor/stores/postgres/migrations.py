@@ -15,6 +15,7 @@ FROM_VERSION_1 = (
     "drop trigger put_by_hand on {s}.jobs",
     "drop function {s}.put_by_hand()",
     "alter table {s}.jobs rename column lapses to expired_count",
+    "alter table {s}.jobs alter column id set generated always",
     "alter table {s}.letters rename to dead_letters",
     "alter index {s}.letters_pkey rename to dead_letters_pkey",
     "alter index {s}.pending_letters rename to pending_dead_letters",
