@@ -195,6 +195,12 @@ class StoreBecameUnavailable(NamedTuple):
     error: str
 
 
+class StoreLost(NamedTuple):
+    """The database file was deleted, moved or replaced. The supervisor ends, since nobody sees what it writes."""
+
+    error: str
+
+
 class StoreAvailableAgain(NamedTuple):
     unavailable_for: float
 
