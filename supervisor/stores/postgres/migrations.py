@@ -9,7 +9,7 @@ from supervisor.stores.codes import LEFT
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
 from supervisor.stores.postgres.owner_lock import is_gone
-from supervisor.stores.postgres.schema import CLOSE, INSERTED_BY_SQL, SCHEMA, VERSION
+from supervisor.stores.postgres.schema import CLOSE, INSERTED_BY_SQL, JOBS_DELETED, SCHEMA, VERSION
 
 FROM_VERSION_1 = (
     "drop trigger put_by_hand on {s}.jobs",
@@ -20,6 +20,9 @@ FROM_VERSION_1 = (
     "alter index {s}.pending_letters rename to pending_dead_letters",
     "alter table {s}.supervisors rename column place to owner_lock",
     *INSERTED_BY_SQL,
+    *JOBS_DELETED,
+    "delete from {s}.dead_letters where job_id not in (select id from {s}.jobs)",
+    "delete from {s}.attempts where job_id not in (select id from {s}.jobs)",
     *FUNCTIONS,
 )
 CLOSED_FROM_VERSION_1 = (

@@ -86,6 +86,34 @@ INSERTED_BY_SQL = (
     "revoke execute on function {s}.inserted_by_sql() from public",
 )
 
+# A job takes with it all that belongs to it, whoever deletes it.
+JOBS_DELETED = (
+    f"""create function {{s}}.jobs_deleted() returns trigger language plpgsql security definer
+      set search_path = pg_catalog, pg_temp as {BODY}
+      declare
+        ids constant bigint[] := array(select id from gone);
+      begin
+        delete from {{s}}.attempts where job_id = any(ids);
+        delete from {{s}}.dead_letters where job_id = any(ids);
+        insert into {{s}}.counts(state, queue, tier, n)
+          select state, queue, tier, -count(*) from gone group by state, queue, tier;
+        return null;
+      end {BODY}""",
+    """create trigger jobs_deleted after delete on {s}.jobs referencing old table as gone for each statement
+      execute function {s}.jobs_deleted()""",
+    f"""create function {{s}}.jobs_truncated() returns trigger language plpgsql security definer
+      set search_path = pg_catalog, pg_temp as {BODY}
+      begin
+        delete from {{s}}.attempts;
+        delete from {{s}}.dead_letters;
+        delete from {{s}}.counts;
+        return null;
+      end {BODY}""",
+    """create trigger jobs_truncated after truncate on {s}.jobs for each statement
+      execute function {s}.jobs_truncated()""",
+    "revoke execute on function {s}.jobs_deleted(), {s}.jobs_truncated() from public",
+)
+
 SCHEMA = (
     "create table {s}.version(version int not null)",
     _CLOCK,
@@ -126,6 +154,7 @@ SCHEMA = (
       idle int not null default 0,
       workers text not null default '[]')
     with (fillfactor = 50)""",
+    *JOBS_DELETED,
     *FUNCTIONS,
 )
 

@@ -92,6 +92,13 @@ UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, que
       {_refusals("handler", "queue", "priority", "created_at", "options")}
     end"""
 
+# A job takes with it all that belongs to it, whoever deletes it.
+JOB_DELETED = """create trigger job_deleted after delete on jobs begin
+      delete from attempts where job_id = old.id;
+      delete from dead_letters where job_id = old.id;
+      update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
+    end"""
+
 DEAD_LETTERS = """create table dead_letters(
       job_id integer primary key,
       state int not null,
@@ -122,6 +129,7 @@ SCHEMA = (
     "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",
     INSERTED_BY_SQL,
     UPDATED_BY_SQL,
+    JOB_DELETED,
     "create table policies(id integer primary key, policy text not null unique)",
     "create table attempts(id integer primary key, job_id int not null, record text not null)",
     "create index attempts_of on attempts(job_id)",
