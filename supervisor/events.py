@@ -211,6 +211,12 @@ class PruneRefused(NamedTuple):
     error: str
 
 
+class StoreRepaired(NamedTuple):
+    """Another program has changed rows by plain SQL; `wrong` is what was wrong by that."""
+
+    wrong: str
+
+
 class LoopGap(NamedTuple):
     """The supervisor itself stood still, since it was suspended or stopped. This time counts neither for heartbeats nor for
     timeouts."""

@@ -80,6 +80,7 @@ class LogSubscriber:
             events.StoreBecameUnavailable: self._store_unavailable,
             events.StoreAvailableAgain: self._store_available_again,
             events.StoreLost: _store_lost,
+            events.StoreRepaired: _store_repaired,
             events.LoopGap: _loop_gap,
             events.ClockStepped: _clock_stepped,
             events.PruneRefused: _prune_refused,
@@ -300,6 +301,10 @@ def _clock_stepped(event: events.ClockStepped) -> None:
 
 def _store_lost(event: events.StoreLost) -> None:
     _log(logging.ERROR, "store lost: %s; what is not settled yet is not kept; start the supervisor again", event.error)
+
+
+def _store_repaired(event: events.StoreRepaired) -> None:
+    _log(logging.WARNING, "store repaired, since another program has changed its rows: %s", event.wrong)
 
 
 def _prune_refused(event: events.PruneRefused) -> None:

@@ -30,11 +30,13 @@ _OPTIONS = f"""json_array_length(new.options) = 3
           and (json_extract(new.options, '$[2][3]') in ('full', 'none') or {_option("$[2][3]", 0, MAX_OPTION_SECONDS)})))"""
 
 _TIME = "microseconds since the epoch, up to 36,500 years from it"
+_LEASED = f"new.state != {IN_FLIGHT} or (typeof(new.owner) = 'integer' and typeof(new.lease_until) = 'integer')"
 _EXPECTED = {
     "handler": ("text", "typeof(new.handler) = 'text'"),
     "queue": ("text", "typeof(new.queue) = 'text'"),
     "priority": ("a whole number", "typeof(new.priority) = 'integer'"),
     "state": ("a whole number from 0 to 5", "new.state in (0, 1, 2, 3, 4, 5)"),
+    "owner": ("a whole number, and lease_until with it, for a job in flight", _LEASED),
     "tier": ("0 or 1", "new.tier in (0, 1)"),
     "token": (f"a whole number from 0 to {MAX_TOKEN}", _whole("token", 0, MAX_TOKEN)),
     "retries": (f"a whole number from 0 to {MAX_RETRIES}", _whole("retries", 0, MAX_RETRIES)),
@@ -92,6 +94,10 @@ UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, que
       {_refusals("handler", "queue", "priority", "created_at", "options")}
     end"""
 
+QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs begin
+      update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
+      insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
+    end"""
 # A job takes with it all that belongs to it, whoever deletes it.
 JOB_DELETED = """create trigger job_deleted after delete on jobs begin
       delete from attempts where job_id = old.id;
@@ -129,6 +135,7 @@ SCHEMA = (
     "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",
     INSERTED_BY_SQL,
     UPDATED_BY_SQL,
+    QUEUE_CHANGED,
     JOB_DELETED,
     "create table policies(id integer primary key, policy text not null unique)",
     "create table attempts(id integer primary key, job_id int not null, record text not null)",

@@ -159,6 +159,10 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "start the supervisor again",
         ),
         (
+            events.StoreRepaired("the counts of jobs in mail"),
+            "WARNING store repaired, since another program has changed its rows: the counts of jobs in mail",
+        ),
+        (
             events.LoopGap(60.0),
             "WARNING the supervisor stood still for 60.00s; timeouts and heartbeats do not count this time",
         ),
