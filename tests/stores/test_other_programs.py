@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 
 import psycopg
 import pytest
 
 from supervisor.stores.records import EnqueueRow, Waiting
-from tests.stores.factories import StoreFactory, dead_letters, make_dead, put, release, success, take, take_one, waiting
+from tests.stores.factories import (
+    StoreFactory,
+    dead_letters,
+    make_dead,
+    promote,
+    put,
+    release,
+    success,
+    take,
+    take_one,
+    waiting,
+)
 
 DURABLE = pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
 TABLES = ("jobs", "attempts", "dead_letters")
@@ -57,6 +69,19 @@ def test_a_dead_letter_that_was_inserted_without_a_job_is_passed_over(factory, s
     (id,) = make_dead(store)
     factory.sql("insert into {s}.dead_letters(job_id, state, due_at) values (77, 1, 0)")
     assert [dead_letter.id for dead_letter in dead_letters(store)] == [id]
+
+
+@DURABLE
+def test_a_job_inserted_with_a_due_time_in_the_future_waits_for_it(factory, store):
+    factory.clock.now = time.time()  # a trigger of SQLite knows no other clock
+    due = factory.clock.microseconds + 3_600_000_000
+    factory.sql(f"insert into {{s}}.jobs(handler, due_at) values ('late', {due}), ('due', {due - 7_200_000_000})")
+    assert waiting(store) == {"default": Waiting(1, 0)}
+    factory.check()
+    assert [lease.handler for lease in take(store)] == ["due"]
+    factory.clock.step(3601)
+    assert promote(store, 10) == 1
+    assert [lease.handler for lease in take(store)] == ["late"]
 
 
 @DURABLE

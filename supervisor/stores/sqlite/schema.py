@@ -83,10 +83,11 @@ JOBS = f"""create table jobs(
 
 # A row that no claim could read would block all others, so it is refused when it is written. The store itself gives every row
 # its age: a row without one was inserted with plain SQL by another program, and is counted here.
+_STATE_AT_FIRST = f"iif(new.state = {READY} and new.due_at > {_NOW}, {SCHEDULED}, new.state)"
 INSERTED_BY_SQL = f"""create trigger inserted_by_sql after insert on jobs when new.age is null begin
       {_refusals(*_EXPECTED)}
-      update jobs set age = id where id = new.id;
-      insert into counts values (new.state, new.queue, new.tier, 1)
+      update jobs set age = id, state = {_STATE_AT_FIRST} where id = new.id;
+      insert into counts values ({_STATE_AT_FIRST}, new.queue, new.tier, 1)
         on conflict(state, queue, tier) do update set n = n + 1;
     end"""
 # Of columns that the store itself never updates.
