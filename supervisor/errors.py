@@ -23,6 +23,11 @@ class StoreBroken(StoreUnavailable):
     store were unavailable; a program gets the error at once."""
 
 
+class StoreReplaced(StoreUnavailable):
+    """The database file was deleted, moved or replaced since it was opened: nothing that this connection does is seen by others. A
+    supervisor ends; a program opens the store anew."""
+
+
 class StoreMissing(StoreError):
     """There is no store yet where it should be; a caller that may create it does so."""
 

@@ -195,6 +195,12 @@ class StoreBecameUnavailable(NamedTuple):
     error: str
 
 
+class StoreLost(NamedTuple):
+    """The database file was deleted, moved or replaced. The supervisor ends, since nobody sees what it writes."""
+
+    error: str
+
+
 class StoreAvailableAgain(NamedTuple):
     unavailable_for: float
 
@@ -203,6 +209,12 @@ class PruneRefused(NamedTuple):
     """The store refused to delete jobs that are past their retention, for example because of a foreign key."""
 
     error: str
+
+
+class StoreRepaired(NamedTuple):
+    """Another program has changed rows by plain SQL; `wrong` is what was wrong by that."""
+
+    wrong: str
 
 
 class LoopGap(NamedTuple):

@@ -14,7 +14,7 @@ from supervisor.cli.exit_codes import MISTAKE
 from supervisor.cli.options import config_option
 from supervisor.cli.plugin_scan import load_hooks, location, scan
 from supervisor.cli.render import print_block
-from supervisor.cli.store_access import is_absent, private_files, store_file, use_store
+from supervisor.cli.store_access import is_absent, private_files, use_store
 from supervisor.config.contradictions import heartbeat_problems
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.settings import Settings
@@ -146,7 +146,7 @@ def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
     if settings.store.scheme == "memory":
         echo(f"store: {shown}: exists in one supervisor only, so no other process can enqueue")
         return
-    file = store_file(settings)
+    file = settings.store_file
     if file is not None and is_absent(file):
         if file.parent.is_dir() and os.access(file.parent, os.W_OK):
             echo(f"store: {shown}: {file} will be created")

@@ -24,7 +24,7 @@ def use_store(settings: Settings, use: Callable[[Store], Result], *, create: boo
     """
     if settings.store.scheme == "memory":
         raise StoreError("store: memory:// exists in one process only, so no other command can see its jobs")
-    file = store_file(settings)
+    file = settings.store_file
     if file is not None and not create and is_absent(file):
         raise StoreError(f"no store yet: {file} does not exist; supervisor enqueue and supervisor run create it")
     openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
@@ -43,13 +43,6 @@ def once_available(call: Callable[[], Result]) -> Result:
     return result
 
 
-def store_file(settings: Settings) -> Path | None:
-    """Return the database file of a SQLite store, None for other stores."""
-    if settings.store.scheme != "sqlite":
-        return None
-    return settings.base / (settings.store.url or "").removeprefix("sqlite:///")
-
-
 def is_absent(file: Path) -> bool:
     """Return whether the file doesn't exist. False if that can't be found out: an attempt to open it then gives the reason."""
     try:
@@ -61,7 +54,7 @@ def is_absent(file: Path) -> bool:
 def private_files(settings: Settings) -> list[Path]:
     """Return the files that payloads are written to."""
     dead_letters = [sink.options.get("path") for sink in settings.dlq.sinks if sink.type == "file"]
-    files = [store_file(settings), *(Path(text) for text in dead_letters if isinstance(text, str))]
+    files = [settings.store_file, *(Path(text) for text in dead_letters if isinstance(text, str))]
     return [file for file in files if file]
 
 

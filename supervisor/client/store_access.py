@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from supervisor.config.settings import Settings
-from supervisor.errors import StoreError, StoreUnavailable
+from supervisor.errors import StoreError, StoreReplaced, StoreUnavailable
 from supervisor.stores.opening import BUILT_IN, open_store
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class StoreAccess:
                 self._last_problem = ""
             except StoreUnavailable as error:
                 self._last_problem = f"; the last of them: {error}"
+                if isinstance(error, StoreReplaced):
+                    self._disconnect()
                 raise
             finally:
                 if self._use is Use.UNDER_WAY:

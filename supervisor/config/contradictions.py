@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,6 +22,9 @@ STORE_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "postgres": _POSTGRES,
 }
 """The other keys of `store:` by scheme, each with the values that it takes, or `str` for any text."""
+
+STORE_SUFFIXES = ("", "-wal", "-shm", "-journal", "-queue.lock", "-write.lock", ".notify")
+"""The names of all files of a SQLite store, behind the name of the database."""
 
 HEARTBEAT_EXPECTED = {
     "heartbeat": "expected at most half of its heartbeat_timeout",
@@ -42,7 +47,7 @@ class Contradiction(NamedTuple):
 def add_contradictions(findings: Findings, settings: Settings) -> None:
     """Add the contradictions between keys that nothing else was found in."""
     wrong = [problem.path for problem in findings.problems]
-    for check in (_store, _heartbeats, _backoffs, _sinks):
+    for check in (_store, _heartbeats, _backoffs, _sinks, _sink_files):
         for found in check(settings):
             if not any(touches(path, wrong) for path in (found.path, *found.involved)):
                 findings.wrong(found.path, found.message, secret=found.secret)
@@ -154,3 +159,35 @@ def _sinks(settings: Settings) -> Iterator[Contradiction]:
             message = f"a second sink named {sink.name} beside {first[sink.name]}: give it another name"
             yield Contradiction(("dlq", "sinks", index), message)
         first.setdefault(sink.name, sink.key)
+
+
+def _sink_files(settings: Settings) -> Iterator[Contradiction]:
+    """Dead letters in a file that something else writes to would be lost, and so would be the rest of that file."""
+    used: dict[str | tuple[int, int], str] = {}
+    if settings.store_file is not None:
+        database = str(settings.store_file)
+        for file in (_file_names(database + suffix) for suffix in STORE_SUFFIXES):
+            used |= dict.fromkeys(file, "a file of the store")
+    for index, sink in enumerate(settings.dlq.sinks):
+        path = sink.options.get("path")
+        if sink.type != "file" or not isinstance(path, str):
+            continue
+        names = _file_names(path)
+        clash = next((used[name] for name in (*names, *_file_names(str(Path(path).parent))) if name in used), None)
+        if clash is not None:
+            yield Contradiction(
+                ("dlq", "sinks", index, "path"), f"expected a file of its own, not {clash}", (("store",),)
+            )
+        used |= dict.fromkeys(names, f"that of {sink.key}")
+
+
+def _file_names(path: str) -> list[str | tuple[int, int]]:
+    """Return the real path, and the identity of the file that is there, which a hard link has too."""
+    try:
+        real = os.path.realpath(path)
+        there = os.stat(real)  # noqa: PTH116
+    except ValueError:  # no path at all, which is reported elsewhere
+        return []
+    except OSError:
+        return [real]
+    return [real, (there.st_dev, there.st_ino)]

@@ -22,6 +22,7 @@ from supervisor.jobs import MAX_RETRIES, Backoff, Policy
 from supervisor.text.redaction import without_secrets
 
 DEFAULT_QUEUE = "default"
+DEFAULT_STORE = "sqlite:///jobs.db"
 VARIABLE = "SUPERVISOR_CONFIG"
 SCHEMES_WITHOUT_SECRETS = ("sqlite", "memory")
 
@@ -31,7 +32,7 @@ class StoreSettings(Section):
 
     rest = "options"
 
-    url: str | None = setting(kind.optional(kind.text), default="sqlite:///jobs.db")
+    url: str | None = setting(kind.optional(kind.text), default=DEFAULT_STORE)
     type: str | None = setting(kind.optional(kind.text), default=None)
     options: dict[str, Any] = setting(given, default_factory=dict)
 
@@ -202,6 +203,13 @@ class Settings(Section):
     @classmethod
     def completed(cls, values: dict[str, Any], place: Place) -> dict[str, Any]:
         return {**values, "base": place.base}
+
+    @property
+    def store_file(self) -> Path | None:
+        """The database file of a SQLite store."""
+        if self.store.scheme != "sqlite":
+            return None
+        return self.base / (self.store.url or DEFAULT_STORE).removeprefix("sqlite:///")
 
     @property
     def variables(self) -> dict[str, str]:

@@ -19,11 +19,14 @@ from supervisor.engine.recovery import Recovery
 from supervisor.engine.store_writer import Writer
 from supervisor.engine.tasks import BackgroundTasks, SingleTask
 from supervisor.errors import StoreError
-from supervisor.events import Bus, ClockStepped, PruneRefused
+from supervisor.events import Bus, ClockStepped, PruneRefused, StoreRepaired
 from supervisor.workers.pool import Pool
 
 PRUNED_AT_ONCE = 1000
 PRUNE_PERIODS = 10
+REPAIR_PERIODS = 10
+REPAIR_COST = 100.0
+"""The next look for what has to be repaired is so many times as late as the last one took."""
 CHECK_PERIODS = 10
 RETRY_REFUSED_PERIODS = 5
 CLOCK_STEP = 1.0  # seconds
@@ -80,13 +83,38 @@ class Pruner:
         self._refused = refused
 
 
+@dataclass(eq=False)
+class Repairer:
+    """Repairs a store whose rows other programs have changed. While every worker has a job, nothing waits for that."""
+
+    _writer: Writer
+    _pool: Pool
+    _bus: Bus
+    _now: Callable[[], float]
+    _on_repaired: Callable[[], None]
+    _next: float = 0.0
+
+    async def repair(self) -> None:
+        began = self._now()
+        if self._writer.unavailable or began < self._next or not self._pool.idle_count():
+            return
+        try:
+            wrong = await self._writer.submit(lambda store: store.repair())
+        except StoreError:  # what the store refuses here, jobs need too: it is reported there
+            return
+        self._next = self._now() + REPAIR_COST * (self._now() - began)
+        if wrong:
+            self._bus.emit(StoreRepaired(wrong))
+            self._on_repaired()
+
+
 class Maintenance:
     """Starts each kind of work when it is due, unless the last one still runs."""
 
     def __init__(
         self, writer: Writer, pool: Pool, leases: Leases, lease_keeper: LeaseKeeper, recovery: Recovery,
         buffers: QueueBuffers, dispatcher: Dispatcher, committer: Committer, announcer: Announcer, pruner: Pruner,
-        clock: WallClock, tasks: BackgroundTasks,
+        repairer: Repairer, clock: WallClock, tasks: BackgroundTasks,
     ) -> None:  # fmt: skip
         self._writer = writer
         self._pool = pool
@@ -102,6 +130,7 @@ class Maintenance:
         self._state = ""
         self._looking_around = SingleTask(tasks, self._look_around)
         self._pruning = SingleTask(tasks, pruner.prune)
+        self._repairing = SingleTask(tasks, repairer.repair)
         self._releasing_paused = SingleTask(tasks, self._release_paused)
 
     def run(self, state: str) -> None:
@@ -114,6 +143,8 @@ class Maintenance:
         self._looking_around.start()
         if self._periods % PRUNE_PERIODS == 0:
             self._pruning.start()
+        if self._periods % REPAIR_PERIODS == 0:
+            self._repairing.start()
         self._committer.retry_locked()
         if self._periods % RETRY_REFUSED_PERIODS == 0:
             self._committer.retry_refused()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from supervisor.errors import StoreContended, StoreUnavailable
-from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
+from supervisor.errors import StoreContended, StoreReplaced, StoreUnavailable
+from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable, StoreLost
 from supervisor.retry import GrowingDelay
 from supervisor.stores.protocol import Store
 
@@ -81,6 +81,7 @@ class Writer:
         self._gathered: list[Work[Any]] = []
         self._give_up = threading.Event()
         self._unavailable_since: float | None = None
+        self._lost = False
         self._closed = False
         thread = threading.Thread(target=self.run, name="store-writer", daemon=True)
         self._executor = executor(self) if executor is not None else thread
@@ -188,9 +189,13 @@ class Writer:
                 return
 
     def _note_unavailable(self, error: StoreUnavailable) -> None:
+        if isinstance(error, StoreReplaced) and not self._lost:
+            self._lost = True
+            self._call_on_loop(self._bus.emit, StoreLost(str(error)))
         if self._unavailable_since is None:
             self._unavailable_since = self._loop.time()
-            self._call_on_loop(self._bus.emit, StoreBecameUnavailable(str(error)))
+            if not self._lost:
+                self._call_on_loop(self._bus.emit, StoreBecameUnavailable(str(error)))
 
     def _note_available(self) -> None:
         since = self._unavailable_since

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 
 from supervisor.config.settings import Settings
@@ -24,6 +25,7 @@ class Reloader:
 
     def __init__(self, settings: Settings, bus: Bus) -> None:
         self.settings = settings
+        self._store_file = _resolved(settings)
         self.requested = asyncio.Event()
         self._bus = bus
 
@@ -44,7 +46,13 @@ class Reloader:
         except Exception as error:  # a path in the config may raise anything, and the old settings have to stay in use
             self._bus.emit(ConfigRefused((f"it can't be read: {type(error).__name__}: {error}",)))
             return
+        store_file = _resolved(settings)
         settings, needs_restart = only_reloadable(self.settings, settings)
+        if store_file != self._store_file and "store" not in needs_restart:
+            needs_restart = (
+                f"store (its path leads to {store_file} now, and led to {self._store_file})",
+                *needs_restart,
+            )
         old, new = forkservers.newest, forkservers.add(settings)
         try:
             reports = await new.start()
@@ -72,3 +80,8 @@ def only_reloadable(old: Settings, new: Settings) -> tuple[Settings, tuple[str, 
 
 def changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:
     return tuple(name for name in RELOADABLE if getattr(old, name) != getattr(new, name))
+
+
+def _resolved(settings: Settings) -> str | None:
+    """Return the database file of a SQLite store, which a symbolic link on its path may change."""
+    return None if settings.store_file is None else os.path.realpath(settings.store_file)

@@ -39,6 +39,11 @@ class StopRequest:
         self.signalled.set()
         self.request(name)
 
+    def fail(self, error: BaseException, reason: str) -> None:
+        """Request a drain that ends as after an internal error."""
+        self.fault = self.fault or error
+        self.request(reason)
+
     def handle_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """The loop's exception handler. After an internal error it is better to end, and to be started again with every lease
         recovered, than to stand still."""

@@ -18,6 +18,7 @@ from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.current_config import emit_plugin_events
 from supervisor.engine.store_writer import Writer
+from supervisor.errors import StoreReplaced
 from supervisor.events import Bus, Event, Subscriber
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager, load_parent_side
@@ -65,6 +66,7 @@ class Supervisor:
         self._reloader = Reloader(settings, self.bus)
         self._systemd = SystemdNotifier()
         self.bus.subscribe(self.metrics)
+        self.bus.subscribe(self._store_lost, events.StoreLost)
         for subscriber in subscribers:
             self.bus.subscribe(subscriber)
 
@@ -185,6 +187,9 @@ class Supervisor:
             self.bus.emit(events.StatusDumped({**status, "metrics": self.metrics.snapshot()}))
 
     # ending
+
+    def _store_lost(self, event: events.StoreLost) -> None:
+        self._stop.fail(StoreReplaced(event.error), "the store is lost")
 
     async def _end(self, parts: Parts) -> tuple[ExitCode, dict[str, int]]:
         self.state = "draining"

@@ -44,3 +44,12 @@ def running_jobs(supervisors: Iterable[Mapping[str, Any]]) -> list[int]:
     """The ids of jobs that workers of these `supervisors` (as in `status --json`) are running."""
     workers = [worker for supervisor in supervisors for worker in supervisor["workers"]]
     return [worker["current_job"]["job_id"] for worker in workers if worker.get("current_job")]
+
+
+def repair_text(queues: Iterable[str], unleased: int = 0) -> str:
+    """Return what a repair of the store has put right, for people; empty if that is nothing."""
+    shown = sorted(queues)
+    wrong = [f"the counts of jobs in {', '.join(shown[:10])}{' and other queues' if len(shown) > 10 else ''}"] * bool(
+        shown
+    )
+    return " and ".join([*wrong, *[f"{unleased} jobs in flight without a lease"] * bool(unleased)])

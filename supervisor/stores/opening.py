@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisor.config.contradictions import url_problem
-from supervisor.config.settings import StoreSettings
+from supervisor.config.settings import DEFAULT_STORE, StoreSettings
 from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 from supervisor.retry import GrowingDelay
 
@@ -76,7 +76,7 @@ def attempts_while_unavailable(timeout: float) -> Iterator[AbstractContextManage
 def _open_sqlite(settings: StoreSettings, *, create: bool, base: Path) -> Store:
     from supervisor.stores.sqlite.store import SqliteStore
 
-    url = settings.url or "sqlite:///jobs.db"
+    url = settings.url or DEFAULT_STORE
     if problem := url_problem(url):
         raise StoreError(f"store: {problem}, got {url!r}")
     path = base / url.removeprefix("sqlite:///")  # `sqlite:///rel.db` is relative, `sqlite:////abs.db` absolute

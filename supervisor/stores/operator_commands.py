@@ -51,7 +51,8 @@ class OperatorChanges(Protocol):
     def make_fresh(self, ids: Sequence[int]) -> None:
         """Make them ready as if just enqueued, behind everything that waits, and withdraw their dead letters."""
 
-    def remove(self, ids: Sequence[int]) -> None: ...
+    def remove(self, ids: Sequence[int]) -> None:
+        """Delete the jobs with their attempts and dead letters, and take them off the counts."""
 
     def set_paused(self, queue: str, paused: bool) -> None: ...
 
@@ -141,14 +142,12 @@ class BatchedCommands:
             self._changes.make_fresh(_ids(targets))
 
     def _delete(self, targets: list[Target]) -> None:
-        self._recount(targets, None)
         self._changes.remove(_ids(targets))
 
-    def _recount(self, targets: Iterable[Target], state: int | None, tier: int | None = None) -> None:
+    def _recount(self, targets: Iterable[Target], state: int, tier: int | None = None) -> None:
         for (old, queue, old_tier), n in Counter((it.state, it.queue, it.tier) for it in targets).items():
             self._changes.count(old, queue, old_tier, -n)
-            if state is not None:
-                self._changes.count(state, queue, old_tier if tier is None else tier, n)
+            self._changes.count(state, queue, old_tier if tier is None else tier, n)
 
 
 def refuse_cancel(state: JobState, dead_letter: str | None) -> str | None:

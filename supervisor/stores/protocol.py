@@ -90,6 +90,12 @@ class Settles(Protocol):
         """The leases in full of the jobs among these that are this owner's by the store."""
 
 
+class Repairs(Protocol):
+    def repair(self) -> str:
+        """Put right what other programs have made wrong by plain SQL, so that jobs are not claimed or waited for: the counts of
+        unfinished jobs, and jobs in flight without a lease. Returns what was wrong, for people; empty if nothing was."""
+
+
 class Recovers(Protocol):
     def expired_leases(self, limit: int, after: ExpiredLease | None = None) -> list[ExpiredLease]:
         """Leases of others that have expired, or whose owner is provably dead; never this owner's. The first `limit` by
@@ -161,7 +167,9 @@ class OperatorCommands(Protocol):
         """Delete up to `limit` terminal jobs past their retention, never one with a pending dead letter; returns how many."""
 
 
-class Store(Enqueues, Ownership, Claims, Settles, Recovers, DeadLetterQueue, Queries, OperatorCommands, Protocol):
+class Store(
+    Enqueues, Ownership, Claims, Settles, Repairs, Recovers, DeadLetterQueue, Queries, OperatorCommands, Protocol
+):
     url: str
 
     def transaction(self, *, single: bool = False) -> AbstractContextManager[None]:

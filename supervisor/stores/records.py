@@ -222,6 +222,9 @@ class Presence:
     ttl: float | None = None
 
 
+NEW_ID = "%s: the row of this supervisor was gone, so it has joined again under a new id: was a backup restored?"
+
+
 class OperatorResult(NamedTuple):
     """The ids that a command changed, and the reason for each id that it refused."""
 

@@ -79,6 +79,8 @@ class LogSubscriber:
             events.DeadLettersStale: _dead_letters_stale,
             events.StoreBecameUnavailable: self._store_unavailable,
             events.StoreAvailableAgain: self._store_available_again,
+            events.StoreLost: _store_lost,
+            events.StoreRepaired: _store_repaired,
             events.LoopGap: _loop_gap,
             events.ClockStepped: _clock_stepped,
             events.PruneRefused: _prune_refused,
@@ -295,6 +297,14 @@ def _clock_stepped(event: events.ClockStepped) -> None:
     where, when = ("forward", "earlier") if event.seconds > 0 else ("back", "later")
     line = "the clock was set %s by %s: delayed jobs and jobs in backoff are due that much %s; running jobs go on"
     _log(logging.WARNING, line, where, format_duration(abs(event.seconds)), when)
+
+
+def _store_lost(event: events.StoreLost) -> None:
+    _log(logging.ERROR, "store lost: %s; what is not settled yet is not kept; start the supervisor again", event.error)
+
+
+def _store_repaired(event: events.StoreRepaired) -> None:
+    _log(logging.WARNING, "store repaired, since another program has changed its rows: %s", event.wrong)
 
 
 def _prune_refused(event: events.PruneRefused) -> None:

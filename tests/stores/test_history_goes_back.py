@@ -14,6 +14,7 @@ from supervisor.jobs import Lease, Outcome
 from supervisor.stores.codes import READY
 from supervisor.stores.fencing import random_part
 from supervisor.stores.protocol import Store
+from supervisor.stores.records import Presence
 from tests.stores.factories import (
     TTL,
     StoreFactory,
@@ -83,3 +84,43 @@ def test_a_dead_letter_of_the_lost_time_is_not_marked_as_accepted(durable: Any) 
     (held,) = dead_letters(theirs)
     assert ours.mark_accepted([lost], "file", frozenset({"file"})) == [lost.id]
     assert theirs.mark_accepted([held], "file", frozenset({"file"})) == []
+
+
+@pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
+def test_an_owner_whose_id_is_that_of_another_now_joins_again_under_a_new_one(factory, store, caplog):
+    put(store)
+    take_one(store)
+    factory.sql("update {s}.supervisors set owner = 'another'")
+    for _ in range(2):
+        store.announce(Presence("running"))
+    rows = dict(factory.sql("select owner, id from {s}.supervisors"))
+    assert (rows["another"], rows["one"] > 1) == (1, True)
+    assert caplog.text.count("joined again under a new id") == 1
+    assert store.held() == [], "the lease is of the owner that has this id in the restored store"
+    put(store)
+    lease = take_one(store)
+    assert store.held() == [(lease.id, lease.token)]
+
+
+@pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
+def test_an_owner_that_was_forgotten_keeps_its_leases_and_the_next_owner_gets_another_id(factory, store):
+    put(store)
+    lease = take_one(store)
+    factory.sql("delete from {s}.supervisors")
+    store.announce(Presence("running"))
+    assert store.held() == [(lease.id, lease.token)]
+    other = factory.joined("two")
+    assert other.held() == []
+    assert {row["owner"] for row in other.stats()["supervisors"]} == {"one", "two"}
+
+
+@pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
+def test_an_announcement_that_is_rolled_back_changes_no_id(factory, store):
+    put(store)
+    lease = take_one(store)
+    factory.sql("delete from {s}.supervisors")
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.announce(Presence("running"))
+        raise ZeroDivisionError
+    store.announce(Presence("running"))
+    assert store.held() == [(lease.id, lease.token)]

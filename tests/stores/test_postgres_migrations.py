@@ -105,6 +105,20 @@ def rows_of(factory):
     return rows
 
 
+def test_what_belongs_to_jobs_that_were_deleted_is_not_kept(nothing):
+    """A dead letter without its job would wait for ever."""
+    load(nothing, LONG_AGO, "delete from supervisor.jobs where id in (1, 2)")
+    migrate(nothing)
+    rows = rows_of(nothing)
+    assert {row["job_id"] for row in rows["dead_letters"] + rows["attempts"]}.isdisjoint({1, 2})
+
+
+def test_a_job_in_flight_without_a_lease_gets_one_that_has_expired(nothing):
+    load(nothing, LONG_AGO, "update supervisor.jobs set owner = null, lease_until = null where state = 2")
+    migrate(nothing)
+    assert nothing.sql("select owner, lease_until from {s}.jobs where state = 2").fetchall() == [(0, 0)]
+
+
 @pytest.mark.parametrize("more", [(), (RECEIVED,), (CLOSED, RECEIVED)], ids=["plain", "received", "closed"])
 def test_its_catalog_is_that_of_a_new_store(nothing, more):
     """Columns, indexes, constraints, triggers, functions and privileges."""

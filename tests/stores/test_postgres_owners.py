@@ -284,7 +284,7 @@ def test_an_owner_that_was_forgotten_is_on_the_list_again_once_it_announces_itse
     other = factory.joined("two")
     factory.sql("delete from {s}.supervisors where owner = 'one'")
     store.announce(Presence("running"))
-    assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
+    assert [row["owner"] for row in other.stats()["supervisors"]] == ["two", "one"]
     put(store)
     lease = take_one(store)
     assert store.held() == [(lease.id, 1)]

@@ -29,8 +29,8 @@ def factory(tmp_path_factory):
     factory.joined("one")
     for state, n in ((0, MANY), (1, MANY), (3, MANY), (2, 100)):
         factory.sql(
-            """insert into {s}.jobs(handler, queue, payload, state, age, due_at, finished_at, owner)
-              select 'mail', 'q' || i %% 3, '{}', %s, i, i, i, 1 from generate_series(1, %s) as i""",
+            """insert into {s}.jobs(handler, queue, payload, state, age, due_at, finished_at, owner, lease_until)
+              select 'mail', 'q' || i %% 3, '{}', %s, i, i, i, 1, i from generate_series(1, %s) as i""",
             state, n,
         )  # fmt: skip
     factory.sql(

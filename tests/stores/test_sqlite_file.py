@@ -330,7 +330,7 @@ def test_an_owner_not_seen_for_a_day_is_forgotten_but_keeps_its_socket_and_may_c
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
     put(other)
     store.announce(Presence("running"))
-    assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
+    assert [row["owner"] for row in other.stats()["supervisors"]] == ["two", "one"]
     assert (store.path.parent / "jobs.db.notify" / "one.lock").exists()
     take_one(store)
     assert len(store.held()) == 1

@@ -100,6 +100,14 @@ def test_every_row_is_as_it_was(tmp_path, more):
     assert rows_of(path) == before, "it is migrated once"
 
 
+def test_what_belongs_to_jobs_that_were_deleted_is_not_kept(tmp_path):
+    """A dead letter without its job would wait for ever."""
+    load(path := tmp_path / "jobs.db", "delete from jobs where id in (1, 2)")
+    SqliteStore(path).close()
+    rows = rows_of(path)
+    assert {row["job_id"] for row in rows["dead_letters"] + rows["attempts"]}.isdisjoint({1, 2})
+
+
 def test_its_jobs_are_shown_as_they_were(migrated):
     states = {job["id"]: job["state"] for job in migrated.list_jobs()}
     assert states == {

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.cli.store_access import store_file
 from supervisor.config.settings import Settings
 from supervisor.errors import StoreError
 from supervisor.stores.opening import scratch_schema_of
@@ -39,7 +38,7 @@ def temporary_store(settings: Settings) -> Iterator[TemporaryStore]:
     store = settings.store
     if store.scheme == "memory":
         raise StoreError("store: memory:// exists in one process only, so no other process can enqueue there")
-    if (file := store_file(settings)) is not None:
+    if (file := settings.store_file) is not None:
         with _temporary_folder(file.resolve().parent) as folder:  # on the disk of the file, also if the path is a link
             changed = _with_store(settings, url=f"sqlite:///{folder / 'jobs.db'}")
             synchronous = store.options.get("synchronous", "full")

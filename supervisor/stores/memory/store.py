@@ -40,7 +40,7 @@ class MemoryStore:
         self.get, self.list_jobs = queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
-        self.pause = commands.pause
+        self.pause, self.repair = commands.pause, queries.repair
 
     def close(self) -> None:
         pass

@@ -5,11 +5,19 @@ from __future__ import annotations
 import hashlib
 
 from supervisor.errors import StoreError, StoreMissing, StoreUnavailable
-from supervisor.stores.codes import LEFT
+from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
 from supervisor.stores.postgres.owner_lock import is_gone
-from supervisor.stores.postgres.schema import CLOSE, INSERTED_BY_SQL, SCHEMA, VERSION
+from supervisor.stores.postgres.schema import (
+    CLOSE,
+    INSERTED_BY_SQL,
+    JOBS_DELETED,
+    LEASED,
+    QUEUE_CHANGED,
+    SCHEMA,
+    VERSION,
+)
 
 FROM_VERSION_1 = (
     "drop trigger put_by_hand on {s}.jobs",
@@ -21,6 +29,11 @@ FROM_VERSION_1 = (
     "alter index {s}.pending_letters rename to pending_dead_letters",
     "alter table {s}.supervisors rename column place to owner_lock",
     *INSERTED_BY_SQL,
+    f"alter table {{s}}.jobs add constraint leased {LEASED}",
+    *QUEUE_CHANGED,
+    *JOBS_DELETED,
+    "delete from {s}.dead_letters where job_id not in (select id from {s}.jobs)",
+    "delete from {s}.attempts where job_id not in (select id from {s}.jobs)",
     *FUNCTIONS,
 )
 CLOSED_FROM_VERSION_1 = (
@@ -48,6 +61,10 @@ NOT_NULL_FROM_VERSION_1 = f"""
         execute format('alter table %s rename constraint %I to %I', it.its_table, it.conname, it.new_name);
       end loop;
     end {BODY}"""
+# The next supervisor recovers them. A store that is closed has none in flight.
+EXPIRE_UNLEASED = f"""
+  update {{s}}.jobs set owner = coalesce(owner, 0), lease_until = coalesce(lease_until, 0)
+  where state = {IN_FLIGHT} and (owner is null or lease_until is null)"""
 # So that no supervisor joins between the look for running ones and the migration.
 LOCK_VERSION_1 = "lock table {s}.jobs, {s}.supervisors in access exclusive mode"
 # To read the catalog itself matters: after a wait for the lock of another process, `to_regclass` alone answers from a cache that
@@ -125,8 +142,11 @@ def _migrate_version_1(connection: Connection) -> None:
         raise StoreUnavailable(
             f"{connection.url}: in use by a supervisor of an older version ({', '.join(running)}); stop it first"
         )
+    closed = has_table(connection, "shut")
+    if not closed:
+        connection.run(EXPIRE_UNLEASED)
     _run_all(connection, FROM_VERSION_1)
-    if has_table(connection, "shut"):
+    if closed:
         _run_all(connection, CLOSED_FROM_VERSION_1)
     if has_table(connection, "received"):
         _run_all(connection, RECEIVED_FROM_VERSION_1)

@@ -35,11 +35,7 @@ REDRIVE = f"""
     started_at = null, finished_at = null, result = null
   from unnest($1::bigint[], $2::bigint[]) as it(id, age) where jobs.id = it.id"""
 WITHDRAW = f"update {{s}}.dead_letters set state = {WITHDRAWN} where job_id = any($1::bigint[])"
-REMOVE = (
-    "delete from {s}.jobs where id = any($1::bigint[])",
-    "delete from {s}.attempts where job_id = any($1::bigint[])",
-    "delete from {s}.dead_letters where job_id = any($1::bigint[])",
-)
+REMOVE = "delete from {s}.jobs where id = any($1::bigint[])"
 PAUSE = """
   insert into {s}.queues(queue, paused) values ($1, $2) on conflict(queue) do update set paused = excluded.paused"""
 
@@ -73,8 +69,7 @@ class OperatorChanges:
         self._connection.later(WITHDRAW, array(ids))
 
     def remove(self, ids: Sequence[int]) -> None:
-        for statement in REMOVE:
-            self._connection.later(statement, array(ids))
+        self._connection.later(REMOVE, array(ids))
 
     def set_paused(self, queue: str, paused: bool) -> None:
         self._connection.run(PAUSE, queue, paused)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import orjson
 
 from supervisor.errors import StoreError
@@ -11,15 +13,20 @@ from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.notifier import Notifier
 from supervisor.stores.postgres.owner_lock import OwnerLock
 from supervisor.stores.postgres.row_locks import SUPERVISORS, RowLocks
-from supervisor.stores.records import Presence, microseconds
+from supervisor.stores.records import NEW_ID, Presence, microseconds
+
+_logger = logging.getLogger(__name__)
 
 ANNOUNCE = f"""
-  insert into {{s}}.supervisors as it(id, owner, host, pid, owner_lock, state, seen_at, unseen_after, idle, workers)
-    overriding system value
-  values (coalesce($1::bigint, nextval(pg_get_serial_sequence($10, 'id'))), $2, $3, $4, $5, $6, {NOW}, {NOW} + $7, $8, $9)
-  on conflict(owner) do update set owner_lock = excluded.owner_lock, state = excluded.state, seen_at = excluded.seen_at,
-    unseen_after = excluded.unseen_after, idle = excluded.idle, workers = excluded.workers
-  returning id"""
+  update {{s}}.supervisors set owner_lock = $2, state = $3, seen_at = {NOW}, unseen_after = {NOW} + $4, idle = $5, workers = $6
+  where owner = $1 returning id"""
+# Nothing if another row has the next id of the sequence, or this owner; that id is used up then.
+REGISTER = f"""
+  insert into {{s}}.supervisors(owner, owner_lock, state, seen_at, unseen_after, idle, workers, host, pid)
+  values ($1, $2, $3, {NOW}, {NOW} + $4, $5, $6, $7, $8) on conflict do nothing returning id"""
+KEEP_LEASES = f"""
+  update {{s}}.jobs set owner = $1 where state = {IN_FLIGHT} and owner = $2
+    and not exists (select from {{s}}.supervisors where id = $2)"""
 LEAVE = f"update {{s}}.supervisors set state = '{LEFT}', workers = '[]' where id = $1"
 FORGET = f"""
   delete from {{s}}.supervisors where id = $1
@@ -41,15 +48,17 @@ class Ownership:
         self._connection, self._locks, self._lock, self._notifier = connection, locks, lock, notifier
         self.random_part = random_part
         self.id: int | None = None
+        self._id_before: int | None = None  # before this transaction
+        connection.on_rollback(self._rolled_back)
         self._who: tuple[str, str, int] | None = None
         self._unseen = _UNSEEN_AT_FIRST
         connection.before_close(self._release)
 
     def join(self, owner: str, host: str, pid: int) -> int | None:
         fd = self._lock.take(owner)
-        self.id, self._who = None, (owner, host, pid)
+        self.id, self._id_before, self._who = None, None, (owner, host, pid)
         with self._connection.transaction():
-            self.id = self._announce(self._who, Presence("starting"))
+            self._announce(self._who, Presence("starting"))
         self._notifier.bind()
         return fd
 
@@ -74,15 +83,31 @@ class Ownership:
                 self._announce(self._who, presence)
 
     def _left(self) -> None:
-        self.id = None
+        self.id = self._id_before = None
         self._release()
 
     def _release(self) -> None:
         self._notifier.unbind()
         self._lock.release()
 
-    def _announce(self, who: tuple[str, str, int], presence: Presence) -> int:
+    def _announce(self, who: tuple[str, str, int], presence: Presence) -> None:
+        """An owner whose row is gone gets a new one with a new id: it was forgotten, or a backup was restored, in
+        which its id may be that of another. It keeps the leases that nobody else can have."""
         workers = orjson.dumps(list(presence.workers)).decode()
-        unseen, table = microseconds(self._unseen), f"{self._connection.names.schema}.supervisors"
-        its = (self._lock.address, presence.state, unseen, presence.idle, workers, table)
-        return int(self._connection.value(ANNOUNCE, self.id, *who, *its))
+        owner, *at = who
+        row = (owner, self._lock.address, presence.state, microseconds(self._unseen), presence.idle, workers)
+        id = self._connection.value(ANNOUNCE, *row)
+        while id is None:
+            id = self._connection.value(REGISTER, *row, *at) or self._connection.value(ANNOUNCE, *row)
+        if self.id is not None and id != self.id:
+            self._connection.run(KEEP_LEASES, id, self.id)
+        self.id = int(id)
+        self._connection.after_commit(self._registered)
+
+    def _registered(self) -> None:
+        if self._id_before not in (None, self.id):
+            _logger.warning(NEW_ID, self._connection.url)
+        self._id_before = self.id
+
+    def _rolled_back(self) -> None:
+        self.id = self._id_before

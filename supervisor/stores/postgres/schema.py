@@ -27,6 +27,9 @@ _OPTIONS = f"""strict $.type() == "array" && $.size() == 3
     && $[2][1] >= 1 && $[2][1] <= {MAX_FACTOR} && $[2][2] >= 0 && $[2][2] <= {MAX_OPTION_SECONDS}
     && ($[2][3] == "full" || $[2][3] == "none" || ($[2][3] >= 0 && $[2][3] <= {MAX_OPTION_SECONDS}))))"""
 
+LEASED = f"check (state <> {IN_FLIGHT} or (owner is not null and lease_until is not null))"
+"""A job in flight without a lease would never be recovered."""
+
 # A row that no claim could read would block all others, so it is refused when it is written. `age` orders a tier: for a fresh
 # job it is its id, for a retry its due time, for a redriven job the next value of the id sequence. `settled` is the token of the
 # last settle that was accepted. Room is left in each page, so that the new version of a row stands beside the old one, whose
@@ -54,6 +57,7 @@ _JOBS = f"""create table {{s}}.jobs(
     options text,
     policy text,
     result text,
+    constraint leased {LEASED},
     constraint claimable check (state between 0 and 5 and tier in (0, 1) and retries between 0 and {MAX_RETRIES}
       and due_at between {-MAX_TIME} and {MAX_TIME} and created_at between {-MAX_TIME} and {MAX_TIME}
       and (options is null or coalesce(options::jsonb @@ '{_OPTIONS}', false))))
@@ -84,6 +88,47 @@ INSERTED_BY_SQL = (
     """create trigger inserted_by_sql after insert on {s}.jobs for each row when (new.age is null)
       execute function {s}.inserted_by_sql()""",
     "revoke execute on function {s}.inserted_by_sql() from public",
+)
+
+QUEUE_CHANGED = (
+    f"""create function {{s}}.queue_changed() returns trigger language plpgsql security definer
+      set search_path = pg_catalog, pg_temp as {BODY}
+      begin
+        insert into {{s}}.counts(state, queue, tier, n)
+          values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
+        perform pg_notify({{channel}}, '');
+        return null;
+      end {BODY}""",
+    """create trigger queue_changed after update of queue on {s}.jobs for each row
+      when (old.queue is distinct from new.queue) execute function {s}.queue_changed()""",
+    "revoke execute on function {s}.queue_changed() from public",
+)
+# A job takes with it all that belongs to it, whoever deletes it.
+JOBS_DELETED = (
+    f"""create function {{s}}.jobs_deleted() returns trigger language plpgsql security definer
+      set search_path = pg_catalog, pg_temp as {BODY}
+      declare
+        ids constant bigint[] := array(select id from gone);
+      begin
+        delete from {{s}}.attempts where job_id = any(ids);
+        delete from {{s}}.dead_letters where job_id = any(ids);
+        insert into {{s}}.counts(state, queue, tier, n)
+          select state, queue, tier, -count(*) from gone group by state, queue, tier;
+        return null;
+      end {BODY}""",
+    """create trigger jobs_deleted after delete on {s}.jobs referencing old table as gone for each statement
+      execute function {s}.jobs_deleted()""",
+    f"""create function {{s}}.jobs_truncated() returns trigger language plpgsql security definer
+      set search_path = pg_catalog, pg_temp as {BODY}
+      begin
+        delete from {{s}}.attempts;
+        delete from {{s}}.dead_letters;
+        delete from {{s}}.counts;
+        return null;
+      end {BODY}""",
+    """create trigger jobs_truncated after truncate on {s}.jobs for each statement
+      execute function {s}.jobs_truncated()""",
+    "revoke execute on function {s}.jobs_deleted(), {s}.jobs_truncated() from public",
 )
 
 SCHEMA = (
@@ -126,6 +171,8 @@ SCHEMA = (
       idle int not null default 0,
       workers text not null default '[]')
     with (fillfactor = 50)""",
+    *QUEUE_CHANGED,
+    *JOBS_DELETED,
     *FUNCTIONS,
 )
 

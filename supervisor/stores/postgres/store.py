@@ -19,6 +19,7 @@ from supervisor.stores.postgres.owner_lock import OwnerLock
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.queries import Queries
 from supervisor.stores.postgres.recovery import Recovery
+from supervisor.stores.postgres.repair import Repair
 from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.postgres.settle import Settles
 from supervisor.stores.postgres.transfer import Transfer
@@ -60,7 +61,7 @@ class PostgresStore:
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge = commands.delete, commands.purge
-        self.prune, self.pause = commands.prune, commands.pause
+        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts).repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from supervisor.errors import RowRefused, StoreError
-from supervisor.stores.sqlite.database_file import beside, prepare_file, store_error
+from supervisor.stores.sqlite.database_file import FileIdentity, beside, prepare_file, store_error
 from supervisor.stores.sqlite.write_lock import FairWriteLock
 
 BUSY_MILLISECONDS = 250
@@ -88,6 +88,7 @@ class Connection:
                 check_same_thread=False,
                 cached_statements=256,
             )
+            self._file = FileIdentity(self.path)
         self._sqlite.text_factory = bytes
         self._log = WriteAheadLog(self.path, self._sqlite, limits)
         self.counts = Counts(self)
@@ -114,6 +115,7 @@ class Connection:
                 raise
             return
         with self._translated(), self._write_lock:
+            self._file.check()
             self.execute("begin immediate")
             self._transaction = _OPEN
             try:
@@ -137,6 +139,7 @@ class Connection:
             yield
             return
         with self._translated():
+            self._file.check()
             self.execute("begin")
             try:
                 yield

@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreUnavailable
+from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreReplaced, StoreUnavailable
 
 OLDEST_SQLITE = (3, 35, 0)
 
@@ -39,6 +39,26 @@ def prepare_file(path: Path, create: bool) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StoreError(f"{path}: can't be created: {error.strerror}") from error
+
+
+class FileIdentity:
+    """The file that is at `path` now. SQLite itself goes on with a file that was deleted or replaced, so that all it commits is
+    lost."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._file = os.stat(self._path)  # noqa: PTH116
+
+    def check(self) -> None:
+        """Raise StoreReplaced if another file is at the path, or none. Each transaction begins with this."""
+        try:
+            there = os.stat(self._path)  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            there = None
+        except OSError:  # it can't be found out
+            return
+        if there is None or there.st_ino != self._file.st_ino or there.st_dev != self._file.st_dev:
+            raise StoreReplaced(f"{self._path}: the file was deleted, moved or replaced while it was open")
 
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:

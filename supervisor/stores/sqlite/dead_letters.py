@@ -62,6 +62,7 @@ class DeadLetterQueue:
             return [
                 DeadLetter(id, token, tries, frozenset(accepted), jobs[id])
                 for id, token, tries, accepted in self._connection.rows(CLAIMED, batch)
+                if id in jobs
             ]
 
     def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:

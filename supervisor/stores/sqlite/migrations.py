@@ -15,7 +15,9 @@ from supervisor.stores.sqlite.schema import (
     APPLICATION_ID,
     CLOSED_TRIGGERS,
     INSERTED_BY_SQL,
+    JOB_DELETED,
     PENDING_DEAD_LETTERS,
+    QUEUE_CHANGED,
     SCHEMA,
     UPDATED_BY_SQL,
     VERSION,
@@ -35,6 +37,10 @@ FROM_VERSION_1 = (
     "drop index pending_letters",
     "alter table letters rename to dead_letters",
     PENDING_DEAD_LETTERS,
+    QUEUE_CHANGED,
+    JOB_DELETED,
+    "delete from dead_letters where job_id not in (select id from jobs)",
+    "delete from attempts where job_id not in (select id from jobs)",
 )
 CLOSED_FROM_VERSION_1 = (
     "drop trigger shut_enqueues",

@@ -35,11 +35,7 @@ REDRIVE = f"""
     started_at = null, finished_at = null, result = null
   from json_each(?3) as it where jobs.id = it.value"""
 WITHDRAW = f"update dead_letters set state = {WITHDRAWN} where job_id in (select value from json_each(?))"
-REMOVE = (
-    "delete from jobs where id in (select value from json_each(?))",
-    "delete from attempts where job_id in (select value from json_each(?))",
-    "delete from dead_letters where job_id in (select value from json_each(?))",
-)
+REMOVE = "delete from jobs where id in (select value from json_each(?))"
 PAUSE = "insert or replace into queues(queue, paused) values (?, ?)"
 
 
@@ -75,9 +71,8 @@ class OperatorChanges:
 
     def remove(self, ids: Sequence[int]) -> None:
         """Remove also the counts that are 0 now, since queues may come and go."""
-        for statement in REMOVE:
-            self._connection.run(statement, packed(ids))
         self._connection.counts.write()
+        self._connection.run(REMOVE, packed(ids))
         self._connection.run("delete from counts where n = 0")
 
     def set_paused(self, queue: str, paused: bool) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+
 import orjson
 
 from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.fencing import RandomPart
-from supervisor.stores.records import Presence
+from supervisor.stores.records import NEW_ID, Presence
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 
-ANNOUNCE = """
-  insert into supervisors(id, owner, host, pid, state, seen_at, idle, workers) values (?, ?, ?, ?, ?, ?, ?, ?)
-  on conflict do update set state = excluded.state, seen_at = excluded.seen_at, idle = excluded.idle,
-    workers = excluded.workers"""
+_logger = logging.getLogger(__name__)
+
+ANNOUNCE = "update supervisors set state = ?, seen_at = ?, idle = ?, workers = ? where owner = ?"
+REGISTER = """
+  insert into supervisors(state, seen_at, idle, workers, owner, host, pid) values (?, ?, ?, ?, ?, ?, ?)"""
+ID = "select id from supervisors where owner = ?"
+KEEP_LEASES = f"""
+  update jobs set owner = ?1 where state = {IN_FLIGHT} and owner = ?2
+    and not exists (select 1 from supervisors where id = ?2)"""
 LEAVE = f"update supervisors set state = '{LEFT}', workers = '[]' where id = ?"
 FORGET = f"""
   delete from supervisors where id = ?
@@ -29,14 +36,15 @@ class Ownership:
         self._connection, self._lock, self._notifier = connection, lock, notifier
         self.random_part = random_part
         self.id: int | None = None
+        self._id_before: int | None = None  # before this transaction
+        connection.on_rollback(self._rolled_back)
         self._who: tuple[str, str, int] | None = None
 
     def join(self, owner: str, host: str, pid: int) -> int:
-        self.id, self._who = None, (owner, host, pid)
+        self.id, self._id_before, self._who = None, None, (owner, host, pid)
         fd = self._take_files(owner)
         with self._connection.transaction():
             self._announce(self._who, Presence("starting"))
-            self.id = int(self._connection.value("select id from supervisors where owner = ?", owner))
         return fd
 
     def leave(self) -> None:
@@ -56,12 +64,28 @@ class Ownership:
             self._announce(self._who, presence)
 
     def _announce(self, who: tuple[str, str, int], presence: Presence) -> None:
+        """An owner whose row is gone gets a new one with a new id: it was forgotten, or a backup was restored, in which its id may be
+        that of another. It keeps the leases that nobody else can have."""
         workers = orjson.dumps(list(presence.workers)).decode()
-        now = self._connection.now()
-        self._connection.run(ANNOUNCE, self.id, *who, presence.state, now, presence.idle, workers)
+        row, owner = (presence.state, self._connection.now(), presence.idle, workers), who[0]
+        if not self._connection.run(ANNOUNCE, *row, owner):
+            self._connection.run(REGISTER, *row, *who)
+        id = int(self._connection.value(ID, owner))
+        if self.id is not None and id != self.id:
+            self._connection.run(KEEP_LEASES, id, self.id)
+        self.id = id
+        self._connection.after_commit(self._registered)
+
+    def _registered(self) -> None:
+        if self._id_before not in (None, self.id):
+            _logger.warning(NEW_ID, self._connection.path)
+        self._id_before = self.id
+
+    def _rolled_back(self) -> None:
+        self.id = self._id_before
 
     def _left(self) -> None:
-        self.id = None
+        self.id = self._id_before = None
         self._remove_files()
 
     def _take_files(self, owner: str) -> int:

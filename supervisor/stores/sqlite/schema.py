@@ -30,11 +30,13 @@ _OPTIONS = f"""json_array_length(new.options) = 3
           and (json_extract(new.options, '$[2][3]') in ('full', 'none') or {_option("$[2][3]", 0, MAX_OPTION_SECONDS)})))"""
 
 _TIME = "microseconds since the epoch, up to 36,500 years from it"
+_LEASED = f"new.state != {IN_FLIGHT} or (typeof(new.owner) = 'integer' and typeof(new.lease_until) = 'integer')"
 _EXPECTED = {
     "handler": ("text", "typeof(new.handler) = 'text'"),
     "queue": ("text", "typeof(new.queue) = 'text'"),
     "priority": ("a whole number", "typeof(new.priority) = 'integer'"),
     "state": ("a whole number from 0 to 5", "new.state in (0, 1, 2, 3, 4, 5)"),
+    "owner": ("a whole number, and lease_until with it, for a job in flight", _LEASED),
     "tier": ("0 or 1", "new.tier in (0, 1)"),
     "token": (f"a whole number from 0 to {MAX_TOKEN}", _whole("token", 0, MAX_TOKEN)),
     "retries": (f"a whole number from 0 to {MAX_RETRIES}", _whole("retries", 0, MAX_RETRIES)),
@@ -81,15 +83,27 @@ JOBS = f"""create table jobs(
 
 # A row that no claim could read would block all others, so it is refused when it is written. The store itself gives every row
 # its age: a row without one was inserted with plain SQL by another program, and is counted here.
+_STATE_AT_FIRST = f"iif(new.state = {READY} and new.due_at > {_NOW}, {SCHEDULED}, new.state)"
 INSERTED_BY_SQL = f"""create trigger inserted_by_sql after insert on jobs when new.age is null begin
       {_refusals(*_EXPECTED)}
-      update jobs set age = id where id = new.id;
-      insert into counts values (new.state, new.queue, new.tier, 1)
+      update jobs set age = id, state = {_STATE_AT_FIRST} where id = new.id;
+      insert into counts values ({_STATE_AT_FIRST}, new.queue, new.tier, 1)
         on conflict(state, queue, tier) do update set n = n + 1;
     end"""
 # Of columns that the store itself never updates.
 UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, queue, priority, created_at, options on jobs begin
       {_refusals("handler", "queue", "priority", "created_at", "options")}
+    end"""
+
+QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs begin
+      update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
+      insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
+    end"""
+# A job takes with it all that belongs to it, whoever deletes it.
+JOB_DELETED = """create trigger job_deleted after delete on jobs begin
+      delete from attempts where job_id = old.id;
+      delete from dead_letters where job_id = old.id;
+      update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
     end"""
 
 DEAD_LETTERS = """create table dead_letters(
@@ -122,6 +136,8 @@ SCHEMA = (
     "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",
     INSERTED_BY_SQL,
     UPDATED_BY_SQL,
+    QUEUE_CHANGED,
+    JOB_DELETED,
     "create table policies(id integer primary key, policy text not null unique)",
     "create table attempts(id integer primary key, job_id int not null, record text not null)",
     "create index attempts_of on attempts(job_id)",

@@ -19,6 +19,7 @@ from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import Policies, Queue
 from supervisor.stores.sqlite.recovery import Recovery
+from supervisor.stores.sqlite.repair import Repair
 from supervisor.stores.sqlite.settle import Settles
 from supervisor.stores.sqlite.transfer import Transfer
 
@@ -58,7 +59,7 @@ class SqliteStore:
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge = commands.delete, commands.purge
-        self.prune, self.pause = commands.prune, commands.pause
+        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection).repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted

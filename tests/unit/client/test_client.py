@@ -365,3 +365,31 @@ def test_a_call_that_interrupts_another_is_refused_and_the_other_goes_on(client,
         signal.signal(signal.SIGUSR1, before)
     assert len(refused) == 1
     assert client.job(1)["handler"] == "outer" and client.job(2) is None
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_client_opens_the_new_file_after_its_file_was_replaced(url, tmp_path, create):
+    other = tmp_path / "other"
+    other.mkdir()
+    with Client(url, create=True) as client, Client(f"sqlite:///{other / 'jobs.db'}", create=True) as there:
+        there.enqueue("mail")
+    with Client(url, create=create) as client:
+        assert [client.enqueue("mail") for _ in range(3)] == [1, 2, 3]
+        for file in tmp_path.glob("jobs.db-[ws]*"):
+            file.unlink()
+        (other / "jobs.db").rename(tmp_path / "jobs.db")
+        assert client.enqueue("mail") == 2, "it is the second job of the new file"
+        (tmp_path / "jobs.db").unlink()
+        if create:
+            assert client.enqueue("mail") == 1
+        else:
+            with pytest.raises(StoreError, match="no such database"):
+                client.enqueue("mail")
+
+
+def test_a_client_that_may_not_wait_reports_the_replaced_file_once(client, tmp_path):
+    client.enqueue("mail")
+    (tmp_path / "jobs.db").unlink()
+    with pytest.raises(StoreUnavailable, match="the file was deleted, moved or replaced while it was open"):
+        client.enqueue("mail")
+    assert client.enqueue("mail") == 1

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervisor.config.contradictions import heartbeat_problems
+from supervisor.config.contradictions import STORE_SUFFIXES, heartbeat_problems
 from supervisor.config.loading import load
 from supervisor.errors import ConfigError
 from supervisor.handlers import HandlerInfo
+from supervisor.stores.records import EnqueueRow
+from supervisor.stores.sqlite.store import SqliteStore
 
 
 @pytest.mark.parametrize(
@@ -39,3 +42,39 @@ def test_the_heartbeat_of_a_decorator_is_compared_with_the_settings(
 
 def test_no_contradiction_is_reported_of_a_value_that_is_wrong_already(errors: Any) -> None:
     assert len(errors("workers: {heartbeat: 20, heartbeat_timeout: 1s}")) == 1
+
+
+def sinks(*paths: str) -> str:
+    entries = "".join(f"\n    - {{type: file, name: s{n}, path: {path}}}" for n, path in enumerate(paths))
+    return f"store: sqlite:///data/jobs.db\ndlq:\n  sinks:{entries}\n"
+
+
+@pytest.mark.parametrize("suffix", STORE_SUFFIXES)
+def test_a_dead_letter_file_must_not_be_a_file_of_the_store(errors: Any, suffix: str) -> None:
+    (error,) = errors(sinks(f"x/../data/jobs.db{suffix}"))
+    assert "dlq.sinks[0].path: expected a file of its own, not a file of the store" in error
+
+
+def test_a_dead_letter_file_must_not_be_in_the_folder_of_the_locks(errors: Any) -> None:
+    (error,) = errors(sinks("data/jobs.db.notify/dead.jsonl"))
+    assert "not a file of the store" in error
+
+
+def test_two_sinks_must_not_share_a_file(errors: Any, tmp_path: Path) -> None:
+    (error,) = errors(sinks("dead.jsonl", "x/../dead.jsonl", "other.jsonl"))
+    assert "dlq.sinks[1].path: expected a file of its own, not that of dlq.sinks[0]" in error
+    (tmp_path / "a.jsonl").touch()
+    (tmp_path / "b.jsonl").hardlink_to(tmp_path / "a.jsonl")
+    (tmp_path / "c.jsonl").symlink_to("a.jsonl")
+    assert len(errors(sinks(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "c.jsonl"))))) == 2
+
+
+def test_the_names_of_the_files_of_a_store_are_known(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "jobs.db", create=True)
+    store.join("one", "host", 1)
+    store.enqueue([EnqueueRow("mail", "{}")])
+    names = {path.name for path in tmp_path.iterdir()}
+    store.leave()
+    store.close()
+    assert names <= {f"jobs.db{suffix}" for suffix in STORE_SUFFIXES}
+    assert len(names) == len(STORE_SUFFIXES) - 1, "all but -journal"

@@ -9,8 +9,9 @@ import pytest
 from supervisor.config.settings import RetentionSettings
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.errors import RowRefused, RowsLocked
-from supervisor.events import JobsLocked, JobsStale, PruneRefused
+from supervisor.events import JobsLocked, JobsStale, PruneRefused, StoreRepaired
 from supervisor.jobs import Outcome
+from supervisor.stores.records import Look
 from tests.unit.virtual import Virtual
 from tests.unit.wrapped_store import WrappedStore
 
@@ -183,3 +184,35 @@ def test_a_refused_pruning_is_reported_once_and_stops_nothing() -> None:
     assert [event.error for event in here.events if isinstance(event, PruneRefused)] == [
         "a foreign key", "another", "another",
     ]  # fmt: skip
+
+
+class Changed(WrappedStore):
+    """Another program has put jobs into it that are not counted, until it is repaired."""
+
+    hidden = True
+    repairs = 0
+
+    def look(self, served: frozenset[str] | None, limit: int) -> Look:
+        look = self.inner.look(served, limit)
+        return look._replace(waiting={}) if self.hidden else look
+
+    def repair(self) -> str:
+        self.repairs += 1
+        was_hidden, self.hidden = self.hidden, False
+        return "the counts of jobs in default" if was_hidden else ""
+
+
+def test_a_store_that_others_have_changed_is_repaired_while_a_worker_is_idle_and_its_jobs_run() -> None:
+    store = Changed()
+    here = Virtual(store=store)
+    (id,) = here.enqueue("work")
+    here.serve()
+    pass_seconds(here, 9)
+    assert (here.state(id), store.repairs) == ("ready", 0)
+    pass_seconds(here, 1)
+    assert (here.state(id), store.repairs) == ("in_flight", 1)
+    pass_seconds(here, 20)
+    assert store.repairs == 1, "every worker has a job"
+    assert [event.wrong for event in here.events if isinstance(event, StoreRepaired)] == [
+        "the counts of jobs in default"
+    ]

@@ -154,6 +154,15 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (events.StoreAvailableAgain(12.345), "INFO store available again after 12.35s"),
         (
+            events.StoreLost("/data/jobs.db: the file was deleted"),
+            "ERROR store lost: /data/jobs.db: the file was deleted; what is not settled yet is not kept; "
+            "start the supervisor again",
+        ),
+        (
+            events.StoreRepaired("the counts of jobs in mail"),
+            "WARNING store repaired, since another program has changed its rows: the counts of jobs in mail",
+        ),
+        (
             events.LoopGap(60.0),
             "WARNING the supervisor stood still for 60.00s; timeouts and heartbeats do not count this time",
         ),

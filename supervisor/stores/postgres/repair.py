@@ -1,0 +1,44 @@
+"""Repair of a PostgreSQL store whose rows other programs have changed by plain SQL."""
+
+from __future__ import annotations
+
+from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
+from supervisor.stores.counts import repair_text
+from supervisor.stores.postgres.connection import Connection
+from supervisor.stores.postgres.counts import Counts
+
+# Ready jobs are compared by queue, since a claim needs that, and others as a whole: each from an index of its state alone.
+# One statement sees one moment of both tables, which every transaction changes together.
+ANY_WRONG = f"""
+  select exists (
+      select from (
+        select queue, tier, n from {{s}}.counts where state = {READY}
+        union all select queue, tier, -count(*) from {{s}}.jobs where state = {READY} group by queue, tier) as it
+      group by queue, tier having sum(n) != 0)
+    or (select coalesce(sum(n), 0) from {{s}}.counts where state = {SCHEDULED})
+      != (select count(*) from {{s}}.jobs where state = {SCHEDULED})
+    or (select coalesce(sum(n), 0) from {{s}}.counts where state = {IN_FLIGHT})
+      != (select count(*) from {{s}}.jobs where state = {IN_FLIGHT})"""
+# Of two sessions that repair at once, one leaves it to the other.
+TRY_LOCK = "select pg_try_advisory_xact_lock(hashtextextended($1, 0))"
+CORRECT = """
+  insert into {s}.counts(state, queue, tier, n)
+  select state, queue, tier, sum(n) from (
+    select state, queue, tier, -n as n from {s}.counts
+    union all select state, queue, tier, count(*) from {s}.jobs group by state, queue, tier) as it
+  group by state, queue, tier having sum(n) != 0
+  returning queue"""
+
+
+class Repair:
+    def __init__(self, connection: Connection, counts: Counts) -> None:
+        self._connection, self._counts = connection, counts
+
+    def repair(self) -> str:
+        with self._connection.transaction():
+            self._counts.write()
+            if not self._connection.value(ANY_WRONG):
+                return ""
+            if not self._connection.value(TRY_LOCK, f"{self._connection.names.schema}.counts"):
+                return ""
+            return repair_text(set(self._connection.column(CORRECT)))

@@ -1,0 +1,45 @@
+"""Repair of a SQLite store whose rows other programs have changed by plain SQL."""
+
+from __future__ import annotations
+
+from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
+from supervisor.stores.counts import repair_text
+from supervisor.stores.sqlite.connection import ADD_COUNTS, Connection, Select, packed
+
+# Ready jobs are compared by queue, since a claim needs that, and others as a whole: each from an index of its state alone.
+ANY_WRONG = f"""
+  select exists(
+      select 1 from (
+        select queue, tier, n from counts where state = {READY}
+        union all select queue, tier, -count(*) from jobs where state = {READY} group by queue, tier)
+      group by queue, tier having sum(n) != 0)
+    or (select coalesce(sum(n), 0) from counts where state = {SCHEDULED})
+      != (select count(*) from jobs where state = {SCHEDULED})
+    or (select coalesce(sum(n), 0) from counts where state = {IN_FLIGHT})
+      != (select count(*) from jobs where state = {IN_FLIGHT})"""
+DIFFERENCES = Select(
+    "state, queue, tier, n",
+    """from (
+      select state, queue, tier, sum(n) as n from (
+        select state, queue, tier, -n as n from counts
+        union all select state, queue, tier, count(*) from jobs group by state, queue, tier)
+      group by state, queue, tier having sum(n) != 0)""",
+)
+EXPIRE_UNLEASED = f"""
+  update jobs set owner = coalesce(owner, 0), lease_until = coalesce(lease_until, 0)
+  where state = {IN_FLIGHT} and (owner is null or lease_until is null)"""
+
+
+class Repair:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def repair(self) -> str:
+        """A job in flight without a lease gets one that has expired."""
+        with self._connection.transaction():
+            self._connection.counts.write()
+            unleased = self._connection.run(EXPIRE_UNLEASED)
+            wrong = self._connection.rows(DIFFERENCES) if self._connection.value(ANY_WRONG) else []
+            if wrong:
+                self._connection.run(ADD_COUNTS, packed(wrong))
+            return repair_text({queue for _, queue, _, _ in wrong}, unleased)

@@ -1,0 +1,163 @@
+"""Other programs change the tables by plain SQL: what they leave is right, or is put right, or they are refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+import psycopg
+import pytest
+
+from supervisor.stores.records import EnqueueRow, Waiting
+from tests.stores.factories import (
+    StoreFactory,
+    dead_letters,
+    make_dead,
+    promote,
+    put,
+    release,
+    success,
+    take,
+    take_one,
+    waiting,
+)
+
+DURABLE = pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
+TABLES = ("jobs", "attempts", "dead_letters")
+
+
+def rows_left(factory: StoreFactory) -> dict[str, int]:
+    return {table: next(iter(factory.sql(f"select count(*) from {{s}}.{table}")))[0] for table in TABLES}
+
+
+@DURABLE
+def test_a_deleted_job_takes_its_dead_letter_its_attempts_and_its_count_with_it(factory, store):
+    gone, kept = make_dead(store, "a", "b")
+    factory.sql(f"delete from {{s}}.jobs where id = {gone}")
+    assert rows_left(factory) == {"jobs": 1, "attempts": 1, "dead_letters": 1}
+    assert store.remaining(None, None) == {"dead_letters": 1}
+    assert [dead_letter.id for dead_letter in dead_letters(store)] == [kept]
+    factory.check()
+
+
+@DURABLE
+def test_jobs_deleted_in_any_state_leave_nothing_to_wait_for(factory, store):
+    store.enqueue([EnqueueRow("a", "{}", queue=queue) for queue in ("x", "x", "y")])
+    put(store, "late", delay=60.0)
+    put(store, "held")
+    held = take_one(store)
+    factory.sql("delete from {s}.jobs")
+    assert (store.remaining(None, None), store.look(None, 10).waiting) == ({}, {})
+    assert store.extend([held], 30.0, []) == [held.id]
+    factory.check()
+    put(store, "new")
+    assert [lease.handler for lease in take(store)] == ["new"]
+
+
+@pytest.mark.parametrize("factory", ["postgresql"], indirect=True)
+def test_truncated_jobs_leave_nothing_to_wait_for(factory, store):
+    make_dead(store)
+    put(store)
+    factory.sql("truncate {s}.jobs")
+    assert rows_left(factory) == dict.fromkeys(TABLES, 0)
+    assert store.remaining(None, None) == {}
+    factory.check()
+
+
+@DURABLE
+def test_a_dead_letter_that_was_inserted_without_a_job_is_passed_over(factory, store):
+    (id,) = make_dead(store)
+    factory.sql("insert into {s}.dead_letters(job_id, state, due_at) values (77, 1, 0)")
+    assert [dead_letter.id for dead_letter in dead_letters(store)] == [id]
+
+
+@DURABLE
+def test_a_job_inserted_with_a_due_time_in_the_future_waits_for_it(factory, store):
+    factory.clock.now = time.time()  # a trigger of SQLite knows no other clock
+    due = factory.clock.microseconds + 3_600_000_000
+    factory.sql(f"insert into {{s}}.jobs(handler, due_at) values ('late', {due}), ('due', {due - 7_200_000_000})")
+    assert waiting(store) == {"default": Waiting(1, 0)}
+    factory.check()
+    assert [lease.handler for lease in take(store)] == ["due"]
+    factory.clock.step(3601)
+    assert promote(store, 10) == 1
+    assert [lease.handler for lease in take(store)] == ["late"]
+
+
+@DURABLE
+def test_a_job_that_was_moved_to_another_queue_is_claimed_there(factory, store):
+    put(store, "a", "b")
+    factory.sql("update {s}.jobs set queue = 'other' where handler = 'a'")
+    assert waiting(store) == {"default": Waiting(1, 0), "other": Waiting(1, 0)}
+    assert [lease.handler for lease in take(store, queue="other")] == ["a"]
+    factory.check()
+
+
+@DURABLE
+@pytest.mark.parametrize("columns", [{}, {"owner": 1}, {"lease_until": 1}])
+def test_a_job_in_flight_without_a_lease_is_refused(factory, store, columns):
+    row = {"handler": "'mail'", "state": 2, **columns}
+    with pytest.raises((sqlite3.Error, psycopg.Error), match=r"jobs\.owner: expected|leased"):
+        factory.sql(f"insert into {{s}}.jobs({', '.join(row)}) values ({', '.join(map(str, row.values()))})")
+    assert store.list_jobs() == []
+
+
+@pytest.mark.parametrize("factory", ["sqlite"], indirect=True)
+def test_a_job_that_was_put_in_flight_without_a_lease_is_recovered(factory, store):
+    (id,) = put(store)
+    factory.sql("update {s}.jobs set state = 2")
+    assert store.repair() == "the counts of jobs in default and 1 jobs in flight without a lease"
+    (expired,) = store.expired_leases(10)
+    assert expired.lease.id == id
+    assert store.recover([release(expired.lease)._replace(seen=expired.deadline)]) == []
+    assert [lease.id for lease in take(store)] == [id]
+    factory.check()
+
+
+CHANGES = {
+    "ready again by hand": "update {s}.jobs set state = 1 where state = 2",
+    "succeeded by hand": "update {s}.jobs set state = 3 where state < 3",
+    "scheduled by hand": "update {s}.jobs set state = 0 where handler = 'a'",
+    "a retry by hand": "update {s}.jobs set tier = 1 where state = 1",
+    "counts deleted": "delete from {s}.counts",
+    "counts of jobs that never were": "insert into {s}.counts(state, queue, tier, n) values (0, 'q', 0, 3), (2, 'q', 1, -2)",
+}
+
+
+@DURABLE
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_counts_that_differ_from_the_jobs_are_repaired_and_reported_once(factory, store, change):
+    put(store, "a", "b", "c")
+    put(store, "late", delay=60.0)
+    take_one(store)
+    assert store.repair() == ""
+    factory.sql(change)
+    assert store.repair().startswith("the counts of jobs in ")
+    assert store.repair() == ""
+    factory.check()
+    (ready,) = next(iter(factory.sql("select count(*) from {s}.jobs where state = 1")))
+    assert len(take(store)) == ready
+
+
+def test_a_store_that_nobody_else_has_changed_needs_no_repair(factory, store):
+    make_dead(store)
+    put(store, "a", "b")
+    put(store, "late", delay=60.0)
+    with store.transaction():
+        (lease,) = take(store, 1)
+        store.settle([success(lease)])
+        assert store.repair() == ""
+    assert store.repair() == ""
+    factory.check()
+
+
+@pytest.mark.parametrize("factory", ["postgresql"], indirect=True)
+def test_of_two_that_repair_at_once_one_leaves_it_to_the_other(factory, store):
+    other = factory.joined("two")
+    put(store)
+    factory.sql("delete from {s}.counts")
+    with store.transaction():
+        assert store.repair() == "the counts of jobs in default"
+        assert other.repair() == ""
+    assert other.repair() == ""
+    factory.check()
