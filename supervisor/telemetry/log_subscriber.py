@@ -81,7 +81,7 @@ class LogSubscriber:
             events.StoreAvailableAgain: self._store_available_again,
             events.LoopGap: _loop_gap,
             events.ClockStepped: _clock_stepped,
-            events.PruneRefused: _prune_refused,
+            events.StoreCallFailed: _store_call_failed,
             events.ConfigReloaded: _config_reloaded,
             events.ConfigRefused: _config_refused,
             events.StatusDumped: _status_dumped,
@@ -297,8 +297,9 @@ def _clock_stepped(event: events.ClockStepped) -> None:
     _log(logging.WARNING, line, where, format_duration(abs(event.seconds)), when)
 
 
-def _prune_refused(event: events.PruneRefused) -> None:
-    _log(logging.ERROR, "jobs past their retention stay in the store: %s", _without_passwords(event.error))
+def _store_call_failed(event: events.StoreCallFailed) -> None:
+    line = "the store refuses to %s: %s; meanwhile %s, all else goes on, and it is tried again: grant or repair what it names"
+    _log(logging.ERROR, line, event.purpose, _without_passwords(event.error), event.meanwhile)
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:
