@@ -205,10 +205,12 @@ class StoreAvailableAgain(NamedTuple):
     unavailable_for: float
 
 
-class PruneRefused(NamedTuple):
-    """The store refused to delete jobs that are past their retention, for example because of a foreign key."""
+class StoreCallFailed(NamedTuple):
+    """The store is available and refuses one kind of call, for example because a right is missing. `meanwhile` is the effect."""
 
+    purpose: str
     error: str
+    meanwhile: str
 
 
 class StoreRepaired(NamedTuple):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from supervisor.dead_letters.sink_runner import BatchSplitter, SinkRunner, delay_after
-from supervisor.engine.store_writer import Writer
+from supervisor.engine.store_writer import CallFailed, Purpose, Writer
 from supervisor.engine.tasks import report_error
 from supervisor.errors import RowsLocked
 from supervisor.events import Bus, DeadLettersFailed, DeadLettersPublished, DeadLettersStale
@@ -56,11 +56,12 @@ class DeadLetterPublisher:
         self.quiet = not runners
         self.on_quiet: Callable[[], None] = lambda: None
         self.failing: dict[str, str] = {}
+        self._refused = False  # the last claim failed
 
     @property
     def stuck(self) -> bool:
-        """Whether a sink refuses dead letters, or there is no sink: further attempts will hardly deliver what is pending."""
-        return bool(self.failing) or not self._runners
+        """Whether a sink or the store refuses, or there is no sink: further attempts will hardly deliver what is pending."""
+        return bool(self.failing) or self._refused or not self._runners
 
     def look(self) -> None:
         """Look for pending dead letters, since there may be some."""
@@ -69,8 +70,8 @@ class DeadLetterPublisher:
             self._more.set()
 
     async def settle_down(self) -> None:
-        """Wait until nothing is pending, unless a sink is known to fail."""
-        while not self.quiet and not self.failing:
+        """Wait until nothing is pending, unless a sink or the store is known to refuse."""
+        while not self.quiet and not self.stuck:
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
@@ -94,7 +95,10 @@ class DeadLetterPublisher:
     def _release(self, dead_letters: Sequence[DeadLetter]) -> None:
         """End the claim, so that the next supervisor need not wait until it expires."""
         if dead_letters:
-            self._writer.submit(lambda store: store.postpone(dead_letters, 0.0)).add_done_callback(report_error)
+            self._postpone(dead_letters, 0.0).add_done_callback(report_error)
+
+    def _postpone(self, dead_letters: Sequence[DeadLetter], delay: float) -> asyncio.Future[list[int]]:
+        return self._writer.submit(lambda store: store.postpone(dead_letters, delay), Purpose.POSTPONE)
 
     # claiming
 
@@ -102,12 +106,21 @@ class DeadLetterPublisher:
         while not self._stopping:
             self._more.clear()
             any_free = any(runner.free for runner in self._runners)  # else dead letters are better left in the store
-            dead_letters, until = await self._writer.submit(self._claim) if any_free else ((), 0.0)
+            dead_letters, until = await self._claimed() if any_free else ((), 0.0)
             if dead_letters:
                 publishing = self._start(self._publish(dead_letters, until), dead_letters)
                 await asyncio.wait([publishing], timeout=self._limits.slow_sink)
             else:
                 await self._rest()
+
+    async def _claimed(self) -> tuple[Sequence[DeadLetter], float]:
+        try:
+            claimed = await self._writer.submit(self._claim, Purpose.CLAIM_DEAD_LETTERS)
+        except CallFailed:
+            self._refused = True
+            return (), 0.0
+        self._refused = False
+        return claimed
 
     def _claim(self, store: Store) -> tuple[Sequence[DeadLetter], float]:
         """Claim dead letters; the second value is the time of the loop's clock when the claim expires."""
@@ -148,7 +161,8 @@ class DeadLetterPublisher:
             waits.update({id: min(waits.get(id, wait), wait) for id, wait in of_sink.items()})
         for delay in set(waits.values()):
             again = [dead_letter for dead_letter in dead_letters if waits.get(dead_letter.id) == delay]
-            await self._writer.submit(lambda store, again=again, delay=delay: store.postpone(again, delay))  # type: ignore[misc]
+            with suppress(CallFailed):  # the claim ends by itself
+                await self._postpone(again, delay)
             self._look_after(delay)
 
     def _look_after(self, delay: float) -> None:
@@ -213,7 +227,7 @@ class DeadLetterPublisher:
     async def _record_unlocked(
         self, dead_letters: Sequence[DeadLetter], sink: str
     ) -> tuple[list[int], Sequence[DeadLetter]]:
-        """Return the stale ids, and the dead letters whose rows are locked."""
+        """Return the stale ids, and the dead letters to be recorded later: their rows are locked, or the store refused the call."""
 
         def record(store: Store) -> tuple[list[int], frozenset[int]]:
             try:
@@ -222,5 +236,8 @@ class DeadLetterPublisher:
                 free = [dead_letter for dead_letter in dead_letters if dead_letter.id not in error.ids]
                 return store.mark_accepted(free, sink, self._wanted) if free else [], error.ids
 
-        stale, locked = await self._writer.submit(record)
+        try:
+            stale, locked = await self._writer.submit(record, Purpose.ACCEPT)
+        except CallFailed:
+            return [], dead_letters
         return stale, [dead_letter for dead_letter in dead_letters if dead_letter.id in locked]

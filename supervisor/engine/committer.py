@@ -14,7 +14,7 @@ from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.leases import LeaseKey, Leases
 from supervisor.engine.limits import Limits
-from supervisor.engine.store_writer import Abandoned, Writer
+from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.errors import RowsLocked
 from supervisor.events import Bus, JobsLocked, JobsReleased, JobsSettled, JobsStale
@@ -197,7 +197,7 @@ class Committer:
                 store.extend((), ttl, running)
             return _Settled(frozenset(stale), locked, at)
 
-        future = self._writer.submit(settle)
+        future = self._writer.submit(settle, Purpose.SETTLE)
         future.add_done_callback(lambda future: self._settled(batch, future))
         return future
 
@@ -216,7 +216,7 @@ class Committer:
                 self._keep_locked([outcome for outcome in batch if outcome.lease.id in locked])
                 batch = [outcome for outcome in batch if outcome.lease.id not in locked]
             self._accepted(batch, stale, at)
-        elif not isinstance(error, Abandoned):
+        elif not isinstance(error, NotDone):
             self._forget_locked([outcome.lease for outcome in batch])
             self._refuse(batch, error)
         self.batches_settled += bool(batch)

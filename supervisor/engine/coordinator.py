@@ -20,7 +20,7 @@ from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.maintenance import Maintenance, Pruner, Repairer, WallClock
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
-from supervisor.engine.store_writer import Writer
+from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.tasks import BackgroundTasks, report_error
 from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.engine.watchdog import Watchdog, seconds_suspended
@@ -76,7 +76,7 @@ class Coordinator:
         intake = Intake(leases, buffers, committer, unknown, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits)
         self._announcer = announcer = Announcer(writer, pool, leases, loop)
-        pruner = Pruner(writer, config, bus)
+        pruner = Pruner(writer, config)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,
@@ -195,7 +195,7 @@ class Coordinator:
     async def remaining(self, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         """Return what `Store.remaining` counts in the queues served here."""
         served = self.settings.workers.queues
-        return await self.writer.submit(lambda store: store.remaining(served, latest, most))
+        return await self.writer.submit(lambda store: store.remaining(served, latest, most), Purpose.COUNT)
 
     async def drain(self, grace: float, forced: asyncio.Event) -> None:
         """Claim no more, release what has not started, and wait for what runs, for `grace` seconds or until it is forced; then
@@ -233,6 +233,6 @@ class Coordinator:
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
             self._loop.remove_reader(notification_fd)
-        self.writer.submit(lambda store: store.leave()).add_done_callback(report_error)
+        self.writer.submit(lambda store: store.leave(), Purpose.LEAVE).add_done_callback(report_error)
         if await self.writer.close(timeout):
             self._store.close()

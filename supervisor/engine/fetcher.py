@@ -16,7 +16,7 @@ from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
 from supervisor.engine.store_view import Change, Claimable, StoreView
-from supervisor.engine.store_writer import Abandoned, Writer
+from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.events import Bus, JobsClaimed, QueueDepths
 from supervisor.jobs import LEASE_HANDLER, LEASE_TIER, Lease, Tier
@@ -262,12 +262,12 @@ class Fetcher:
         demand = self._planner.demand(want + unknown)
         claim = Claim(demand, self._loop.time, want, want if unknown else None, overtaking)
         self._claims.append(claim)
-        self._writer.submit(claim).add_done_callback(lambda future: self._claimed(future, claim))
+        self._writer.submit(claim, Purpose.CLAIM).add_done_callback(lambda future: self._claimed(future, claim))
 
     def _claimed(self, future: asyncio.Future[Claimed], claim: Claim) -> None:
         self._claims.remove(claim)
         error = future.exception()
-        if isinstance(error, Abandoned):
+        if isinstance(error, NotDone):
             return
         if error is not None:
             raise error

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from supervisor.engine.committer import Committer
 from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
-from supervisor.engine.store_writer import Writer
+from supervisor.engine.store_writer import NotDone, Writer
 from supervisor.engine.tasks import BackgroundTasks
 from supervisor.events import Bus, JobCancelled, JobsStale
 from supervisor.jobs import JobState, Lease
@@ -100,7 +101,9 @@ class LeaseKeeper:
         """Ask the store which of the jobs were cancelled and which were taken over; of very many, only those that ran, since
         nothing else is written meanwhile."""
         asked = lost if len(lost) <= self._limits.checked_leases else [lease for lease in lost if lease.id in pids]
-        cancelled = await self._writer.submit(lambda store: _cancelled(store, asked))
+        cancelled: set[int] = set()
+        with suppress(NotDone):
+            cancelled = await self._writer.submit(lambda store: _cancelled(store, asked))
         stale = [lease for lease in lost if lease.id not in cancelled]
         if stale:
             self._bus.emit(JobsStale(stale, noticed_by))

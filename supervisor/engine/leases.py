@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from supervisor.engine.store_writer import Writer
+from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.jobs import LEASE_ID, LEASE_PAYLOAD, LEASE_TOKEN, OUTCOME_LEASE, Lease, Outcome
 from supervisor.workers.pool import Pool
 
@@ -92,7 +92,7 @@ class Leases:
         leases, running, ttl = list(self._held.values()), self.running(), self.ttl
         if not leases:
             return []
-        self._extending = self._writer.submit(lambda store: store.extend(leases, ttl, running))
+        self._extending = self._writer.submit(lambda store: store.extend(leases, ttl, running), Purpose.EXTEND)
         stale = set(await self._extending)
         return [lease for lease in leases if lease.id in stale and self.holds(lease)]
 
@@ -102,7 +102,7 @@ class Leases:
         if self._checking is not None and not self._checking.done():
             return [], []
         before = dict(self._held)
-        self._checking = self._writer.submit(lambda store: store.held())
+        self._checking = self._writer.submit(lambda store: store.held(), Purpose.CHECK)
         ours = dict(await self._checking)
         lost = [lease for id, lease in before.items() if ours.get(id) != lease.token and self.holds(lease)]
         known = self._held.keys() | before.keys()

@@ -4,7 +4,8 @@ vain, and prune."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from supervisor.engine.claim_planner import BUFFERED_SECONDS
@@ -16,10 +17,10 @@ from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
-from supervisor.engine.store_writer import Writer
+from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.tasks import BackgroundTasks, SingleTask
-from supervisor.errors import StoreError
-from supervisor.events import Bus, ClockStepped, PruneRefused, StoreRepaired
+from supervisor.events import Bus, ClockStepped, StoreRepaired
+from supervisor.stores.protocol import Store
 from supervisor.workers.pool import Pool
 
 PRUNED_AT_ONCE = 1000
@@ -63,24 +64,19 @@ class Pruner:
 
     _writer: Writer
     _config: CurrentConfig
-    _bus: Bus
-    _refused: str = ""
 
     async def prune(self) -> None:
-        """Delete until there are no more. A refusal of the store is reported once, and nothing ends by it: jobs run without
-        pruning."""
+        """Delete until there are no more, or the store refuses to."""
         if self._writer.unavailable:
             return
         retention = self._config.settings.retention
-        refused = ""
-        try:
-            while await self._writer.submit(lambda store: store.prune(retention, PRUNED_AT_ONCE)) >= PRUNED_AT_ONCE:
+
+        def prune(store: Store) -> int:
+            return store.prune(retention, PRUNED_AT_ONCE)
+
+        with suppress(NotDone):
+            while await self._writer.submit(prune, Purpose.PRUNE) >= PRUNED_AT_ONCE:
                 pass
-        except StoreError as error:
-            refused = str(error)
-            if refused != self._refused:
-                self._bus.emit(PruneRefused(refused))
-        self._refused = refused
 
 
 @dataclass(eq=False)
@@ -98,10 +94,9 @@ class Repairer:
         began = self._now()
         if self._writer.unavailable or began < self._next or not self._pool.idle_count():
             return
-        try:
-            wrong = await self._writer.submit(lambda store: store.repair())
-        except StoreError:  # what the store refuses here, jobs need too: it is reported there
-            return
+        wrong = ""
+        with suppress(NotDone):
+            wrong = await self._writer.submit(lambda store: store.repair(), Purpose.REPAIR)
         self._next = self._now() + REPAIR_COST * (self._now() - began)
         if wrong:
             self._bus.emit(StoreRepaired(wrong))
@@ -159,17 +154,17 @@ class Maintenance:
             return
         self._announcer.announce(self._state)
         if len(self._leases) or self._periods % CHECK_PERIODS == 0:
-            await self._lease_keeper.check()
-        await self._recovery.sweep()
+            await _attempt(self._lease_keeper.check())
+        await _attempt(self._recovery.sweep())
         if len(self._buffers):
-            await self._release_paused()
+            await _attempt(self._release_paused())
         self._buffers.keep_paid_of(self._pool.workers.values())
         self._release_surplus()
         if len(self._buffers) and self._dispatcher.stands_still():
             await self._release_to_idle()
 
     async def _release_paused(self) -> None:
-        for queue in sorted(await self._writer.submit(lambda store: store.paused())):
+        for queue in sorted(await self._writer.submit(lambda store: store.paused(), Purpose.PAUSED)):
             self._committer.release(self._buffers.take_queue(queue), "paused")
 
     def _release_surplus(self) -> None:
@@ -180,7 +175,13 @@ class Maintenance:
 
     async def _release_to_idle(self) -> None:
         """Release all buffered jobs if another supervisor has an idle worker and this one has none."""
-        stats = await self._writer.submit(lambda store: store.stats())
+        stats = await self._writer.submit(lambda store: store.stats(), Purpose.STATS)
         others = [row for row in stats["supervisors"] if any(worker["state"] == "idle" for worker in row["workers"])]
         if others and not self._pool.idle_count():
             self._committer.release(self._buffers.take_all(), "others idle")
+
+
+async def _attempt(work: Awaitable[object]) -> None:
+    """Go on without this work if the store does not do it."""
+    with suppress(NotDone):
+        await work

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.engine.leases import Leases
-from supervisor.engine.store_writer import Writer
+from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.tasks import report_error
-from supervisor.stores.protocol import Store
 from supervisor.stores.records import Presence
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import State, WorkerSlot
@@ -46,13 +45,10 @@ class Announcer:
             return
         self._last, self._announced_at = current, now
         row = self.presence(state)
-
-        def announce(store: Store) -> None:
-            store.announce(row)
-            if running:
-                store.extend((), ttl, running)
-
-        self._writer.submit(announce).add_done_callback(report_error)
+        self._writer.submit(lambda store: store.announce(row), Purpose.ANNOUNCE).add_done_callback(report_error)
+        if running:
+            marks = self._writer.submit(lambda store: store.extend((), ttl, running), Purpose.EXTEND)
+            marks.add_done_callback(report_error)
 
 
 def _state(slot: WorkerSlot) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from supervisor.engine.committer import RetryDecider, Summary, summary
 from supervisor.engine.limits import Limits
-from supervisor.engine.store_writer import Writer
+from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.events import Bus, LeasesRecovered
 from supervisor.jobs import Outcome
 from supervisor.retry import expired_lease_outcome
@@ -42,15 +43,16 @@ class Recovery:
 
     async def recover_all(self) -> None:
         """Sweep until nothing is left that may be recovered at once."""
-        while await self.sweep():
-            pass
+        with suppress(NotDone):
+            while await self.sweep():
+                pass
 
     async def sweep(self) -> int:
         """Recover what may be recovered now. Return the number of jobs."""
         recovered, met = 0, set[SeenLease]()
         after: ExpiredLease | None = None
         while True:
-            expired_leases = await self._writer.submit(partial(self._expired_leases, after=after))
+            expired_leases = await self._writer.submit(partial(self._expired_leases, after=after), Purpose.FIND_EXPIRED)
             due = self._due(expired_leases)
             for start in range(0, len(due), self._limits.recovered_at_once):
                 recovered += await self._recover(due[start : start + self._limits.recovered_at_once])
@@ -79,7 +81,7 @@ class Recovery:
         """Recover these leases. Those that the store did not recover are observed anew: another client of the database may have
         locked their rows, and their owner waits for that lock too."""
         outcomes = [self._decider.decide(_outcome(expired)) for expired in due]
-        stale = set(await self._writer.submit(lambda store: store.recover(outcomes)))
+        stale = set(await self._writer.submit(lambda store: store.recover(outcomes), Purpose.RECOVER))
         for expired in due:
             if expired.lease.id in stale:
                 self._seen.pop(_seen_lease(expired), None)

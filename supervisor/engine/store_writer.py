@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from supervisor.errors import StoreContended, StoreReplaced, StoreUnavailable
-from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable, StoreLost
+from supervisor.errors import StoreContended, StoreError, StoreReplaced, StoreUnavailable
+from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable, StoreCallFailed, StoreLost
 from supervisor.retry import GrowingDelay
 from supervisor.stores.protocol import Store
 
@@ -32,14 +33,52 @@ class WriterPauses(NamedTuple):
 USUAL_PAUSES = WriterPauses()
 
 
-class Abandoned(Exception):
+class Purpose(Enum):
+    """The purpose of a call: its text in a report, and the effect while the call fails."""
+
+    CLAIM = "claim jobs", "no job starts"
+    SETTLE = "settle outcomes", "they are kept, and no further job is claimed"
+    EXTEND = "extend leases", "another supervisor may run the jobs of this one again"
+    RECOVER = "recover expired leases", "their jobs wait"
+    FIND_EXPIRED = "find expired leases", "the jobs of supervisors that are gone wait"
+    CHECK = "check leases", "jobs that are cancelled run on"
+    ANNOUNCE = "write the row of this supervisor", "`status` shows it as it was"
+    PRUNE = "delete jobs past their retention", "they stay in the store"
+    REPAIR = "compare its counts with its rows", "wrong counts stay"
+    CLAIM_DEAD_LETTERS = "claim dead letters", "they stay pending"
+    ACCEPT = "mark dead letters as accepted", "they stay pending, and their sinks may get them again"
+    POSTPONE = "postpone dead letters", "they are offered again after a minute"
+    PAUSED = "read which queues are paused", "jobs of queues that were paused just now may start"
+    STATS = "read the rows of other supervisors", "jobs that wait here are not released to them"
+    COUNT = "count the jobs that are left", "a drain goes on"
+    READ = "read jobs", "they are read again later"
+    LEAVE = "remove the row of this supervisor", "it stays in `status`"
+
+    def __init__(self, text: str, meanwhile: str) -> None:
+        self.text, self.meanwhile = text, meanwhile
+
+
+UNTIL_DONE = frozenset({Purpose.CLAIM, Purpose.SETTLE, Purpose.EXTEND})
+"""Calls for these are repeated until they are done; any other call is made again when its time comes."""
+
+
+class NotDone(Exception):
+    """The store did not do this work. That has been reported, and nothing ends by it."""
+
+
+class Abandoned(NotDone):
     """The supervisor ended before the store was available again; nothing of this work was done."""
+
+
+class CallFailed(NotDone):
+    """The store is available, and this call to it failed."""
 
 
 @dataclass(slots=True, eq=False)
 class Work(Generic[Result]):
     call: Callable[[Store], Result]
     future: asyncio.Future[Result]
+    purpose: Purpose = Purpose.READ
     result: Any = None
     error: Exception | None = None
 
@@ -60,11 +99,13 @@ class Executor(Protocol):
 
 
 class Writer:
-    """Calls the store on its own thread. `submit` is called on the loop, and answers come to the loop in the order of submission.
+    """Calls the store on its own thread. `submit` is called on the loop, and answers come to the loop in the order of submission,
+    unless a call fails.
 
-    Work that finds the store unavailable is tried again until it is available or the writer is closed. No answer is ever dropped,
-    so a call may be made more than once, and takes effect once. Work that meets a lock is tried again at once, before the store
-    is reported as unavailable. Work that raises anything else fails alone.
+    A failed call has one of three ends. If the store is unavailable, it is nobody's fault: all work waits until it is available
+    or the writer is closed. If the answer to a commit was lost, the calls are made again: each takes effect once. Otherwise it
+    is the fault of this call: it is reported and raises CallFailed, or, where it is of UNTIL_DONE, is tried again for ever; the
+    other work goes on. An outcome that the store refuses for good, and an error that is not of the store, are raised as they are.
     """
 
     def __init__(
@@ -83,6 +124,8 @@ class Writer:
         self._unavailable_since: float | None = None
         self._lost = False
         self._closed = False
+        self._reported: dict[Purpose, str] = {}
+        """The last error of each kind of call that fails."""
         thread = threading.Thread(target=self.run, name="store-writer", daemon=True)
         self._executor = executor(self) if executor is not None else thread
         self._executor.start()
@@ -91,7 +134,7 @@ class Writer:
     def unavailable(self) -> bool:
         return self._unavailable_since is not None
 
-    def submit(self, call: Callable[[Store], Result]) -> asyncio.Future[Result]:
+    def submit(self, call: Callable[[Store], Result], purpose: Purpose = Purpose.READ) -> asyncio.Future[Result]:
         """Queue the call at the end of this iteration of the loop, together with the others that are submitted in it."""
         future: asyncio.Future[Result] = self._loop.create_future()
         if self._closed:
@@ -100,7 +143,7 @@ class Writer:
             return future
         if not self._gathered:
             self._loop.call_soon(self._queue_gathered)
-        self._gathered.append(Work(call, future))
+        self._gathered.append(Work(call, future, purpose))
         return future
 
     def _queue_gathered(self) -> None:
@@ -149,44 +192,106 @@ class Writer:
         first = self._queue.get()
         if first is None:
             return None
-        works = first
-        try:
+        return first + self._take_queued()
+
+    def _take_queued(self) -> list[Work[Any]]:
+        works: list[Work[Any]] = []
+        with suppress(Empty):
             while (more := self._queue.get_nowait()) is not None:
-                works = works + more
+                works += more
             self._queue.put(None)
-        except Empty:
-            pass
         return works
 
     def commit(self, works: list[Work[Any]]) -> Iterator[float]:
-        """Give each work its result or its error. Yields seconds to wait before an unavailable store is tried again."""
+        """Give each work its result or its error. Yields seconds to wait before the next try. Work that ends before other work
+        is delivered and removed from `works`; work that is submitted meanwhile is added."""
+        error = self._attempt(works)
+        if isinstance(error, StoreContended):
+            error = self._attempt(works)  # the second time it waits for no rows
+        if error is None:
+            return
         delay = GrowingDelay(FIRST_RETRY, MAX_RETRY)
-        met_a_lock = False
         while True:
-            try:
-                with self._store.transaction(single=len(works) == 1):
-                    for work in works:
-                        work.result = work.call(self._store)
-                self._note_available()
+            unavailable = self._attempt_each(works, error if len(works) == 1 else None)
+            if not works:
                 return
-            except StoreUnavailable as error:
-                if isinstance(error, StoreContended) and not met_a_lock:
-                    met_a_lock = True
-                    continue
-                unavailable = error
-            except Exception as error:
-                if len(works) == 1:
-                    works[0].error = error
-                    return
-                for work in works:
-                    yield from self.commit([work])
-                return
-            self._note_unavailable(unavailable)
+            if unavailable is not None:
+                self._note_unavailable(unavailable)
             yield delay.next()
             if self._give_up.is_set():
                 for work in works:
                     work.error = Abandoned(str(unavailable))
                 return
+            error = None
+            works += self._take_queued()
+
+    def _attempt(self, works: list[Work[Any]]) -> Exception | None:
+        """Do all in one commit, or nothing; return the error."""
+        try:
+            with self._store.transaction(single=len(works) == 1):
+                for work in works:
+                    work.result = work.call(self._store)
+        except Exception as error:
+            return error
+        self._note_available()
+        if self._reported:
+            for work in works:
+                self._reported.pop(work.purpose, None)
+        return None
+
+    def _attempt_each(self, works: list[Work[Any]], error: Exception | None) -> StoreUnavailable | None:
+        """Do each work in a commit of its own. `error` is that of the only work, which was just tried. Leave in `works` those to
+        be tried again, all if the store is unavailable; return its error then."""
+        if (unavailable := self._unavailability()) is not None:
+            return unavailable
+        settles = True
+        for work in [*works]:
+            if work.purpose is Purpose.CLAIM and not settles:
+                continue  # or jobs would run without end whose outcomes nothing takes
+            if error is None or isinstance(error, StoreUnavailable):
+                error = self._attempt([work])
+            if isinstance(error, StoreUnavailable) and (unavailable := self._unavailability()) is not None:
+                return unavailable
+            if self._is_kept(work, error):
+                settles = settles and work.purpose is not Purpose.SETTLE
+            else:
+                works.remove(work)
+                self.deliver([work])
+            error = None
+        return None
+
+    def _is_kept(self, work: Work[Any], error: Exception | None) -> bool:
+        """Note the end of a try. Return whether the work has to be tried again."""
+        if not isinstance(error, StoreError) or (
+            work.purpose is Purpose.SETTLE and not isinstance(error, StoreUnavailable)
+        ):
+            work.error = error
+            return False
+        self._report_failure(work.purpose, str(error))
+        if work.purpose in UNTIL_DONE:
+            return True
+        work.error = CallFailed(str(error))
+        return False
+
+    def _report_failure(self, purpose: Purpose, error: str) -> None:
+        if self._reported.get(purpose) != error:
+            self._reported[purpose] = error
+            self._call_on_loop(self._bus.emit, StoreCallFailed(purpose.text, error, purpose.meanwhile))
+
+    def _unavailability(self) -> StoreUnavailable | None:
+        """Return the error of a store that can't begin and commit the least of transactions. A long wait for it is an outage."""
+        began = time.monotonic()
+        try:
+            with self._store.transaction():
+                self._store.clock()
+        except StoreUnavailable as error:
+            return error
+        except Exception:
+            return None  # a try of the work shows whose fault it is
+        if time.monotonic() - began > MAX_RETRY:
+            self.outages += 1
+        self._note_available()
+        return None
 
     def _note_unavailable(self, error: StoreUnavailable) -> None:
         if isinstance(error, StoreReplaced) and not self._lost:

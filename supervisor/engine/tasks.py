@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from supervisor.engine.store_writer import Abandoned
+from supervisor.engine.store_writer import NotDone
 
 Work = Coroutine[Any, Any, None]
 
 
 def report_error(ended: asyncio.Future[Any]) -> None:
-    """Report an error of work that nobody awaits to the loop's exception handler, which ends the supervisor."""
+    """Report an error of work that nobody awaits to the loop's exception handler, which ends the supervisor. NotDone has been
+    reported."""
     error = None if ended.cancelled() else ended.exception()
-    if error is not None and not isinstance(error, Abandoned):
+    if error is not None and not isinstance(error, NotDone):
         ended.get_loop().call_exception_handler({"message": "a part of the supervisor failed", "exception": error})
 
 

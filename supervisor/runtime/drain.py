@@ -10,6 +10,7 @@ from functools import partial
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Coordinator
+from supervisor.engine.store_writer import NotDone
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
 
@@ -48,10 +49,13 @@ async def until_drained(
 async def _left_to_do(engine: Coordinator, latest: float | None) -> set[str]:
     """Return the kinds of what remains ("ready", "scheduled", "dead_letters", ...) and can be done here."""
     limit = len(engine.unknown_jobs or ()) + 1
-    remaining = await engine.remaining(latest, limit)
-    left, scheduled = set(remaining), remaining.get("scheduled", 0)
-    if scheduled < limit and await _only_unknown(engine, scheduled, latest):
-        left.discard("scheduled")
+    try:
+        remaining = await engine.remaining(latest, limit)
+        left, scheduled = set(remaining), remaining.get("scheduled", 0)
+        if scheduled < limit and await _only_unknown(engine, scheduled, latest):
+            left.discard("scheduled")
+    except NotDone:
+        return {"uncounted"}  # the store refused to count them, which has been reported
     return left
 
 

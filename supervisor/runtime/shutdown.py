@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Coordinator
+from supervisor.engine.store_writer import CallFailed
 from supervisor.events import Bus, StoreBecameUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.runtime.forkservers import Forkservers
@@ -112,9 +113,10 @@ class Shutdown:
         if drain and settled is Settled.ALL:
             await self.prune(engine)
             counting = asyncio.ensure_future(engine.remaining(self._parts.registration.latest))
-            if await self.wait_for(counting):
-                remaining = counting.result()
-            else:  # the store has become unavailable just now
+            try:
+                settled = Settled.ALL if await self.wait_for(counting) else Settled.UNKNOWN
+                remaining = counting.result() if settled is Settled.ALL else {}
+            except CallFailed:
                 settled = Settled.UNKNOWN
         return settled, remaining
 

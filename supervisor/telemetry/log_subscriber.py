@@ -83,7 +83,7 @@ class LogSubscriber:
             events.StoreRepaired: _store_repaired,
             events.LoopGap: _loop_gap,
             events.ClockStepped: _clock_stepped,
-            events.PruneRefused: _prune_refused,
+            events.StoreCallFailed: _store_call_failed,
             events.ConfigReloaded: _config_reloaded,
             events.ConfigRefused: _config_refused,
             events.StatusDumped: _status_dumped,
@@ -307,8 +307,9 @@ def _store_repaired(event: events.StoreRepaired) -> None:
     _log(logging.WARNING, "store repaired, since another program has changed its rows: %s", event.wrong)
 
 
-def _prune_refused(event: events.PruneRefused) -> None:
-    _log(logging.ERROR, "jobs past their retention stay in the store: %s", _without_passwords(event.error))
+def _store_call_failed(event: events.StoreCallFailed) -> None:
+    line = "the store refuses to %s: %s; meanwhile %s, all else goes on, and it is tried again: grant or repair what it names"
+    _log(logging.ERROR, line, event.purpose, _without_passwords(event.error), event.meanwhile)
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:

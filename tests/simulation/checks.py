@@ -39,6 +39,7 @@ class Run:
     since: float
     timeout: float | None
     stood: float  # seconds its owner had stood still by then
+    gaps: int  # how often its owner had stood still
     end: str | None = None
     reason: KillReason | None = None  # if its worker was killed
     settled: bool = False
@@ -89,7 +90,7 @@ class Checks:
         for other in record.runs:
             running = other.end is None
             holds(not running or other.token in record.lost, "runs twice at once:", lease, other, record)
-        run = Run(*key, owner.number, process, self._world.clock.now, lease.policy.timeout, owner.stood)
+        run = Run(*key, owner.number, process, self._world.clock.now, lease.policy.timeout, owner.stood, owner.gaps)
         self.runs[key] = run
         record.runs.append(run)
         self.count["runs"] += 1
@@ -101,7 +102,8 @@ class Checks:
         undisturbed = owner.excused_until < run.since
         if reason.cause is Cause.TIMEOUT:
             assert run.timeout is not None
-            least = run.timeout - (SLOW if undisturbed else GAP + self._world.limits.watch)
+            gaps = max(1, owner.gaps - run.gaps)  # the watchdog does not notice short ones
+            least = run.timeout - (SLOW if undisturbed else gaps * (GAP + self._world.limits.watch))
             holds(ran > least, f"killed after {ran:g}s:", run)
             holds(ran < run.timeout + LATE or not undisturbed, f"killed {ran - run.timeout:g}s too late:", run)
         elif reason.cause is Cause.HEARTBEAT_LOST:

@@ -40,6 +40,7 @@ class Owner:
         self.frozen = False
         self.tree_frozen = False
         self.stood = 0.0
+        self.gaps = 0
         self._frozen_at = 0.0
         self.excused_until = 0.0
         self.backend: list[SimulatedWorker] = []
@@ -96,6 +97,7 @@ class Owner:
             return
         self.frozen = self.tree_frozen = False
         self.stood += self.world.clock.now - self._frozen_at
+        self.gaps += 1
         self.excuse()
         late, self._late = self._late + self._late_in_workers, []
         self._late_in_workers = []

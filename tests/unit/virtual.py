@@ -8,7 +8,8 @@ from typing import Any
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
-from supervisor.engine.store_writer import Abandoned
+from supervisor.engine.store_writer import UNTIL_DONE, Abandoned, CallFailed, Purpose
+from supervisor.errors import StoreError
 from supervisor.events import Bus, JobsSettled
 from supervisor.handlers import HandlerInfo
 from supervisor.jobs import JobState
@@ -49,10 +50,12 @@ class Answer:
         else:
             self._callbacks.append(callback)
 
-    def finish(self, call: Callable[[Store], Any], store: Store) -> None:
+    def finish(self, call: Callable[[Store], Any], store: Store, purpose: Purpose) -> None:
         try:
             with store.transaction():
                 self.value = call(store)
+        except StoreError as error:
+            self.error = error if purpose in UNTIL_DONE else CallFailed(str(error))
         except Exception as error:
             self.error = error
         self.finished = True
@@ -69,14 +72,14 @@ class SteppedWriter:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.waiting: list[tuple[Callable[[Store], Any], Answer]] = []
+        self.waiting: list[tuple[Callable[[Store], Any], Purpose, Answer]] = []
         self.unavailable = False
         self.eager = True
         self.outages = 0
 
-    def submit(self, call: Callable[[Store], Any]) -> Any:
+    def submit(self, call: Callable[[Store], Any], purpose: Purpose = Purpose.READ) -> Any:
         answer = Answer()
-        self.waiting.append((call, answer))
+        self.waiting.append((call, purpose, answer))
         if self.eager:
             self.step()
         return answer
@@ -86,11 +89,11 @@ class SteppedWriter:
             self.step_one()
 
     def step_one(self) -> None:
-        call, answer = self.waiting.pop(0)
-        answer.finish(call, self.store)
+        call, purpose, answer = self.waiting.pop(0)
+        answer.finish(call, self.store, purpose)
 
     def abandon(self) -> None:
-        for _, answer in self.waiting:
+        for _, _, answer in self.waiting:
             answer.error, answer.finished = Abandoned("unavailable"), True
         self.waiting.clear()
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.dead_letters.sink_runner import SinkRunner
-from supervisor.errors import RowsLocked
+from supervisor.engine.store_writer import CallFailed, Purpose
+from supervisor.errors import RowsLocked, StoreError
 from supervisor.events import Bus
 from supervisor.jobs import Policy
 from supervisor.stores.memory.store import MemoryStore
@@ -24,10 +25,12 @@ class DirectWriter:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def submit(self, call: Callable[[Store], Any]) -> asyncio.Future[Any]:
+    def submit(self, call: Callable[[Store], Any], purpose: Purpose = Purpose.READ) -> asyncio.Future[Any]:
         future = asyncio.get_running_loop().create_future()
         try:
             future.set_result(call(self.store))
+        except StoreError as error:
+            future.set_exception(CallFailed(str(error)))
         except Exception as error:
             future.set_exception(error)
         return future

@@ -159,7 +159,7 @@ def test_a_claim_that_is_answered_after_the_stop_is_released() -> None:
     (id,) = here.enqueue("work")
     here.writer.eager = False
     here.notify()
-    call, answer = here.writer.waiting.pop()
+    call, _, answer = here.writer.waiting.pop()
     with here.store.transaction():
         answer.value = call(here.store)  # the store has claimed it, the loop has not seen the answer yet
     assert here.state(id) == "in_flight"

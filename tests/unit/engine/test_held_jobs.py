@@ -6,6 +6,7 @@ from typing import Any
 
 from supervisor.engine.fetcher import Claim
 from supervisor.engine.limits import Limits
+from supervisor.engine.store_writer import Purpose
 from supervisor.events import JobsReleased, JobsSettled
 from supervisor.stores.records import EnqueueRow
 from tests.unit.virtual import Virtual
@@ -66,12 +67,12 @@ class SlowClaims:
     def begin(self) -> None:
         (work,) = self.waiting()
         self.here.writer.waiting.remove(work)
-        call, answer = work
+        call, _, answer = work
         self.begun.append((call(self.here.store), answer))
 
     def answer(self) -> None:
         claimed, answer = self.begun.pop(0)
-        answer.finish(lambda store: claimed, self.here.store)
+        answer.finish(lambda store: claimed, self.here.store, Purpose.CLAIM)
 
 
 def test_a_second_claim_of_quick_jobs_is_submitted_once_the_first_has_begun() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
+from supervisor.engine.store_writer import Purpose
 from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueueDepths
 from supervisor.jobs import Lease, Policy
 from supervisor.stores.memory.store import MemoryStore
@@ -261,8 +262,8 @@ def test_an_extend_submitted_before_a_gap_does_not_count_as_a_check_after_it() -
     here.process.drain()
     assert not here.pool.workers[1].sent
     here.writer.unavailable = here.writer.eager = False
-    call, answer = here.writer.waiting.pop(0)  # the extend that was submitted before the gap
-    answer.finish(call, here.store)
+    call, purpose, answer = here.writer.waiting.pop(0)  # the extend that was submitted before the gap
+    answer.finish(call, here.store, purpose)
     assert not here.pool.workers[1].sent
     here.store.cancel([ids[2]])
     here.writer.step()
@@ -316,8 +317,8 @@ def test_pruning_of_many_jobs_runs_once_at_a_time() -> None:
         here.engine.maintain("running")
         for _ in range(20):
             if here.writer.waiting:
-                call, answer = here.writer.waiting.pop(0)
-                answer.finish(call, here.store)
+                call, purpose, answer = here.writer.waiting.pop(0)
+                answer.finish(call, here.store, purpose)
     assert len(here.writer.waiting) <= 2
 
 
@@ -394,7 +395,7 @@ def test_settling_all_waits_for_the_jobs_of_a_claim_under_way() -> None:
     (id,) = here.enqueue("work")
     here.writer.eager = False
     here.notify()
-    call, answer = here.writer.waiting.pop()
+    call, _, answer = here.writer.waiting.pop()
     answer.value = call(here.store)  # the store has claimed it, the loop has not seen the answer yet
     here.engine.fetcher.close()
     finished: list[bool] = []
@@ -405,7 +406,7 @@ def test_settling_all_waits_for_the_jobs_of_a_claim_under_way() -> None:
     here.engine.committer.finish = finish  # type: ignore[method-assign]
     here.loop.create_task(here.engine.settle_all())
     assert finished == []
-    answer.finish(lambda store: answer.value, here.store)
+    answer.finish(lambda store: answer.value, here.store, Purpose.CLAIM)
     here.writer.step()
     assert finished == [False]
     assert here.state(id) == "ready"

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from supervisor.config.settings import RetentionSettings
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.errors import RowRefused, RowsLocked
-from supervisor.events import JobsLocked, JobsStale, PruneRefused, StoreRepaired
+from supervisor.events import JobsLocked, JobsStale, StoreRepaired
 from supervisor.jobs import Outcome
 from supervisor.stores.records import Look
 from tests.unit.virtual import Virtual
@@ -161,29 +160,6 @@ def test_a_locked_outcome_is_tried_by_one_call_at_a_time_while_the_store_is_unav
     for _ in range(10):
         here.engine.committer.retry_locked()
     assert len(here.writer.waiting) == waiting
-
-
-class Keeping(WrappedStore):
-    """Refuses to prune, unless `why` is empty."""
-
-    why = "a foreign key"
-
-    def prune(self, retention: RetentionSettings, limit: int) -> int:
-        if self.why:
-            raise RowRefused(self.why)
-        return self.inner.prune(retention, limit)
-
-
-def test_a_refused_pruning_is_reported_once_and_stops_nothing() -> None:
-    store = Keeping()
-    here = Virtual(store=store)
-    for store.why in ("a foreign key", "a foreign key", "another", "", "another"):
-        for _ in range(10):
-            here.engine.maintain("running")
-        here.loop.advance(0.1)
-    assert [event.error for event in here.events if isinstance(event, PruneRefused)] == [
-        "a foreign key", "another", "another",
-    ]  # fmt: skip
 
 
 class Changed(WrappedStore):

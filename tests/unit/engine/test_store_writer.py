@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.engine.store_writer import USUAL_PAUSES, Abandoned, Writer, WriterPauses
-from supervisor.errors import RowRefused, StoreContended, StoreUnavailable
-from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
+from supervisor.engine.store_writer import USUAL_PAUSES, Abandoned, CallFailed, Purpose, Writer, WriterPauses
+from supervisor.errors import RowRefused, StoreBroken, StoreContended, StoreUnavailable
+from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable, StoreCallFailed
 
 
 class Notebook:
@@ -31,7 +31,11 @@ class Notebook:
         yield
         if self.unavailable():
             raise self.error("simulated")
-        self.kept.append(self.open)
+        if self.open:
+            self.kept.append(self.open)
+
+    def clock(self) -> float:
+        return 0.0
 
 
 def note(text: str) -> Callable[[Any], str]:
@@ -101,7 +105,11 @@ def test_work_submitted_together_shares_one_commit_and_is_answered_in_order() ->
 
 def test_work_that_is_refused_fails_alone_and_is_rolled_back() -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
-        good, bad, last = writer.submit(note("good")), writer.submit(refuse), writer.submit(note("last"))
+        good, bad, last = (
+            writer.submit(note("good")),
+            writer.submit(refuse, Purpose.SETTLE),
+            writer.submit(note("last")),
+        )
         assert (await good, await last) == ("good", "last")
         with pytest.raises(RowRefused):
             await bad
@@ -113,7 +121,7 @@ def test_work_that_is_refused_fails_alone_and_is_rolled_back() -> None:
 
 def test_work_that_finds_the_store_unavailable_is_done_once_it_is_available() -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
-        tries = iter([True, True, False])
+        tries = iter([True, True, False, False])
         store.unavailable = lambda: next(tries)
         assert await writer.submit(note("a")) == "a"
         assert store.kept == [["a"]]
@@ -125,18 +133,87 @@ def test_work_that_finds_the_store_unavailable_is_done_once_it_is_available() ->
     play(scene)
 
 
-@pytest.mark.parametrize(("locks_met", "reported"), [(1, []), (2, [StoreBecameUnavailable, StoreAvailableAgain])])
-def test_work_that_meets_a_lock_is_tried_again_at_once_before_the_store_is_reported_as_unavailable(
-    locks_met: int, reported: list[type]
-) -> None:
+def test_work_that_meets_a_lock_is_tried_again_at_once_and_the_store_is_not_reported_as_unavailable() -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         store.error = StoreContended
-        tries = iter([True] * locks_met + [False])
+        tries = iter([True, False])
         store.unavailable = lambda: next(tries)
         assert await asyncio.gather(writer.submit(note("a")), writer.submit(note("b"))) == ["a", "b"]
         assert store.kept == [["a", "b"]]
         assert await writer.close(30)
-        assert [type(event) for event in events] == reported
+        assert events == []
+
+    play(scene)
+
+
+FAILURES = [StoreBroken("no right"), StoreContended("a table is locked"), StoreUnavailable("it took too long")]
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_call_that_keeps_failing_fails_alone_and_is_reported_once_until_it_succeeds(error: StoreUnavailable) -> None:
+    def fail(store: Any) -> None:
+        raise error
+
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        for text in "ab":
+            pruned, extended = writer.submit(fail, Purpose.PRUNE), writer.submit(note(text), Purpose.EXTEND)
+            assert await extended == text
+            with pytest.raises(CallFailed, match=str(error)):
+                await pruned
+        report = StoreCallFailed(Purpose.PRUNE.text, str(error), Purpose.PRUNE.meanwhile)
+        assert events == [report]
+        await writer.submit(note("c"), Purpose.PRUNE)
+        with pytest.raises(CallFailed):
+            await writer.submit(fail, Purpose.PRUNE)
+        assert events == [report, report]
+        assert store.kept == [["a"], ["b"], ["c"]]
+        assert await writer.close(30)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("purpose", [Purpose.CLAIM, Purpose.SETTLE, Purpose.EXTEND])
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_claim_a_settle_and_an_extend_are_tried_until_they_are_done_and_stop_no_other_call(
+    purpose: Purpose, error: StoreUnavailable
+) -> None:
+    granted = threading.Event()
+
+    def fail(store: Any) -> str:
+        if not granted.is_set():
+            raise error
+        return note("late")(store)
+
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        late = writer.submit(fail, purpose)
+        for other in {Purpose.EXTEND, Purpose.SETTLE, Purpose.CHECK} - {purpose}:
+            assert await writer.submit(note(other.name), other) == other.name
+        assert not late.done()
+        assert not writer.unavailable
+        granted.set()
+        assert await late == "late"
+        assert events == [StoreCallFailed(purpose.text, str(error), purpose.meanwhile)]
+        assert await writer.close(30)
+
+    play(scene)
+
+
+def test_no_job_is_claimed_while_the_store_refuses_to_settle() -> None:
+    granted = threading.Event()
+
+    def fail(store: Any) -> str:
+        if not granted.is_set():
+            raise StoreBroken("no right")
+        return note("settled")(store)
+
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        settled, claimed = writer.submit(fail, Purpose.SETTLE), writer.submit(note("claimed"), Purpose.CLAIM)
+        assert await writer.submit(note("extended"), Purpose.EXTEND) == "extended"
+        assert not claimed.done()
+        granted.set()
+        await asyncio.gather(settled, claimed)
+        assert store.kept == [["extended"], ["settled"], ["claimed"]]
+        assert await writer.close(30)
 
     play(scene)
 

@@ -172,8 +172,9 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "running jobs go on",
         ),
         (
-            events.PruneRefused("postgresql://me:secret@db/jobs: a foreign key"),
-            "ERROR jobs past their retention stay in the store: postgresql://***@db/jobs: a foreign key",
+            events.StoreCallFailed("prune jobs", "postgresql://me:secret@db/jobs: a foreign key", "jobs stay"),
+            "ERROR the store refuses to prune jobs: postgresql://***@db/jobs: a foreign key; meanwhile jobs stay, all else goes on, "
+            "and it is tried again: grant or repair what it names",
         ),
         (
             events.ConfigReloaded(("retry",), ("store",)),
