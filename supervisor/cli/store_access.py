@@ -45,9 +45,7 @@ def once_available(call: Callable[[], Result]) -> Result:
 
 def store_file(settings: Settings) -> Path | None:
     """Return the database file of a SQLite store, None for other stores."""
-    if settings.store.scheme != "sqlite":
-        return None
-    return settings.base / (settings.store.url or "").removeprefix("sqlite:///")
+    return settings.store.file(settings.base)
 
 
 def is_absent(file: Path) -> bool:

@@ -33,6 +33,7 @@ class StoreSettings(Section):
 
     url: str | None = setting(kind.optional(kind.text), default="sqlite:///jobs.db")
     type: str | None = setting(kind.optional(kind.text), default=None)
+    allow_writable_by_others: bool = setting(kind.flag, default=False)
     options: dict[str, Any] = setting(given, default_factory=dict)
 
     @classmethod
@@ -47,6 +48,10 @@ class StoreSettings(Section):
     def scheme(self) -> str:
         """The name that the store is opened by: the URL's scheme, or `type`."""
         return self.url.partition(":")[0] if self.url else self.type or ""
+
+    def file(self, base: Path) -> Path | None:
+        """Return the database file of a SQLite store, None for other stores."""
+        return base / (self.url or "").removeprefix("sqlite:///") if self.scheme == "sqlite" else None
 
     @property
     def shown(self) -> str:
