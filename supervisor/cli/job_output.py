@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -51,15 +51,21 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         _print_error(error)
 
 
-def change_jobs(done: str, change: Callable[[Store], OperatorResult], *, empty: str = "") -> None:
-    """Change jobs in the store of the config, and print `done` and their ids, or `empty` if there were none.
+def change_jobs(
+    done: str | Mapping[JobState, str], change: Callable[[Store], OperatorResult], *, empty: str = ""
+) -> None:
+    """Change jobs in the store of the config, and print `done` (for jobs that were in that state) and their ids, or `empty` if
+    there were none.
 
     Raises UserMistake if any job was refused; the others are changed all the same.
     """
     changed, refused = use_store(load_settings(), change)
-    if changed:
-        click.echo(f"{done}: {' '.join(map(str, changed))}")
-    elif empty and not refused:
+    lines: dict[str, list[int]] = {}
+    for id, state in changed.items():
+        lines.setdefault(done if isinstance(done, str) else done[state], []).append(id)
+    for line, ids in lines.items():
+        click.echo(f"{line}: {' '.join(map(str, ids))}")
+    if not changed and not refused and empty:
         click.echo(empty)
     if refused:
         reasons = [f"job {id}: {reason}" for id, reason in islice(refused.items(), MAX_REFUSED)]

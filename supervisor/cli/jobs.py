@@ -22,6 +22,13 @@ from supervisor.cli.options import (
 from supervisor.cli.store_access import use_store
 from supervisor.jobs import JobState
 
+RETRIED = {
+    JobState.SCHEDULED: "due now",
+    JobState.FAILED: "failed, now run again",
+    JobState.CANCELLED: "cancelled, now run again",
+    JobState.SUCCEEDED: "succeeded, now run again",
+}
+
 
 @click.group(cls=SuggestingGroup)
 def jobs() -> None:
@@ -68,9 +75,12 @@ def cancel(ids: Sequence[int]) -> None:
 @jobs.command()
 @config_option
 @job_ids
-def retry(ids: Sequence[int]) -> None:
-    """Make scheduled jobs due now, and start failed and cancelled jobs again."""
-    change_jobs("due now", lambda store: store.retry(ids))
+@click.option(
+    "--force", is_flag=True, help="Include succeeded jobs, and jobs with a dead letter that some sink still lacks."
+)
+def retry(ids: Sequence[int], force: bool) -> None:
+    """Make scheduled jobs due now, and run failed and cancelled jobs again."""
+    change_jobs(RETRIED, lambda store: store.retry(ids, force=force))
 
 
 @jobs.command()

@@ -48,9 +48,7 @@ config_option = click.option(
     help="Configuration file; by default $SUPERVISOR_CONFIG, ./supervisor.yaml or ./etc/supervisor.yaml.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-force_option = click.option(
-    "--force", is_flag=True, help="Include jobs with a dead letter that no sink has accepted yet."
-)
+force_option = click.option("--force", is_flag=True, help="Include jobs with a dead letter that some sink still lacks.")
 limit_option = click.option(
     "--limit", type=COUNT, default=100, show_default=True, help="The largest number of jobs to list."
 )

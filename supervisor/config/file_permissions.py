@@ -1,4 +1,5 @@
-"""Checks that nobody else can change the files that root runs: the config, the plugins, and every folder above them.
+"""Checks that nobody else can change what root runs: the config, the plugins, the database of a SQLite store, whose jobs name
+the handlers that root calls, and every folder above them.
 
 Only root needs them: an ordinary user's code can do no more than that user. Symbolic links are followed, and every link and
 folder on the way counts. Everything is checked before anything is read: a file that only root can change stays so, unless root
@@ -13,6 +14,7 @@ import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.machinery import all_suffixes
 from pathlib import Path
 
 from supervisor.config.loading import find, load
@@ -24,6 +26,9 @@ VARIABLE = "SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS"
 ROOT = 0
 MAX_LINKS = 40
 MAX_REPORTED = 10
+MAX_FOUND = 100  # faults of plugins, after which no more folders are looked at
+BESIDE_DATABASE = ("-wal", "-shm", "-journal", "-queue.lock", "-write.lock", ".notify")
+CODE = frozenset(Path(f"x{suffix}").suffix for suffix in all_suffixes())
 
 Look = Callable[[Path], os.stat_result]
 
@@ -39,8 +44,12 @@ def load_trusted(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
 
 
 def require_trust(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError with every file of config and plugins that root must not rely on."""
-    errors = [*config_faults(settings.path, environ), *plugin_faults(settings, environ)]
+    """Raises ConfigError with every file of config, plugins and store that root must not rely on."""
+    errors = [
+        *config_faults(settings.path, environ),
+        *plugin_faults(settings, environ),
+        *store_faults(settings, environ),
+    ]
     if errors:
         raise ConfigError(errors, settings)
 
@@ -61,7 +70,25 @@ def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, l
         path = path_of(text, settings.base)
         for part in (path, *_importable(path)):
             found.update(_faults(part, look))
+            if len(found) > MAX_FOUND:
+                break
     return _written("plugins", found, "set plugins.allow_writable_by_others: true")
+
+
+def store_faults(settings: Settings, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:
+    """Return a line for each file or folder by which others can change the database of a SQLite store: its folder counts too,
+    since SQLite believes whatever files it finds beside the database."""
+    file = settings.store_file
+    if file is None or settings.store.allow_writable_by_others or not _is_checked(environ):
+        return []
+    found = dict(_faults(file, look))
+    with suppress(OSError):
+        real = Path(os.path.realpath(file))
+        found.update(_faults(real.parent, look))
+        for file in (real.with_name(real.name + suffix) for suffix in BESIDE_DATABASE):
+            if file.exists():
+                found.update(_faults(file, look))
+    return _written("store", found, "set store.allow_writable_by_others: true")
 
 
 def open_to_others(files: Iterable[Path]) -> list[str]:
@@ -89,36 +116,43 @@ def _is_checked(environ: Mapping[str, str]) -> bool:
 
 
 def _importable(path: Path) -> Iterator[Path]:
-    """The folder of a plugin, and the modules and packages there, all of which it may import."""
+    """The folder of a plugin, every folder below it, since each can be imported, the code there, and all files of packages.
+    Each folder is there once. Links are followed, as imports do."""
     with suppress(OSError):
         if not path.exists():
             return
-        folder = path if path.is_dir() and not (path / "__init__.py").is_file() else path.parent
-        yield folder
-        for entry in sorted(folder.iterdir()):
-            yield from _code_in(entry)
+        folder = path if path.is_dir() and not _is_package(path) else path.parent
+        ahead, seen = [(folder, False)], set()
+        while ahead:
+            here, in_package = ahead.pop()
+            in_package = in_package or (here != folder and _is_package(here))
+            key = (os.path.realpath(here), in_package)
+            if key not in seen:
+                seen.add(key)
+                yield here
+                for entry in _entries(here):
+                    if _is_folder(entry):
+                        ahead.append((entry, in_package))
+                    elif in_package or entry.suffix in CODE:
+                        yield entry
 
 
-def _code_in(entry: Path) -> Iterator[Path]:
+def _entries(folder: Path) -> list[Path]:
     with suppress(OSError):
-        if (entry / "__init__.py").is_file():
-            yield from _all_in(entry)
-            return
-    if entry.suffix == ".py":
-        yield entry
+        return sorted(folder.iterdir())
+    return []
 
 
-def _all_in(package: Path) -> Iterator[Path]:
-    """Every folder and file of a package, each folder once. Links are followed, as imports do."""
-    seen: set[str] = set()
-    for inside, folders, files in os.walk(package, followlinks=True):
-        real = os.path.realpath(inside)
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        yield Path(inside)
-        yield from (Path(inside, file) for file in files)
+def _is_package(folder: Path) -> bool:
+    with suppress(OSError):
+        return (folder / "__init__.py").is_file()
+    return False
+
+
+def _is_folder(path: Path) -> bool:
+    with suppress(OSError):
+        return path.is_dir()
+    return False
 
 
 def _faults(path: Path, look: Look) -> Iterator[tuple[Path, str]]:

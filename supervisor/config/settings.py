@@ -34,6 +34,7 @@ class StoreSettings(Section):
 
     url: str | None = setting(kind.optional(kind.text), default=DEFAULT_STORE)
     type: str | None = setting(kind.optional(kind.text), default=None)
+    allow_writable_by_others: bool = setting(kind.flag, default=False)
     options: dict[str, Any] = setting(given, default_factory=dict)
 
     @classmethod

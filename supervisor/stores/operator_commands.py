@@ -71,8 +71,8 @@ class BatchedCommands:
     def cancel(self, ids: Sequence[int]) -> OperatorResult:
         return self._change(ids, refuse_cancel, self._cancel)
 
-    def retry(self, ids: Sequence[int]) -> OperatorResult:
-        return self._change(ids, refuse_retry, self._retry)
+    def retry(self, ids: Sequence[int], force: bool = False) -> OperatorResult:
+        return self._change(ids, lambda state, dead_letter: refuse_retry(state, dead_letter, force), self._retry)
 
     def redrive(self, ids: Sequence[int] | None, force: bool = False) -> OperatorResult:
         return self._change(ids, lambda state, dead_letter: refuse_redrive(state, dead_letter, force), self._redrive)
@@ -104,7 +104,7 @@ class BatchedCommands:
         self, ids: Sequence[int] | None, refusal: Refusal, change: Callable[[list[Target]], None]
     ) -> OperatorResult:
         """Change the jobs that are not refused; without ids, of all jobs that are dead letters."""
-        result = OperatorResult([], {})
+        result = OperatorResult({}, {})
         for batch in self._dead() if ids is None else _batches(ids):
             with self._transaction():
                 targets = {target.id: target for target in self._changes.find_targets(batch)}
@@ -115,7 +115,7 @@ class BatchedCommands:
                 changed = [id for id, reason in reasons.items() if reason is None]
                 if changed:
                     change([targets[id] for id in changed])
-            result.changed.extend(changed)
+            result.changed.update({id: STATES[targets[id].state] for id in changed})
             result.refused.update({id: reason for id, reason in reasons.items() if reason is not None})
         self._notify()
         return result
@@ -154,25 +154,31 @@ def refuse_cancel(state: JobState, dead_letter: str | None) -> str | None:
     return f"already {state.value}" if state.terminal else None
 
 
-def refuse_retry(state: JobState, dead_letter: str | None) -> str | None:
+def refuse_retry(state: JobState, dead_letter: str | None, force: bool) -> str | None:
     if state is JobState.SCHEDULED:
         return None
-    return refuse_redrive(state, dead_letter, force=False, way="supervisor dlq redrive --force")
+    if state is JobState.SUCCEEDED and not force:
+        return "succeeded: its work is done (--force to do it again)"
+    return _refuse_unended(state) or _refuse_pending(dead_letter, force)
 
 
-def refuse_redrive(state: JobState, dead_letter: str | None, force: bool, way: str = "--force") -> str | None:
-    if not state.terminal:
-        return f"{state.value.replace('_', ' ')}: it is going to run anyway"
-    return _refuse_pending(dead_letter, force, way)
+def refuse_redrive(state: JobState, dead_letter: str | None, force: bool) -> str | None:
+    if state.terminal and dead_letter is None:
+        return f"{state.value}, not a dead letter (supervisor jobs retry runs an ended job again)"
+    return _refuse_unended(state) or _refuse_pending(dead_letter, force)
 
 
 def refuse_delete(state: JobState, dead_letter: str | None, force: bool) -> str | None:
     return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(dead_letter, force)
 
 
-def _refuse_pending(dead_letter: str | None, force: bool, way: str = "--force") -> str | None:
+def _refuse_unended(state: JobState) -> str | None:
+    return None if state.terminal else f"{state.value.replace('_', ' ')}: it is going to run anyway"
+
+
+def _refuse_pending(dead_letter: str | None, force: bool) -> str | None:
     if dead_letter == "pending" and not force:
-        return f"its dead letter is pending: not every sink has it yet ({way} to do it all the same)"
+        return "its dead letter is pending: not every sink has it yet (--force to do it all the same)"
     return None
 
 

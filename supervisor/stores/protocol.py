@@ -153,9 +153,11 @@ class OperatorCommands(Protocol):
 
     def cancel(self, ids: Sequence[int]) -> OperatorResult: ...
 
-    def retry(self, ids: Sequence[int]) -> OperatorResult: ...
+    def retry(self, ids: Sequence[int], force: bool = False) -> OperatorResult:
+        """Make scheduled jobs due now, and failed and cancelled ones fresh; with `force` succeeded ones too."""
 
-    def redrive(self, ids: Sequence[int] | None, force: bool = False) -> OperatorResult: ...
+    def redrive(self, ids: Sequence[int] | None, force: bool = False) -> OperatorResult:
+        """Make dead letters fresh, all of them if `ids` is None; any other job is refused, with `force` too."""
 
     def delete(self, ids: Sequence[int], force: bool = False) -> OperatorResult: ...
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import orjson
 
 from supervisor.errors import StoreError
-from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, Failure, Lease, Outcome, Policy
+from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, Failure, JobState, Lease, Outcome, Policy
 from supervisor.stores.codes import CODES
 from supervisor.text.printable import printable
 from supervisor.text.strict_json import NotJSON, decode
@@ -226,9 +226,9 @@ NEW_ID = "%s: the row of this supervisor was gone, so it has joined again under 
 
 
 class OperatorResult(NamedTuple):
-    """The ids that a command changed, and the reason for each id that it refused."""
+    """The jobs that a command changed, each with its state before, and the reason for each id that it refused."""
 
-    changed: list[int]
+    changed: dict[int, JobState]
     refused: dict[int, str]
 
 

@@ -18,6 +18,7 @@ from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy, Tier
 from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Waiting
 
 SCHEDULED, READY, IN_FLIGHT = JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT
+SUCCEEDED = JobState.SUCCEEDED
 OperatorResult = tuple[list[int], list[int]]
 """The ids that were changed, and those that were refused."""
 
@@ -272,7 +273,7 @@ class Model:
 
         return self._do(ids, lambda job: not job.state.terminal, cancel)
 
-    def retry(self, ids: Iterable[int]) -> OperatorResult:
+    def retry(self, ids: Iterable[int], force: bool = False) -> OperatorResult:
         def retry(job: ModelJob) -> None:
             if job.state.terminal:
                 self._redrive(job)
@@ -281,7 +282,13 @@ class Model:
             if job.tier is Tier.RETRY:
                 job.age = job.due_at
 
-        return self._do(ids, lambda job: job.state is SCHEDULED or self._may_redrive(job, False), retry)
+        def may_retry(job: ModelJob) -> bool:
+            ended = job.state.terminal and (
+                force or (job.state is not SUCCEEDED and job.dead_letter_state != "pending")
+            )
+            return job.state is SCHEDULED or ended
+
+        return self._do(ids, may_retry, retry)
 
     def redrive(self, ids: Iterable[int] | None, force: bool = False) -> OperatorResult:
         return self._do(self._dead() if ids is None else ids, lambda job: self._may_redrive(job, force), self._redrive)
@@ -311,7 +318,7 @@ class Model:
         return [job.id for job in self.jobs.values() if job.dead_letter_state]
 
     def _may_redrive(self, job: ModelJob, force: bool) -> bool:
-        return job.state.terminal and (force or job.dead_letter_state != "pending")
+        return job.dead_letter_state == "delivered" or (force and job.dead_letter_state == "pending")
 
     def _redrive(self, job: ModelJob) -> None:
         job.state, job.tier, job.due_at, job.age = READY, Tier.FRESH, self.now, self.next_age()

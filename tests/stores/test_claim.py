@@ -113,9 +113,9 @@ def test_a_released_job_goes_back_to_its_place(store):
 
 
 def test_a_redriven_job_goes_behind_all_that_wait(store):
-    (dead,) = make_dead(store, dead_letter=False)
+    (dead,) = make_dead(store)
     (waiting,) = put(store)
-    store.redrive([dead])
+    store.redrive([dead], force=True)
     (later,) = put(store)
     assert [lease.id for lease in take(store)] == [waiting, dead, later]
 

@@ -79,7 +79,7 @@ OPERATIONS = st.one_of(
     op("claim_dead_letters", limit=FEW), op("accept", picks=PICKS, sink=st.sampled_from(sorted(SINKS))),
     op("postpone", picks=PICKS),
     op("change", command=st.sampled_from(["retry", "cancel"]), ids=IDS),
-    op("change", command=st.sampled_from(["redrive", "delete"]), ids=IDS, force=st.booleans()),
+    op("change", command=st.sampled_from(["retry", "redrive", "delete"]), ids=IDS, force=st.booleans()),
     op("redrive_all", force=st.booleans()),
     op("purge", force=st.booleans()),
     op("pause", queue=QUEUES, paused=st.booleans()),
@@ -281,15 +281,15 @@ class Machine(RuleBasedStateMachine):
     def change(self, store: Store, owner: str, command: str, ids: Sequence[int], **options: bool) -> None:
         ids = [self.model.last_id - id for id in ids]
         done, refused = getattr(store, command)(ids, **options)
-        assert (done, list(refused)) == getattr(self.model, command)(ids, **options)
+        assert (list(done), list(refused)) == getattr(self.model, command)(ids, **options)
 
     def redrive_all(self, store: Store, owner: str, force: bool) -> None:
         done, refused = store.redrive(None, force)
-        assert (done, list(refused)) == self.model.redrive(None, force)
+        assert (list(done), list(refused)) == self.model.redrive(None, force)
 
     def purge(self, store: Store, owner: str, force: bool) -> None:
         done, refused = store.purge(force)
-        assert (done, list(refused)) == self.model.purge(force)
+        assert (list(done), list(refused)) == self.model.purge(force)
 
     def pause(self, store: Store, owner: str, queue: str, paused: bool) -> None:
         store.pause(queue, paused)

@@ -54,7 +54,7 @@ def test_the_outcome_of_a_cancelled_job_is_stale(store):
     assert store.settle([success(lease)]) == [id]
     assert store.extend([lease], 30.0, []) == [id]
     assert store.get(id)["finished_at"] is not None
-    store.redrive([id])
+    store.retry([id])
     assert take_one(store).token == lease.token + 2
 
 
@@ -69,10 +69,19 @@ def test_jobs_are_deleted_unless_they_are_in_flight(store, one_of_each):
 
 def test_scheduled_jobs_become_due_and_failed_ones_fresh(factory, store, one_of_each):
     done, refused = store.retry(list(one_of_each.values()))
-    assert set(done) == {one_of_each[state] for state in ("scheduled", "succeeded", "failed", "cancelled")}
+    assert done == {one_of_each[state]: state for state in ("scheduled", "failed", "cancelled")}
     assert set(states(store, done)) == {"ready"}
-    assert set(refused) == {one_of_each["ready"], one_of_each["in_flight"]}
+    assert set(refused) == {one_of_each[state] for state in ("ready", "in_flight", "succeeded")}
     assert store.get(one_of_each["scheduled"])["due_at"] == "2023-11-14T22:13:20.000000Z"
+
+
+def test_a_succeeded_job_is_repeated_only_by_force(store, one_of_each):
+    id = one_of_each["succeeded"]
+    done, refused = store.retry([id])
+    assert (done, refused[id]) == ({}, "succeeded: its work is done (--force to do it again)")
+    assert state_of(store, id) == "succeeded"
+    assert store.retry([id], force=True) == ({id: "succeeded"}, {})
+    assert (state_of(store, id), store.get(id)["result"]) == ("ready", None)
 
 
 def test_a_retry_made_due_now_stays_a_retry(store):
@@ -83,19 +92,24 @@ def test_a_retry_made_due_now_stays_a_retry(store):
     assert (lease.tier, lease.retries) == (1, 1)
 
 
-def test_finished_jobs_are_redriven_and_others_refused(factory, store, one_of_each):
-    done, refused = store.redrive(list(one_of_each.values()))
-    assert set(done) == {one_of_each[state] for state in ("succeeded", "failed", "cancelled")}
-    assert set(refused) == {one_of_each[state] for state in ("scheduled", "ready", "in_flight")}
+@pytest.mark.parametrize("force", [False, True])
+def test_only_dead_letters_are_redriven(store, one_of_each, force):
+    before = {id: store.get(id) for id in one_of_each.values()}
+    done, refused = store.redrive(list(one_of_each.values()), force=force)
+    assert (done, set(refused)) == ({}, set(one_of_each.values()))
+    for state in ("succeeded", "failed", "cancelled"):
+        assert refused[one_of_each[state]].startswith(f"{state}, not a dead letter (supervisor jobs retry")
+    assert {id: store.get(id) for id in one_of_each.values()} == before
 
 
 def test_a_redriven_job_starts_over_and_keeps_its_history(factory, store):
     (id,) = put(store)
     store.settle([again(take_one(store), delay=0.0)])
     promote(store, 1)
-    store.settle([dead(take_one(store), dead_letter=False)])
+    store.settle([dead(take_one(store))])
+    store.mark_accepted(dead_letters(store), "file", frozenset({"file"}))
     factory.clock.step(5)
-    assert store.redrive([id]) == ([id], {})
+    assert store.redrive([id]) == ({id: "failed"}, {})
     job = store.get(id)
     assert (job["state"], job["retries"], job["attempt"], len(job["errors"])) == ("ready", 0, 1, 2)
     assert (job["finished_at"], job["started_at"], job["result"]) == (None, None, None)
@@ -104,14 +118,12 @@ def test_a_redriven_job_starts_over_and_keeps_its_history(factory, store):
     assert store.settle([success(lease)]) == []
 
 
-@pytest.mark.parametrize("command", ["redrive", "delete"])
+@pytest.mark.parametrize("command", ["retry", "redrive", "delete"])
 def test_a_pending_dead_letter_is_dropped_only_by_force(store, command):
     (id,) = make_dead(store)
     done, refused = getattr(store, command)([id])
-    assert done == [] and "pending" in refused[id]
-    done, refused = store.retry([id])
-    assert done == [] and "(supervisor dlq redrive --force to do it" in refused[id]
-    assert getattr(store, command)([id], force=True) == ([id], {})
+    assert done == {} and "pending" in refused[id] and "--force" in refused[id]
+    assert getattr(store, command)([id], force=True) == ({id: "failed"}, {})
     assert dead_letters(store) == []
 
 
@@ -122,17 +134,17 @@ def test_redrive_and_purge_of_all_mean_the_dead_letters(store):
         [dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered], "file", frozenset({"file"})
     )
     done, refused = store.redrive(None)
-    assert (done, list(refused)) == ([delivered], [pending])
+    assert (list(done), list(refused)) == ([delivered], [pending])
     done, refused = store.purge()
-    assert (done, list(refused)) == ([], [pending])
-    assert store.purge(force=True) == ([pending], {})
+    assert (list(done), list(refused)) == ([], [pending])
+    assert store.purge(force=True) == ({pending: "failed"}, {})
     assert states(store, [delivered, plain]) == ["ready", "failed"]
-    assert store.purge() == ([], {})
+    assert store.purge() == ({}, {})
 
 
 def test_ids_given_twice_are_done_once(store):
     (id,) = put(store)
-    assert store.cancel([id, id]) == ([id], {})
+    assert store.cancel([id, id]) == ({id: "ready"}, {})
 
 
 def test_pruning_deletes_jobs_past_their_retention_and_no_others(factory, store, one_of_each):

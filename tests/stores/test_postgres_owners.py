@@ -305,7 +305,7 @@ def test_a_delete_that_waits_for_a_settle_sees_the_dead_letter_that_it_leaves(fa
             time.sleep(0.002)
     thread.join()
     ((done, refused),) = deleted
-    assert done == [] and "pending" in refused[id]
+    assert done == {} and "pending" in refused[id]
 
 
 def test_dead_letters_that_an_owner_was_publishing_are_offered_at_once_when_it_is_gone(factory, store):

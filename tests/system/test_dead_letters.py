@@ -236,11 +236,10 @@ def test_operator_commands_refuse_a_pending_dead_letter_unless_forced(command: C
         ["dlq", "redrive", "--all"],
         ["dlq", "purge"],
         ["jobs", "delete", str(id)],
+        ["jobs", "retry", str(id)],
     ):
         ended = command.call(*arguments)
         assert (ended.code, "pending" in ended.err, "--force" in ended.err) == (2, True, True), ended
-    refused = command.call("jobs", "retry", str(id))
-    assert (refused.code, "(supervisor dlq redrive --force to do it" in refused.err) == (2, True), refused
     assert command.job(id)["dead_letter"] == "pending"
     assert command.call("jobs", "delete", str(id), "--force").code == 0
     assert command.jobs() == []

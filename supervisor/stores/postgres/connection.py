@@ -144,13 +144,13 @@ class Connection:
             yield
         except StoreUnavailable as error:
             cause = error.__cause__
-            if isinstance(cause, psycopg.Error) and not self._shows_undone(cause.sqlstate):
-                raise CommitUnknown(str(error)) from error
+            if isinstance(cause, psycopg.Error):
+                state = cause.sqlstate
+                # Without a state nothing was sent, unless the connection was lost.
+                undone = self.session.is_connected if state is None else is_undone(state, direct=self._listen)
+                if not undone:
+                    raise CommitUnknown(str(error)) from error
             raise
-
-    def _shows_undone(self, state: str | None) -> bool:
-        """Without a state nothing was sent, unless the connection was lost."""
-        return self.session.is_connected if state is None else is_undone(state, direct=self._listen)
 
     def _roll_back(self, transaction: _Transaction) -> None:
         for act in self._on_rollback:

@@ -196,10 +196,8 @@ class JobRunner:
         context = self._fresh_context()
         start = perf_counter_ns()
         try:
-            if middleware is None:
-                result = context.run(handler.function, job)
-            else:
-                result = context.run(middleware.run, job, handler.function)
+            call = (handler.function, job) if middleware is None else (middleware.run, job, handler.function)
+            result = context.run(*call)
             took = perf_counter_ns() - start
             if result is None:
                 reply = b"[%d,%d,null]\n" % (job_id, took // 1000)
@@ -207,8 +205,7 @@ class JobRunner:
                 reply = self._encode_result(job_id, took // 1000, result)
         except BaseException as error:
             took = perf_counter_ns() - start
-            if os.getpid() != self._pid:
-                end_copy(error_report.without_worker_frames(error, globals()))
+            self._end_if_copy(error)
             reply = wire.encode_failure(job_id, took // 1000, *error_report.report(error, handler, globals()))
         out, err = self._stdout.stream, self._stderr.stream
         replaced = (
@@ -220,6 +217,11 @@ class JobRunner:
         elif own > self._slight:
             self._restore_slight()
         return reply
+
+    def _end_if_copy(self, error: BaseException) -> None:
+        """The job may have forked, and this may be the copy, from which the error came out of the handler too."""
+        if os.getpid() != self._pid:
+            end_copy(error_report.without_worker_frames(error, globals()))
 
     def _encode_result(self, job_id: int, took: int, result: Any) -> bytes:
         """If the result is no JSON the job fails for good: its handler has done the work, and must not do it twice."""

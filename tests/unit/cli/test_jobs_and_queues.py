@@ -66,9 +66,16 @@ def test_operator_commands_print_changed_and_refused_jobs(call: Call) -> None:
     call("enqueue", "mail", "--delay", "1h")
     call("enqueue", "mail")
     assert call("jobs", "retry", 1) == (0, "due now: 1\n", "")
+    answer = call("dlq", "redrive", 1)
+    assert (answer.code, answer.err) == (2, "Error: job 1: ready: it is going to run anyway\n")
     answer = call("jobs", "cancel", 1, 2, 9)
     assert (answer.code, answer.out) == (2, "cancelled: 1 2\n")
     assert answer.err.startswith("Error: job 9: ")
+    answer = call("dlq", "redrive", 1, "--force")
+    refused = "Error: job 1: cancelled, not a dead letter (supervisor jobs retry runs an ended job again)\n"
+    assert answer == (2, "", refused)
+    call("enqueue", "mail", "--delay", "1h")
+    assert call("jobs", "retry", 1, 3) == (0, "cancelled, now run again: 1\ndue now: 3\n", "")
     assert call("jobs", "delete", 1, 2) == (0, "deleted: 1 2\n", "")
 
 

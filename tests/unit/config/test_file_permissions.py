@@ -48,6 +48,10 @@ class Disk:
         )
         return trust.plugin_faults(settings, environ, self.look)
 
+    def store(self, allow: bool = False, **environ: str) -> list[str]:
+        store = StoreSettings(url="sqlite:///data/jobs.db", allow_writable_by_others=allow)
+        return trust.store_faults(Settings(store=store, base=self.folder), environ, self.look)
+
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
@@ -122,6 +126,68 @@ def test_files_beside_a_plugin_that_it_may_import_are_checked(disk: Disk, name: 
     (fault,) = disk.plugins()
     assert name in fault
     assert disk.plugins("plugins/mail.py") == [fault]
+
+
+@pytest.mark.parametrize(
+    "name", ["lib", "lib/deep", "lib/deep/code.py", "fast.so", "old.pyc", "lib/fast.cpython-311.so"]
+)
+def test_every_folder_below_the_plugins_and_all_code_in_it_is_checked(disk: Disk, name: str) -> None:
+    for file in ("lib/deep/code.py", "lib/notes.txt", "fast.so", "old.pyc", "lib/fast.cpython-311.so"):
+        disk.write(f"plugins/{file}")
+    disk.modes[disk.folder / "plugins/lib/notes.txt"] = 0o666
+    assert disk.plugins() == []
+    disk.owners[disk.folder / "plugins" / name] = ALICE
+    (fault,) = disk.plugins()
+    assert f"plugins/{name} belongs to user {ALICE}" in fault
+    assert disk.plugins("plugins/mail.py") == [fault]
+
+
+def test_a_large_folder_of_another_user_is_not_looked_through_to_its_end(disk: Disk) -> None:
+    for number in range(2 * trust.MAX_FOUND):
+        disk.owners[disk.write(f"plugins/data/{number:03}.py")] = ALICE
+    looked: list[Path] = []
+    look = disk.look
+    disk.look = lambda path: (looked.append(path), look(path))[1]  # type: ignore[method-assign]
+    assert len(disk.plugins()) == trust.MAX_REPORTED + 1
+    assert len({path for path in looked if path.parent.name == "data"}) < 2 * trust.MAX_FOUND
+
+
+@pytest.mark.parametrize("name", ["", "data", "data/jobs.db", "data/jobs.db-wal", "data/jobs.db.notify"])
+def test_a_database_that_others_can_change_is_refused(disk: Disk, name: str) -> None:
+    disk.write("data/jobs.db")
+    disk.write("data/jobs.db-wal")
+    (disk.folder / "data/jobs.db.notify").mkdir()
+    disk.modes[disk.write("data/jobs.db.copy")] = 0o666
+    assert disk.store() == []
+    path = disk.folder / name
+    disk.owners[path] = ALICE
+    assert disk.store() == [
+        f"store: {path} belongs to user {ALICE}, who can change what root runs: chown root {path},"
+        " or set store.allow_writable_by_others: true"
+    ]
+    assert disk.store(allow=True) == disk.store(SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS="1") == []
+
+
+def test_a_database_in_a_folder_where_others_can_put_a_log_beside_it_is_refused(disk: Disk) -> None:
+    disk.write("data/jobs.db")
+    disk.modes[disk.folder / "data"] = 0o1777
+    (fault,) = disk.store()
+    assert f"{disk.folder}/data (mode 1777) may be written by everybody" in fault
+
+
+def test_the_folder_that_a_link_to_the_database_leads_to_is_checked(disk: Disk) -> None:
+    disk.write("elsewhere/real.db")
+    (disk.folder / "data").mkdir()
+    (disk.folder / "data/jobs.db").symlink_to("../elsewhere/real.db")
+    assert disk.store() == []
+    disk.owners[disk.write("elsewhere/real.db-wal")] = ALICE
+    assert "elsewhere/real.db-wal belongs to" in disk.store()[0]
+
+
+@pytest.mark.parametrize("url", ["memory://", "postgresql://localhost/jobs"])
+def test_a_store_without_files_is_not_checked(disk: Disk, url: str) -> None:
+    disk.owners[disk.folder] = ALICE
+    assert trust.store_faults(Settings(store=StoreSettings(url=url), base=disk.folder), {}, disk.look) == []
 
 
 def test_a_folder_that_cannot_be_read_hides_no_other_file(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,7 +240,7 @@ def test_a_job_that_another_supervisor_took_over_is_reported_as_stale_and_not_as
     here.serve()
     here.process.start_next()
     here.store.cancel([id])
-    here.store.redrive([id])
+    here.store.retry([id])
     other = MemoryStore(state=here.store.state)  # type: ignore[attr-defined]
     other.join("them", "there", 2)
     assert other.claim([ClaimRequest("default", 1, 1, 1, 100)], 30.0, lambda *_: Policy())

@@ -221,7 +221,7 @@ def test_each_job_of_a_missing_handler_waits_for_the_whole_grace() -> None:
     here.loop.advance(130.0)
     assert here.state(first) == "failed"
     (second,) = here.enqueue("new")
-    here.store.redrive([first])
+    here.store.retry([first])
     here.notify()
     here.loop.advance(90.0)
     assert [here.state(id) for id in (first, second)] == ["scheduled", "scheduled"]
@@ -277,7 +277,7 @@ def test_a_job_claimed_again_while_it_runs_under_a_lost_lease_does_not_run_twice
     first = next(worker for worker in here.pool.workers.values() if worker.sent)
     first.process.start_next()  # type: ignore[attr-defined]
     here.store.cancel([id])
-    here.store.redrive([id])
+    here.store.retry([id])
     here.notify()
     assert first.process.killed == [False]  # type: ignore[attr-defined]
     assert [event.what for event in here.events if isinstance(event, JobsStale)] == ["claim"]
