@@ -12,7 +12,7 @@ from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from supervisor.errors import StoreContended, StoreError, StoreReplaced, StoreUnavailable
+from supervisor.errors import StoreBroken, StoreContended, StoreError, StoreReplaced, StoreUnavailable
 from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable, StoreCallFailed, StoreLost
 from supervisor.retry import GrowingDelay
 from supervisor.stores.protocol import Store
@@ -113,7 +113,7 @@ class Writer:
         executor: Callable[[Writer], Executor] | None = None, pauses: WriterPauses = USUAL_PAUSES,
     ) -> None:  # fmt: skip
         self.outages = 0
-        """How often the store has become available again."""
+        """How often the store has become available again, or has refused what keeps leases: meanwhile others may not have kept theirs."""
         self._store = store
         self._loop = loop
         self._bus = bus
@@ -216,7 +216,7 @@ class Writer:
             if not works:
                 return
             if unavailable is not None:
-                self._note_unavailable(unavailable)
+                self._note_unavailable(unavailable, self._loop.time())
             yield delay.next()
             if self._give_up.is_set():
                 for work in works:
@@ -227,11 +227,14 @@ class Writer:
 
     def _attempt(self, works: list[Work[Any]]) -> Exception | None:
         """Do all in one commit, or nothing; return the error."""
+        began = self._loop.time()
         try:
             with self._store.transaction(single=len(works) == 1):
                 for work in works:
                     work.result = work.call(self._store)
         except Exception as error:
+            if isinstance(error, StoreUnavailable) and self._loop.time() - began > MAX_RETRY:
+                self._note_standstill(error, began)
             return error
         self._note_available()
         if self._reported:
@@ -269,6 +272,7 @@ class Writer:
             return False
         self._report_failure(work.purpose, str(error))
         if work.purpose in UNTIL_DONE:
+            self.outages += 1
             return True
         work.error = CallFailed(str(error))
         return False
@@ -277,6 +281,13 @@ class Writer:
         if self._reported.get(purpose) != error:
             self._reported[purpose] = error
             self._call_on_loop(self._bus.emit, StoreCallFailed(purpose.text, error, purpose.meanwhile))
+
+    def _note_standstill(self, error: StoreUnavailable, began: float) -> None:
+        """A try took long: other supervisors may have been unable to extend their leases too. Without a lock, it was an outage."""
+        if isinstance(error, StoreContended | StoreBroken):
+            self.outages += 1
+        else:
+            self._note_unavailable(error, began)
 
     def _unavailability(self) -> StoreUnavailable | None:
         """Return the error of a store that can't begin and commit the least of transactions. A long wait for it is an outage."""
@@ -293,12 +304,12 @@ class Writer:
         self._note_available()
         return None
 
-    def _note_unavailable(self, error: StoreUnavailable) -> None:
+    def _note_unavailable(self, error: StoreUnavailable, since: float) -> None:
         if isinstance(error, StoreReplaced) and not self._lost:
             self._lost = True
             self._call_on_loop(self._bus.emit, StoreLost(str(error)))
         if self._unavailable_since is None:
-            self._unavailable_since = self._loop.time()
+            self._unavailable_since = since
             if not self._lost:
                 self._call_on_loop(self._bus.emit, StoreBecameUnavailable(str(error)))
 

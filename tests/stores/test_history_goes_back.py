@@ -86,7 +86,6 @@ def test_a_dead_letter_of_the_lost_time_is_not_marked_as_accepted(durable: Any) 
     assert theirs.mark_accepted([held], "file", frozenset({"file"})) == []
 
 
-@pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
 def test_an_owner_whose_id_is_that_of_another_now_joins_again_under_a_new_one(factory, store, caplog):
     put(store)
     take_one(store)
@@ -102,7 +101,6 @@ def test_an_owner_whose_id_is_that_of_another_now_joins_again_under_a_new_one(fa
     assert store.held() == [(lease.id, lease.token)]
 
 
-@pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
 def test_an_owner_that_was_forgotten_keeps_its_leases_and_the_next_owner_gets_another_id(factory, store):
     put(store)
     lease = take_one(store)
@@ -114,7 +112,6 @@ def test_an_owner_that_was_forgotten_keeps_its_leases_and_the_next_owner_gets_an
     assert {row["owner"] for row in other.stats()["supervisors"]} == {"one", "two"}
 
 
-@pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
 def test_an_announcement_that_is_rolled_back_changes_no_id(factory, store):
     put(store)
     lease = take_one(store)

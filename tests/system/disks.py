@@ -22,7 +22,7 @@ def needs_root() -> None:
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
     """Mount a disk of `size` ("10m") at a new folder."""
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", str(folder)], check=True)
     try:
         yield folder
     finally:

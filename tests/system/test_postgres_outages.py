@@ -186,7 +186,6 @@ def test_every_connection_is_cut_again_and_again(single: Command, own_server: Se
             cut += own_server.cut(admin)
             time.sleep(0.1)
     all_done_once(single, 300)
-    run.logged("store available again")
     assert cut > 20, "those of the supervisor, and of the commands"
 
 

@@ -20,7 +20,7 @@ DROP = quoting.SQL("drop schema if exists {} cascade")
 
 
 class ScratchSchema(NamedTuple):
-    """The name of the schema, and the value of `synchronous_commit` that the server has for this role."""
+    """The name of the schema, and the value of `synchronous_commit` that the store commits with."""
 
     schema: str
     synchronous_commit: str
