@@ -6,6 +6,7 @@ Durations are seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from supervisor.jobs import Lease, Outcome
@@ -29,6 +30,7 @@ MAX_COUNTED = 10_000
 class SupervisorStopped(NamedTuple):
     code: int
     remaining: dict[str, int]
+    excluded: Mapping[str, int] = MappingProxyType({})
 
     @property
     def left(self) -> str:
@@ -37,6 +39,11 @@ class SupervisorStopped(NamedTuple):
             f"{n}{' or more' if n == MAX_COUNTED else ''} {kind.replace('_', ' ')}"
             for kind, n in self.remaining.items()
         )
+
+    @property
+    def left_out(self) -> str:
+        """Return the jobs that the user has excluded from a drain as text for people."""
+        return ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.excluded.items())
 
 
 class PluginLoaded(NamedTuple):

@@ -22,6 +22,7 @@ from supervisor.events import (
     JobsSettled,
     LeasesRecovered,
     PluginFailed,
+    StoreCallFailed,
     SupervisorStopped,
 )
 from supervisor.jobs import Cause, JobState, Kind, Outcome
@@ -41,7 +42,8 @@ class DrainReport:
         self._dead_letters: set[int] = set()
         self._sink_errors: dict[str, str] = {}
         self._unserved: dict[str, set[int]] = {}
-        self._left = ""
+        self._refused: dict[str, str] = {}
+        self._left = self._left_out = ""
         self._code = 0
 
     def __call__(self, event: Event) -> None:
@@ -60,7 +62,9 @@ class DrainReport:
             where = f"{event.source}:{event.line}" if event.line else event.source
             self._plugin_errors.append(f"{where}: {event.error}")
         elif isinstance(event, SupervisorStopped):
-            self._code, self._left = event.code, event.left
+            self._code, self._left, self._left_out = event.code, event.left, event.left_out
+        elif isinstance(event, StoreCallFailed):
+            self._refused[event.purpose] = event.error
 
     @property
     def seconds(self) -> float:
@@ -90,8 +94,12 @@ class DrainReport:
         for handler, ids in self._unserved.items():
             if ids:
                 click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
+        for purpose, error in self._refused.items() if self._code else ():
+            echo(f"the store refused to {purpose}: {error}")
         if self._left:
             click.echo(f"left behind: {self._left}")
+        if self._left_out:
+            click.echo(f"left out: {self._left_out}")
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         others = [outcome for outcome in outcomes if outcome.state is not JobState.SUCCEEDED]

@@ -1,4 +1,4 @@
-"""Decides when `run --drain` has done all that it can do."""
+"""Decides when `run --drain` has done all that it can do, and counts what it leaves."""
 
 from __future__ import annotations
 
@@ -7,15 +7,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from typing import Any, NamedTuple
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Coordinator
-from supervisor.engine.store_writer import NotDone
+from supervisor.engine.store_writer import NotDone, Purpose
+from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
 
 LOOK_EVERY = 0.5  # seconds
 BATCH = 500  # jobs
+UNCOUNTED = "uncounted"
+
+
+class Left(NamedTuple):
+    """The jobs and dead letters that a run leaves in the store, counted by kind."""
+
+    remaining: dict[str, int]
+    """The jobs and dead letters that the run should have done."""
+    excluded: dict[str, int]
+    """The jobs that the user has excluded: by a pause, by the horizon or by the queues to serve."""
 
 
 async def until_drained(
@@ -24,8 +36,8 @@ async def until_drained(
     """Wait until the served, unpaused queues have nothing left that is due by `latest` (by the store's clock; None: ever),
     or only what this run can't do.
 
-    It can't do jobs whose handler no plugin serves, nor dead letters that no sink has taken for `grace` seconds in which there
-    was nothing else to do.
+    It can't do jobs whose handler no plugin serves. It waits for `grace` seconds, in which there is nothing else to do, for
+    dead letters that no sink takes, and for a store that refuses to count.
     """
     loop = asyncio.get_running_loop()
     stuck_since: float | None = None
@@ -34,7 +46,7 @@ async def until_drained(
             left = await _left_to_do(engine, latest)
             if not left:
                 return
-            if left == {"dead_letters"} and dead_letters.stuck:
+            if left == {UNCOUNTED} or (left == {"dead_letters"} and dead_letters.stuck):
                 stuck_since = stuck_since if stuck_since is not None else loop.time()
                 if loop.time() - stuck_since >= grace:
                     return
@@ -46,6 +58,45 @@ async def until_drained(
                 await engine.changes.wait()
 
 
+async def count_left(engine: Coordinator, latest: float | None) -> Left:
+    """Count what is left at the end of a drain. Jobs that were put off here since no plugin serves them remain, even if they are
+    due after `latest` now."""
+    served = engine.settings.workers.queues
+
+    def count(store: Store) -> tuple[dict[str, int], list[dict[str, Any]]]:
+        return store.remaining(served, latest), store.stats()["queues"]
+
+    remaining, queues = await engine.writer.submit(count, Purpose.COUNT)
+    here = [row for row in queues if served is None or row["queue"] in served]
+    elsewhere = [row for row in queues if served is not None and row["queue"] not in served]
+    due = remaining.get("scheduled", 0)
+    later = sum(row["scheduled"] for row in here if not row["paused"]) - due if due < MAX_COUNTED else 0
+    put_off = await _put_off_after(engine, latest) if later > 0 else 0
+    if put_off:
+        remaining["scheduled"] = due + put_off
+    excluded = {
+        "in_paused_queues": sum(map(_unfinished, (row for row in here if row["paused"]))),
+        "due_after_the_horizon": later - put_off,
+        "in_queues_not_served": sum(map(_unfinished, elsewhere)),
+    }
+    return Left(remaining, {kind: n for kind, n in excluded.items() if n > 0})
+
+
+def _unfinished(row: dict[str, Any]) -> int:
+    return sum(row[state] for state in ("queue_size", "retry_queue_size", "scheduled", "in_flight"))
+
+
+async def _put_off_after(engine: Coordinator, latest: float | None) -> int:
+    """Return how many of the jobs that no plugin serves are scheduled for a time after `latest`."""
+    ids, served = sorted(engine.unknown_jobs or ()), engine.settings.workers.queues
+    put_off = 0
+    for start in range(0, len(ids), BATCH):
+        batch = ids[start : start + BATCH]
+        due = await engine.writer.submit(partial(_due_times, ids=batch, served=served), Purpose.COUNT)
+        put_off += sum(at is not None and latest is not None and at > latest for at in due.values())
+    return put_off
+
+
 async def _left_to_do(engine: Coordinator, latest: float | None) -> set[str]:
     """Return the kinds of what remains ("ready", "scheduled", "dead_letters", ...) and can be done here."""
     limit = len(engine.unknown_jobs or ()) + 1
@@ -55,7 +106,7 @@ async def _left_to_do(engine: Coordinator, latest: float | None) -> set[str]:
         if scheduled < limit and await _only_unknown(engine, scheduled, latest):
             left.discard("scheduled")
     except NotDone:
-        return {"uncounted"}  # the store refused to count them, which has been reported
+        return {UNCOUNTED}  # the store refused to count them, which has been reported
     return left
 
 

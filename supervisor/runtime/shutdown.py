@@ -13,6 +13,7 @@ from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.store_writer import CallFailed
 from supervisor.events import Bus, StoreBecameUnavailable
 from supervisor.plugins.manager import PluginManager
+from supervisor.runtime.drain import Left, count_left
 from supervisor.runtime.forkservers import Forkservers
 from supervisor.runtime.hook_runner import HookRunner
 from supervisor.runtime.registration import Registration
@@ -82,43 +83,43 @@ class Shutdown:
         self._grace = grace
         self._limits = limits
 
-    async def run(self, *, drain: bool) -> tuple[ExitCode, dict[str, int]]:
-        """Return the exit code, and what remains, by its kind."""
-        serving, remaining = self._parts.serving, dict[str, int]()
+    async def run(self, *, drain: bool) -> tuple[ExitCode, Left]:
+        """Return the exit code, and what is left."""
+        serving, left = self._parts.serving, Left({}, {})
         if serving is None:
             settled = Settled.UNKNOWN if drain else Settled.ALL  # a drain that has not begun has not done its work
             await self._stop_processes()
             await self._parts.registration.leave(self._limits.flush)
         else:
-            settled, remaining = await self._finish_jobs(serving, drain)
+            settled, left = await self._finish_jobs(serving, drain)
             await self._stop_processes()
             timeout = 0.0 if settled is Settled.UNKNOWN else self._limits.flush
             await self.wait_for(serving.engine.close(timeout), 2 * self._limits.flush)
         await self.wait_for(self._parts.hooks.stop())
-        return self.exit_code(settled, remaining), remaining
+        return self.exit_code(settled, left.remaining), left
 
-    async def _finish_jobs(self, serving: Serving, drain: bool) -> tuple[Settled, dict[str, int]]:
-        """Wait for running jobs, settle all outcomes and publish dead letters. Only a drain counts the jobs that remain in the
+    async def _finish_jobs(self, serving: Serving, drain: bool) -> tuple[Settled, Left]:
+        """Wait for running jobs, settle all outcomes and publish dead letters. Only a drain counts the jobs that are left in the
         store."""
         engine = serving.engine
         await engine.drain(self._grace, self._stop.forced)
         settled = await self._settle(engine)
-        remaining = {} if settled is Settled.ALL else self._report_unsettled(engine)
+        left = Left({} if settled is Settled.ALL else self._report_unsettled(engine), {})
         await self._stop_publishing(serving.dead_letters, settled)
         if settled is Settled.ALL and engine.committer.unsettled:
             # While dead letters were published, these were tried too.
             await self.wait_for(engine.committer.finish(tries=1))
             if engine.committer.unsettled:
-                settled, remaining = Settled.SOME, self._report_unsettled(engine)
+                settled, left = Settled.SOME, Left(self._report_unsettled(engine), {})
         if drain and settled is Settled.ALL:
             await self.prune(engine)
-            counting = asyncio.ensure_future(engine.remaining(self._parts.registration.latest))
+            counting = asyncio.ensure_future(count_left(engine, self._parts.registration.latest))
             try:
                 settled = Settled.ALL if await self.wait_for(counting) else Settled.UNKNOWN
-                remaining = counting.result() if settled is Settled.ALL else {}
+                left = counting.result() if settled is Settled.ALL else left
             except CallFailed:
                 settled = Settled.UNKNOWN
-        return settled, remaining
+        return settled, left
 
     async def _stop_processes(self) -> None:
         """Stop the forkservers and their workers: an older one that takes too long for its workers is stopped with the rest."""

@@ -23,7 +23,7 @@ from supervisor.events import Bus, Event, Subscriber
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager, load_parent_side
 from supervisor.plugins.reports import SourceReport
-from supervisor.runtime.drain import until_drained
+from supervisor.runtime.drain import Left, until_drained
 from supervisor.runtime.forkservers import Forkservers
 from supervisor.runtime.hook_runner import HookRunner
 from supervisor.runtime.registration import Registration
@@ -93,9 +93,9 @@ class Supervisor:
             if parts.serving is not None and not self._stop.requested.is_set():
                 await self._serve(parts, parts.serving)
         finally:
-            code, remaining = await self._end(parts)
+            code, left = await self._end(parts)
             inbox.close()
-        self.bus.emit(events.SupervisorStopped(code, remaining))
+        self.bus.emit(events.SupervisorStopped(code, *left))
         return code
 
     def _make_parts(self, loop: asyncio.AbstractEventLoop) -> Parts:
@@ -191,7 +191,7 @@ class Supervisor:
     def _store_lost(self, event: events.StoreLost) -> None:
         self._stop.fail(StoreReplaced(event.error), "the store is lost")
 
-    async def _end(self, parts: Parts) -> tuple[ExitCode, dict[str, int]]:
+    async def _end(self, parts: Parts) -> tuple[ExitCode, Left]:
         self.state = "draining"
         reason = self._stop.reason or "it could not start"
         self.bus.emit(events.SupervisorStopping(reason))

@@ -148,6 +148,7 @@ def _supervisor_stopping(event: events.SupervisorStopping) -> None:
 
 def _supervisor_stopped(event: events.SupervisorStopped) -> None:
     left = f"; left behind: {event.left}" if event.remaining else ""
+    left += f"; left out: {event.left_out}" if event.excluded else ""
     _log(logging.INFO, "supervisor stopped: exit code %d%s", event.code, left)
 
 

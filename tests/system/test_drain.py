@@ -76,6 +76,7 @@ def test_jobs_due_after_the_horizon_are_left(command: Command) -> None:
     run = command.run("--drain", "--horizon", "30s")
     assert run.wait() == 0
     assert states(command) == {soon: "succeeded", late: "scheduled", flaky: "succeeded"}
+    assert "left out: 1 due after the horizon" in run.out
 
 
 def test_the_horizon_does_not_move_during_the_run(command: Command) -> None:
@@ -98,6 +99,17 @@ def test_jobs_that_no_plugin_serves_are_left_and_named(command: Command) -> None
     assert "left behind: 1 scheduled" in run.out
     assert "nobody" in run.out
     assert command.job(nobody)["retries"] == 0
+
+
+def test_jobs_that_no_plugin_serves_are_left_even_if_they_were_put_off_past_the_horizon(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nretry: {backoff: {max: 1h}}\n", plugins=JOBS)
+    late, nobody = command.enqueue("noop", None, "--delay", "2h"), command.enqueue("nobody")
+    run = command.run("--drain", "--horizon", "10s")
+    assert run.wait() == 4
+    assert states(command) == {late: "scheduled", nobody: "scheduled"}
+    assert "left behind: 1 scheduled" in run.out
+    assert "no plugin serves handler 'nobody': 1 job" in run.out
+    assert "left out: 1 due after the horizon" in run.out
 
 
 def test_a_retry_in_backoff_is_waited_for_beside_jobs_that_no_plugin_serves(command: Command) -> None:
@@ -145,15 +157,20 @@ def test_a_paused_queue_is_not_waited_for(command: Command) -> None:
     delayed = command.enqueue("noop", None, "--queue", "slow", "--delay", "1h")
     done = command.enqueue("noop")
     command.ask("queues", "pause", "slow")
-    assert command.run("--drain").wait() == 0
+    run = command.run("--drain")
+    assert run.wait() == 0
     assert states(command) == {paused: "ready", delayed: "scheduled", done: "succeeded"}
+    assert "left out: 2 in paused queues" in run.out
+    assert "left out: 2 in paused queues" in run.log
 
 
 def test_a_queue_not_served_is_not_waited_for(command: Command) -> None:
     command.write(config="workers: {count: 1, queues: [mail]}\n", plugins=JOBS)
     mine, other = command.enqueue("noop", None, "--queue", "mail"), command.enqueue("noop")
-    assert command.run("--drain").wait() == 0
+    run = command.run("--drain")
+    assert run.wait() == 0
     assert states(command) == {mine: "succeeded", other: "ready"}
+    assert "left out: 1 in queues not served" in run.out
 
 
 def test_jobs_enqueued_meanwhile_are_done_too(command: Command) -> None:

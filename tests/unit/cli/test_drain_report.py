@@ -60,6 +60,20 @@ def test_a_report_names_what_is_left_behind_and_why(report: DrainReport, capsys:
     ]
 
 
+def test_a_report_counts_what_the_user_has_left_out(report: DrainReport, capsys: Any) -> None:
+    report(events.StoreCallFailed("count the jobs that are left", "no right", "a drain goes on"))
+    report(events.SupervisorStopped(0, {}, {"in_paused_queues": 3, "due_after_the_horizon": 1}))
+    lines = printed(report, capsys)
+    assert lines[0].startswith("drained in ")
+    assert lines[1:] == ["left out: 3 in paused queues, 1 due after the horizon"]
+
+
+def test_a_report_names_what_the_store_refused_to_a_drain_that_failed(report: DrainReport, capsys: Any) -> None:
+    report(events.StoreCallFailed("count the jobs that are left", "no right", "a drain goes on"))
+    report(events.SupervisorStopped(1, {}))
+    assert printed(report, capsys)[1:] == ["the store refused to count the jobs that are left: no right"]
+
+
 def test_a_count_that_stopped_at_its_limit_is_marked(report: DrainReport, capsys: Any) -> None:
     report(events.SupervisorStopped(4, {"ready": 10_001, "scheduled": events.MAX_COUNTED}))
     assert printed(report, capsys)[-1] == "left behind: 10001 ready, 10000 or more scheduled"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
+from supervisor.engine.store_writer import CallFailed
 from supervisor.events import Bus
 from supervisor.runtime.drain import BATCH, until_drained
 from supervisor.stores.memory.store import MemoryStore
@@ -19,8 +20,10 @@ from tests.unit.jumping_loop import JumpingLoop
 GRACE = 30.0
 
 
-def seconds_until_drained(remaining: dict[str, int], *runners: ScriptedSink) -> float:
+def seconds_until_drained(remaining: dict[str, int] | CallFailed, *runners: ScriptedSink) -> float:
     async def answer(latest: float | None, most: int) -> dict[str, int]:
+        if isinstance(remaining, CallFailed):
+            raise remaining
         return remaining
 
     loop = JumpingLoop()
@@ -54,6 +57,10 @@ def test_a_drain_ends_when_nothing_is_left() -> None:
 
 def test_a_drain_ends_with_dead_letters_for_which_no_sink_is_configured() -> None:
     assert GRACE <= seconds_until_drained({"dead_letters": 1}) < GRACE + 5.0
+
+
+def test_a_drain_ends_after_the_grace_if_the_store_refuses_to_count() -> None:
+    assert GRACE <= seconds_until_drained(CallFailed("no right to count")) < GRACE + 5.0
 
 
 @pytest.mark.parametrize("turns", range(5))
