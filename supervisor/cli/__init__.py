@@ -21,6 +21,10 @@ def main() -> None:
     # durable as soon as it is made, and `run` has a handler of its own.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Inherited from the program that starts this one: a blocked TERM would not arrive, and with SIGCHLD ignored the kernel
+    # drops the exit statuses of subprocesses.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     install_streams()
     if sys.argv[1:] == ["--version"]:  # answered without click, whose import takes longer than all the rest
         print(f"supervisor {__version__}", flush=True)

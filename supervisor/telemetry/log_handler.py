@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -149,6 +150,8 @@ class LogOutput(logging.Handler):
         return text.encode("utf-8", "backslashreplace") + b"\n"
 
     def _write_lines(self) -> None:
+        # In the background of a terminal with `stty tostop`, each write would send TTOU to the supervisor, which stops a worker.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))
         while (item := self._queue.get()) is not None:
             if isinstance(item, threading.Event):
                 item.set()
