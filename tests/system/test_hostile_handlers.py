@@ -183,3 +183,44 @@ def test_exceptions_whose_attributes_raise_are_reported(handlers: Command) -> No
     assert [error["cause"] for error in errors] == ["exception"] * EVIL
     assert all(error["type"] for error in errors)
     assert "crashed" not in run.log
+
+
+GREEN_THREADS = """
+    import _thread, os, select, signal, threading, time
+    from supervisor import handler
+
+    nap, write = time.sleep, os.write
+
+    def never(*arguments, **options):
+        return 1
+
+    def refuse(*arguments, **options):
+        raise RuntimeError("only in a green thread")
+
+    def write_from_main(*arguments):
+        return write(*arguments) if _thread.get_ident() == threading.main_thread().ident else refuse()
+
+    _thread.start_new_thread = threading._start_new_thread = never
+    time.sleep = time.monotonic = refuse
+    signal.signal = never
+    os.write = write_from_main
+    del select.poll, select.epoll
+
+    @handler(timeout="30s", max_retries=0)
+    def longer_than_the_heartbeat_timeout(job):
+        nap(2.5)
+        return "slept"
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_plugin_that_replaces_threads_as_gevent_does_stops_no_heartbeat(command: Command, start: str) -> None:
+    command.write(
+        config=f"workers: {{count: 1, start: {start}, heartbeat: 200ms, heartbeat_timeout: 1s}}\n",
+        plugins={"green.py": GREEN_THREADS},
+    )
+    run = command.run()
+    job = command.until(command.enqueue("longer_than_the_heartbeat_timeout"), "succeeded")
+    assert job["errors"] == []
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0

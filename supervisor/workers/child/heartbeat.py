@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import signal
+from _thread import start_new_thread
+from os import write
 from time import monotonic, sleep
 
 from supervisor.workers.child.stack_dump import StackDumper
@@ -23,8 +24,9 @@ class Heartbeat:
 
     def start(self) -> None:
         self._arm()
+        # By names imported before the plugins, which may replace those of the modules, as gevent does: a greenlet would not run.
         # Not by `threading`: this does not wait until the thread runs, and jobs that count threads don't see it.
-        _thread.start_new_thread(self.run, ())
+        start_new_thread(self.run, ())
 
     def run(self) -> None:
         last = float("-inf")
@@ -41,7 +43,7 @@ class Heartbeat:
 
     def _write(self) -> None:
         try:
-            os.write(self._pipe, b".")
+            write(self._pipe, b".")
         except BrokenPipeError:  # the supervisor has exited, and a job had left the group that is killed then
             os.kill(os.getpid(), signal.SIGKILL)
         except OSError:  # the pipe is full, since the supervisor is stopped; or a job has closed it

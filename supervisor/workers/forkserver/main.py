@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import select
 import signal
 import socket
 import sys
@@ -19,6 +18,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from select import POLLIN, poll
+from signal import signal as set_handler
 from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
@@ -163,7 +164,7 @@ class Forkserver:
         self._exited: dict[int, float] = {}  # those to be reaped -> when to answer without their status
         self._orphans = Orphans(hello.owner)
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGCHLD, _wake_up)
+        set_handler(signal.SIGCHLD, _wake_up)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self, ready: wire.Ready) -> None:
@@ -173,11 +174,11 @@ class Forkserver:
         self._orphans.end_all()
 
     def _serve(self) -> None:
-        poll = select.poll()
-        poll.register(self._control.fileno(), select.POLLIN)
-        poll.register(self._woken, select.POLLIN)
+        waiting = poll()
+        waiting.register(self._control.fileno(), POLLIN)
+        waiting.register(self._woken, POLLIN)
         while True:
-            ready = {fd for fd, _events in poll.poll(self._milliseconds_to_reap())}
+            ready = {fd for fd, _events in waiting.poll(self._milliseconds_to_reap())}
             if self._woken in ready:
                 os.read(self._woken, CHUNK)
             if self._control.fileno() in ready:

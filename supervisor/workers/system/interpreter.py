@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import start_new_thread
 from collections.abc import Callable
-from threading import Timer
+from time import sleep
 from typing import NoReturn
 
 _BOOT = "import sys; sys.path[:] = sys.argv[2].split('\\n'); from {0} import {1}; {1}(sys.argv[1])"
@@ -19,7 +20,10 @@ def command(function: Callable[[str], None], argument: str) -> list[str]:
 
 def end_within(seconds: float, status: int) -> NoReturn:
     """Exit as usual, but at the latest after so many seconds, whatever threads or exit hooks of a plugin still run."""
-    end = Timer(seconds, os._exit, (status,))
-    end.daemon = True
-    end.start()
+
+    def end() -> None:
+        sleep(seconds)
+        os._exit(status)
+
+    start_new_thread(end, ())  # not by `threading`, which a plugin may have replaced, as gevent does
     sys.exit(status)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import select
 import signal
 import sys
 import termios
 from contextlib import suppress
+from select import POLLHUP, poll
 
 STACK_SIGNAL = signal.SIGRTMAX - 3
 
@@ -48,9 +48,9 @@ def bytes_waiting(pipe: int) -> int:
 
 def hung_up(pipe: int) -> bool:
     """Return whether no write end of the pipe is left."""
-    poll = select.poll()
-    poll.register(pipe, select.POLLHUP)
-    return bool(poll.poll(0))
+    waiting = poll()
+    waiting.register(pipe, POLLHUP)
+    return bool(waiting.poll(0))
 
 
 def exists(pidfd: int) -> bool:

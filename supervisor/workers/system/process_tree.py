@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Collection, Iterator
+from time import monotonic, sleep
 from typing import NamedTuple
 
 from supervisor.workers.system import linux
@@ -149,14 +149,14 @@ def kill_with_group(pid: int) -> bool:
 def end(find: Callable[[], Collection[int]], seconds: float) -> None:
     """Kill and reap the children that `find` returns, until it returns none, or none that can be killed, or the time is up: one that
     waits for a disk or a network file system does not exit, even on SIGKILL."""
-    deadline = time.monotonic() + seconds
+    deadline = monotonic() + seconds
     while found := find():
         killed = [kill_with_group(pid) for pid in found]
         for pid in found:
             reap(pid)
-        if not any(killed) or time.monotonic() >= deadline:
+        if not any(killed) or monotonic() >= deadline:
             return
-        time.sleep(END_INTERVAL)
+        sleep(END_INTERVAL)
 
 
 class Snapshot:
