@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_LINKS = 40
+_LOOK_AGAIN = 0.02  # seconds between two looks at a lock that another process holds
 
 
 class FileSink:
     """Sink type `file`. A relative `path` starts at the folder of the config file.
 
     The file may be moved or deleted at any time: the next batch starts a new one. Supervisors may share it: each batch is
-    appended under an exclusive `flock`. No file is opened before the first publish.
+    appended under an exclusive `flock`, which is waited for `lock_wait` seconds at most. No file is opened before the first
+    publish. The file, and each symbolic link on the way to it, must belong to this user or to root.
 
     Raises ValueError if `path` can't be a file.
     """
+
+    lock_wait = 5.0
 
     def __init__(self, path: str) -> None:
         if not isinstance(path, str) or not path or "\x00" in path:
@@ -67,34 +76,31 @@ class FileSink:
 
     def _lock(self) -> int:
         """Return the open file, locked, and still the one at the path: it may be moved while the lock is waited for."""
+        until = time.monotonic() + self.lock_wait
         while True:
             fd = self._fd if self._fd is not None else self._open()
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            while not _is_locked(fd):
+                if time.monotonic() >= until:
+                    self.close()
+                    raise TimeoutError(f"{self.path} is locked by another process for more than {self.lock_wait:g}s")
+                time.sleep(_LOOK_AGAIN)
             if self._is_at_path(fd):
                 return fd
             self.close()
 
     def _open(self) -> int:
-        self._refuse_link_of_others()
-        fd = os.open(self.path, _OPEN, 0o600)
+        fd = _open_own(self.path)
         self._fd = fd
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             self.close()
             raise OSError(f"{self.path} is not a regular file")
+        if not _is_trusted(status):
+            self.close()
+            raise OSError(f"{self.path} is a file of user {status.st_uid}; expected a file of this user, or none yet")
         # The process that created the file may have been killed before this, so it is done at every opening.
         _sync_folder(self.path.resolve().parent)
         return fd
-
-    def _refuse_link_of_others(self) -> None:
-        """A symbolic link of another user could make this one, who may be root, write to any file."""
-        try:
-            there = os.lstat(self.path)
-        except FileNotFoundError:
-            return
-        if stat.S_ISLNK(there.st_mode) and there.st_uid not in (os.geteuid(), 0):
-            raise OSError(
-                f"{self.path} is a symbolic link of user {there.st_uid}; expected a file, or a link of this user's"
-            )
 
     def _is_at_path(self, fd: int) -> bool:
         try:
@@ -102,6 +108,56 @@ class FileSink:
         except FileNotFoundError:
             return False
         return os.path.samestat(there, os.fstat(fd))
+
+
+def _is_trusted(status: os.stat_result) -> bool:
+    return status.st_uid in (os.geteuid(), 0)
+
+
+def _is_locked(fd: int) -> bool:
+    """Return whether the lock is taken now. It isn't waited for: whoever may read the file may hold it for ever."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open_own(path: Path) -> int:
+    """Open or create the file at `path`. No link of another user is followed, neither the last part nor a folder before it: it
+    could make this user, who may be root, write to any file. Each part is opened before it is looked at, so that nobody can
+    exchange it in between.
+    """
+    ahead, links = list(reversed(path.absolute().parts)), 0
+    with ExitStack() as opened:
+        here = -1  # the first part is absolute
+        while True:
+            part = ahead.pop()
+            try:
+                there = os.open(part, _LOOK, dir_fd=here)
+            except FileNotFoundError:
+                if ahead:
+                    raise
+                return os.open(part, _OPEN, 0o600, dir_fd=here)
+            opened.callback(os.close, there)
+            status = os.fstat(there)
+            if not stat.S_ISLNK(status.st_mode):
+                if not ahead:
+                    return os.open(part, _OPEN, 0o600, dir_fd=here)
+                here = there
+                continue
+            links += 1
+            _refuse_link(path, part, status, links)
+            ahead += reversed(Path(os.readlink("", dir_fd=there)).parts)
+
+
+def _refuse_link(path: Path, part: str, status: os.stat_result, links: int) -> None:
+    if not _is_trusted(status):
+        raise OSError(
+            f"{path}: {part} is a symbolic link of user {status.st_uid}; expected a file, or a link of this user's"
+        )
+    if links > _MAX_LINKS:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 
 def _append_whole(fd: int, data: bytes) -> None:

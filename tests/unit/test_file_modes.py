@@ -29,7 +29,16 @@ def owned_by_alice(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
             seen[stat.ST_UID] = ALICE
         return os.stat_result(seen)
 
+    fstat = os.fstat
+
+    def look_at_open(fd: int) -> os.stat_result:
+        seen = list(fstat(fd))
+        if Path(f"/proc/self/fd/{fd}").readlink() in hers:
+            seen[stat.ST_UID] = ALICE
+        return os.stat_result(seen)
+
     monkeypatch.setattr(os, "lstat", look)
+    monkeypatch.setattr(os, "fstat", look_at_open)
     return hers
 
 
@@ -45,6 +54,42 @@ def test_letters_follow_no_link_of_somebody_else(tmp_path: Path, owned_by_alice:
     assert list(sink.publish([{"id": 1}])) == [1]
     sink.close()
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_letters_follow_no_link_of_somebody_else_to_a_folder(tmp_path: Path, owned_by_alice: set[Path]) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "hers").symlink_to(tmp_path / "mine")
+    (tmp_path / "link").symlink_to("hers")
+    owned_by_alice.add(tmp_path / "hers")
+    sink = FileSink(str(tmp_path / "link" / "dead.jsonl"))
+    with pytest.raises(OSError, match=f"hers is a symbolic link of user {ALICE}"):
+        sink.publish([{"id": 1}])
+    assert not list((tmp_path / "mine").iterdir())
+    owned_by_alice.clear()
+    assert list(sink.publish([{"id": 1}])) == [1]
+    sink.close()
+    assert (tmp_path / "mine" / "dead.jsonl").read_bytes() == b'{"id":1}\n'
+
+
+def test_letters_go_to_no_file_of_somebody_else(tmp_path: Path, owned_by_alice: set[Path]) -> None:
+    path = tmp_path / "dead.jsonl"
+    path.touch()
+    owned_by_alice.add(path)
+    sink = FileSink(str(path))
+    with pytest.raises(OSError, match=f"is a file of user {ALICE}; expected a file of this user"):
+        sink.publish([{"id": 1}])
+    assert path.read_bytes() == b""
+    path.unlink()
+    owned_by_alice.clear()
+    assert list(sink.publish([{"id": 1}])) == [1]
+    sink.close()
+
+
+def test_links_in_a_circle_are_an_error_of_the_file_sink(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        FileSink(str(tmp_path / "a")).publish([{"id": 1}])
 
 
 def test_letters_are_the_owners_alone_after_each_rotation(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_file_that_is_moved_while_its_lock_is_waited_for_gets_nothing(
     real = fcntl.flock
 
     def rotate_then_lock(fd: int, how: int) -> None:
-        if how == fcntl.LOCK_EX and not (tmp_path / "rotated").exists():
+        if how & fcntl.LOCK_EX and not (tmp_path / "rotated").exists():
             sink.path.rename(tmp_path / "rotated")
         real(fd, how)
 
@@ -196,11 +196,11 @@ def test_the_sink_waits_for_another_writer_of_the_same_file(sink: FileSink, monk
     real = fcntl.flock
 
     def flock(fd: int, how: int) -> None:
-        with pytest.raises(BlockingIOError):
-            real(fd, how | fcntl.LOCK_NB)
-        monkeypatch.undo()
-        waits.set()
-        real(fd, how)
+        try:
+            real(fd, how)
+        except BlockingIOError:
+            waits.set()
+            raise
 
     monkeypatch.setattr(module.fcntl, "flock", flock)
     publishing = threading.Thread(target=sink.publish, args=([dead_letter(3)],))
@@ -211,6 +211,22 @@ def test_the_sink_waits_for_another_writer_of_the_same_file(sink: FileSink, monk
     publishing.join(10)
     assert not publishing.is_alive()
     assert ids(sink.path) == [1, 2, 3]
+
+
+def test_a_lock_that_is_never_released_is_not_waited_for_without_end(
+    sink: FileSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.path.touch(0o644)
+    other = os.open(sink.path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    with pytest.raises(TimeoutError, match=r"dead\.jsonl is locked by another process for more than 5s"):
+        sink.publish([dead_letter(1)])
+    os.close(other)
+    assert sink.publish([dead_letter(1)]) == [1]
+    assert ids(sink.path) == [1]
 
 
 def test_the_lock_is_released_after_success_and_failure(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
