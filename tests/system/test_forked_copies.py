@@ -85,16 +85,6 @@ def status_of_copy(job):
     return status
 """
 
-
-def test_a_copy_that_a_hook_made_is_no_second_worker(tmp_path: Path) -> None:
-    async def scene(here: World) -> None:
-        process = await here.worker()
-        (reply,) = await here.run(process, lease(1, "status_of_copy"))
-        assert reply.result == "7"
-
-    play(tmp_path, scene, other={"hook.py": HOOK})
-
-
 IMPORT = """
 import os, sys
 from supervisor import handler
@@ -110,10 +100,13 @@ def status_of_copy(job):
 """
 
 
-def test_a_copy_that_an_import_made_ends_with_the_status_of_its_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("plugin", [HOOK, IMPORT], ids=["hook", "import"])
+def test_a_copy_that_a_plugin_made_is_no_second_worker_and_ends_with_its_own_status(
+    tmp_path: Path, plugin: str
+) -> None:
     async def scene(here: World) -> None:
         process = await here.worker()
         (reply,) = await here.run(process, lease(1, "status_of_copy"))
         assert reply.result == "7"
 
-    play(tmp_path, scene, other={"forks.py": IMPORT})
+    play(tmp_path, scene, other={"forks.py": plugin})
