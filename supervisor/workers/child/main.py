@@ -135,7 +135,7 @@ class JobRunner:
         self._identity = Identity()
         self._fresh_context = fresh_contexts()
         self._environ = os.environ
-        self._side_effects = SideEffectTimer(self._process_state.umask)
+        self._side_effects = SideEffectTimer(self._process_state.umask, None if self._middleware else self._fresh_context())
         self._slight, self._serious = self._side_effects.measure(TRIALS)
         os.register_at_fork(after_in_child=self._suspect_every_job)
 
@@ -196,8 +196,10 @@ class JobRunner:
         context = self._fresh_context()
         start = perf_counter_ns()
         try:
-            call = (handler.function, job) if middleware is None else (middleware.run, job, handler.function)
-            result = context.run(*call)
+            if middleware is None:
+                result = context.run(handler.function, job)
+            else:
+                result = context.run(middleware.run, job, handler.function)
             took = perf_counter_ns() - start
             if result is None:
                 reply = b"[%d,%d,null]\n" % (job_id, took // 1000)

@@ -7,6 +7,7 @@ import signal
 import threading
 from _signal import getsignal, pthread_sigmask  # type: ignore[import-not-found]  # those of `signal` are slower: they return enums
 from collections.abc import Callable
+from contextvars import Context
 from time import perf_counter_ns
 from types import FrameType
 from typing import Any
@@ -87,11 +88,12 @@ class SideEffectTimer:
     They are measured as a job is, and again and again: on a machine that is busy when a worker starts they seem to take longer.
     """
 
-    __slots__ = ("_serious", "_slight", "_umask")
+    __slots__ = ("_context", "_serious", "_slight", "_umask")
 
-    def __init__(self, umask: int) -> None:
-        """`umask` is the one to restore."""
+    def __init__(self, umask: int, context: Context | None) -> None:
+        """`umask` is the one to restore. The time of a job includes that of `context.run`, unless `context` is None."""
         self._umask = umask
+        self._context = context
         self._slight = self._serious = _UNKNOWN
 
     def measure(self, trials: int = 1) -> tuple[int, int]:
@@ -102,12 +104,21 @@ class SideEffectTimer:
         """
         try:
             for _ in range(trials):
-                self._slight = min(self._slight, _time_of(_set_umask, self._umask), _time_of(_set_blocking, 0))
-                self._serious = min(self._serious, _time_of(_close, os.dup(0)))
+                self._slight = min(self._slight, self._time_of(_set_umask, self._umask), self._time_of(_set_blocking, 0))
+                self._serious = min(self._serious, self._time_of(_close, os.dup(0)))
         except OSError:  # there is no standard input at the moment, or no descriptor is left
             if self._serious == _UNKNOWN:
                 return 0, 0
         return int(self._slight * _MARGIN), int(self._serious * _MARGIN)
+
+    def _time_of(self, call: Callable[[int], None], argument: int) -> int:
+        context = self._context
+        start = perf_counter_ns()
+        if context is None:
+            call(argument)
+        else:
+            context.run(call, argument)
+        return perf_counter_ns() - start
 
 
 def _set_umask(mask: int) -> None:
@@ -120,12 +131,6 @@ def _set_blocking(fd: int) -> None:
 
 def _close(fd: int) -> None:
     os.close(fd)
-
-
-def _time_of(call: Callable[[int], None], argument: int) -> int:
-    start = perf_counter_ns()
-    call(argument)
-    return perf_counter_ns() - start
 
 
 def _current_directory() -> str | None:
