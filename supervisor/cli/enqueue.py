@@ -28,12 +28,12 @@ MAX_PROBLEMS = 20  # bad lines named in the message
 @click.option(
     "--file", "file", metavar="F.jsonl", help="Enqueue one job per line, all or nothing; - is standard input."
 )
-@click.option("--queue", help="Queue; by default the one that the config has for the handler.")
-@click.option("--priority", type=int, help="Jobs with a higher number run first; 0 by default.")
-@click.option("--delay", help="Earliest start from now, such as 10s.")
-@click.option("--at", help="Earliest start, such as 2030-01-31T08:00:00Z.")
-@click.option("--max-retries", type=int, help="Number of retries of this job.")
-@click.option("--timeout", help="Timeout of one attempt of this job, such as 90s, or none.")
+@click.option("--queue", metavar="NAME", help="Queue; by default the one that the config has for the handler.")
+@click.option("--priority", metavar="N", type=int, help="Jobs with a higher number run first; 0 by default.")
+@click.option("--delay", metavar="TIME", help="Earliest start from now, such as 10s.")
+@click.option("--at", metavar="TIME", help="Earliest start, such as 2030-01-31T08:00:00Z.")
+@click.option("--max-retries", metavar="N", type=int, help="Number of retries of this job.")
+@click.option("--timeout", metavar="TIME", help="Timeout of one attempt of this job, such as 90s, or none.")
 def enqueue(handler: str | None, payload: str | None, file: str | None, **options: Any) -> None:
     """Enqueue a job for HANDLER and print its id.
 

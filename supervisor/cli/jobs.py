@@ -38,8 +38,8 @@ def jobs() -> None:
 @jobs.command("list")
 @config_option
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
-@click.option("--queue", callback=read_with(name_of), help="Only jobs of this queue.")
-@click.option("--handler", callback=read_with(name_of), help="Only jobs for this handler.")
+@click.option("--queue", metavar="NAME", callback=read_with(name_of), help="Only jobs of this queue.")
+@click.option("--handler", metavar="NAME", callback=read_with(name_of), help="Only jobs for this handler.")
 @limit_option
 @json_option
 def list_jobs(state: str | None, queue: str | None, handler: str | None, limit: int, as_json: bool) -> None:

@@ -27,7 +27,7 @@ from supervisor.text.units import parse_duration
 @click.option("--drain", is_flag=True, help="Exit once the served queues have no jobs left, and print a report.")
 @click.option(
     "--horizon",
-    metavar="DURATION",
+    metavar="TIME",
     callback=read_with(parse_duration),
     help="With --drain: leave jobs that are due later than this after the start.",
 )

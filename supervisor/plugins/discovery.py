@@ -49,7 +49,9 @@ def _find(text: str, base: Path) -> Iterable[Source]:
     if os.path.lexists(path):
         return [Source(str(path), path=path)]
     if all(part.isidentifier() for part in text.split(".")) and not text.endswith(".py"):
-        return [Source(text, module=text, problem=f"no file or directory {path}, and no module {text!r} installed")]
+        return [
+            Source(text, module=text, problem=f"there is no file or folder {path}, and no module {text!r} is installed")
+        ]
     return [Source(str(path), problem=f"no such file or directory: {path}")]
 
 

@@ -282,7 +282,19 @@ def test_the_commands_that_enqueue_work(command: Command) -> None:
 # --- commands
 
 
-KNOWN_PROGRAMS = {"supervisor", "python3", "pip", "systemctl", "kill", "mkdocs", "python", "source", "mkdir", "cd"}
+KNOWN_PROGRAMS = {
+    "supervisor",
+    "python3",
+    "pip",
+    "systemctl",
+    "kill",
+    "mkdocs",
+    "python",
+    "source",
+    "mkdir",
+    "cd",
+    "useradd",
+}
 
 
 @pytest.mark.parametrize("block", blocks("sh", "console"), ids=lambda block: block.where)

@@ -135,7 +135,8 @@ class JobRunner:
         self._identity = Identity()
         self._fresh_context = fresh_contexts()
         self._environ = os.environ
-        self._side_effects = SideEffectTimer(self._process_state.umask, None if self._middleware else self._fresh_context())
+        context = None if self._middleware else self._fresh_context()
+        self._side_effects = SideEffectTimer(self._process_state.umask, context)
         self._slight, self._serious = self._side_effects.measure(TRIALS)
         os.register_at_fork(after_in_child=self._suspect_every_job)
 

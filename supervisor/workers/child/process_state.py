@@ -104,7 +104,8 @@ class SideEffectTimer:
         """
         try:
             for _ in range(trials):
-                self._slight = min(self._slight, self._time_of(_set_umask, self._umask), self._time_of(_set_blocking, 0))
+                quickest = min(self._time_of(_set_umask, self._umask), self._time_of(_set_blocking, 0))
+                self._slight = min(self._slight, quickest)
                 self._serious = min(self._serious, self._time_of(_close, os.dup(0)))
         except OSError:  # there is no standard input at the moment, or no descriptor is left
             if self._serious == _UNKNOWN:

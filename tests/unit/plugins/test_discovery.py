@@ -46,10 +46,10 @@ def test_a_missing_source_is_reported(load: Any) -> None:
     manager = PluginManager()
     reports = manager.load_all(discover(["plugins", "gone/", "x.py", "no_such.module"], Path("/nowhere")))
     assert [report.error for report in reports] == [
-        "no file or directory /nowhere/plugins, and no module 'plugins' installed",
+        "there is no file or folder /nowhere/plugins, and no module 'plugins' is installed",
         "no such file or directory: /nowhere/gone",
         "no such file or directory: /nowhere/x.py",
-        "no file or directory /nowhere/no_such.module, and no module 'no_such.module' installed",
+        "there is no file or folder /nowhere/no_such.module, and no module 'no_such.module' is installed",
     ]
 
 
