@@ -202,10 +202,8 @@ class JobRunner:
             else:
                 result = context.run(middleware.run, job, handler.function)
             took = perf_counter_ns() - start
-            if result is None:
-                reply = b"[%d,%d,null]\n" % (job_id, took // 1000)
-            else:
-                reply = self._encode_result(job_id, took // 1000, result)
+            us = took // 1000
+            reply = b"[%d,%d,null]\n" % (job_id, us) if result is None else self._encode_result(job_id, us, result)
         except BaseException as error:
             took = perf_counter_ns() - start
             self._end_if_copy(error)
