@@ -116,6 +116,14 @@ class StoreFactory:
         """From here on every store that is opened finds the state that the crash left."""
         raise NotImplementedError
 
+    def save(self) -> None:
+        """Back the store up, as the one that `go_back` restores."""
+        raise NotImplementedError
+
+    def go_back(self) -> None:
+        """Restore the backup in its place, while stores are open."""
+        raise NotImplementedError
+
     def check(self) -> None:
         """Fail if the counts that are kept beside the jobs don't agree with them."""
         if self.durable:
@@ -195,6 +203,19 @@ class SqliteFactory(StoreFactory):
         self.close()
         self.folder = self._after_crash
 
+    def save(self) -> None:
+        self._backup.unlink(missing_ok=True)
+        with closing(sqlite3.connect(self.path)) as live, closing(sqlite3.connect(self._backup)) as backup:
+            live.backup(backup)
+
+    def go_back(self) -> None:
+        with closing(sqlite3.connect(self.path)) as live, closing(sqlite3.connect(self._backup)) as backup:
+            backup.backup(live)
+
+    @property
+    def _backup(self) -> Path:
+        return self.folder.with_name("backup.db")
+
     def check(self) -> None:
         assert self.sql("pragma integrity_check") == [("ok",)]
         super().check()
@@ -208,7 +229,13 @@ class SqliteFactory(StoreFactory):
         return self.folder.with_name(f"after-crash-{self._crashes}")
 
     def _open(self) -> SqliteStore:
-        return SqliteStore(self.path, create=True, synchronous="normal", clock=self.clock, random_part=self.random_part)
+        return SqliteStore(
+            self.path, create=True, synchronous="normal", clock=self.clock, random_part=lambda: self.random_part()
+        )
+
+
+TABLES = ("jobs", "counts", "attempts", "dead_letters", "queues", "supervisors")
+NUMBERED = ("jobs", "attempts", "supervisors")
 
 
 class PostgresClock(Clock):
@@ -262,7 +289,7 @@ class PostgresFactory(StoreFactory):
 
     def close(self) -> None:
         super().close()
-        self.sql("drop schema if exists {s} cascade")
+        self.sql(f"drop schema if exists {{s}}, {self._backup} cascade")
         self.admin.close()
 
     def kill(self, store: Store) -> None:
@@ -279,9 +306,36 @@ class PostgresFactory(StoreFactory):
     def restart(self) -> None:
         assert not self._opened
 
+    def save(self) -> None:
+        self.sql(f"drop schema if exists {self._backup} cascade")
+        self.sql(f"create schema {self._backup}")
+        for table in TABLES:
+            self.sql(f"create table {self._backup}.{table} as select * from {{s}}.{table}")
+        for table in NUMBERED:
+            self.sql(
+                f"create table {self._backup}.{table}_ids as select last_value, is_called from {{s}}.{table}_id_seq"
+            )
+
+    def go_back(self) -> None:
+        for store in self._opened:
+            store.connection.flush()
+        with self.admin.transaction():
+            self.sql("set local session_replication_role = replica")
+            for table in TABLES:
+                self.sql(f"delete from {{s}}.{table}")
+                self.sql(f"insert into {{s}}.{table} overriding system value select * from {self._backup}.{table}")
+            for table in NUMBERED:
+                self.sql(
+                    f"select setval('{{s}}.{table}_id_seq', last_value, is_called) from {self._backup}.{table}_ids"
+                )
+
+    @property
+    def _backup(self) -> str:
+        return f'"{self.schema} backup"'
+
     def _open(self) -> PostgresStore:
         store = PostgresStore(
-            self.server.url, schema=self.schema, create=True, limits=self.limits, random_part=self.random_part
+            self.server.url, schema=self.schema, create=True, limits=self.limits, random_part=lambda: self.random_part()
         )
         if not self.sql("select to_regclass(%s)", f'"{self.schema}".test_clock').fetchone()[0]:
             self.replace_clock()

@@ -15,6 +15,7 @@ import orjson
 
 from supervisor.config.settings import RetentionSettings
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy, Tier
+from supervisor.stores.fencing import COUNT_BITS
 from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Waiting
 
 SCHEDULED, READY, IN_FLIGHT = JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT
@@ -94,6 +95,8 @@ class Model:
         self.paused: set[str] = set()
         self.gone: set[str] = set()
         self.last_id = self.last_age = 0
+        self.random_part = 0
+        """Of the tokens of claims: see `fencing`."""
 
     @property
     def now(self) -> int:
@@ -142,11 +145,14 @@ class Model:
 
     def _claimed(self, job: ModelJob, owner: str, ttl: float) -> Lease:
         job.state, job.owner, job.deadline, job.started_at = IN_FLIGHT, owner, self.after(ttl), None
-        job.token += 1
+        job.token = self._next_token(job.token)
         job.policy = self.resolve(job.row.handler, job.row.queue)
         if job.row.max_retries is not None:
             job.policy = job.policy._replace(max_retries=job.row.max_retries)
         return job.lease()
+
+    def _next_token(self, token: int) -> int:
+        return self.random_part | ((token + 1) % 2**COUNT_BITS)
 
     # outcomes of leases
 
@@ -237,7 +243,7 @@ class Model:
         for id in [dead_letter.id for dead_letter in dead_letters]:
             dead_letter = self.jobs[id].dead_letter
             assert dead_letter is not None
-            dead_letter.token, dead_letter.tries = dead_letter.token + 1, dead_letter.tries + 1
+            dead_letter.token, dead_letter.tries = self._next_token(dead_letter.token), dead_letter.tries + 1
             dead_letter.owner, dead_letter.due_at = owner, self.after(ttl)
             claimed.append((id, dead_letter.token, dead_letter.tries, dead_letter.accepted))
         return claimed

@@ -30,6 +30,7 @@ from supervisor.config.settings import RetentionSettings
 from supervisor.errors import StoreError
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome, Policy
 from supervisor.retry import decide, expired_lease_outcome
+from supervisor.stores.fencing import COUNT_BITS
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease
 from tests.stores.factories import FACTORIES, SqliteFactory, StoreFactory, next_due, promote, put, waiting
@@ -90,6 +91,13 @@ SHARE = st.floats(0.0, 1.0)
 REFUSED = op("settle_undecided", picks=PICKS)
 
 
+class Saved(NamedTuple):
+    """What the model was when a backup was made, and how many supervisors had joined by then."""
+
+    model: Model
+    lives: int
+
+
 class Failed(Exception):
     """Raised to fail a transaction half way."""
 
@@ -111,6 +119,8 @@ class Machine(RuleBasedStateMachine):
         self.owners: list[str] = ["", ""]
         self.stores: list[Store] = [self.join(0), self.join(1)]
         self.shown: dict[int, dict[str, Any]] = {}
+        self.saved: Saved | None = None
+        self.histories = 1
 
     def join(self, at: int) -> Store:
         self.lives += 1
@@ -195,12 +205,55 @@ class Machine(RuleBasedStateMachine):
         self.stores = [self.join(0), self.join(1)]
         self.look()
 
+    @precondition(lambda self: self.factory.durable)
+    @rule()
+    def a_backup_is_made(self) -> None:
+        self.factory.save()
+        self.saved = Saved(self.copied_model(), self.lives)
+
+    @precondition(lambda self: self.saved is not None and self.saved.lives == self.lives)
+    @rule(at=st.integers(0, 1), ops=SOME)
+    def the_backup_is_restored(self, at: int, ops: Sequence[Op]) -> None:
+        """Under supervisors that go on with the leases of the lost time. The random part of the fencing tokens does not return."""
+        assert self.saved is not None
+        self.do_all(at, ops)
+        self.factory.go_back()
+        self.repair()
+        self.model, self.shown = self.saved.model, {}
+        self.saved = Saved(self.copied_model(), self.lives)
+        self.histories += 1
+        part = self.model.random_part = self.histories << COUNT_BITS
+        self.factory.random_part = lambda: part
+        self.look()
+
+    @precondition(lambda self: self.factory.durable)
+    @rule(ids=IDS, change=st.sampled_from(["delete from {s}.jobs", "update {s}.jobs set queue = 'b'"]))
+    def somebody_changes_rows_by_sql(self, ids: Sequence[int], change: str) -> None:
+        known = [id for id in {self.model.last_id - id for id in ids} if id in self.model.jobs]
+        self.repair()  # so that nothing of the stores is on its way
+        for id in known:
+            self.factory.sql(f"{change} where id = {id}")
+            if change.startswith("delete"):
+                self.model.forget([id])
+            else:
+                self.model.jobs[id].row = self.model.jobs[id].row._replace(queue="b")
+        self.repair()
+        self.look()
+
+    def repair(self) -> None:
+        """As supervisors do that have nothing to do."""
+        for store in self.stores:
+            store.repair()
+
+    def copied_model(self) -> Model:
+        model = deepcopy(self.model)
+        model.clock = self.factory.clock
+        return model
+
     @contextmanager
     def undone(self) -> Iterator[dict[str, Any]]:
         """Restore the model afterwards, and all that was given, unless that is cleared."""
-        model = deepcopy(self.model)
-        model.clock = self.factory.clock
-        before = {"model": model, "leases": list(self.leases), "dead_letters": list(self.dead_letters)}
+        before = {"model": self.copied_model(), "leases": list(self.leases), "dead_letters": list(self.dead_letters)}
         yield before
         self.__dict__.update(before)
 
