@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome
 
-FREE_EXPIRIES = 2
-"""Leases of a job in a row that may expire without a start mark before another one counts as a retry."""
+SUSPECT, SOLE_SUSPECT = 2, 4
+"""From the first `expired_count` on, a job is a suspect: it may have ended its supervisor. From the second on, it has been lost
+together with other suspects, and runs while no other does. See `engine.suspects`."""
 
 MIN_RELEASE_SECONDS = 1.0
 """Seconds, at least, until a job that can't be run here is ready again."""
@@ -119,10 +120,10 @@ def _delay(outcome: Outcome, random: Random, ready: int, within_budget: Callable
     return jittered(backoff, ceiling(backoff, outcome.lease.retries + 1, ready), random)
 
 
-def expired_lease_outcome(lease: Lease, *, started: bool, expired_count: int, deadline: int, message: str) -> Outcome:
-    """Return the outcome of a lease that expired: a failed attempt if the job was marked as started, or if more than
-    FREE_EXPIRIES leases in a row have expired; else a release, which counts no retry."""
-    if started or expired_count >= FREE_EXPIRIES:
+def expired_lease_outcome(lease: Lease, *, blamed: bool, deadline: int, message: str) -> Outcome:
+    """Return the outcome of a lease that expired: a failed attempt if the job is blamed, else a release, which counts no
+    retry."""
+    if blamed:
         failure = Failure(Cause.LEASE_EXPIRED, type="LeaseExpired", message=message, attempt=lease.attempt)
         return Outcome(lease, Kind.FAILED, failure=failure, seen=deadline)
     return Outcome(lease, Kind.RELEASED, seen=deadline)

@@ -21,6 +21,7 @@ from supervisor.engine.maintenance import Maintenance, Pruner, Repairer, WallClo
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.store_writer import Purpose, Writer
+from supervisor.engine.suspects import Suspects
 from supervisor.engine.tasks import BackgroundTasks, report_error
 from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.engine.watchdog import Watchdog, seconds_suspended
@@ -73,7 +74,8 @@ class Coordinator:
         )
         dispatcher = Dispatcher(pool, leases, buffers, committer, watchdog, loop)
         planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
-        intake = Intake(leases, buffers, committer, unknown, keeper, config)
+        suspects = Suspects(writer, leases, committer, now)
+        intake = Intake(leases, buffers, committer, unknown, suspects, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits)
         self._announcer = announcer = Announcer(writer, pool, leases, loop)
         pruner = Pruner(writer, config)

@@ -17,6 +17,7 @@ from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
 from supervisor.engine.store_view import Change, Claimable, StoreView
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
+from supervisor.engine.suspects import Suspects
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.events import Bus, JobsClaimed, QueueDepths
 from supervisor.jobs import LEASE_HANDLER, LEASE_TIER, Lease, Tier
@@ -71,6 +72,7 @@ class Intake:
     _buffers: QueueBuffers
     _committer: Committer
     _unknown_handlers: UnknownHandlers
+    _suspects: Suspects
     _lease_keeper: LeaseKeeper
     _config: CurrentConfig
     only_unknown: int = 0
@@ -83,7 +85,8 @@ class Intake:
             self._lease_keeper.give_up(overtaken, "claim")
         self._leases.add(leases)
 
-    def buffer(self, leases: list[Lease], max_known: int | None) -> None:
+    def buffer(self, leases: list[Lease], max_known: int | None, later: Callable[[Sequence[Lease]], None]) -> None:
+        """`later` is called with those that may run later."""
         served = self._config.handlers
         missing = {handler for handler in {lease[LEASE_HANDLER] for lease in leases} if handler not in served}
         unknown = [lease for lease in leases if lease.handler in missing] if missing else []
@@ -94,7 +97,12 @@ class Intake:
         if max_known is not None and len(leases) > max_known:
             self.release(leases[max_known:], "more than can be held")
             leases = leases[:max_known]
-        self._buffers.add(leases)
+        self._buffers.add(self._suspects.take_out(leases, later))
+
+    @property
+    def pending(self) -> bool:
+        """Whether jobs are held that are neither buffered nor released."""
+        return self._suspects.marking > 0
 
     def release(self, leases: Sequence[Lease], reason: str) -> None:
         self._committer.release(leases, reason)
@@ -194,7 +202,7 @@ class Fetcher:
 
     @property
     def claiming(self) -> bool:
-        return bool(self._claims)
+        return bool(self._claims) or self._intake.pending
 
     @property
     def quiet(self) -> bool:
@@ -279,7 +287,7 @@ class Fetcher:
             if self.closed:
                 self._intake.release(claimed.leases, "shutdown")
                 return
-            self._intake.buffer(claimed.leases, claim.max_known)
+            self._intake.buffer(claimed.leases, claim.max_known, self.jobs_reclaimed)
             self._dispatcher.moved()
             if claim.overtaking:
                 self._make_way_for(claimed.leases)

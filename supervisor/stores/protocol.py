@@ -102,7 +102,8 @@ class Recovers(Protocol):
         `place`, or the first behind `after`."""
 
     def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
-        """`settle` for expired leases: `seen` is required; a release (nothing counted) adds one to the job's expired_count."""
+        """`settle` for expired leases: `seen` is required; a release (nothing counted) adds 1 to the job's expired_count, and
+        another 1 if the job has a start mark."""
 
 
 class DeadLetterQueue(Protocol):

@@ -157,14 +157,13 @@ class ClaimRequest(NamedTuple):
 class ExpiredLease(NamedTuple):
     """A lease whose deadline has passed, or whose owner is provably dead (`owner_gone`): that one is recovered at once.
 
-    `deadline` is as seen: recovery names it, so that a lease that was extended meanwhile is left alone. `expired_count` is the
-    number of leases in a row that ended without a start mark. The lease has no payload and no headers, which may be large.
+    `deadline` is as seen: recovery names it, so that a lease that was extended meanwhile is left alone. `started` is whether
+    the job has a start mark. The lease has no payload and no headers, which may be large.
     """
 
     lease: Lease
     deadline: int
     started: bool
-    expired_count: int
     owner: str
     owner_gone: bool
 

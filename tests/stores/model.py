@@ -70,7 +70,7 @@ class ModelJob:
         assert policy is not None
         return Lease(
             self.id, self.token, row.handler, row.queue, row.payload, row.headers, self.retries, row.priority, self.tier,
-            self.due_at, self.created_at, policy,
+            self.due_at, self.created_at, policy, self.expired_count,
         )  # fmt: skip
 
     def shown(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Model:
         recovered, failure = outcome.seen is not None, outcome.failure
         job.state, job.owner, job.result = outcome.state, None, outcome.result
         if outcome.kind is Kind.RELEASED and outcome.took is None:
-            job.expired_count += recovered
+            job.expired_count += recovered and 1 + (job.started_at is not None)
         elif failure is None or failure.cause is not Cause.LEASE_EXPIRED:
             job.expired_count = 0
         if not recovered:
@@ -212,7 +212,6 @@ class Model:
                 _light(job.lease()),
                 job.deadline,
                 job.started_at is not None,
-                job.expired_count,
                 job.owner,
                 job.owner in self.gone,
             )

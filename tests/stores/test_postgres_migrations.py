@@ -165,7 +165,7 @@ def test_its_jobs_are_shown_as_they_were(factory):
 def test_its_jobs_go_on(factory):
     store = factory.joined("new")
     (expired,) = store.expired_leases(10)
-    assert (expired.lease.id, expired.owner, expired.expired_count) == (3, DEAD_OWNER, 0)
+    assert (expired.lease.id, expired.owner, expired.lease.expired_count) == (3, DEAD_OWNER, 0)
     assert store.recover([again(expired.lease)._replace(seen=expired.deadline)]) == []
     (dead_letter,) = store.claim_dead_letters(10, 30.0)
     assert (dead_letter.id, dead_letter.accepted, dead_letter.tries) == (2, {"file"}, 2)

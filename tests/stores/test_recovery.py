@@ -91,8 +91,8 @@ def test_an_expired_lease_holds_all_that_recovery_needs(factory, store):
     deadline = factory.clock.microseconds + round(TTL * 1e6)
     factory.clock.step(TTL)
     found = {expired_leases.lease.id: expired_leases for expired_leases in factory.joined("two").expired_leases(10)}
-    assert found[a.id] == (light(a), deadline, False, 0, "one", False)
-    assert found[b.id] == (light(b), deadline, True, 0, "one", False)
+    assert found[a.id] == (light(a), deadline, False, "one", False)
+    assert found[b.id] == (light(b), deadline, True, "one", False)
     assert a.policy == POLICY._replace(max_retries=7)
 
 
@@ -145,14 +145,15 @@ def test_leases_of_an_owner_that_left_expire_at_once(factory, store):
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
 
 
-def test_a_release_by_recovery_adds_one_to_the_expired_count_and_counts_no_retry(factory, store):
+def test_a_release_by_recovery_adds_to_the_expired_count_and_counts_no_retry(factory, store):
     (id,) = put(store)
     other = factory.joined("two")
-    for expired_count in range(3):
-        take_one(store)
+    for expired_count, started in ((0, False), (1, True), (3, False), (4, False)):
+        lease = take_one(store)
+        store.extend([], TTL, [lease] if started else [])
         factory.clock.step(TTL)
         (expired_leases,) = other.expired_leases(10)
-        assert expired_leases.expired_count == expired_count
+        assert expired_leases.lease.expired_count == expired_count
         assert other.recover([released(expired_leases)]) == []
         assert state_of(store, id) == "ready"
     job = store.get(id)
@@ -181,7 +182,7 @@ def test_the_expired_count_is_reset_by_any_outcome_but_another_expired_lease(fac
     promote(store, 1)
     take_one(store)
     factory.clock.step(TTL)
-    assert [expired_leases.expired_count for expired_leases in other.expired_leases(10)] == [expired_count]
+    assert [expired_leases.lease.expired_count for expired_leases in other.expired_leases(10)] == [expired_count]
 
 
 def test_recovery_must_name_the_deadline_it_saw(store):
@@ -261,4 +262,4 @@ def test_a_release_of_a_job_that_was_not_started_keeps_its_expired_count(factory
     store.settle([release(lease)])
     take_one(store)
     factory.clock.step(TTL)
-    assert [expired_leases.expired_count for expired_leases in other.expired_leases(10)] == [1]
+    assert [expired_leases.lease.expired_count for expired_leases in other.expired_leases(10)] == [1]

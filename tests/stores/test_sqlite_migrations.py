@@ -124,7 +124,7 @@ def test_its_jobs_are_shown_as_they_were(migrated):
 def test_its_jobs_go_on(migrated, clock):
     migrated.join("new", "host", 3)
     (expired,) = migrated.expired_leases(10)
-    assert (expired.lease.id, expired.owner, expired.expired_count) == (3, DEAD_OWNER, 0)
+    assert (expired.lease.id, expired.owner, expired.lease.expired_count) == (3, DEAD_OWNER, 0)
     assert migrated.recover([again(expired.lease)._replace(seen=expired.deadline)]) == []
     (dead_letter,) = migrated.claim_dead_letters(10, 30.0)
     assert (dead_letter.id, dead_letter.accepted, dead_letter.tries) == (2, {"file"}, 2)

@@ -130,14 +130,10 @@ def test_a_release_counts_nothing() -> None:
     assert (later.state, later.counted) == (JobState.SCHEDULED, False)
 
 
-@given(st.integers(0, 10), st.booleans())
-def test_an_expired_lease_counts_if_the_job_had_started_or_it_is_the_third_in_a_row(
-    expired_count: int, started: bool
-) -> None:
-    outcome = expired_lease_outcome(lease(), started=started, expired_count=expired_count, deadline=7, message="gone")
-    counts = started or expired_count >= 2
-    assert (outcome.kind is Kind.FAILED) == counts
-    assert outcome.seen == 7
+@pytest.mark.parametrize(("blamed", "kind"), [(True, Kind.FAILED), (False, Kind.RELEASED)])
+def test_an_expired_lease_is_a_failed_attempt_only_of_a_job_that_is_blamed(blamed: bool, kind: Kind) -> None:
+    outcome = expired_lease_outcome(lease(), blamed=blamed, deadline=7, message="gone")
+    assert (outcome.kind, outcome.seen) == (kind, 7)
 
 
 def test_a_job_with_an_unknown_handler_is_claimed_once_a_second_at_most() -> None:

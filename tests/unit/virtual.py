@@ -12,11 +12,11 @@ from supervisor.engine.store_writer import UNTIL_DONE, Abandoned, CallFailed, Pu
 from supervisor.errors import StoreError
 from supervisor.events import Bus, JobsSettled
 from supervisor.handlers import HandlerInfo
-from supervisor.jobs import JobState
+from supervisor.jobs import JobState, Policy
 from supervisor.plugins.reports import SourceReport
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.protocol import Store
-from supervisor.stores.records import EnqueueRow, Presence
+from supervisor.stores.records import ClaimRequest, EnqueueRow, Presence
 from supervisor.workers.pool import Pool
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker
 
@@ -206,6 +206,17 @@ class Virtual:
         other = MemoryStore(state=self.store.state)  # type: ignore[attr-defined]
         other.join(owner, "there", 2)
         other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))
+
+    def lose(self, *ids: int, times: int = 1) -> None:
+        """Another supervisor claims and starts these jobs, and is lost: once or several times in a row."""
+        for time in range(times):
+            other = MemoryStore(state=self.store.state)  # type: ignore[attr-defined]
+            other.join(f"lost-{time}", "there", 2)
+            leases = other.claim([ClaimRequest("default", 100, 100, 100, 100)], 30.0, lambda handler, queue: Policy())
+            assert {lease.id for lease in leases} == set(ids)
+            other.extend(leases, 30.0, leases)
+            other.leave()
+            self.loop.create_task(self.engine.recover())
 
     @property
     def process(self) -> FakeWorker:

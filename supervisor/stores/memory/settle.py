@@ -43,7 +43,7 @@ class Settles:
         if job is None or (outcome.seen is not None and job.lease_until != outcome.seen):
             return False
         state, now = STATES[code_of_state(outcome)], self._state.now()
-        counts = {RESET: 0, KEEP: job.expired_count, ADD: job.expired_count + 1}
+        counts = {RESET: 0, KEEP: job.expired_count, ADD: job.expired_count + 1 + (job.started_at is not None)}
         changes: dict[str, Any] = {"state": state, "owner": None, "result": outcome.result}
         changes["expired_count"] = counts[expired_count_change(outcome)]
         if outcome.seen is None:
@@ -94,9 +94,7 @@ class Settles:
                 gone = owner is not None and owner.presence.state == LEFT
                 if job.owner != self._owner.name and (gone or job.lease_until <= now):
                     started, lease = job.started_at is not None, job.lease()._replace(payload="", headers=None)
-                    found.append(
-                        ExpiredLease(lease, job.lease_until, started, job.expired_count, job.owner or "", gone)
-                    )
+                    found.append(ExpiredLease(lease, job.lease_until, started, job.owner or "", gone))
             found.sort(key=attrgetter("place"))
             return [one for one in found if after is None or one.place > after.place][:limit]
 

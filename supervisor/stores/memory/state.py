@@ -70,6 +70,7 @@ class JobRecord:
         return Lease(
             self.id, self.token, row.handler, row.queue, row.payload, row.headers, self.retries, row.priority, self.tier,
             self.due_at, self.created_at, policy if options is None else overlaid(policy, options),
+            self.expired_count,
         )  # fmt: skip
 
     def shown(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ _CLAIM_PICKED = f"""
       (values ({READY}, -1), ({IN_FLIGHT}, 1)) as change(state, sign))
   select * from claimed
   union all
-  select null, null, job_handler, null, null, null, null, null, null, null, null, null, null, null, place
+  select null, null, job_handler, null, null, null, null, null, null, null, null, null, null, null, null, place
   from fit where not exists (select from claimed)
   order by place"""
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from supervisor.jobs import LEASE_POLICY, Lease, Policy
+from supervisor.jobs import LEASE_EXPIRED_COUNT, LEASE_POLICY, Lease, Policy
 from supervisor.stores.postgres.connection import packed
 from supervisor.stores.records import Resolve, overlaid, policy_of, policy_text
 
-LEASE = """id, token, handler, queue, coalesce(payload, ''), headers, retries, priority, tier, due_at, created_at, policy, options"""
+LEASE = """id, token, handler, queue, coalesce(payload, ''), headers, retries, priority, tier, due_at, created_at, policy,
+  expired_count, options"""
 """The columns that a lease is made of."""
-OPTIONS = LEASE_POLICY + 1
+OPTIONS = LEASE_EXPIRED_COUNT + 1
 
 MAX_HANDLERS = 500
 """Policies of one queue that are sent with each claim."""
@@ -49,7 +50,13 @@ class Policies:
 def leases_from(rows: Iterable[Sequence[Any]]) -> list[Lease]:
     """Make leases of rows that begin with the columns of LEASE. Plain, since this is a hot path."""
     make = tuple.__new__
-    return [make(Lease, (*row[:LEASE_POLICY], stored_policy(row[LEASE_POLICY], row[OPTIONS]))) for row in rows]
+    return [
+        make(
+            Lease,
+            (*row[:LEASE_POLICY], stored_policy(row[LEASE_POLICY], row[OPTIONS]), row[LEASE_EXPIRED_COUNT]),
+        )
+        for row in rows
+    ]
 
 
 @lru_cache(4096)

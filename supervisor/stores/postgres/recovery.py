@@ -23,8 +23,8 @@ OWNERS = f"""
     exists (select 1 from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id)
   from {{s}}.supervisors where id is distinct from $1 order by id"""
 EXPIRED = f"""
-  select lease_until, started_at, expired_count, owner,
-    id, token, handler, queue, '', null, retries, priority, tier, due_at, created_at, policy, options
+  select lease_until, started_at, owner, id, token, handler, queue, '', null, retries, priority, tier, due_at, created_at, policy,
+    expired_count, options
   from (
     select *, coalesce(owner <> all($2::bigint[]), true) as lives from {{s}}.jobs
     where state = {IN_FLIGHT} and owner is distinct from $1) as jobs
@@ -37,7 +37,7 @@ OFFER_DEAD_LETTERS = f"""
   update {{s}}.dead_letters set due_at = {NOW} where job_id = any(array(
     select job_id from {{s}}.dead_letters where state = {PENDING} and owner = $1 for no key update skip locked))"""
 
-_LEASE = slice(4, None)
+_LEASE = slice(3, None)
 """The columns of EXPIRED that a lease is made of."""
 _FIRST = (False, -(2**63), -(2**63))
 
@@ -62,7 +62,7 @@ class Recovery:
             behind = _FIRST if after is None else after.place
             rows = self._connection.rows(EXPIRED, self._owner.id, array(gone), *behind, limit)
             if len(rows) < min(limit, MAX_LOOKED_AT):
-                ids = {id: owner for _, _, _, owner, id, *_ in rows}
+                ids = {id: owner for _, _, owner, id, *_ in rows}
                 locked = self._locks.jobs_locked_by_others([id for id, owner in ids.items() if owner not in gone])
                 rows = [row for row, id in zip(rows, ids, strict=True) if id not in locked]
             for id, (name, _, _, long_ago, has_leases) in owners.items():
@@ -71,10 +71,8 @@ class Recovery:
         names = {id: name for id, (name, *_) in owners.items()}
         leases = leases_from(row[_LEASE] for row in rows)
         return [
-            ExpiredLease(
-                lease, deadline, started_at is not None, expired_count, names.get(id, f"owner {id}"), id in gone
-            )
-            for lease, (deadline, started_at, expired_count, id, *_) in zip(leases, rows, strict=True)
+            ExpiredLease(lease, deadline, started_at is not None, names.get(id, f"owner {id}"), id in gone)
+            for lease, (deadline, started_at, id, *_) in zip(leases, rows, strict=True)
         ]
 
     def _forget(self, id: int, gone: str | None) -> None:

@@ -51,7 +51,8 @@ DISPOSE = f"""
     settled = case when it.seen is null then jobs.token else jobs.settled end, retries = retries + it.counted,
     due_at = coalesce({NOW} + it.delay, due_at), tier = case it.counted when 1 then 1 else tier end,
     age = case it.counted when 1 then coalesce({NOW} + it.delay, age) else age end,
-    expired_count = case it.expiry when {RESET} then 0 when {KEEP} then expired_count else expired_count + 1 end,
+    expired_count = case it.expiry when {RESET} then 0 when {KEEP} then expired_count
+      else expired_count + 1 + (started_at is not null)::int end,
     finished_at = case when it.state >= {SUCCEEDED} then {NOW} end,
     started_at = coalesce({NOW} - (it.took * 1e6)::bigint, started_at)
   from json_to_recordset($1::json) as it(id bigint, token bigint, took float8, result text, seen bigint, state smallint,

@@ -65,7 +65,7 @@ _IS_SHORT = "coalesce(length(payload), 0) + coalesce(length(headers), 0) <= 4096
 CANDIDATES = Select(
     f"""id, {NEXT_TOKEN} | ?, handler, queue,
       iif({_IS_SHORT}, coalesce(cast(payload as text), ''), null), iif({_IS_SHORT}, cast(headers as text), null),
-      retries, priority, tier, due_at, created_at, null, options""",
+      retries, priority, tier, due_at, created_at, null, expired_count, options""",
     f"""from (
       select id as candidate from jobs
       where state = {READY} and queue = ? and tier = ? and queue not in (select queue from queues where paused)

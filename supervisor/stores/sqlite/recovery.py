@@ -30,8 +30,8 @@ OWNERS_WITHOUT_LEASES = Select(
 )
 OWNERS = "select json_group_array(owner) from supervisors"
 EXPIRED = Select(
-    """lease_until, started_at, expired_count,
-      id, token, handler, queue, '', null, retries, priority, tier, due_at, created_at, policy, options""",
+    """lease_until, started_at, id, token, handler, queue, '', null, retries, priority, tier, due_at, created_at, policy,
+      expired_count, options""",
     f"""from (
       select * from jobs
       where state = {IN_FLIGHT} and owner = ? and lease_until <= ? and (lease_until, id) > (?, ?)
@@ -39,7 +39,7 @@ EXPIRED = Select(
 )
 OFFER_DEAD_LETTERS = f"update dead_letters set due_at = ? where state = {PENDING} and owner = ?"
 
-_LEASE = slice(3, None)
+_LEASE = slice(2, None)
 """The columns of EXPIRED that a lease is made of."""
 _EVER = 2**62
 _FORGOTTEN_AFTER = 86_400_000_000
@@ -85,8 +85,8 @@ class Recovery:
         rows = self._connection.rows(EXPIRED, id, expired_at, *behind, limit)
         leases = self._policies.leases_from([row[_LEASE] for row in rows])
         return [
-            ExpiredLease(lease, deadline, started_at is not None, expired_count, owner, gone)
-            for lease, (deadline, started_at, expired_count, *_) in zip(leases, rows, strict=True)
+            ExpiredLease(lease, deadline, started_at is not None, owner, gone)
+            for lease, (deadline, started_at, *_) in zip(leases, rows, strict=True)
         ]
 
     def _forget(self, id: int, gone: str | None) -> None:

@@ -38,7 +38,8 @@ DISPOSE = f"""
   update jobs set state = it.state, owner = null, lease_until = null, result = it.result,
     settled = iif(it.seen is null, jobs.token, jobs.settled), retries = retries + it.counted,
     due_at = coalesce(it.due, due_at), tier = iif(it.counted, 1, tier), age = iif(it.counted, coalesce(it.due, age), age),
-    expired_count = case it.expiry when {RESET} then 0 when {KEEP} then expired_count else expired_count + 1 end,
+    expired_count = case it.expiry when {RESET} then 0 when {KEEP} then expired_count
+      else expired_count + 1 + (started_at is not null) end,
     finished_at = it.finished, started_at = coalesce(cast(?1 - it.took * 1e6 as integer), started_at)
   from (
     select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token, json_extract(value, '$[2]') as took,
@@ -67,7 +68,7 @@ MARK_STARTED = f"update jobs set started_at = coalesce(started_at, ?1) {_OF_LEAS
 HELD = Select("id, token", f"from jobs where state = {IN_FLIGHT} and owner = ?")
 LEASES = Select(
     """jobs.id, token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), retries, priority, tier,
-      due_at, created_at, policy, options""",
+      due_at, created_at, policy, expired_count, options""",
     f"""from json_each(?) as it
       cross join jobs on jobs.id = it.value and jobs.state = {IN_FLIGHT} and jobs.owner = ?""",
 )

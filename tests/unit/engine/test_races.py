@@ -163,12 +163,10 @@ def test_a_lease_whose_row_was_locked_is_observed_anew() -> None:
 
 def test_a_job_that_comes_due_before_the_first_worker_is_ordered_starts_on_that_worker() -> None:
     here = Virtual()
-    other, (lease,) = claim_elsewhere(here, max_retries=1)
-    other.extend([lease], 30.0, [lease])  # marked as started, so it is retried later
-    other.leave()
-    here.loop.create_task(here.engine.recover())
+    (id,) = here.enqueue("work")
+    here.lose(id, times=2)  # the second time it is blamed, so it is retried later
     here.loop.advance(60.0)  # a start may take long
-    assert here.state(lease.id) == "scheduled"
+    assert here.state(id) == "scheduled"
     here.serve()
     assert here.process.permits
 

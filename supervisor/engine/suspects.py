@@ -1,0 +1,76 @@
+"""Suspects: jobs that ran, or may have run, when their supervisor was lost. One of them may have ended it.
+
+None of them is blamed at first, since nobody can say which it was. They run again one by one, so that a job that ends its
+supervisor each time is soon lost as the only suspect, and only then is that a failed attempt. The others lose no retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from supervisor.engine.committer import Committer
+from supervisor.engine.leases import Leases
+from supervisor.engine.store_writer import NotDone, Purpose, Writer
+from supervisor.jobs import LEASE_EXPIRED_COUNT, Kind, Lease, Outcome
+from supervisor.retry import MIN_RELEASE_SECONDS, SOLE_SUSPECT, SUSPECT
+from supervisor.stores.records import ExpiredLease
+
+TRIAL_SECONDS = 5.0
+"""After a suspect has run for so long, the next one starts beside it: otherwise long jobs would wait for each other."""
+
+
+def suspects_to_blame(expired: Iterable[ExpiredLease]) -> set[int]:
+    """Return the ids of the suspects that were started and lost while their owner ran no other."""
+    lost = [it for it in expired if it.started and it.lease.expired_count >= SUSPECT]
+    of_owner = Counter(it.owner for it in lost)
+    return {it.lease.id for it in lost if of_owner[it.owner] == 1}
+
+
+@dataclass(eq=False)
+class Suspects:
+    """Starts the suspects of this supervisor. Each gets its start mark in the store before it runs."""
+
+    _writer: Writer
+    _leases: Leases
+    _committer: Committer
+    _now: Callable[[], float]
+    _started: list[tuple[Lease, float]] = field(default_factory=list)
+    marking: int = 0
+
+    def take_out(self, leases: list[Lease], start: Callable[[Sequence[Lease]], None]) -> list[Lease]:
+        """Return the leases that are not of suspects. `start` is called with a suspect once it may run; those that may not are
+        released for a moment, also to other supervisors."""
+        suspects = [lease for lease in leases if lease[LEASE_EXPIRED_COUNT] >= SUSPECT]
+        if not suspects:
+            return leases
+        for lease in suspects:
+            if self._may_start(lease):
+                self._started.append((lease, self._now()))
+                self._mark(lease, start)
+            else:
+                self._committer.add([Outcome(lease, Kind.RELEASED, delay=MIN_RELEASE_SECONDS)])
+        return [lease for lease in leases if lease[LEASE_EXPIRED_COUNT] < SUSPECT]
+
+    def _may_start(self, lease: Lease) -> bool:
+        self._started = [(one, since) for one, since in self._started if self._leases.holds(one)]
+        if not self._started:
+            return True
+        if any(one.expired_count >= SOLE_SUSPECT for one in (lease, *[one for one, _ in self._started])):
+            return False
+        return self._now() - self._started[-1][1] >= TRIAL_SECONDS
+
+    def _mark(self, lease: Lease, start: Callable[[Sequence[Lease]], None]) -> None:
+        def marked(future: asyncio.Future[list[int]]) -> None:
+            self.marking -= 1
+            error = future.exception()
+            if error is None:
+                start([lease] if not future.result() else [])
+            elif not isinstance(error, NotDone):
+                raise error
+
+        self.marking += 1
+        ttl = self._leases.ttl
+        self._writer.submit(lambda store: store.extend([lease], ttl, [lease]), Purpose.EXTEND).add_done_callback(marked)

@@ -1,0 +1,127 @@
+"""Jobs that ran when their supervisor was lost run again one by one, and only the one that is lost alone is blamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.engine.suspects import TRIAL_SECONDS, suspects_to_blame
+from supervisor.jobs import Lease, Policy
+from supervisor.retry import SOLE_SUSPECT, SUSPECT
+from supervisor.stores.records import ExpiredLease
+from tests.unit.virtual import Virtual
+
+
+def expired(id: int, expired_count: int, owner: str = "one", *, started: bool = True) -> ExpiredLease:
+    lease = Lease(id, 1, "work", "default", "", None, 0, 0, 0, 0, 0, Policy(), expired_count)
+    return ExpiredLease(lease, 7, started, owner, True)
+
+
+def test_no_job_is_blamed_for_the_first_loss() -> None:
+    here = Virtual()
+    ids = here.enqueue("work", "work")
+    here.lose(*ids)
+    jobs = [here.store.get(id) for id in ids]
+    assert [job and (job["state"], job["retries"], job["errors"]) for job in jobs] == [("ready", 0, [])] * 2
+
+
+@pytest.mark.parametrize(("lost", "blamed"), [
+    ([expired(1, SUSPECT)], {1}),
+    ([expired(1, SUSPECT), expired(2, SUSPECT - 1), expired(3, 0)], {1}),
+    ([expired(1, SUSPECT), expired(2, SUSPECT)], set()),
+    ([expired(1, SUSPECT), expired(2, SUSPECT, started=False)], {1}),
+    ([expired(1, SUSPECT, started=False)], set()),
+    ([expired(1, SUSPECT), expired(2, SUSPECT, "other")], {1, 2}),
+])  # fmt: skip
+def test_a_suspect_is_blamed_that_its_supervisor_was_lost_with_and_with_no_other(lost: Any, blamed: set[int]) -> None:
+    assert suspects_to_blame(lost) == blamed
+
+
+def test_suspects_run_one_after_the_other_and_others_beside_them() -> None:
+    here = Virtual(workers=3)
+    first, second = here.enqueue("work", "work")
+    here.lose(first, second)
+    fresh = here.enqueue("work")[0]
+    here.serve()
+    here.loop.advance(0.1)
+    assert running(here) == {first, fresh}
+    here.loop.advance(2.0)
+    assert running(here) == {first, fresh}
+    finish(here, first)
+    here.loop.advance(2.0)
+    assert running(here) == {second, fresh}
+
+
+def test_a_suspect_has_its_start_mark_before_it_runs() -> None:
+    here = Virtual()
+    (id,) = here.enqueue("work")
+    here.lose(id)
+    here.serve()
+    job = here.store.get(id)
+    assert job is not None and job["started_at"] is not None
+
+
+def test_the_next_suspect_starts_beside_one_that_has_run_for_some_time() -> None:
+    here = Virtual(workers=2)
+    ids = here.enqueue("work", "work")
+    here.lose(*ids)
+    here.serve()
+    here.loop.advance(TRIAL_SECONDS - 1.0)
+    assert running(here) == {ids[0]}
+    here.loop.advance(3.0)
+    assert running(here) == set(ids)
+
+
+def test_suspects_that_were_lost_together_run_strictly_alone() -> None:
+    here = Virtual(workers=2)
+    ids = here.enqueue("work", "work")
+    here.lose(*ids, times=SOLE_SUSPECT // SUSPECT)
+    here.serve()
+    here.loop.advance(3 * TRIAL_SECONDS)
+    assert running(here) == {ids[0]}
+    finish(here, ids[0])
+    here.loop.advance(2.0)
+    assert running(here) == {ids[1]}
+
+
+def test_a_suspect_that_ends_is_none_any_more() -> None:
+    here = Virtual()
+    (id,) = here.enqueue("work")
+    here.lose(id)
+    here.serve()
+    here.loop.advance(0.1)
+    lease = here.process.start_next()
+    here.process.finish("failed", error={"type": "Oops", "message": "no", "traceback": ""})
+    here.process.drain()
+    assert lease.expired_count == SUSPECT
+    here.loop.advance(2.0)
+    assert here.process.start_next().expired_count == 0
+
+
+def test_a_suspect_that_is_just_being_marked_is_released_at_the_end() -> None:
+    here = Virtual()
+    (id,) = here.enqueue("work")
+    here.lose(id)
+    here.engine.serve(here.backend)
+    here.writer.eager = False
+    for process in here.backend.forked:
+        process.come_up()
+    here.writer.step_one()  # the claim, whose answer asks for the mark
+    assert here.state(id) == "in_flight" and here.engine.fetcher.claiming
+    here.engine.fetcher.close()
+    here.writer.eager = True
+    here.writer.step()
+    assert here.state(id) == "ready" and not here.engine.fetcher.claiming
+    assert len(here.engine.leases) == 0
+
+
+def running(here: Virtual) -> set[int]:
+    return {lease.id for slot in here.pool.workers.values() for lease in slot.sent}
+
+
+def finish(here: Virtual, id: int) -> None:
+    for slot in here.pool.workers.values():
+        if any(lease.id == id for lease in slot.sent):
+            slot.process.run_next()  # type: ignore[attr-defined]
+            return
