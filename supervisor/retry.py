@@ -8,8 +8,8 @@ from collections.abc import Callable
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome
 
 SUSPECT, SOLE_SUSPECT = 2, 4
-"""From the first `expired_count` on, a job is a suspect: it may have ended its supervisor. From the second on, it has been lost
-together with other suspects, and runs while no other does. See `engine.suspects`."""
+"""From the first `expired_count` on, a job is a suspect: it may have ended its supervisor. From the second on, it runs while no
+other suspect does, and is blamed if it is lost. See `engine.suspects`."""
 
 MIN_RELEASE_SECONDS = 1.0
 """Seconds, at least, until a job that can't be run here is ready again."""
@@ -120,10 +120,10 @@ def _delay(outcome: Outcome, random: Random, ready: int, within_budget: Callable
     return jittered(backoff, ceiling(backoff, outcome.lease.retries + 1, ready), random)
 
 
-def expired_lease_outcome(lease: Lease, *, blamed: bool, deadline: int, message: str) -> Outcome:
-    """Return the outcome of a lease that expired: a failed attempt if the job is blamed, else a release, which counts no
-    retry."""
-    if blamed:
+def expired_lease_outcome(lease: Lease, *, started: bool, deadline: int, message: str) -> Outcome:
+    """Return the outcome of a lease that expired: a failed attempt if the job was started as a sole suspect, else a release,
+    which counts no retry."""
+    if started and lease.expired_count >= SOLE_SUSPECT:
         failure = Failure(Cause.LEASE_EXPIRED, type="LeaseExpired", message=message, attempt=lease.attempt)
         return Outcome(lease, Kind.FAILED, failure=failure, seen=deadline)
     return Outcome(lease, Kind.RELEASED, seen=deadline)

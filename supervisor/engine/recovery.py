@@ -9,7 +9,6 @@ from functools import partial
 from supervisor.engine.committer import RetryDecider, Summary, summary
 from supervisor.engine.limits import Limits
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
-from supervisor.engine.suspects import suspects_to_blame
 from supervisor.events import Bus, LeasesRecovered
 from supervisor.jobs import Outcome
 from supervisor.retry import expired_lease_outcome
@@ -81,8 +80,7 @@ class Recovery:
     async def _recover(self, due: Sequence[ExpiredLease]) -> int:
         """Recover these leases. Those that the store did not recover are observed anew: another client of the database may have
         locked their rows, and their owner waits for that lock too."""
-        blamed = suspects_to_blame(due)
-        outcomes = [self._decider.decide(_outcome(expired, expired.lease.id in blamed)) for expired in due]
+        outcomes = [self._decider.decide(_outcome(expired)) for expired in due]
         stale = set(await self._writer.submit(lambda store: store.recover(outcomes), Purpose.RECOVER))
         for expired in due:
             if expired.lease.id in stale:
@@ -98,7 +96,7 @@ def _seen_lease(expired: ExpiredLease) -> SeenLease:
     return expired.lease.id, expired.lease.token, expired.deadline
 
 
-def _outcome(expired: ExpiredLease, blamed: bool) -> Outcome:
+def _outcome(expired: ExpiredLease) -> Outcome:
     how = "is gone" if expired.owner_gone else "did not extend it"
     message = f"the lease ended without an outcome: its owner {expired.owner} {how}"
-    return expired_lease_outcome(expired.lease, blamed=blamed, deadline=expired.deadline, message=message)
+    return expired_lease_outcome(expired.lease, started=expired.started, deadline=expired.deadline, message=message)

@@ -2,13 +2,13 @@
 
 None of them is blamed at first, since nobody can say which it was. They run again one by one, so that a job that ends its
 supervisor each time is soon lost as the only suspect, and only then is that a failed attempt. The others lose no retry.
+Recovery adds 2 to the `expired_count` of a job that was lost with a start mark, and 1 to that of any other.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.engine.committer import Committer
@@ -16,17 +16,9 @@ from supervisor.engine.leases import Leases
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.jobs import LEASE_EXPIRED_COUNT, Kind, Lease, Outcome
 from supervisor.retry import MIN_RELEASE_SECONDS, SOLE_SUSPECT, SUSPECT
-from supervisor.stores.records import ExpiredLease
 
 TRIAL_SECONDS = 5.0
 """After a suspect has run for so long, the next one starts beside it: otherwise long jobs would wait for each other."""
-
-
-def suspects_to_blame(expired: Iterable[ExpiredLease]) -> set[int]:
-    """Return the ids of the suspects that were started and lost while their owner ran no other."""
-    lost = [it for it in expired if it.started and it.lease.expired_count >= SUSPECT]
-    of_owner = Counter(it.owner for it in lost)
-    return {it.lease.id for it in lost if of_owner[it.owner] == 1}
 
 
 @dataclass(eq=False)

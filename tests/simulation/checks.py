@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.engine.watchdog import GAP
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
+from supervisor.retry import SOLE_SUSPECT
 from supervisor.stores.records import DeadLetter
 from supervisor.workers.blame import KillReason
 from tests.simulation.promises import holds
@@ -182,11 +183,9 @@ class Checks:
             holds(
                 unanswered or self._world.may_lose_leases(record.owner), "a live lease was taken over:", outcome, record
             )
-            run = self.runs.get((record.id, record.token))
             if outcome.counted or outcome.state is JobState.FAILED:
-                expired_often = self._world.expired_count[record.id] >= 2
-                holds(run or expired_often, "counted although it was never started:", outcome, record)
-            self._world.expired_count[record.id] = 0 if outcome.failure else self._world.expired_count[record.id] + 1
+                suspected = outcome.lease.expired_count >= SOLE_SUSPECT
+                holds(suspected, "counted although it was no sole suspect:", outcome, record)
             record.lost.add(record.token)
             self._change_state(record, outcome)
             self.count["recovered"] += 1

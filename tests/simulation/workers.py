@@ -99,6 +99,9 @@ class SimulatedWorker(FakeWorker):
     def end_run(self, run: Run, kind: str, seconds: float) -> None:
         if not self.alive or self.run is not run or self.killed:
             return
+        if kind == "poison":
+            self.world.kill(self.owner)
+            return
         if kind in ("crash", "exit"):
             self.perish("signal" if kind == "crash" else "exit_code", "SIGSEGV" if kind == "crash" else 0)
             return

@@ -64,7 +64,6 @@ class World:
         self.taken: dict[str, set[int]] = {name: set() for name in ("first", "second")[: self.random.randint(1, 2)]}
         self.cursed: set[int] = set()
         self.paused: set[str] = set()
-        self.expired_count: Counter[int] = Counter()
         self.checks = Checks(self)
         self.factory = factory(self.clock.wall)
         self.client = self.factory.open()
@@ -291,8 +290,10 @@ class World:
 
     def kill_owner(self) -> None:
         owner = self._any_owner()
-        if owner is None:
-            return
+        if owner is not None:
+            self.kill(owner)
+
+    def kill(self, owner: Owner) -> None:
         self.note(f"killed {owner}")
         owner.vanish()
         owner.loop.close()
@@ -370,8 +371,6 @@ class World:
         ids = self.random.sample(known, min(3, len(known)))
         changed, _ = getattr(self.client, command)(ids)
         self.checks.operated(command, changed)
-        for id in changed:
-            self.expired_count[id] = 0
         self.notify()
 
     def pause(self) -> None:

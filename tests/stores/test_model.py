@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 from supervisor.config.settings import RetentionSettings
 from supervisor.errors import StoreError
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome, Policy
-from supervisor.retry import SUSPECT, decide, expired_lease_outcome
+from supervisor.retry import decide, expired_lease_outcome
 from supervisor.stores.fencing import COUNT_BITS
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease
@@ -418,7 +418,7 @@ def outcome(lease: Lease, how: str) -> Outcome:
 def recovery(expired_leases: ExpiredLease) -> Outcome:
     found = expired_lease_outcome(
         expired_leases.lease,
-        blamed=expired_leases.started and expired_leases.lease.expired_count >= SUSPECT,
+        started=expired_leases.started,
         deadline=expired_leases.deadline,
         message="its owner is gone",
     )

@@ -107,7 +107,7 @@ def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
     stopped, other = two(command)
     marks = enqueue_slow(command, 4, 2.5)
     wait_for(lambda: len(list(marks.iterdir())) == 4)
-    wait_for(lambda: all(job["started_at"] for job in command.jobs()))  # so an expired lease counts as a retry
+    wait_for(lambda: all(job["started_at"] for job in command.jobs()))
     resume, since = stop(stopped), time.monotonic()
     mine = workers(stopped)
     lost = [job for job in command.jobs() if int(starts(marks, job)[0].rpartition("-")[2]) in mine]
@@ -116,7 +116,7 @@ def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
     def both_run_elsewhere() -> None:
         assert all(len(starts(marks, job)) == 2 for job in lost), list(marks.iterdir())
 
-    wait_for(both_run_elsewhere)
+    wait_for(both_run_elsewhere, 40)
     time.sleep(max(0.0, 3 * TTL - (time.monotonic() - since)))  # so that it stands still for three leases
     resume()
     stopped.logged("stood still")
@@ -125,9 +125,8 @@ def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
     jobs = all_done(command)
     lost_ids = {job["id"] for job in lost}
     for job in jobs:
-        causes = [error["cause"] for error in job["errors"]]
-        assert causes == (["lease_expired"] if job["id"] in lost_ids else []), job
-        assert len(starts(marks, job)) == len(causes) + 1
+        assert job["errors"] == []
+        assert len(starts(marks, job)) == 1 + (job["id"] in lost_ids)
     assert "stale" not in other.log
     marks = enqueue_slow(command, 4, 0.5)
     after = all_done(command)

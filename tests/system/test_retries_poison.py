@@ -44,6 +44,15 @@ def supervisor_killer(job):
     time.sleep(3600)
 """
 
+WAITS = """
+import time
+from supervisor import handler
+
+@handler
+def waits(job):
+    time.sleep(job.payload)
+"""
+
 
 @pytest.mark.parametrize(("way", "signal_name", "code"), [
     ("kill", "SIGKILL", None), ("segfault", "SIGSEGV", None), ("abort", "SIGABRT", None), ("term", "SIGTERM", None),
@@ -67,11 +76,11 @@ def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(
     assert [dead_letter["id"] for dead_letter in dead_letters] == [id]
 
 
-@pytest.mark.parametrize(("after", "cost"), [(0, 3), (1.5, 1)])
+@pytest.mark.parametrize(("after", "free"), [(0, 2), (1.5, 1)])
 def test_a_job_that_kills_its_supervisor_ends_after_a_bounded_number_of_restarts(
-    command: Command, after: float, cost: int
+    command: Command, after: float, free: int
 ) -> None:
-    """A job that kills before it can be marked as started has two attempts free. Each retry costs at most `cost` restarts."""
+    """The first loss is no attempt, nor is the second of a job that ends its supervisor before it can be marked as started."""
     command.write(config=CONFIG, plugins={"poison.py": POISON})
     starts, pid = command.folder / "starts", command.folder / "pid"
     id = command.enqueue("supervisor_killer", {"starts": str(starts), "pid_file": str(pid), "after": after})
@@ -83,12 +92,31 @@ def test_a_job_that_kills_its_supervisor_ends_after_a_bounded_number_of_restarts
         os.rename(pid.with_suffix(".new"), pid)  # noqa: PTH104
         wait_for(lambda run=run: run.code is not None or command.job(id)["state"] == "failed")  # type: ignore[misc]
         restarts += 1
-        assert restarts <= 3 * cost + 3, command.job(id)
+        assert restarts <= 3 + free + 1, command.job(id)
     job = command.job(id)
     assert (job["retries"], {error["cause"] for error in job["errors"]}) == (2, {"lease_expired"})
-    assert len(starts.read_text()) <= 3 * cost + 2
+    assert len(starts.read_text()) <= 3 + free
     other = command.enqueue("quick", 1)
     assert command.until(other, "succeeded")["errors"] == []
     assert command.runs[-1].code is None
     command.runs[-1].signal(signal.SIGTERM)
     assert command.runs[-1].wait() == 0
+
+
+def test_no_innocent_job_pays_for_one_that_kills_its_supervisor(command: Command) -> None:
+    config = CONFIG.replace("count: 1", "count: 4")
+    command.write(config=config, plugins={"poison.py": POISON, "waits.py": WAITS})
+    starts, pid = command.folder / "starts", command.folder / "pid"
+    innocents = [command.enqueue("waits", 2.0) for _ in range(3)]
+    id = command.enqueue("supervisor_killer", {"starts": str(starts), "pid_file": str(pid), "after": 1.5})
+    while command.job(id)["state"] != "failed":
+        pid.unlink(missing_ok=True)
+        run = command.run()
+        pid.with_suffix(".new").write_text(str(run.pid))
+        os.rename(pid.with_suffix(".new"), pid)  # noqa: PTH104
+        wait_for(lambda run=run: run.code is not None or command.job(id)["state"] == "failed")  # type: ignore[misc]
+    job = command.job(id)
+    assert [error["cause"] for error in job["errors"]] == ["lease_expired"] * 3
+    for innocent in innocents:
+        assert command.until(innocent, "succeeded")["errors"] == []
+    assert len(starts.read_text()) <= 5, "two that do not count, and three that do"

@@ -130,10 +130,14 @@ def test_a_release_counts_nothing() -> None:
     assert (later.state, later.counted) == (JobState.SCHEDULED, False)
 
 
-@pytest.mark.parametrize(("blamed", "kind"), [(True, Kind.FAILED), (False, Kind.RELEASED)])
-def test_an_expired_lease_is_a_failed_attempt_only_of_a_job_that_is_blamed(blamed: bool, kind: Kind) -> None:
-    outcome = expired_lease_outcome(lease(), blamed=blamed, deadline=7, message="gone")
-    assert (outcome.kind, outcome.seen) == (kind, 7)
+@given(st.integers(0, 10), st.booleans())
+def test_an_expired_lease_is_a_failed_attempt_only_of_a_sole_suspect_that_was_started(
+    expired_count: int, started: bool
+) -> None:
+    suspect = lease()._replace(expired_count=expired_count)
+    outcome = expired_lease_outcome(suspect, started=started, deadline=7, message="gone")
+    assert outcome.kind is (Kind.FAILED if started and expired_count >= 4 else Kind.RELEASED)
+    assert outcome.seen == 7
 
 
 def test_a_job_with_an_unknown_handler_is_claimed_once_a_second_at_most() -> None:

@@ -164,7 +164,7 @@ def test_a_lease_whose_row_was_locked_is_observed_anew() -> None:
 def test_a_job_that_comes_due_before_the_first_worker_is_ordered_starts_on_that_worker() -> None:
     here = Virtual()
     (id,) = here.enqueue("work")
-    here.lose(id, times=2)  # the second time it is blamed, so it is retried later
+    here.lose(id, times=3)  # the third time it is blamed, so it is retried later
     here.loop.advance(60.0)  # a start may take long
     assert here.state(id) == "scheduled"
     here.serve()

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from supervisor.engine.suspects import TRIAL_SECONDS, suspects_to_blame
-from supervisor.jobs import Lease, Policy
+from supervisor.engine.suspects import TRIAL_SECONDS
 from supervisor.retry import SOLE_SUSPECT, SUSPECT
-from supervisor.stores.records import ExpiredLease
 from tests.unit.virtual import Virtual
-
-
-def expired(id: int, expired_count: int, owner: str = "one", *, started: bool = True) -> ExpiredLease:
-    lease = Lease(id, 1, "work", "default", "", None, 0, 0, 0, 0, 0, Policy(), expired_count)
-    return ExpiredLease(lease, 7, started, owner, True)
 
 
 def test_no_job_is_blamed_for_the_first_loss() -> None:
@@ -26,16 +15,13 @@ def test_no_job_is_blamed_for_the_first_loss() -> None:
     assert [job and (job["state"], job["retries"], job["errors"]) for job in jobs] == [("ready", 0, [])] * 2
 
 
-@pytest.mark.parametrize(("lost", "blamed"), [
-    ([expired(1, SUSPECT)], {1}),
-    ([expired(1, SUSPECT), expired(2, SUSPECT - 1), expired(3, 0)], {1}),
-    ([expired(1, SUSPECT), expired(2, SUSPECT)], set()),
-    ([expired(1, SUSPECT), expired(2, SUSPECT, started=False)], {1}),
-    ([expired(1, SUSPECT, started=False)], set()),
-    ([expired(1, SUSPECT), expired(2, SUSPECT, "other")], {1, 2}),
-])  # fmt: skip
-def test_a_suspect_is_blamed_that_its_supervisor_was_lost_with_and_with_no_other(lost: Any, blamed: set[int]) -> None:
-    assert suspects_to_blame(lost) == blamed
+def test_a_job_is_blamed_once_it_was_lost_as_the_only_suspect() -> None:
+    here = Virtual()
+    (id,) = here.enqueue("work")
+    here.lose(id, times=2)
+    assert errors(here, id) == []
+    here.lose(id)
+    assert errors(here, id) == ["lease_expired"]
 
 
 def test_suspects_run_one_after_the_other_and_others_beside_them() -> None:
@@ -125,3 +111,9 @@ def finish(here: Virtual, id: int) -> None:
         if any(lease.id == id for lease in slot.sent):
             slot.process.run_next()  # type: ignore[attr-defined]
             return
+
+
+def errors(here: Virtual, id: int) -> list[str]:
+    job = here.store.get(id)
+    assert job is not None
+    return [error["cause"] for error in job["errors"]]
