@@ -76,11 +76,11 @@ def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(
     assert [dead_letter["id"] for dead_letter in dead_letters] == [id]
 
 
-@pytest.mark.parametrize(("after", "free"), [(0, 2), (1.5, 1)])
+@pytest.mark.parametrize(("after", "free"), [(0, 3), (1.5, 2)])
 def test_a_job_that_kills_its_supervisor_ends_after_a_bounded_number_of_restarts(
     command: Command, after: float, free: int
 ) -> None:
-    """The first loss is no attempt, nor is the second of a job that ends its supervisor before it can be marked as started."""
+    """Two losses are free, and a third of a job that ends its supervisor before it can be marked as started."""
     command.write(config=CONFIG, plugins={"poison.py": POISON})
     starts, pid = command.folder / "starts", command.folder / "pid"
     id = command.enqueue("supervisor_killer", {"starts": str(starts), "pid_file": str(pid), "after": after})
