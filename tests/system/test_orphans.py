@@ -18,7 +18,7 @@ from tests.system.test_exhausted_limits import ORDINARY, USER
 from tests.system.test_signals_process_one import FIRST, needs_root, of_the_supervisor
 
 JOBS = """
-    import os, signal, subprocess, time
+    import os, signal, subprocess, sys, time
     from pathlib import Path
     from supervisor import handler
 
@@ -53,7 +53,8 @@ JOBS = """
         subprocess.run(["env", "-i", "setsid", "--fork", "sh", "-c", "echo $$ > left; exec sleep 3600"], check=True)
 
     @handler
-    def noop(job): pass
+    def supervise(job):
+        subprocess.Popen([sys.executable, "-m", "supervisor", "run", "-c", job.payload], start_new_session=True)
 """
 
 
@@ -105,6 +106,19 @@ def test_a_program_without_anything_of_its_worker_ends_after_the_forkserver_was_
         wait_for(lambda: not proctree.is_alive(left), timeout=5)
     finally:
         os.kill(left, signal.SIGKILL)
+
+
+def test_a_supervisor_that_a_job_has_started_ends_with_the_worker_of_the_job(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nretry: {max_retries: 0}\n", plugins={"jobs.py": JOBS})
+    inner = command.folder / "inner"
+    (inner / "plugins").mkdir(parents=True)
+    (inner / "supervisor.yaml").write_text("workers: {count: 1}\n")
+    command.run()
+    command.until(command.enqueue("supervise", str(inner / "supervisor.yaml")), "succeeded")
+    wait_for(lambda: len(command.processes()) == 6)  # two supervisors, each with a forkserver and a worker
+    command.until(command.enqueue("kill_worker"), "failed")
+    wait_for(lambda: len(command.processes()) == 3)
+    assert not [line for line in command.processes().values() if str(inner) in line]
 
 
 def test_limits_that_allow_no_mark_harm_nothing_and_what_is_left_ends_with_the_supervisor(command: Command) -> None:

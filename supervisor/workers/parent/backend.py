@@ -87,7 +87,7 @@ class ForkserverBackend:
     async def start(self) -> Sequence[SourceReport]:
         """Start the forkserver; return what it found once it has imported the plugins. Raises NoForkserver if none can be started."""
         linux.become_subreaper()
-        marks.set_mark(self.options.owner, marks.SUPERVISOR)
+        marks.mark_supervisor(self.options.owner)
         self._first_ready = self.loop.create_future()
         self._start_forkserver()
         self._look_for_orphans()

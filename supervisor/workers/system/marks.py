@@ -15,7 +15,7 @@ from hashlib import blake2b
 SUPERVISOR = 0
 """Stands for the pid of the supervisor, whose plugins may start programs that outlive it."""
 
-_FILE_LOCKS = 10  # RLIMIT_LOCKS, which the module `resource` has no name for
+FILE_LOCKS = 10  # RLIMIT_LOCKS, which the module `resource` has no name for
 _SHOWN = re.compile(rb"^Max file locks +(\d+)", re.MULTILINE)
 _MARKED = 1 << 62
 _PID_BITS = 22  # Linux has no higher pids
@@ -24,10 +24,16 @@ _PID_BITS = 22  # Linux has no higher pids
 def set_mark(owner: str, pid: int) -> bool:
     """Mark this process, and what it starts from now on. Return whether its limits allow that."""
     try:
-        resource.setrlimit(_FILE_LOCKS, (_mark(owner, pid), resource.getrlimit(_FILE_LOCKS)[1]))
+        resource.setrlimit(FILE_LOCKS, (_mark(owner, pid), resource.getrlimit(FILE_LOCKS)[1]))
     except (OSError, ValueError):
         return False
     return True
+
+
+def mark_supervisor(owner: str) -> None:
+    """Mark this process, unless it has a mark: a supervisor that a job has started is a program of that job."""
+    if own_mark() < _MARKED:
+        set_mark(owner, SUPERVISOR)
 
 
 def mark_of(pid: int) -> int | None:
@@ -41,7 +47,7 @@ def mark_of(pid: int) -> int | None:
 
 
 def own_mark() -> int:
-    return resource.getrlimit(_FILE_LOCKS)[0]
+    return resource.getrlimit(FILE_LOCKS)[0]
 
 
 def pid_in(mark: int | None, owner: str) -> int | None:
