@@ -15,7 +15,7 @@ from supervisor.plugins.manager import PluginManager
 from supervisor.stores.opening import BUILT_IN, attempts_while_unavailable, open_store
 from supervisor.stores.protocol import Store
 from supervisor.workers.blame import HOST
-from supervisor.workers.parent.adopted_orphans import end_programs_of
+from supervisor.workers.system.orphans import end_programs_of
 
 RETRY_INTERVAL = 0.2  # seconds
 

@@ -126,11 +126,30 @@ def hanging(job):
 def start_programs():
     for elsewhere in (False, True):
         subprocess.Popen(["sleep", "3600"], start_new_session=elsewhere)
+    kept = "SUPERVISOR_TEST_MARK=" + os.environ["SUPERVISOR_TEST_MARK"]  # the test finds it by this, the supervisor must not
+    subprocess.run(["env", "-i", kept, "setsid", "--fork", "sleep", "3600"], check=True)
 
 
 @handler
 def spawning(job):
     start_programs()
+
+
+@handler
+def helped(job):
+    "Has a helper that is an orphan in a session of its own, and must outlive whatever ends in other workers."
+    answer, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(job.payload)
+            os.write(write, b"answer")
+        os._exit(0)
+    os.wait()
+    os.close(write)
+    if os.read(answer, 10) != b"answer":
+        raise ChildProcessError("the helper was killed")
+    os.close(answer)
 
 
 @handler
@@ -175,6 +194,7 @@ KINDS = {
     "crashing": (5, lambda: {"how": chance.choice(["exit", "segv", "abort", "kill"]), "times": chance.choice([1, 1, 9])}),
     "hanging": (2, lambda: chance.choice([1, 1, 9])),
     "spawning": (3, lambda: None),
+    "helped": (6, lambda: round(chance.uniform(0.05, 0.8), 3)),
     "shouting": (2, lambda: None),
     "growing": (3, lambda: None),
     "bulky": (2, lambda: "b" * chance.randrange(50_000, 300_000)),

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from supervisor.workers.system import marks
 from tests.system.command import Command, wait_for
 
 
@@ -31,6 +33,13 @@ def reaped(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
         return True
+
+
+@pytest.fixture(autouse=True)
+def no_mark_is_inherited() -> None:
+    """This process has a mark once a test has run a supervisor's part in it: the programs of the next would pass for its own."""
+    _, hard = resource.getrlimit(marks.FILE_LOCKS)
+    resource.setrlimit(marks.FILE_LOCKS, (hard, hard))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from supervisor.plugins.reports import SourceReport
 from supervisor.workers.interface import USUAL_TIMEOUTS, ExitReport, Reply, Timeouts, WorkerOptions
 from supervisor.workers.parent.backend import ForkserverBackend
 from supervisor.workers.parent.worker_process import ForkedWorker
+from supervisor.workers.system import marks
 from supervisor.workers.system import process_tree as proctree
 
 TIMEOUT = 30.0
@@ -213,7 +214,7 @@ async def world(
         await backend.stop()
     left = [(pid, proctree.stat(pid)) for pid in proctree.children(os.getpid()) if pid not in before]
     assert left == [], f"left behind: {left}"
-    assert list(proctree.marked(owner)) == []
+    assert list(marks.marked(owner)) == []
     assert open_fds() == fds
 
 

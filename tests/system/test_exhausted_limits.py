@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from supervisor.workers.interface import USUAL_TIMEOUTS
-from supervisor.workers.parent.adopted_orphans import end_programs_of
 from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.system import process_tree as proctree
+from supervisor.workers.system.orphans import end_programs_of
 from tests.system.command import Command, wait_for
 from tests.system.real_workers import World, fds_of, lease, open_fds, play
 

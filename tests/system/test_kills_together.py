@@ -11,14 +11,13 @@ from tests.system.command import Command, wait_for
 PLUGIN = {
     "programs.py": """
         import subprocess
-        from pathlib import Path
         from supervisor import handler
 
         @handler
         def start(job):
-            "Starts a program in a session of its own, which outlives its job."
-            program = subprocess.Popen(["sleep", "3600"], start_new_session=True)
-            Path(job.payload).write_text(str(program.pid))
+            "Leaves a program that has nothing from its worker: no variable, no session, no group, no parent."
+            program = "echo $$ > program; exec sleep 3600"
+            subprocess.run(["env", "-i", "setsid", "--fork", "sh", "-c", program], check=True)
     """
 }
 
@@ -27,10 +26,10 @@ def test_the_next_supervisor_ends_programs_left_by_one_killed_together_with_its_
     command.write(config="workers: {count: 1}", plugins=PLUGIN)
     file = command.folder / "program"
     run = command.run()
-    command.until(command.enqueue("start", str(file)), "succeeded")
+    command.until(command.enqueue("start"), "succeeded")
+    program = wait_for(lambda: int(file.read_text() or "0") if file.exists() else False)
     os.kill(run.forkserver(), signal.SIGKILL)
     run.kill()
-    program = int(file.read_text())
     assert proctree.is_alive(program)
     command.run()
     wait_for(lambda: not proctree.is_alive(program))

@@ -381,6 +381,30 @@ def test_the_programs_of_an_adopted_worker_end_with_it(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_a_program_that_an_import_has_started_runs_as_long_as_the_workers_of_its_forkserver(tmp_path: Path) -> None:
+    async def scene(here: World) -> None:
+        process, other = await here.worker(1), await here.worker(2)
+        await here.begin(other, "daemon", program=str(tmp_path / "program"))
+        program = await here.until(lambda: read_pid(tmp_path / "program"))
+        (helper,) = map(int, (tmp_path / "helpers").read_text().split())
+        os.kill(here.forkservers[0], signal.SIGKILL)
+        await here.until(lambda: len(here.forkservers) == 2)
+        other.kill()
+        await here.until(lambda: gone(program))
+        assert not gone(helper)
+        process.kill()
+        await here.until(lambda: gone(helper))
+        newest = int((tmp_path / "helpers").read_text().split()[-1])
+        assert not gone(newest)
+
+    helper = f"""
+import subprocess
+with open({str(tmp_path / "helpers")!r}, "a") as file:
+    print(subprocess.Popen(["sleep", "3600"], start_new_session=True).pid, file=file)
+"""
+    play(tmp_path, scene, other={"helper.py": helper})
+
+
 def test_orders_under_way_when_the_forkserver_exits_are_answered(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         os.kill(here.forkservers[0], signal.SIGSTOP)

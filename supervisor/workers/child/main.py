@@ -39,8 +39,7 @@ from supervisor.workers.child.process_state import (
 )  # fmt: skip
 from supervisor.workers.child.stack_dump import StackDumper
 from supervisor.workers.child.stdio import Input, Output, flush_streams
-from supervisor.workers.system import linux
-from supervisor.workers.system.process_tree import MARK
+from supervisor.workers.system import linux, marks
 
 SYS = vars(sys)
 PROGRAM = 100_000  # ns: no program starts and exits in less
@@ -79,7 +78,7 @@ def _set_up_process(owner: str, ends: WorkerEnds) -> None:
     for pipe, fd in ((null, 0), (ends.stdout, 1), (ends.stderr, 2)):
         os.dup2(pipe, fd)
     os.close(null)
-    os.environ[MARK] = f"{owner}:{os.getpid()}"
+    marks.set_mark(owner, os.getpid())
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     linux.prefer_as_oom_victim()
 

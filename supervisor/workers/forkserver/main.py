@@ -32,10 +32,10 @@ from supervisor.workers.channels import CHUNK, WorkerEnds, close_all
 from supervisor.workers.child import main as worker
 from supervisor.workers.child.process_state import quiet_signals
 from supervisor.workers.child.stdio import flush_streams, hold_standard_fds, install_streams
-from supervisor.workers.forkserver.orphans import Orphans
 from supervisor.workers.forkserver.spawn import spawn
-from supervisor.workers.system import interpreter, linux
+from supervisor.workers.system import interpreter, linux, marks
 from supervisor.workers.system import process_tree as proctree
+from supervisor.workers.system.orphans import Orphans, end_children, end_programs_of
 
 EXIT_TIMEOUT = 2.0  # seconds
 REAP_TIMEOUT = 0.25  # seconds: a tracer learns of the exit of a worker before this process does
@@ -43,6 +43,10 @@ FDS = len(WorkerEnds._fields)
 THREADS_WARNING = (
     "its import started threads ({}). A forked worker does not have them, and a lock that one holds at the fork stays locked "
     "there: start threads on first use, or set workers.start to spawn"
+)
+UNMARKED = (
+    "the limit of file locks (ulimit -H -x) is too low to mark programs: those that a job leaves are killed when the supervisor "
+    "exits, and not with their worker"
 )
 
 
@@ -121,6 +125,8 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
     if hello is None:
         return
     linux.become_subreaper()
+    if not marks.set_mark(hello.owner, os.getpid()):
+        print(UNMARKED, file=sys.stderr)
     quiet_signals()
     plugins = PluginManager(worker.report_hook)
     ready = _import_plugins(control, hello, plugins)
@@ -150,7 +156,7 @@ def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager)
 
 
 class Forkserver:
-    """Forks and reaps workers on order. Made when the plugins are imported: their processes are not orphans."""
+    """Forks and reaps workers on order."""
 
     def __init__(
         self, control: Control, parent_death: int, owner: Sequence[int], hello: wire.Hello, plugins: PluginManager
@@ -168,12 +174,16 @@ class Forkserver:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self, ready: wire.Ready) -> None:
+        stopped = False
         with suppress(ConnectionError):
             self._control.send(ready)
-            self._serve()
-        self._orphans.end_all()
+            stopped = self._serve()
+        end_children()
+        if not stopped:
+            end_programs_of(self._hello.owner)
 
-    def _serve(self) -> None:
+    def _serve(self) -> bool:
+        """Return whether the supervisor has ordered the end; if not, it has exited, and nothing of it may run on."""
         waiting = poll()
         waiting.register(self._control.fileno(), POLLIN)
         waiting.register(self._woken, POLLIN)
@@ -184,7 +194,7 @@ class Forkserver:
             if self._control.fileno() in ready:
                 messages = self._control.receive()
                 if messages is None:
-                    return
+                    return False
                 for message in messages:
                     match message:
                         case wire.Fork():
@@ -192,8 +202,7 @@ class Forkserver:
                         case wire.Reap(serial):
                             self._exited[serial] = monotonic() + REAP_TIMEOUT
                         case wire.Stop():
-                            self._orphans.end_children()
-                            return
+                            return True
             self._reap()
             self._orphans.sweep(self._workers.values())
 

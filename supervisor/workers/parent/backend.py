@@ -20,11 +20,11 @@ from supervisor.workers.interface import (
     WorkerOptions,
     WorkerProcess,
 )  # fmt: skip
-from supervisor.workers.parent.adopted_orphans import AdoptedOrphans
 from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.parent.worker_process import ForkedWorker
-from supervisor.workers.system import linux
+from supervisor.workers.system import linux, marks
 from supervisor.workers.system import process_tree as proctree
+from supervisor.workers.system.orphans import Orphans
 
 ORPHANS_INTERVAL = 1.0
 RESTART_DELAYS = (0.4, 10.0)  # after the first restart, which is at once
@@ -42,6 +42,14 @@ def _release_in_forked_copy() -> None:
 
 
 os.register_at_fork(after_in_child=_release_in_forked_copy)
+
+
+def _running() -> set[int]:
+    """Return the pids of all workers and forkservers, also of a forkserver that has exited while workers of it run: they may use the
+    programs that its imports have started."""
+    workers = [process for backend in _all for process in backend._workers.values()]
+    forkservers = [backend._forkserver for backend in _all] + [process.forkserver for process in workers]
+    return {each.pid for each in (*workers, *forkservers) if each is not None and each.pid is not None}
 
 
 class ForkserverBackend:
@@ -69,8 +77,7 @@ class ForkserverBackend:
         self._waiting: dict[int, WorkerEnds] = {}
         self._reaping: dict[int, ForkedWorker] = {}
         self._changed = asyncio.Event()
-        self._orphans = AdoptedOrphans(options.owner)
-        self._adopts = False
+        self._orphans = Orphans(options.owner)
         self._orphans_timer: asyncio.TimerHandle | None = None
         self._oom_kills = linux.oom_kills()
         _all.add(self)
@@ -80,6 +87,7 @@ class ForkserverBackend:
     async def start(self) -> Sequence[SourceReport]:
         """Start the forkserver; return what it found once it has imported the plugins. Raises NoForkserver if none can be started."""
         linux.become_subreaper()
+        marks.mark_supervisor(self.options.owner)
         self._first_ready = self.loop.create_future()
         self._start_forkserver()
         self._look_for_orphans()
@@ -111,8 +119,7 @@ class ForkserverBackend:
             for process in self._workers.values():
                 process.abandon(f"it has not exited {self._timeouts.kill:g}s after SIGKILL, and is left running")
         await self._stop_forkserver()
-        if self._adopts:
-            self._orphans.finish()
+        self._orphans.end(_running())
 
     async def _stop_forkserver(self) -> None:
         if self._forkserver is None:
@@ -226,7 +233,6 @@ class ForkserverBackend:
     def forkserver_ended(self, forkserver: ForkserverClient, how: str, blamed: SourceReport | None) -> None:
         """Its workers keep running, as children of this process, which is a subreaper."""
         self._forkserver = None
-        self._adopts = True
         for process in list(self._reaping.values()):
             if process.forkserver is forkserver:
                 self._reap_adopted(process)
@@ -259,7 +265,5 @@ class ForkserverBackend:
     # orphans
 
     def _look_for_orphans(self) -> None:
-        self._orphans.reap({process.pid for process in self._workers.values() if process.pid is not None})
-        if self._adopts:
-            self._orphans.sweep()
+        self._orphans.sweep(_running())
         self._orphans_timer = self.loop.call_later(ORPHANS_INTERVAL, self._look_for_orphans)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from supervisor.workers.channels import SupervisorEnds, close_all
 from supervisor.workers.interface import ExitReport, Timeouts, WorkerListener, WorkerOptions
+from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.parent.heartbeat_reader import HeartbeatReader
 from supervisor.workers.parent.job_channel import JobChannel
 from supervisor.workers.parent.stack_text import StackReader
@@ -48,7 +49,7 @@ class ForkedWorker:
         self.token = secrets.token_hex(16)
         self.pid: int | None = None
         self.phase = Phase.OPEN
-        self.forkserver: object = None  # the one that was ordered to fork it
+        self.forkserver: ForkserverClient | None = None  # the one that was ordered to fork it
         self.start_error: str | None = None
         self._ends: SupervisorEnds | None = ends
         self._owner = owner

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from time import monotonic, sleep
 from typing import NamedTuple
 
 from supervisor.workers.system import linux
 
-MARK = "SUPERVISOR_WORKER"
-"""The environment variable that names the worker of a program: `owner:pid`."""
 ENDED = "ZX"
 """The states of a process that has exited."""
 
@@ -33,13 +31,6 @@ class Exit(NamedTuple):
 
     status: int | None
     peak: int | None
-
-
-class Mark(NamedTuple):
-    """The worker that started a program."""
-
-    owner: str
-    pid: int
 
 
 def children(pid: int) -> list[int]:
@@ -90,31 +81,6 @@ def resident_bytes(pid: int) -> int | None:
             return int(file.read().split()[1]) * _PAGE or None
     except (OSError, IndexError):
         return None
-
-
-def mark(pid: int) -> Mark | None:
-    """Return None for a program that no worker has started."""
-    prefix = f"{MARK}=".encode()
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            values = [entry[len(prefix) :] for entry in file.read().split(b"\0") if entry.startswith(prefix)]
-    except OSError:
-        return None
-    owner, _, worker = values[0].decode(errors="replace").rpartition(":") if values else ("", "", "")
-    return Mark(owner, int(worker)) if worker.isdecimal() else None
-
-
-def marked(owner: str) -> Iterator[int]:
-    """Yield the programs that workers of this owner have started, wherever they are; none if no descriptor is left to look."""
-    try:
-        entries = os.listdir("/proc")  # noqa: PTH208
-    except OSError:
-        return
-    for entry in entries:
-        if entry.isdecimal():
-            found = mark(int(entry))
-            if found is not None and found.owner == owner:
-                yield int(entry)
 
 
 def reap(pid: int) -> Exit | None:

@@ -34,7 +34,7 @@ def test_a_forkserver_that_exits_in_the_turn_in_which_its_time_is_up_is_not_kill
         listener: Any = SimpleNamespace(forkserver_exited=lambda pid, how: None)
         backend = ForkserverBackend(options, listener, loop, Timeouts(forkserver_stop=0.05))
         backend._forkserver = forkserver
-        backend._orphans = SimpleNamespace(finish=lambda: None)  # type: ignore[assignment]
+        backend._orphans = SimpleNamespace(end=lambda running: None)  # type: ignore[assignment]
         reading, writing = os.pipe()
 
         def end() -> None:
