@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import warnings
 from collections import deque
 from collections.abc import Sequence
@@ -32,6 +31,7 @@ from supervisor.workers.channels import CHUNK, WorkerEnds, close_all
 from supervisor.workers.child import main as worker
 from supervisor.workers.child.process_state import quiet_signals
 from supervisor.workers.child.stdio import flush_streams, hold_standard_fds, install_streams
+from supervisor.workers.forkserver.import_effects import ImportEffects
 from supervisor.workers.forkserver.orphans import Orphans
 from supervisor.workers.forkserver.spawn import spawn
 from supervisor.workers.system import interpreter, linux
@@ -40,10 +40,6 @@ from supervisor.workers.system import process_tree as proctree
 EXIT_TIMEOUT = 2.0  # seconds
 REAP_TIMEOUT = 0.25  # seconds: a tracer learns of the exit of a worker before this process does
 FDS = len(WorkerEnds._fields)
-THREADS_WARNING = (
-    "its import started threads ({}). A forked worker does not have them, and a lock that one holds at the fork stays locked "
-    "there: start threads on first use, or set workers.start to spawn"
-)
 
 
 def main(passed: str) -> None:
@@ -123,30 +119,29 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
     linux.become_subreaper()
     quiet_signals()
     plugins = PluginManager(worker.report_hook)
-    ready = _import_plugins(control, hello, plugins)
+    effects = _import_plugins(control, hello, plugins)
     # An import may have set signals or streams, or closed descriptors 0-2, which no channel may get.
     hold_standard_fds()
     flush_streams()
     install_streams()
     quiet_signals()
+    warned = effects.warnings() if hello.start == "fork" else {}
     forkserver = Forkserver(control, parent_death, owner, hello, plugins)
     gc.collect()
     gc.freeze()  # no collection touches what is imported, so that its memory stays shared after a fork
     linux.disarm_parent_death(parent_death)
-    forkserver.run(ready)
+    forkserver.run(wire.Ready([_fields_of(report, warned.get(report.source, ())) for report in plugins.reports]))
 
 
-def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager) -> wire.Ready:
-    threads: dict[str, str] = {}
+def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager) -> ImportEffects:
+    effects = ImportEffects()
     for source in discover(hello.plugins, Path(hello.base)):
         if source.name in hello.skip:
             continue
         control.send(wire.Importing(source.name))
-        before = set(threading.enumerate())
         plugins.load(source)
-        if started := [thread.name for thread in threading.enumerate() if thread not in before]:
-            threads[source.name] = THREADS_WARNING.format(", ".join(started))
-    return wire.Ready([_fields_of(report, threads.get(report.source)) for report in plugins.reports])
+        effects.note(source.name)
+    return effects
 
 
 class Forkserver:
@@ -272,9 +267,8 @@ def _open_pidfd(pid: int) -> int:
         raise
 
 
-def _fields_of(report: SourceReport, warning: str | None) -> dict[str, Any]:
-    warnings = report.warnings if warning is None else (*report.warnings, warning)
-    return asdict(replace(report, warnings=warnings))
+def _fields_of(report: SourceReport, warnings: Sequence[str]) -> dict[str, Any]:
+    return asdict(replace(report, warnings=(*report.warnings, *warnings)))
 
 
 def _wake_up(_number: int, _frame: FrameType | None) -> None:
