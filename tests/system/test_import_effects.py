@@ -81,6 +81,7 @@ HARMLESS = {
         "import os, socket\nclass Connection: pass\nconnection = Connection()\nconnection.pid = os.getpid()\n"
         "connection.socket, connection.other = socket.socketpair()\n"
     ),
+    "odd_threads": "import threading\nclass Odd: name = 'odd'\nthreading.enumerate = lambda: [Odd()]\n",
     "green": "import os, select\nloop, fork = select.epoll(), os.fork\ndef green_fork(): return fork()\nos.fork = green_fork\n",
 }
 

@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from os import fork
+from os import close, fork, read, write
 from select import POLLIN, poll
 from socket import AF_INET, AF_INET6, AF_UNIX, SO_ACCEPTCONN, SOCK_DGRAM, SOL_SOCKET, socket
 from string import digits
@@ -116,7 +116,7 @@ def _threads() -> dict[int, str]:
             if not int(fields.split()[6]) & _EXITING:
                 found[int(entry)] = name.decode(errors="replace")
     program = found.pop(os.getpid(), "")
-    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    names = {getattr(thread, "native_id", None): thread.name for thread in threading.enumerate()}  # eventlet's has none
     return {
         tid: names.get(tid, UNNAMED if name == program else name)
         for tid, name in found.items()
@@ -143,14 +143,14 @@ def _look_in_copy() -> Effects | None:
     try:
         pid = _fork_copy(write_end)
     finally:
-        os.close(write_end)
+        close(write_end)
     try:
         threads, descriptors = orjson.loads(_read_all(read_end, monotonic() + PROBE_SECONDS))
         return Effects(dict(threads), dict(descriptors))
     except ValueError:  # no answer, or an incomplete one
         return None
     finally:
-        os.close(read_end)
+        close(read_end)
         proctree.end(lambda: [each for each in proctree.children(os.getpid()) if each == pid], PROBE_SECONDS)
 
 
@@ -160,7 +160,7 @@ def _fork_copy(pipe: int) -> int:
         pid = os.fork()
     if pid == 0:
         try:
-            os.write(pipe, orjson.dumps([list(part.items()) for part in _look()]))
+            write(pipe, orjson.dumps([list(part.items()) for part in _look()]))
         finally:
             os._exit(0)
     return pid
@@ -170,7 +170,7 @@ def _read_all(pipe: int, deadline: float) -> bytes:
     waiting = poll()
     waiting.register(pipe, POLLIN)
     data = b""
-    while waiting.poll(max(0.0, deadline - monotonic()) * 1000) and (more := os.read(pipe, CHUNK)):
+    while waiting.poll(max(0.0, deadline - monotonic()) * 1000) and (more := read(pipe, CHUNK)):
         data += more
     return data
 

@@ -14,8 +14,9 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
+from os import read
 from pathlib import Path
 from select import POLLIN, poll
 from signal import signal as set_handler
@@ -25,6 +26,7 @@ from typing import Any, NoReturn
 
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
+from supervisor.plugins.primitives import kept_primitives
 from supervisor.plugins.reports import SourceReport
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, WorkerEnds, close_all
@@ -119,13 +121,15 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
     linux.become_subreaper()
     quiet_signals()
     plugins = PluginManager(worker.report_hook)
-    effects = _import_plugins(control, hello, plugins)
+    spawns = hello.start == "spawn"
+    with kept_primitives() if spawns else nullcontext():  # forked workers need what a plugin replaces
+        effects = _import_plugins(control, hello, plugins)
     # An import may have set signals or streams, or closed descriptors 0-2, which no channel may get.
     hold_standard_fds()
     flush_streams()
     install_streams()
     quiet_signals()
-    warned = effects.warnings() if hello.start == "fork" else {}
+    warned = {} if spawns else effects.warnings()
     forkserver = Forkserver(control, parent_death, owner, hello, plugins)
     gc.collect()
     gc.freeze()  # no collection touches what is imported, so that its memory stays shared after a fork
@@ -175,7 +179,7 @@ class Forkserver:
         while True:
             ready = {fd for fd, _events in waiting.poll(self._milliseconds_to_reap())}
             if self._woken in ready:
-                os.read(self._woken, CHUNK)
+                read(self._woken, CHUNK)
             if self._control.fileno() in ready:
                 messages = self._control.receive()
                 if messages is None:
@@ -203,7 +207,7 @@ class Forkserver:
         try:
             self._control.send(wire.Forked(order.serial, pid), pidfd)
         finally:
-            os.close(pidfd)
+            close_all((pidfd,))
 
     def _start_worker(self, order: wire.Fork) -> int:
         ends = self._control.take_ends()
