@@ -27,10 +27,11 @@ _NOT_OURS = ("environ", "environb")
 @contextmanager
 def kept_primitives() -> Iterator[None]:
     """Restore at the end what was replaced meanwhile, or removed."""
-    main, active = threading.main_thread(), threading._active  # type: ignore[attr-defined]
+    main = threading.main_thread()
     # gevent and eventlet also replace locks of log handlers, and the identity of the main thread.
-    namespaces: list[dict[Any, Any]] = [*map(vars, (*_MODULES, main, *logging.getLogger().handlers)), active]
-    before = [(namespace, {**namespace}) for namespace in namespaces]
+    namespaces = map(vars, (*_MODULES, main, *logging.getLogger().handlers))
+    before: list[tuple[dict[Any, Any], dict[Any, Any]]] = [(namespace, {**namespace}) for namespace in namespaces]
+    before.append((threading._active, {main.ident: main}))  # type: ignore[attr-defined]
     before.append((vars(logging), {"_lock": logging._lock}))  # type: ignore[attr-defined]
     try:
         yield
