@@ -1,7 +1,8 @@
 """Handler `shell`: {"argv": ["convert", "a.png", "a.jpg"]} -> {"exit_code": 0, "stdout": "..."}.
 
 The program is started directly, never through a shell, so nothing in a payload is ever read as a command. It stays in the
-worker's process group, so a timeout kills it too. For a pipeline, write a script and name it in `argv`.
+worker's process group, so a timeout kills it too. For a pipeline, write a script and name it in `argv`. The job ends with the
+program: what other programs, which it has left in the background, print later is not read.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any
+from select import POLLIN, poll
+from typing import Any
 
 from supervisor import Job, Reject, handler
 
 TAIL = 16_000
+CHUNK = 1 << 20  # bytes; no pipe holds more
 
 
 class CommandFailed(Exception):
@@ -46,27 +48,41 @@ def shell(job: Job) -> dict[str, Any]:
 
 
 def _run(argv: list[str], env: dict[str, str], cwd: str | None, text: bytes) -> tuple[int, str, str]:
-    with (
-        subprocess.Popen(
-            argv, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process,
-        ThreadPoolExecutor(2) as readers,
-    ):
-        assert process.stdin and process.stdout and process.stderr
-        stdout, stderr = readers.submit(_tail, process.stdout), readers.submit(_tail, process.stderr)
-        try:
-            with process.stdin as stdin:
-                stdin.write(text)
-        except BrokenPipeError:
-            pass  # the program ended, or closed its input, before it had read everything
-        return process.wait(), stdout.result(), stderr.result()
+    with open(os.memfd_create("input"), "w+b", buffering=0) as stdin:  # unlike a pipe, it never waits for a reader
+        stdin.write(text)
+        stdin.seek(0)
+        with subprocess.Popen(
+            argv, env=env, cwd=cwd, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout and process.stderr
+            stdout, stderr = _read(process.pid, process.stdout.fileno(), process.stderr.fileno())
+            return process.wait(), stdout, stderr
 
 
-def _tail(stream: IO[bytes]) -> str:
-    kept = b""
-    while data := stream.read1(65_536):  # type: ignore[attr-defined]
-        kept = (kept + data)[-TAIL:]
-    return kept.decode(errors="replace")
+def _read(pid: int, *pipes: int) -> list[str]:
+    """Return the tail of each pipe, as far as it was written when the process exited: others may hold it open for longer."""
+    tails = dict.fromkeys(pipes, b"")
+    exited = os.pidfd_open(pid)
+    try:
+        waiting = poll()
+        for fd in (exited, *pipes):
+            waiting.register(fd, POLLIN)
+        ready: set[int] = set()
+        while exited not in ready:
+            ready = {fd for fd, _ in waiting.poll()}
+            # After the exit each pipe is read once more: a read takes all that a pipe holds.
+            for pipe in pipes if exited in ready else ready:
+                os.set_blocking(pipe, False)
+                try:
+                    data = os.read(pipe, CHUNK)
+                except BlockingIOError:
+                    continue
+                tails[pipe] = (tails[pipe] + data)[-TAIL:]
+                if not data and exited not in ready:
+                    waiting.unregister(pipe)
+    finally:
+        os.close(exited)
+    return [tail.decode(errors="replace") for tail in tails.values()]
 
 
 def _names(env: dict[str, str]) -> bool:

@@ -32,7 +32,7 @@ async def _scan(settings: Settings) -> list[SourceReport]:
         base=str(settings.base),
         variables=settings.variables,
         import_timeout=settings.plugins.import_timeout,
-        start="fork",
+        start=settings.workers.start,
         heartbeat=settings.workers.heartbeat,
         heartbeats={},
         result_limit=settings.limits.result,

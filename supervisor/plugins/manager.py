@@ -21,6 +21,7 @@ from supervisor.plugins.discovery import Source
 from supervisor.plugins.failures import described, failure_report, formatted
 from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.importer import forget, import_file
+from supervisor.plugins.primitives import kept_primitives
 from supervisor.plugins.reports import SourceReport
 from supervisor.plugins.validation import (
     check_handler,
@@ -195,7 +196,8 @@ def load_parent_side(
 ) -> list[SourceReport]:
     """Load only the sources that the forkserver has imported safely and found some of these hooks in."""
     wanted = {report.source for report in reports if hooks.intersection(report.hooks)}
-    return [manager.load(source) for source in sources if source.name in wanted]
+    with kept_primitives():
+        return [manager.load(source) for source in sources if source.name in wanted]
 
 
 def _for_any(function: Callable[[], Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from supervisor.errors import PluginMistake
 from supervisor.handlers import MARK, Handler
 from supervisor.hooks import PROJECT, Specs
 from supervisor.jobs import Job
+from supervisor.plugins.decorators import function_below
 from supervisor.text.names import NAME, did_you_mean, is_name
 
 _PREFIX = f"{PROJECT}_"
@@ -98,10 +99,12 @@ def _check_options(handler: Handler) -> None:
 def _check_function(function: object) -> None:
     if not callable(function):
         raise TypeError(f"expected a function, got {function!r}")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError("async functions are not supported: expected a plain function")
-    if inspect.isgeneratorfunction(function):
-        raise TypeError("it is a generator: expected a function that returns its result")
+    below = function_below(function)
+    where = "" if below is function else " below a decorator that returns its result as it is"
+    if _is_any_of(below, inspect.iscoroutinefunction, inspect.isasyncgenfunction):
+        raise TypeError(f"async functions are not supported: expected a plain function, got an async one{where}")
+    if _is_any_of(below, inspect.isgeneratorfunction):
+        raise TypeError(f"expected a function that returns its result, got a generator{where}")
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
@@ -110,6 +113,10 @@ def _check_function(function: object) -> None:
         signature.bind(None)
     except TypeError:
         raise TypeError(f"expected a function of one argument, the job, got {signature}") from None
+
+
+def _is_any_of(function: object, *kinds: Callable[[object], bool]) -> bool:
+    return any(kind(function) or kind(type(function).__call__) for kind in kinds)
 
 
 # --- hooks
@@ -160,6 +167,8 @@ def _check_hook(name: str, function: Any, marked: dict[str, Any]) -> None:
     known = marked.get("specname") or name
     if known not in HOOKS:
         raise PluginMistake(f"unknown hook {known!r}{did_you_mean(known, HOOKS, prefix=_PREFIX)}", line)
+    if _is_any_of(function_below(function), inspect.iscoroutinefunction, inspect.isasyncgenfunction):
+        raise PluginMistake(f"{known}: async functions are not supported: expected a plain function", line)
     expected = [parameter for parameter in inspect.signature(HOOKS[known]).parameters if parameter != "self"]
     for argument in inspect.signature(function).parameters:
         if argument not in expected:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 from contextlib import suppress
+from socket import AF_UNIX, SOCK_CLOEXEC, SOCK_DGRAM, socket
 
 
 class SystemdNotifier:
@@ -16,6 +16,6 @@ class SystemdNotifier:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         # An error is dropped: systemd restarts a unit from which it receives nothing.
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        with suppress(OSError), socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC) as channel:
             channel.setblocking(False)
             channel.sendto(state.encode(), address)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
-import socket
+from _socket import socketpair  # of C: that of `socket` makes objects of a class that a plugin may have replaced
 from collections.abc import Iterable
+from os import close
 from typing import NamedTuple
 
 CHUNK = 1 << 16  # bytes of one read
@@ -58,7 +59,7 @@ class Opened:
         return ends
 
     def pair(self) -> tuple[int, int]:
-        ours, theirs = socket.socketpair()
+        ours, theirs = socketpair()
         ends = ours.detach(), theirs.detach()
         self.fds += ends
         return ends
@@ -99,8 +100,9 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
 
 
 def close_all(fds: Iterable[int]) -> None:
+    """By a name imported before the plugins: gevent replaces it by a function that waits for a loop which may never run."""
     for fd in fds:
-        os.close(fd)
+        close(fd)
 
 
 def move_out_of_reach(ends: WorkerEnds) -> WorkerEnds:

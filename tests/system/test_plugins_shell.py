@@ -9,6 +9,7 @@ import pytest
 
 from supervisor import Job, Reject
 from supervisor.plugins.importer import forget, import_file
+from tests.system.command import wait_for
 
 PLUGIN = Path(__file__).parents[2] / "plugins" / "shell.py"
 
@@ -99,3 +100,26 @@ def test_the_program_stays_in_the_group_that_a_timeout_kills(shell: Any) -> None
 def test_a_payload_that_can_not_be_run_is_rejected(shell: Any, payload: dict[str, Any], expected: str) -> None:
     with pytest.raises(Reject, match=expected):
         shell(**payload)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 1_000_000])
+def test_a_program_that_is_left_in_the_background_does_not_hold_the_job(shell: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "end").touch()
+    script = f"(while [ -e {tmp_path}/end ]; do sleep 0.05; done; touch {tmp_path}/ended) <&0 & echo done; echo odd >&2"
+    try:
+        assert shell(argv=["sh", "-c", script], input=text) == {"exit_code": 0, "stdout": "done\n"}
+        assert not (tmp_path / "ended").exists()
+    finally:
+        (tmp_path / "end").unlink()
+    wait_for((tmp_path / "ended").exists)
+
+
+def test_a_program_may_close_its_output_long_before_it_ends(shell: Any) -> None:
+    code = "import os, time; os.write(1, b'out'); os.close(1); os.close(2); time.sleep(0.2); os._exit(0)"
+    assert shell(argv=python(code))["stdout"] == "out"
+
+
+def test_all_that_the_program_has_written_when_it_ends_is_read(shell: Any, plugin: ModuleType) -> None:
+    code = f"import os; os.write(1, b'a' * 60_000); os.write(1, b'b' * {2 * plugin.TAIL})"
+    for _ in range(20):
+        assert shell(argv=python(code))["stdout"] == "b" * plugin.TAIL

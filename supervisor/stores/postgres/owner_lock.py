@@ -9,9 +9,9 @@ nothing is proven.
 from __future__ import annotations
 
 import hashlib
-import socket
 from contextlib import suppress
 from pathlib import Path
+from socket import AF_UNIX, SOCK_DGRAM, socket
 
 import orjson
 
@@ -25,7 +25,7 @@ class OwnerLock:
 
     def __init__(self, store: str) -> None:
         self._store = store
-        self._socket: socket.socket | None = None
+        self._socket: socket | None = None
         self.address: str | None = None
 
     def take(self, owner: str) -> int | None:
@@ -33,7 +33,7 @@ class OwnerLock:
         known_here = _known_here()
         if self._socket is None and known_here is not None:
             name = "supervisor-" + hashlib.sha256(f"{self._store} {owner}".encode()).hexdigest()[:32]
-            held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            held = socket(AF_UNIX, SOCK_DGRAM)
             try:
                 held.bind(f"\0{name}")
             except OSError:
@@ -56,7 +56,7 @@ def is_gone(address: str | None) -> bool:
     *where, name = orjson.loads(address)
     if _known_here() != tuple(where):
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+    with socket(AF_UNIX, SOCK_DGRAM) as probe:
         try:
             probe.connect(f"\0{name}")
         except ConnectionRefusedError:

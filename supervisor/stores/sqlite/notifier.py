@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import AF_UNIX, MSG_DONTWAIT, SOCK_DGRAM, socket
 
 _MAX_ADDRESS_BYTES = 107
 _UNBOUND = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
@@ -18,7 +18,7 @@ class Notifier:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._socket: socket.socket | None = None
+        self._socket: socket | None = None
         self._name = ""
 
     def bind(self, owner: str) -> None:
@@ -50,13 +50,13 @@ class Notifier:
             names = [name for name in os.listdir(folder) if name.endswith(".sock") and name != self._name]  # noqa: PTH208
         except OSError:
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        with socket(AF_UNIX, SOCK_DGRAM) as sender:
             for name in names:
                 _notify_one(sender, f"{folder}/{name}")
 
     @staticmethod
-    def _bound(path: Path) -> socket.socket | None:
-        bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    def _bound(path: Path) -> socket | None:
+        bound = socket(AF_UNIX, SOCK_DGRAM)
         bound.setblocking(False)
         path.unlink(missing_ok=True)
         try:
@@ -70,10 +70,10 @@ class Notifier:
         return bound
 
 
-def _notify_one(sender: socket.socket, path: str) -> None:
+def _notify_one(sender: socket, path: str) -> None:
     try:
         with _address(path) as address:
-            sender.sendto(b"!", socket.MSG_DONTWAIT, address)
+            sender.sendto(b"!", MSG_DONTWAIT, address)
     except OSError as error:
         if error.errno in _UNBOUND:
             with suppress(OSError):

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from os import read, write  # before the plugins, which may replace them, as eventlet does
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
@@ -142,7 +143,7 @@ class JobRunner:
     def run(self) -> None:
         """Raises OSError if a job has closed a channel."""
         self._restore_output(NO_JOB, mark=True)
-        os.write(self._outcomes, wire.READY + b"\n")
+        write(self._outcomes, wire.READY + b"\n")
         for line in self._frames():
             frame, jobs = orjson.loads(line)
             self._run_frame(bytes((frame,)), jobs)
@@ -151,7 +152,7 @@ class JobRunner:
 
     def _frames(self) -> Iterator[bytes]:
         lines = wire.Lines()
-        while data := os.read(self._jobs, CHUNK):
+        while data := read(self._jobs, CHUNK):
             for line in lines.split(data):
                 if line == wire.NO_MORE:
                     return
@@ -160,7 +161,7 @@ class JobRunner:
     def _run_frame(self, frame: bytes, jobs: list[list[Any]]) -> None:
         """Run the jobs of the frame whose permits are there: the supervisor has reclaimed the others. Hot path."""
         outcomes, permits, permit = self._outcomes, self._permits, self._permit
-        run, read, write = self._run_job, os.read, os.write
+        run = self._run_job
         for row in jobs:
             if permit is None:
                 try:
@@ -260,7 +261,7 @@ class JobRunner:
             self._identity.check(thorough=moved or took > PROGRAM)
         except IdentityChanged:
             while reply:
-                reply = reply[os.write(self._outcomes, reply) :]
+                reply = reply[write(self._outcomes, reply) :]
             raise
 
     def _restore_output(self, job_id: int, *, mark: bool) -> None:
@@ -268,7 +269,7 @@ class JobRunner:
         for output in (self._stdout, self._stderr):
             if output.restore() or mark:
                 try:
-                    os.write(output.pipe, b"%b %d\n" % (self._token, job_id))
+                    write(output.pipe, b"%b %d\n" % (self._token, job_id))
                 except BlockingIOError:  # a program of the job has made the pipe non-blocking, and it is full
                     pass
                 output.marked()

@@ -11,12 +11,12 @@ import os
 import signal
 import socket
 import sys
-import threading
 import warnings
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
+from os import read
 from pathlib import Path
 from select import POLLIN, poll
 from signal import signal as set_handler
@@ -26,12 +26,14 @@ from typing import Any, NoReturn
 
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
+from supervisor.plugins.primitives import kept_primitives
 from supervisor.plugins.reports import SourceReport
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, WorkerEnds, close_all
 from supervisor.workers.child import main as worker
 from supervisor.workers.child.process_state import quiet_signals
 from supervisor.workers.child.stdio import flush_streams, hold_standard_fds, install_streams
+from supervisor.workers.forkserver.import_effects import ImportEffects
 from supervisor.workers.forkserver.spawn import spawn
 from supervisor.workers.system import interpreter, linux, marks
 from supervisor.workers.system import process_tree as proctree
@@ -40,10 +42,6 @@ from supervisor.workers.system.orphans import Orphans, end_children, end_program
 EXIT_TIMEOUT = 2.0  # seconds
 REAP_TIMEOUT = 0.25  # seconds: a tracer learns of the exit of a worker before this process does
 FDS = len(WorkerEnds._fields)
-THREADS_WARNING = (
-    "its import started threads ({}). A forked worker does not have them, and a lock that one holds at the fork stays locked "
-    "there: start threads on first use, or set workers.start to spawn"
-)
 UNMARKED = (
     "the limit of file locks (ulimit -H -x) is too low to mark programs: those that a job leaves are killed when the supervisor "
     "exits, and not with their worker"
@@ -129,30 +127,31 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
         print(UNMARKED, file=sys.stderr)
     quiet_signals()
     plugins = PluginManager(worker.report_hook)
-    ready = _import_plugins(control, hello, plugins)
+    spawns = hello.start == "spawn"
+    with kept_primitives() if spawns else nullcontext():  # forked workers need what a plugin replaces
+        effects = _import_plugins(control, hello, plugins)
     # An import may have set signals or streams, or closed descriptors 0-2, which no channel may get.
     hold_standard_fds()
     flush_streams()
     install_streams()
     quiet_signals()
+    warned = {} if spawns else effects.warnings()
     forkserver = Forkserver(control, parent_death, owner, hello, plugins)
     gc.collect()
     gc.freeze()  # no collection touches what is imported, so that its memory stays shared after a fork
     linux.disarm_parent_death(parent_death)
-    forkserver.run(ready)
+    forkserver.run(wire.Ready([_fields_of(report, warned.get(report.source, ())) for report in plugins.reports]))
 
 
-def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager) -> wire.Ready:
-    threads: dict[str, str] = {}
+def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager) -> ImportEffects:
+    effects = ImportEffects()
     for source in discover(hello.plugins, Path(hello.base)):
         if source.name in hello.skip:
             continue
         control.send(wire.Importing(source.name))
-        before = set(threading.enumerate())
         plugins.load(source)
-        if started := [thread.name for thread in threading.enumerate() if thread not in before]:
-            threads[source.name] = THREADS_WARNING.format(", ".join(started))
-    return wire.Ready([_fields_of(report, threads.get(report.source)) for report in plugins.reports])
+        effects.note(source.name)
+    return effects
 
 
 class Forkserver:
@@ -190,7 +189,7 @@ class Forkserver:
         while True:
             ready = {fd for fd, _events in waiting.poll(self._milliseconds_to_reap())}
             if self._woken in ready:
-                os.read(self._woken, CHUNK)
+                read(self._woken, CHUNK)
             if self._control.fileno() in ready:
                 messages = self._control.receive()
                 if messages is None:
@@ -217,7 +216,7 @@ class Forkserver:
         try:
             self._control.send(wire.Forked(order.serial, pid), pidfd)
         finally:
-            os.close(pidfd)
+            close_all((pidfd,))
 
     def _start_worker(self, order: wire.Fork) -> int:
         ends = self._control.take_ends()
@@ -281,9 +280,8 @@ def _open_pidfd(pid: int) -> int:
         raise
 
 
-def _fields_of(report: SourceReport, warning: str | None) -> dict[str, Any]:
-    warnings = report.warnings if warning is None else (*report.warnings, warning)
-    return asdict(replace(report, warnings=warnings))
+def _fields_of(report: SourceReport, warnings: Sequence[str]) -> dict[str, Any]:
+    return asdict(replace(report, warnings=(*report.warnings, *warnings)))
 
 
 def _wake_up(_number: int, _frame: FrameType | None) -> None:

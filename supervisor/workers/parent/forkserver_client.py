@@ -6,12 +6,12 @@ import asyncio
 import os
 import secrets
 import signal
-import socket
 import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from socket import recv_fds, send_fds, socket
 from typing import Any, NamedTuple, Protocol
 
 from supervisor.plugins.reports import SourceReport, reports_from
@@ -67,7 +67,7 @@ class ForkserverClient:
         self._fds: deque[int] = deque()
         self._process, self._pidfd, channel, self._parent_death, stdout, stderr = _start(options)
         self.pid = self._process.pid
-        self._channel = socket.socket(fileno=channel)
+        self._channel = socket(fileno=channel)
         self._channel.setblocking(False)
         self._outputs = {stdout: self._output(stdout, "stdout"), stderr: self._output(stderr, "stderr")}
         loop.add_reader(self._channel, self._readable)
@@ -124,7 +124,7 @@ class ForkserverClient:
                 if ends is None:
                     sent = self._channel.send(data)
                 else:
-                    sent = socket.send_fds(self._channel, [data], ends)
+                    sent = send_fds(self._channel, [data], ends)
                     close_all(ends)
             except BlockingIOError:
                 self._loop.add_writer(self._channel, self._send_orders)
@@ -140,7 +140,7 @@ class ForkserverClient:
 
     def _readable(self) -> None:
         try:
-            data, fds, _flags, _address = socket.recv_fds(self._channel, CHUNK, 1)
+            data, fds, _flags, _address = recv_fds(self._channel, CHUNK, 1)
         except BlockingIOError:
             return
         except OSError:

@@ -5,6 +5,7 @@ import signal
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pytest
 
@@ -85,8 +86,14 @@ def test_jobs_may_be_enqueued_in_every_form(client):
 WRONG = {
     "handler": [("", "a name of 1 to 255"), ("a\n", "printable"), (None, "a name"), ("x" * 256, "255")],
     "queue": [(" a", "a name"), (3, "a name")],
-    "payload": [(float("nan"), "finite"), ({1: 2}, "not text"), ("x" * 1_000_001, "1000000"), (object(), "not JSON")],
-    "headers": [([1], "a mapping"), ({"a": float("inf")}, "finite")],
+    "payload": [
+        (float("nan"), "finite"),
+        ({1: 2}, "not text"),
+        ("x" * 1_000_001, "1000000"),
+        (object(), "not JSON"),
+        ({"a": [{"b": object()}]}, "payload.a[0].b: object is not JSON"),
+    ],
+    "headers": [([1], "a mapping"), ({"a": float("inf")}, "headers.a: inf is not a finite number")],
     "priority": [(2**63, "9223372036854775807"), (1.5, "whole"), (True, "whole")],
     "delay": [("10", "a duration"), (-1, "a duration"), ("soon", "a duration"), ([], "a duration")],
     "at": [("tomorrow", "a time such as"), (datetime(2030, 1, 1), "time zone"), (17, "time zone")],
@@ -108,6 +115,22 @@ def test_an_invalid_job_names_the_key_and_the_expected_value(client, key, value,
     with pytest.raises(InvalidJob) as refused:
         client.enqueue(job.pop("handler"), job.pop("payload"), **job)
     assert str(refused.value).startswith(key) and expected in str(refused.value)
+
+
+class Celsius(float): ...
+
+
+class Point(NamedTuple):
+    x: float
+    y: float
+
+
+def test_subclasses_of_json_types_are_stored_as_these(client):
+    value = {"at": [Point(Celsius(1.5), 2)]}
+    ids = [client.enqueue("a", value, headers=value), *client.enqueue_many([("a", value), ("a", value)])]
+    plain = {"at": [[1.5, 2]]}
+    assert [client.job(id)["payload"] for id in ids] == [plain] * 3
+    assert client.job(ids[0])["headers"] == plain
 
 
 def test_delay_and_at_exclude_each_other(client):

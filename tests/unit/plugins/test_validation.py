@@ -36,7 +36,7 @@ from tests.unit.plugins.conftest import HANDLER, Put
         ("@handler\ndef h(): ...", "expected a function of one argument, the job, got ()"),
         ("@handler\ndef h(job, extra): ...", "expected a function of one argument, the job, got (job, extra)"),
         ("@handler\nasync def h(job): ...", "async functions are not supported"),
-        ("@handler\ndef h(job): yield", "it is a generator"),
+        ("@handler\ndef h(job): yield", "expected a function that returns its result, got a generator"),
     ],
 )
 def test_wrong_options_are_named_with_the_handler_and_its_line(put: Put, load: Any, written: str, error: str) -> None:
@@ -47,6 +47,133 @@ def test_wrong_options_are_named_with_the_handler_and_its_line(put: Put, load: A
     assert reports["plugins/a.py"].error.startswith(f"handler 'h': {error}")
     assert reports["plugins/a.py"].line == 2
     assert list(manager.handlers) == ["good"]
+
+
+DECORATORS = """
+import asyncio
+import functools
+import inspect
+
+def plain(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+    return wrapper
+
+def timed(function):
+    @functools.wraps(function)
+    def wrapper(job):
+        print("begin")
+        try:
+            result = function(job)
+        finally:
+            print("end")
+        return result
+    return wrapper
+
+def with_options(**options):
+    return plain
+
+def runs(function):
+    @functools.wraps(function)
+    def wrapper(job):
+        return asyncio.run(function(job))
+    return wrapper
+
+def runs_later(function):
+    @functools.wraps(function)
+    def wrapper(job):
+        result = function(job)
+        result = asyncio.run(result)
+        return result
+    return wrapper
+
+def runs_if_async(function):
+    @functools.wraps(function)
+    def wrapper(job):
+        if inspect.iscoroutinefunction(function):
+            return asyncio.run(function(job))
+        return function(job)
+    return wrapper
+
+def runs_a_nested_function(function):
+    @functools.wraps(function)
+    def wrapper(job):
+        def begin():
+            return function(job)
+        return asyncio.run(begin())
+    return wrapper
+
+def passes_it_on(function):
+    @functools.wraps(function)
+    def wrapper(job):
+        if job is None:
+            return function(job)
+        return started(function, job)
+    return wrapper
+
+def started(function, job):
+    return asyncio.run(function(job))
+
+class Runs:
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self.function = function
+    def __call__(self, job):
+        return asyncio.run(self.function(job))
+
+def lambdas(function):
+    return functools.wraps(function)(lambda job: asyncio.run(function(job)))
+
+from supervisor import Handler, handler, hookimpl
+"""
+
+
+@pytest.mark.parametrize("decorators", ["@plain", "@timed", "@with_options(a=1)", "@plain\n@timed"])
+@pytest.mark.parametrize(("kind", "error"), [("async def", "got an async one"), ("def", "got a generator")])
+def test_a_function_that_nobody_runs_is_found_below_decorators(
+    put: Put, load: Any, decorators: str, kind: str, error: str
+) -> None:
+    put(
+        "plugins/a.py",
+        f"{DECORATORS}\n@handler\n{decorators}\n{kind} h(job):\n    {'yield' if kind == 'def' else 'pass'}\n",
+    )
+    _, reports = load()
+    expected = f"{error} below a decorator that returns its result as it is"
+    assert expected in (reports["plugins/a.py"].error or "")
+
+
+@pytest.mark.parametrize(
+    "decorators",
+    [
+        "@runs",
+        "@runs_later",
+        "@runs_if_async",
+        "@runs_a_nested_function",
+        "@passes_it_on",
+        "@lambdas",
+        "@plain\n@runs",
+        "@runs\n@plain",
+    ],
+)
+def test_a_decorator_may_run_an_async_function(put: Put, load: Any, decorators: str) -> None:
+    put("plugins/a.py", f"{DECORATORS}\n@handler\n{decorators}\nasync def h(job): return 3\n")
+    manager, reports = load()
+    assert reports["plugins/a.py"].error is None
+    assert manager.handlers["h"].function(1) == 3
+
+
+@pytest.mark.parametrize(("body", "loads"), [("Runs(h)", True), ("Async()", False), ("functools.partial(h)", False)])
+def test_an_object_that_is_called_may_be_async(put: Put, load: Any, body: str, loads: bool) -> None:
+    put(
+        "plugins/a.py",
+        f"{DECORATORS}\nasync def h(job): return 3\nclass Async:\n    async def __call__(self, job): ...\n"
+        f"@hookimpl\ndef supervisor_handlers(): return [Handler('h', {body})]\n",
+    )
+    _, reports = load()
+    error = reports["plugins/a.py"].error
+    assert (error is None) is loads
+    assert loads or "async functions are not supported" in str(error)
 
 
 @pytest.mark.parametrize("name", ["a\nb", "x" * 256, " mail", "mail\u2003", " "])
@@ -99,6 +226,7 @@ def test_an_object_that_must_not_be_inspected_is_left_alone(put: Put, load: Any)
         ),
         ("@hookimpl\ndef supervisor_sinks(x): ...", "supervisor_sinks: unknown argument 'x'; it takes no argument"),
         ("def supervisor_events(events): ...", "supervisor_events: decorate it with @hookimpl"),
+        ("@hookimpl\nasync def supervisor_events(events): ...", "supervisor_events: async functions are not supported"),
         ("@hookimpl\ndef supervisor_run(job): ...", "supervisor_run: expected @hookimpl(wrapper=True)"),
         ("@hookimpl(wrapper=True)\ndef supervisor_run(job): ...", "supervisor_run: a wrapper yields once"),
         (

@@ -17,9 +17,10 @@ PLUGIN = Path(__file__).parents[3] / "plugins" / "http.py"
 
 
 class Server:
-    """Answers every request by `answers`, and keeps the requests in `asked`."""
+    """Answers every request by `answers`, and keeps the requests in `asked`. `after_body` is called before the connection closes."""
 
     def __init__(self) -> None:
+        self.after_body: Callable[[], object] = lambda: None
         self.answers: Callable[[str], tuple[int, dict[str, str], bytes]] = lambda path: (200, {}, b"fine")
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
         outer = self
@@ -36,6 +37,8 @@ class Server:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(text)
+                self.wfile.flush()
+                outer.after_body()
 
             do_GET = do_POST = do_PUT = answer  # noqa: N815
 
@@ -65,6 +68,7 @@ def running() -> Iterator[Server]:
 @pytest.fixture
 def server(running: Server) -> Server:
     running.asked.clear()
+    running.after_body = lambda: None
     running.always(200, body=b"fine")
     return running
 
@@ -105,6 +109,66 @@ def test_json_and_text_are_posted(request_: Any, server: Server) -> None:
 def test_a_long_answer_is_cut_and_any_bytes_become_text(request_: Any, server: Server, plugin: ModuleType) -> None:
     server.always(200, body=b"\xff" * 200_000)
     assert request_(url=server.url)["body"] == "\ufffd" * plugin.MAX_BODY
+
+
+def test_headers_past_a_limit_are_left_out(request_: Any, server: Server, plugin: ModuleType) -> None:
+    many = {f"X-{n}": "x" * 30_000 for n in range(80)}
+    server.always(200, {"X-First": "1", **many}, b"done")
+    answer = request_(url=server.url)
+    assert (answer["body"], answer["headers"]["X-First"], len(answer["headers"]["X-0"])) == ("done", "1", 30_000)
+    assert "X-79" not in answer["headers"]
+    assert sum(len(name) + len(value) for name, value in answer["headers"].items()) <= plugin.MAX_HEADERS
+
+
+BROKEN_BODIES = {
+    "cut": ({"Content-Length": "1000"}, b"half"),
+    "cut chunk": ({"Transfer-Encoding": "chunked"}, b"a\r\nhalf"),
+    "no chunk": ({"Transfer-Encoding": "chunked"}, b"no size\r\n"),
+}
+
+
+@pytest.mark.parametrize(("headers", "body"), BROKEN_BODIES.values(), ids=BROKEN_BODIES)
+def test_a_refusal_counts_though_its_body_is_cut(
+    request_: Any, server: Server, headers: dict[str, str], body: bytes
+) -> None:
+    server.always(404, headers, body)
+    with pytest.raises(Reject, match=r"^GET .*: 404 .*: "):
+        request_(url=server.url)
+    server.always(503, {**headers, "Retry-After": "7"}, body)
+    with pytest.raises(Retry, match=r"^GET .*: 503 .*: ") as raised:
+        request_(url=server.url)
+    assert raised.value.after == 7.0
+
+
+@pytest.mark.parametrize("drips", [False, True])
+def test_a_refusal_counts_though_its_body_hangs(
+    request_: Any, server: Server, plugin: ModuleType, monkeypatch: pytest.MonkeyPatch, drips: bool
+) -> None:
+    monkeypatch.setattr(plugin, "ERROR_BODY_SECONDS", 0.1)
+    ended = threading.Event()
+
+    def hang() -> None:
+        ended.wait(60)
+
+    server.after_body = hang
+    server.always(404, {"Content-Length": "1000"}, b"half" if drips else b"")
+    with pytest.raises(Reject, match=f"404 .*: {'half' if drips else ''}$"):
+        request_(url=server.url)
+    server.always(429, {"Content-Length": "1000", "Retry-After": "7"}, b"half")
+    with pytest.raises(Retry, match="429") as raised:
+        request_(url=server.url)
+    assert raised.value.after == 7.0
+    ended.set()
+
+
+def test_the_body_of_a_redirect_is_not_waited_for(request_: Any, server: Server) -> None:
+    ended = threading.Event()
+    server.answers = lambda path: (
+        (302, {"Location": "/there", "Content-Length": "9"}, b"") if path == "/" else (200, {}, b"at")
+    )
+    server.after_body = lambda: len(server.asked) > 1 or ended.wait(60)
+    assert request_(url=f"{server.url}/")["body"] == "at"
+    ended.set()
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
@@ -225,11 +289,19 @@ def test_secrets_are_not_sent_to_where_a_redirect_leads(request_: Any, server: S
         if path != "/end"
         else (200, {}, b"")
     )
-    secrets = {"authorization": "Bearer x", "Cookie": "y", "X-Mine": "z"}
-    for start, kept in (("/elsewhere", {"X-mine"}), ("/home", {"Authorization", "Cookie", "X-mine"})):
+    secret = {
+        "Authorization": "Bearer x",
+        "Cookie": "y",
+        "X-api-key": "z",
+        "Proxy-authorization": "w",
+        "Private-token": "v",
+    }
+    plain = {"Accept": "text/plain", "User-agent": "me", "Accept-language": "de"}
+    for start, kept in (("/elsewhere", plain), ("/home", plain | secret)):
         server.asked.clear()
-        request_(url=server.url + start, headers=secrets)
-        assert {name.capitalize() for name in server.asked[1][2]} & {"Authorization", "Cookie", "X-mine"} == kept
+        request_(url=server.url + start, headers=secret | plain)
+        sent = {name.capitalize(): value for name, value in server.asked[1][2].items()}
+        assert {name: value for name, value in sent.items() if name in plain | secret} == kept
 
 
 @pytest.mark.parametrize(

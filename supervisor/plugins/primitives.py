@@ -1,0 +1,40 @@
+"""Threads, waiting and child processes of the supervisor stay those of Python, whatever a plugin replaces.
+
+gevent and eventlet replace them by green threads, which would run only while the loop of the supervisor does not. Workers keep what
+is replaced, since handlers use it: their own code imports the names that it needs before the plugins.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import os
+import queue
+import select
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_MODULES = (_thread, os, queue, select, selectors, signal, subprocess, threading, time)
+_NOT_OURS = ("environ", "environb")
+
+
+@contextmanager
+def kept_primitives() -> Iterator[None]:
+    """Restore at the end what was replaced meanwhile, or removed."""
+    main = threading.main_thread()
+    # gevent and eventlet also replace locks of log handlers, and the identity of the main thread.
+    namespaces = map(vars, (*_MODULES, main, *logging.getLogger().handlers))
+    before: list[tuple[dict[Any, Any], dict[Any, Any]]] = [(namespace, {**namespace}) for namespace in namespaces]
+    before.append((threading._active, {main.ident: main}))  # type: ignore[attr-defined]
+    before.append((vars(logging), {"_lock": logging._lock}))  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for namespace, values in before:
+            namespace.update({name: value for name, value in values.items() if name not in _NOT_OURS})

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+
+import pytest
+
+from supervisor.plugins.primitives import kept_primitives
+
+
+def test_replaced_and_removed_primitives_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = logging.Handler()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    names = [
+        (time, "sleep"),
+        (os, "close"),
+        (select, "epoll"),
+        (threading, "Event"),
+        (logging, "_lock"),
+        (handler, "lock"),
+    ]
+    before = [getattr(owner, name) for owner, name in names]
+    with kept_primitives():
+        for owner, name in names:
+            delattr(owner, name)
+        time.sleep = print  # type: ignore[assignment]
+        threading.main_thread()._ident = -1  # type: ignore[attr-defined]
+    assert [getattr(owner, name) for owner, name in names] == before
+    assert threading.current_thread() is threading.main_thread()
+    assert threading.main_thread().ident == threading.get_ident()
+
+
+def test_primitives_are_put_back_after_an_error() -> None:
+    sleep = time.sleep
+    with pytest.raises(KeyboardInterrupt), kept_primitives():
+        time.sleep = print  # type: ignore[assignment]
+        raise KeyboardInterrupt
+    assert time.sleep is sleep
+
+
+def test_the_environment_that_a_plugin_sets_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", environ := dict(os.environ))
+    with kept_primitives():
+        monkeypatch.setattr(os, "environ", replaced := {**environ, "NEW": "1"})
+    assert os.environ is replaced
