@@ -37,6 +37,7 @@ from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
 from supervisor.workers.blame import HOST
 from supervisor.workers.pool import Pool
+from supervisor.workers.system import descriptors
 
 PERIOD = 1.0  # seconds between two calls of the engine's timer
 SWITCH_INTERVAL = 0.00002  # seconds
@@ -120,6 +121,7 @@ class Supervisor:
         # A built-in store is joined first, since workers may inherit a descriptor of it; any other comes from a plugin.
         store = await registration.join() if registration.is_built_in else None
         parts.forkservers.owner_fd = registration.owner_fd
+        parts.forkservers.descriptor_limit = descriptors.raise_limit()
         backend = parts.forkservers.add(self.settings)
         reports = await backend.start()
         emit_plugin_events(self.bus, reports, self.settings)

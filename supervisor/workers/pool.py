@@ -8,6 +8,7 @@ from supervisor.events import Bus, ForkserverExited, ForkserverStarted, WorkerEx
 from supervisor.jobs import Cause, Lease
 from supervisor.plugins.reports import SourceReport
 from supervisor.retry import GrowingDelay
+from supervisor.text.os_errors import reason
 from supervisor.workers.blame import KillReason
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
 from supervisor.workers.run_times import RunTimes
@@ -136,7 +137,7 @@ class Pool:
         try:
             self.workers[number] = WorkerSlot(number, self.backend, Limits(self.max_jobs, self.max_memory), context)
         except OSError as error:
-            how = ExitReport(0, start_error=f"no channels: {error.strerror}").how
+            how = ExitReport(0, start_error=f"no channels: {reason(error)}").how
             self._bus.emit(WorkerExited(number, 0, "crash", how, None))
             self._reforks.add()
 

@@ -175,7 +175,8 @@ class ForkedWorker:
         name = linux.name_of_signal(-code) if code is not None and code < 0 else None
         oom = code == -signal.SIGKILL and self.phase is not Phase.KILLED and self._owner.oom_killer_has_struck()
         code = code if name is None else None
-        self._listener.ended(ExitReport(self.pid or 0, code, name, peak, oom, stack, stderr, self.start_error))
+        pid = (self.pid or 0) if self.start_error is None else 0
+        self._listener.ended(ExitReport(pid, code, name, peak, oom, stack, stderr, self.start_error))
         self._close()
 
     def _last_output(self) -> tuple[str | None, str | None]:
