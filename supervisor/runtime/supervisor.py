@@ -37,7 +37,7 @@ from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
 from supervisor.workers.blame import HOST
 from supervisor.workers.pool import Pool
-from supervisor.workers.system import descriptors
+from supervisor.workers.system import descriptors, requirements
 
 PERIOD = 1.0  # seconds between two calls of the engine's timer
 SWITCH_INTERVAL = 0.00002  # seconds
@@ -49,7 +49,7 @@ class Supervisor:
 
     `reload` returns the settings anew after HUP. `drain` ends the run once the served queues have nothing left (that is due
     within `horizon` seconds of the start, if given). `run` blocks and returns the exit code; it raises ConfigError or StoreError
-    for a mistake of the user that is found before anything has started.
+    for a mistake of the user that is found before anything has started, and SystemRefused.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Supervisor:
         return self._reloader.settings
 
     def run(self) -> int:
+        requirements.require()
         return asyncio.run(self._run())
 
     async def _run(self) -> int:
