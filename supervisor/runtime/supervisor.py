@@ -35,12 +35,14 @@ from supervisor.runtime.tasks import cancel, run_every, start_task
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
+from supervisor.threads import started_executor
 from supervisor.workers.blame import HOST
 from supervisor.workers.pool import Pool
 from supervisor.workers.system import descriptors, requirements
 
 PERIOD = 1.0  # seconds between two calls of the engine's timer
 SWITCH_INTERVAL = 0.00002  # seconds
+THREADS = 2  # for calls that may block: of the store's notifications, and of the files of a config
 NEW_OBJECTS = 50_000  # between two garbage collections
 
 
@@ -64,7 +66,8 @@ class Supervisor:
         self._drain = drain
         self._horizon = horizon
         self._stop = StopRequest()
-        self._reloader = Reloader(settings, self.bus)
+        self._executor = started_executor(THREADS)
+        self._reloader = Reloader(settings, self.bus, self._executor)
         self._systemd = SystemdNotifier()
         self.bus.subscribe(self.metrics)
         self.bus.subscribe(self._store_lost, events.StoreLost)
@@ -78,7 +81,10 @@ class Supervisor:
 
     def run(self) -> int:
         requirements.require()
-        return asyncio.run(self._run())
+        try:
+            return asyncio.run(self._run())
+        finally:
+            self._executor.shutdown(wait=False)
 
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -110,7 +116,7 @@ class Supervisor:
         return Parts(
             pool=pool,
             plugins=plugins,
-            registration=Registration(self.settings, self.owner, self.bus, plugins, self._horizon),
+            registration=Registration(self.settings, self.owner, self.bus, plugins, self._horizon, self._executor),
             forkservers=Forkservers(self.owner, pool, loop),
             hooks=HookRunner(plugins, self.bus, emit_from_thread),
         )
@@ -144,7 +150,7 @@ class Supervisor:
         dead_letters = DeadLetterPublisher(writer, runners, self.bus, loop)
         engine = Coordinator(
             store, parts.pool, self.settings, reports, self.bus, loop, writer, random=random,
-            on_dead_letter=dead_letters.look, keep_unknown_jobs=self._drain,
+            on_dead_letter=dead_letters.look, keep_unknown_jobs=self._drain, executor=self._executor,
         )  # fmt: skip
         dead_letters.on_quiet = engine.changes.set
         return Serving(engine, dead_letters)

@@ -28,3 +28,8 @@ def no_more_processes() -> str:
     soft, _hard = resource.getrlimit(resource.RLIMIT_NPROC)
     most = "" if soft == resource.RLIM_INFINITY else f" of {soft}"
     return f"the limit{most} on processes and threads is reached ({PROCESS_LIMITS})"
+
+
+def no_more_threads() -> str:
+    """Return why no thread can be started: Python does not give the reason."""
+    return f"{no_more_processes()}, or no memory is left for its stack"

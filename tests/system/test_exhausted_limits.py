@@ -279,6 +279,58 @@ def owned() -> Iterator[tuple[Command, list[str]]]:
         command.close()
 
 
+@pytest.mark.parametrize("most", range(1, 7))
+def test_a_start_without_processes_and_threads_ends_with_one_message(
+    owned: tuple[Command, list[str]], most: int
+) -> None:
+    command, under = owned
+    run = command.run(under=[*under, "prlimit", f"--nproc={most}"])
+    assert run.wait() == 1
+    message = run.log.splitlines()[-1]
+    assert message.startswith("Error: ") and f"the limit of {most} on processes and threads is reached" in message
+    assert "Traceback" not in run.log
+
+
+def test_check_needs_no_thread(owned: tuple[Command, list[str]]) -> None:
+    command, under = owned
+    checked = command.call("check", under=[*under, "prlimit", "--nproc=1"])
+    assert checked.code == 2
+    assert "Error: no forkserver could be started" in checked.err and "Traceback" not in checked.err
+
+
+def test_a_process_ends_in_time_without_a_thread_that_ends_it(owned: tuple[Command, list[str]]) -> None:
+    command, under = owned
+    program = "import atexit, time; from supervisor.workers.system.interpreter import end_within; " \
+        "atexit.register(time.sleep, 60); end_within(0.1, 7)"  # fmt: skip
+    ended = subprocess.run([*under, "prlimit", "--nproc=1", sys.executable, "-c", program], env=command.env,
+                           cwd=command.folder, timeout=30)  # fmt: skip
+    assert ended.returncode == 7
+
+
+def test_a_worker_without_a_thread_for_its_heartbeat_is_not_started_and_the_next_one_is(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+
+    async def scene(here: World) -> None:
+        full.touch()
+        report = await here.end(here.fork(1))
+        assert report.how.startswith("could not be started: no thread for its heartbeat: the limit")
+        assert (report.pid, here.broken, here.lines) == (0, [], [])
+        full.unlink()
+        assert len(await here.run(await here.worker(2), lease(1, "noop"))) == 1
+
+    plugin = f"""
+import os
+from supervisor.workers.child import heartbeat
+really = heartbeat.start_new_thread
+def start_new_thread(*arguments):
+    if os.path.exists({str(full)!r}):
+        raise RuntimeError("can't start new thread")
+    return really(*arguments)
+heartbeat.start_new_thread = start_new_thread
+"""
+    play(tmp_path, scene, other={"full.py": plugin})
+
+
 def test_a_lack_of_processes_for_a_while_costs_no_job_and_nothing_else(owned: tuple[Command, list[str]]) -> None:
     command, under = owned
     run = command.run(under=under)

@@ -17,6 +17,7 @@ from supervisor.workers.parent.stack_text import StackReader
 from supervisor.workers.system import linux
 from supervisor.workers.system import process_tree as proctree
 
+MAX_REASON = 500  # characters
 STACK_QUIET = 0.002  # seconds: after such a pause nothing is added to a stack that is whole
 
 
@@ -83,6 +84,10 @@ class ForkedWorker:
     def became_ready(self) -> None:
         _cancel(self._unready)
         self._listener.ready()
+
+    def not_ready(self, why: str) -> None:
+        """It exits by itself."""
+        self.start_error = why[:MAX_REASON]
 
     # the end that the supervisor wants
 
