@@ -20,7 +20,7 @@ from supervisor.config.settings import Settings
 from supervisor.events import ConfigReloaded, Subscriber
 from supervisor.text.redaction import Mask
 from supervisor.text.units import parse_duration
-from supervisor.workers.system import descriptors
+from supervisor.workers.system import descriptors, linux
 
 
 @click.command()
@@ -69,12 +69,22 @@ def _run(
         **options,
     )
     supervisor.bus.subscribe(follow_config, ConfigReloaded)
-    _warn([*open_to_others(private_files(settings)), descriptors.shortage(settings.workers.count)])
+    _warn(
+        [*open_to_others(private_files(settings)), descriptors.shortage(settings.workers.count), _oom_group_warning()]
+    )
     try:
         code = supervisor.run()
     finally:
         telemetry.stop()
     return code, supervisor.settings
+
+
+def _oom_group_warning() -> str | None:
+    setting = linux.oom_group()
+    return setting and (
+        f"{setting} is 1: if one worker runs out of memory, the kernel kills the supervisor and all workers with it; set it to 0, "
+        "by OOMPolicy=continue in a systemd unit or singleProcessOOMKill: true of the kubelet"
+    )
 
 
 def _warn(warnings: Iterable[str | None]) -> None:
