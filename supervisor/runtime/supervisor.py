@@ -204,7 +204,7 @@ class Supervisor:
         self.state = "draining"
         reason = self._stop.reason or "it could not start"
         self.bus.emit(events.SupervisorStopping(reason))
-        self._systemd.notify("STOPPING=1")
+        self._systemd.stopping(self.settings.shutdown.grace)
         parts.hooks.call("supervisor_stopping", reason=reason)
         shutdown = Shutdown(parts, self._stop, self.bus, self.settings.shutdown.grace)
         return await shutdown.run(drain=self._drain)
