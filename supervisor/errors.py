@@ -65,6 +65,10 @@ class NoForkserver(Exception):
     """The process that imports the plugins could not be started, or did not answer in time."""
 
 
+class SystemRefused(Exception):
+    """The operating system refuses a call, a process or a thread that is needed; the message names it and the remedy."""
+
+
 class ConfigError(Exception):
     """`errors` has one line for each mistake, with the file, the line and the key.
 

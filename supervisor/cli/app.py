@@ -15,7 +15,7 @@ from supervisor.cli.context import CommandContext, load_settings
 from supervisor.cli.exit_codes import FATAL, INTERRUPTED, MISTAKE
 from supervisor.cli.options import SuggestingGroup, config_option
 from supervisor.cli.standard_streams import OutputLost, code_after_output
-from supervisor.errors import ConfigError, NoForkserver, StoreError
+from supervisor.errors import ConfigError, NoForkserver, StoreError, SystemRefused
 from supervisor.text.strict_json import NotJSON
 
 COMMANDS = ("run", "check", "enqueue", "status", "jobs", "dlq", "queues", "plugins", "copy", "bench")
@@ -78,7 +78,7 @@ def _run(arguments: Sequence[str], context: CommandContext) -> int | None:
         return _report(map(context.shown, error.errors), MISTAKE)
     except (StoreError, NotJSON) as error:
         return _report([context.shown(str(error))], MISTAKE)
-    except NoForkserver as error:
+    except (NoForkserver, SystemRefused) as error:
         return _report([context.shown(str(error))], FATAL)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED

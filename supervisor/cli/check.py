@@ -25,6 +25,7 @@ from supervisor.plugins.reports import SourceReport
 from supervisor.stores.protocol import Store
 from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
 from supervisor.text.names import did_you_mean, did_you_mean_or_all
+from supervisor.workers.system import descriptors
 
 
 @click.command()
@@ -48,6 +49,7 @@ def check() -> int:
     except NoForkserver as error:
         mistakes.add(str(error))
         return mistakes.finish()
+    _check_descriptors(settings, mistakes)
     _check_plugins(reports, mistakes)
     _check_handlers(settings, reports, mistakes)
     _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), mistakes)
@@ -75,6 +77,15 @@ class _Mistakes:
             return MISTAKE
         click.echo("all right")
         return 0
+
+
+def _check_descriptors(settings: Settings, mistakes: _Mistakes) -> None:
+    workers = settings.workers.count
+    shortage = descriptors.shortage(workers)
+    if shortage is not None and workers > descriptors.most_workers():
+        mistakes.add(shortage)
+    elif shortage is not None:
+        echo(f"Warning: {shortage}", err=True)
 
 
 def _check_plugins(reports: list[SourceReport], mistakes: _Mistakes) -> None:

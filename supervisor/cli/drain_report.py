@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from supervisor.events import (
 )
 from supervisor.jobs import Cause, JobState, Kind, Outcome
 from supervisor.text.units import format_duration
+from supervisor.threads import start_thread
 
 MAX_FAILURES = 10
 
@@ -151,8 +151,7 @@ def progress(report: DrainReport, shown: bool) -> Iterator[int]:
                 for line in lines:
                     out.print(Text(line.rstrip("\n")), soft_wrap=True)
 
-        copying = threading.Thread(target=copy, name="log lines", daemon=True)
-        copying.start()
+        copying = start_thread(copy, "log lines")
         try:
             yield writing
         finally:

@@ -15,14 +15,16 @@ from supervisor.plugins.manager import PluginManager, load_parent_side
 from supervisor.plugins.reports import SourceReport
 from supervisor.workers.interface import WorkerOptions
 from supervisor.workers.parent.backend import ForkserverBackend
+from supervisor.workers.system import requirements
 
 
 def scan(settings: Settings) -> list[SourceReport]:
     """Return what a forkserver finds in the plugins. No worker is started.
 
-    Raises ConfigError if root must not import them, and NoForkserver.
+    Raises ConfigError if root must not import them, NoForkserver and SystemRefused.
     """
     require_trust(settings)
+    requirements.require()
     return asyncio.run(_scan(settings))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from supervisor.config.settings import Settings
 from supervisor.events import ConfigReloaded, Subscriber
 from supervisor.text.redaction import Mask
 from supervisor.text.units import parse_duration
+from supervisor.workers.system import descriptors, linux
 
 
 @click.command()
@@ -58,6 +59,7 @@ def _run(
 
     def follow_config(_: ConfigReloaded) -> None:
         _configure_log(supervisor.settings, log_fd)
+        _warn([descriptors.shortage(supervisor.settings.workers.count)])
 
     _configure_log(settings, log_fd)
     supervisor = Supervisor(
@@ -67,13 +69,27 @@ def _run(
         **options,
     )
     supervisor.bus.subscribe(follow_config, ConfigReloaded)
-    for warning in open_to_others(private_files(settings)):
-        logging.getLogger("supervisor").warning("%s", warning)
+    _warn(
+        [*open_to_others(private_files(settings)), descriptors.shortage(settings.workers.count), _oom_group_warning()]
+    )
     try:
         code = supervisor.run()
     finally:
         telemetry.stop()
     return code, supervisor.settings
+
+
+def _oom_group_warning() -> str | None:
+    setting = linux.oom_group()
+    return setting and (
+        f"{setting} is 1: if one worker runs out of memory, the kernel kills the supervisor and all workers with it; set it to 0, "
+        "by OOMPolicy=continue in a systemd unit or singleProcessOOMKill: true of the kubelet"
+    )
+
+
+def _warn(warnings: Iterable[str | None]) -> None:
+    for warning in filter(None, warnings):
+        logging.getLogger("supervisor").warning("%s", warning)
 
 
 def _configure_log(settings: Settings, fd: int) -> None:

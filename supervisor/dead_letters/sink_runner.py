@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
@@ -15,6 +14,7 @@ from supervisor.hooks import Sink
 from supervisor.jobs import Backoff
 from supervisor.retry import ceiling
 from supervisor.stores.records import DeadLetter
+from supervisor.threads import start_thread
 
 
 class SinkLimits(NamedTuple):
@@ -63,7 +63,7 @@ class SinkThread:
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        threading.Thread(target=self._run, name=f"sink-{name}", daemon=True).start()
+        start_thread(self._run, f"sink-{name}")
 
     def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from supervisor.config.settings import Settings
@@ -29,9 +30,11 @@ from supervisor.events import MAX_COUNTED, Bus
 from supervisor.plugins.reports import SourceReport, changed_reports, same_plugins
 from supervisor.retry import Random
 from supervisor.stores.protocol import Store
+from supervisor.text.os_errors import reason
 from supervisor.workers.blame import SHUTDOWN
 from supervisor.workers.interface import WorkerBackend
 from supervisor.workers.pool import Pool
+from supervisor.workers.slot import Limits as WorkerLimits
 
 KILL_SECONDS = 10.0
 FORCED_SECONDS = 2.0
@@ -50,11 +53,11 @@ class Coordinator:
         self, store: Store, pool: Pool, settings: Settings, reports: Sequence[SourceReport], bus: Bus,
         loop: asyncio.AbstractEventLoop, writer: Writer, *, random: Random, on_dead_letter: Callable[[], None] = lambda: None,
         keep_unknown_jobs: bool = False, wall: Callable[[], float] = time.time,
-        suspended: Callable[[], float] = seconds_suspended, limits: Limits = DEFAULT_LIMITS,
+        suspended: Callable[[], float] = seconds_suspended, limits: Limits = DEFAULT_LIMITS, executor: Executor | None = None,
     ) -> None:  # fmt: skip
         ttl, now = settings.lease.ttl, loop.time
         self.pool, self.writer, self.store_url = pool, writer, store.url
-        self.changes, self.tasks = asyncio.Event(), BackgroundTasks(loop)
+        self.changes, self.tasks, self._executor = asyncio.Event(), BackgroundTasks(loop), executor
         self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
         self._config = config = CurrentConfig(settings, reports)
         self.leases = leases = Leases(writer, pool, ttl)
@@ -154,9 +157,21 @@ class Coordinator:
 
     async def _notify_others(self) -> None:
         await self.writer.submit(lambda store: None)  # after the commit
-        await self._loop.run_in_executor(None, self._store.notify)
+        await self._loop.run_in_executor(self._executor, self._store.notify)
 
     # changes while it runs
+
+    async def first_worker(self, settings: Settings, backend: WorkerBackend) -> tuple[str, ...]:
+        """Start a worker of a backend that is to be taken over: while none can be started, the old workers must go on. Return the
+        reason why it ended before it was ready, if it did; otherwise it is one of the pool."""
+        limits = WorkerLimits(settings.workers.max_jobs, settings.workers.max_memory)
+        try:
+            slot = self.pool.fork(backend, limits)
+        except OSError as error:
+            return (f"no new worker could be started: {reason(error)}",)
+        while slot.ready_at is None and slot.number in self.pool.workers:
+            await self._until_change(timeout=1.0)
+        return () if slot.ready_at is not None else (f"the first new worker ended before it was ready: {slot.how}",)
 
     def renew(self, settings: Settings, backend: WorkerBackend, reports: Sequence[SourceReport]) -> None:
         """Serve with these settings and plugins. The old workers exit after the job that they run; no job is dropped."""

@@ -16,6 +16,7 @@ from supervisor.errors import StoreBroken, StoreContended, StoreError, StoreRepl
 from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable, StoreCallFailed, StoreLost
 from supervisor.retry import GrowingDelay
 from supervisor.stores.protocol import Store
+from supervisor.threads import start_thread
 
 Result = TypeVar("Result")
 FIRST_RETRY, MAX_RETRY = 0.02, 1.0  # seconds until an unavailable store is tried again
@@ -92,9 +93,8 @@ class Work(Generic[Result]):
 
 
 class Executor(Protocol):
-    """Runs the writer: a thread, or a simulation of one."""
+    """Runs the writer: a thread that has started, or a simulation of one."""
 
-    def start(self) -> None: ...
     def is_alive(self) -> bool: ...
 
 
@@ -126,9 +126,7 @@ class Writer:
         self._closed = False
         self._reported: dict[Purpose, str] = {}
         """The last error of each kind of call that fails."""
-        thread = threading.Thread(target=self.run, name="store-writer", daemon=True)
-        self._executor = executor(self) if executor is not None else thread
-        self._executor.start()
+        self._executor = start_thread(self.run, "store-writer") if executor is None else executor(self)
 
     @property
     def unavailable(self) -> bool:

@@ -13,10 +13,11 @@ from supervisor.workers.pool import Pool
 
 
 class Forkservers:
-    """`owner_fd` is the descriptor of the store that all processes inherit, if it has one."""
+    """`owner_fd` is the descriptor of the store that all processes inherit, if it has one; `descriptor_limit` is their soft limit."""
 
     def __init__(self, owner: str, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
         self.owner_fd: int | None = None
+        self.descriptor_limit: int | None = None
         self._owner = owner
         self._pool = pool
         self._loop = loop
@@ -65,5 +66,5 @@ class Forkservers:
         return WorkerOptions(
             plugins=plugins.paths, base=str(settings.base), variables=settings.variables, import_timeout=plugins.import_timeout,
             start=workers.start, heartbeat=workers.heartbeat, heartbeats=heartbeats, result_limit=settings.limits.result,
-            owner=self._owner, owner_fd=self.owner_fd,
+            owner=self._owner, owner_fd=self.owner_fd, descriptor_limit=self.descriptor_limit,
         )  # fmt: skip

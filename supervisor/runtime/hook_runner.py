@@ -10,6 +10,7 @@ from typing import Any
 
 from supervisor.events import Bus, Dropped, Event, HookFailed, Subscriber
 from supervisor.plugins.manager import PluginManager
+from supervisor.threads import start_thread
 
 MAX_QUEUED = 10_000
 BATCH = 1000
@@ -26,13 +27,13 @@ class HookRunner:
         self._dropped = 0
         self._wake = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="hooks", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread, once the plugins are loaded."""
         if self._plugins.hook.supervisor_events.get_hookimpls():
             self._bus.subscribe(self._put)
-        self._thread.start()
+        self._thread = start_thread(self._run, "hooks")
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Call `hook` after the events that came before."""
@@ -43,7 +44,7 @@ class HookRunner:
         """Wait until everything that was queued before is done; a hook may hang."""
         self._stopping = True
         self._wake.set()
-        while self._thread.is_alive():
+        while self._thread is not None and self._thread.is_alive():
             await asyncio.sleep(0.002)
 
     def _put(self, event: Event) -> None:

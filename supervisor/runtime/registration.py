@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ RETRY_INTERVAL = 0.2  # seconds
 
 @dataclass
 class Registration:
-    """The registration of one owner. The store is called in a thread of the loop's executor, since it may block.
+    """The registration of one owner. The store is called in a thread of `executor`, since it may block.
 
     `owner_fd` is the descriptor of the store that the forkserver and its workers inherit, if it has one. `latest` is the time by
     the store's clock `horizon` seconds after the first attempt to join, if a horizon is given.
@@ -33,6 +34,7 @@ class Registration:
     bus: Bus
     plugins: PluginManager
     horizon: float | None = None
+    executor: Executor | None = None
     owner_fd: int | None = None
     latest: float | None = None
     store: Store | None = None
@@ -51,7 +53,7 @@ class Registration:
         loop = asyncio.get_running_loop()
         reported = False
         while True:
-            joining = self._joining = loop.run_in_executor(None, self.join_now)
+            joining = self._joining = loop.run_in_executor(self.executor, self.join_now)
             joining.add_done_callback(drop_error)
             # Not through a shield, which reports an error after its own cancellation to the loop's exception handler.
             await asyncio.wait((joining,))
@@ -84,7 +86,7 @@ class Registration:
     async def leave(self, timeout: float) -> None:
         """Remove the owner and close the store, without an engine that would do it. Tries for at most `timeout` seconds."""
         if self.store is not None:
-            await asyncio.get_running_loop().run_in_executor(None, _leave, self.store, timeout)
+            await asyncio.get_running_loop().run_in_executor(self.executor, _leave, self.store, timeout)
 
 
 def _leave(store: Store, timeout: float) -> None:

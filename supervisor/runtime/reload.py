@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from concurrent.futures import Executor
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
@@ -20,14 +21,15 @@ FIXED = ("store", "lease", "dlq", "shutdown")
 class Reloader:
     """Takes new settings and plugins over as a whole, into a forkserver of their own, or refuses them as a whole.
 
-    `settings` are those in use; `requested` is set to reload.
+    `settings` are those in use; `requested` is set to reload. Files are read in a thread of `executor`, since that may block.
     """
 
-    def __init__(self, settings: Settings, bus: Bus) -> None:
+    def __init__(self, settings: Settings, bus: Bus, executor: Executor | None = None) -> None:
         self.settings = settings
         self._store_file = _resolved(settings)
         self.requested = asyncio.Event()
         self._bus = bus
+        self._executor = executor
 
     async def run(self, read: Callable[[], Settings], engine: Coordinator, forkservers: Forkservers) -> None:
         """Reload at each request. One that comes during a reload leads to another, since a file may have changed meanwhile."""
@@ -39,7 +41,7 @@ class Reloader:
     async def reload(self, read: Callable[[], Settings], engine: Coordinator, forkservers: Forkservers) -> None:
         """Take over what `read` returns and the plugins that it names."""
         try:
-            settings = await asyncio.get_running_loop().run_in_executor(None, read)
+            settings = await asyncio.get_running_loop().run_in_executor(self._executor, read)
         except ConfigError as error:
             self._bus.emit(ConfigRefused(tuple(error.errors)))
             return
@@ -56,7 +58,7 @@ class Reloader:
         old, new = forkservers.newest, forkservers.add(settings)
         try:
             reports = await new.start()
-            refused = engine.newly_broken(reports)
+            refused = engine.newly_broken(reports) or await engine.first_worker(settings, new)
         except NoForkserver as error:
             refused = (str(error),)
         if refused:

@@ -35,11 +35,14 @@ from supervisor.runtime.tasks import cancel, run_every, start_task
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
+from supervisor.threads import started_executor
 from supervisor.workers.blame import HOST
 from supervisor.workers.pool import Pool
+from supervisor.workers.system import descriptors, requirements
 
 PERIOD = 1.0  # seconds between two calls of the engine's timer
 SWITCH_INTERVAL = 0.00002  # seconds
+THREADS = 2  # for calls that may block: of the store's notifications, and of the files of a config
 NEW_OBJECTS = 50_000  # between two garbage collections
 
 
@@ -48,7 +51,7 @@ class Supervisor:
 
     `reload` returns the settings anew after HUP. `drain` ends the run once the served queues have nothing left (that is due
     within `horizon` seconds of the start, if given). `run` blocks and returns the exit code; it raises ConfigError or StoreError
-    for a mistake of the user that is found before anything has started.
+    for a mistake of the user that is found before anything has started, and SystemRefused.
     """
 
     def __init__(
@@ -63,7 +66,8 @@ class Supervisor:
         self._drain = drain
         self._horizon = horizon
         self._stop = StopRequest()
-        self._reloader = Reloader(settings, self.bus)
+        self._executor = started_executor(THREADS)
+        self._reloader = Reloader(settings, self.bus, self._executor)
         self._systemd = SystemdNotifier()
         self.bus.subscribe(self.metrics)
         self.bus.subscribe(self._store_lost, events.StoreLost)
@@ -76,7 +80,11 @@ class Supervisor:
         return self._reloader.settings
 
     def run(self) -> int:
-        return asyncio.run(self._run())
+        requirements.require()
+        try:
+            return asyncio.run(self._run())
+        finally:
+            self._executor.shutdown(wait=False)
 
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -108,7 +116,7 @@ class Supervisor:
         return Parts(
             pool=pool,
             plugins=plugins,
-            registration=Registration(self.settings, self.owner, self.bus, plugins, self._horizon),
+            registration=Registration(self.settings, self.owner, self.bus, plugins, self._horizon, self._executor),
             forkservers=Forkservers(self.owner, pool, loop),
             hooks=HookRunner(plugins, self.bus, emit_from_thread),
         )
@@ -120,6 +128,7 @@ class Supervisor:
         # A built-in store is joined first, since workers may inherit a descriptor of it; any other comes from a plugin.
         store = await registration.join() if registration.is_built_in else None
         parts.forkservers.owner_fd = registration.owner_fd
+        parts.forkservers.descriptor_limit = descriptors.raise_limit()
         backend = parts.forkservers.add(self.settings)
         reports = await backend.start()
         emit_plugin_events(self.bus, reports, self.settings)
@@ -141,7 +150,7 @@ class Supervisor:
         dead_letters = DeadLetterPublisher(writer, runners, self.bus, loop)
         engine = Coordinator(
             store, parts.pool, self.settings, reports, self.bus, loop, writer, random=random,
-            on_dead_letter=dead_letters.look, keep_unknown_jobs=self._drain,
+            on_dead_letter=dead_letters.look, keep_unknown_jobs=self._drain, executor=self._executor,
         )  # fmt: skip
         dead_letters.on_quiet = engine.changes.set
         return Serving(engine, dead_letters)
@@ -195,7 +204,7 @@ class Supervisor:
         self.state = "draining"
         reason = self._stop.reason or "it could not start"
         self.bus.emit(events.SupervisorStopping(reason))
-        self._systemd.notify("STOPPING=1")
+        self._systemd.stopping(self.settings.shutdown.grace)
         parts.hooks.call("supervisor_stopping", reason=reason)
         shutdown = Shutdown(parts, self._stop, self.bus, self.settings.shutdown.grace)
         return await shutdown.run(drain=self._drain)

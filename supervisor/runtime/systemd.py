@@ -1,10 +1,12 @@
-"""Sends READY, STOPPING and WATCHDOG to systemd, as in sd_notify(3); does nothing elsewhere."""
+"""Sends READY, STOPPING, WATCHDOG and EXTEND_TIMEOUT_USEC to systemd, as in sd_notify(3); does nothing elsewhere."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 from socket import AF_UNIX, SOCK_CLOEXEC, SOCK_DGRAM, socket
+
+AFTER_GRACE = 60.0  # seconds, for all that follows the jobs at the end
 
 
 class SystemdNotifier:
@@ -19,3 +21,8 @@ class SystemdNotifier:
         with suppress(OSError), socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC) as channel:
             channel.setblocking(False)
             channel.sendto(state.encode(), address)
+
+    def stopping(self, grace: float) -> None:
+        """From now on systemd does not wait for WATCHDOG, and waits at least `grace` seconds and some more for the exit."""
+        self.notify("STOPPING=1")
+        self.notify(f"EXTEND_TIMEOUT_USEC={round((grace + AFTER_GRACE) * 1e6)}")

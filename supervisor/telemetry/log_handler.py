@@ -22,6 +22,7 @@ import orjson
 from supervisor.text.output import wait_for_room
 from supervisor.text.printable import JSON_ESCAPES, STEERING, printable
 from supervisor.text.redaction import NO_SECRETS, Mask
+from supervisor.threads import start_thread
 
 LOGGER = "supervisor"
 MAX_QUEUED_BYTES = 4_000_000
@@ -114,8 +115,7 @@ class LogOutput(logging.Handler):
         self._bytes_put = self._bytes_taken = 0
         self._overflowed = self._failed = self._reported = 0
         self._torn = self._stopped = False
-        self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._write_lines, "log")
 
     @property
     def dropped(self) -> int:

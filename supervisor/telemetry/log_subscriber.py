@@ -62,9 +62,9 @@ class LogSubscriber:
             events.PluginWarning: _plugin_warning,
             events.HookFailed: self._hook_failed,
             events.ForkserverStarted: _forkserver_started,
-            events.ForkserverExited: _forkserver_exited,
+            events.ForkserverExited: self._forkserver_exited,
             events.WorkerStarted: _worker_started,
-            events.WorkerExited: _worker_exited,
+            events.WorkerExited: self._worker_exited,
             events.WorkerOutput: _worker_output,
             events.JobsClaimed: _jobs_claimed,
             events.JobStarted: _job_started,
@@ -99,6 +99,20 @@ class LogSubscriber:
         if (held := self._repeats.allow((hook, plugin, error))) is not None:
             line = "hook %s of plugin %s failed: %s%s"
             _log(logging.ERROR, line, hook, plugin, error, _times(held), traceback=traceback)
+
+    def _forkserver_exited(self, event: events.ForkserverExited) -> None:
+        if event.pid:
+            line = "forkserver (pid %d) exited: %s; its workers keep running"
+            _log(logging.WARNING, line, event.pid, event.how, pid=event.pid)
+        elif (held := self._repeats.allow(("forkserver", event.how))) is not None:
+            _log(logging.WARNING, "forkserver %s%s", event.how, _times(held))
+
+    def _worker_exited(self, event: events.WorkerExited) -> None:
+        if event.pid or event.cause in events.NORMAL_EXITS:
+            _worker_exited(event)
+        elif (held := self._repeats.allow(("worker", event.how))) is not None:  # all may fail to start for one reason
+            line, fields = "worker %d %s%s", {"worker": event.number, "cause": event.cause}
+            _log(logging.WARNING, line, event.number, event.how, _times(held), **fields)
 
     def _dead_letters_failed(self, event: events.DeadLettersFailed) -> None:
         if (held := self._repeats.allow((event.sink, event.error))) is not None:
@@ -172,14 +186,6 @@ def _forkserver_started(event: events.ForkserverStarted) -> None:
     _log(logging.INFO, "forkserver started (pid %d)", event.pid, pid=event.pid)
 
 
-def _forkserver_exited(event: events.ForkserverExited) -> None:
-    if event.pid:
-        line = "forkserver (pid %d) exited: %s; its workers keep running"
-        _log(logging.WARNING, line, event.pid, event.how, pid=event.pid)
-    else:
-        _log(logging.WARNING, "forkserver %s", event.how)
-
-
 def _worker_started(event: events.WorkerStarted) -> None:
     _log_worker(event, "started")
 
@@ -187,9 +193,6 @@ def _worker_started(event: events.WorkerStarted) -> None:
 def _worker_exited(event: events.WorkerExited) -> None:
     if event.cause in events.NORMAL_EXITS:
         _log_worker(event, "exited: %s", event.cause, cause=event.cause)
-        return
-    if not event.pid:
-        _log(logging.WARNING, "worker %d %s", event.number, event.how, worker=event.number, cause=event.cause)
         return
     how = "crashed" if event.cause == "crash" else "killed"
     why = f": {event.how}" if event.cause == "crash" else ""

@@ -6,6 +6,7 @@ exec. A process that has made descriptors 0-2 valid before never finds a channel
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
@@ -72,8 +73,8 @@ class Opened:
         close_all(self.fds)
 
 
-def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
-    """Raises OSError, with nothing left open, when descriptors run out."""
+def open_channels(end: float = float("inf")) -> tuple[SupervisorEnds, WorkerEnds]:
+    """Raises OSError, with nothing left open, when no descriptors below `end` are left."""
     opened = Opened()
     try:
         their_jobs, jobs = opened.pipe()
@@ -85,6 +86,8 @@ def open_channels() -> tuple[SupervisorEnds, WorkerEnds]:
         stack, their_stack = opened.pipe()
         stdout, their_stdout = opened.pipe()
         stderr, their_stderr = opened.pipe()
+        if max(opened.fds) >= end:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     except OSError:
         opened.close()
         raise

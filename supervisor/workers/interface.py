@@ -140,7 +140,8 @@ class Timer(Protocol):
 class WorkerOptions:
     """The settings of every worker. `plugins` are relative to `base`; `variables` are added to the environment. `heartbeat` is the
     seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'. `import_timeout`
-    is seconds for one plugin, `result_limit` is bytes. `owner_fd` is a descriptor that workers keep open."""
+    is seconds for one plugin, `result_limit` is bytes. `owner_fd` is a descriptor that workers keep open. `descriptor_limit` is
+    their soft limit; by default that of this process."""
 
     plugins: Sequence[str]
     import_timeout: float
@@ -150,6 +151,7 @@ class WorkerOptions:
     result_limit: int
     owner: str
     owner_fd: int | None = None
+    descriptor_limit: int | None = None
     base: str = "."
     variables: Mapping[str, str] = field(default_factory=dict)
 

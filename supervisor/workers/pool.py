@@ -8,6 +8,7 @@ from supervisor.events import Bus, ForkserverExited, ForkserverStarted, WorkerEx
 from supervisor.jobs import Cause, Lease
 from supervisor.plugins.reports import SourceReport
 from supervisor.retry import GrowingDelay
+from supervisor.text.os_errors import reason
 from supervisor.workers.blame import KillReason
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
 from supervisor.workers.run_times import RunTimes
@@ -124,21 +125,25 @@ class Pool:
         """Fork until there are as many workers as wanted; retire those too many, idle ones and the newest first."""
         if self.stopping or self._context is None:
             return
-        present = self._present()
+        present = [slot for slot in self._present() if slot.backend is self._backend]
         for _ in range(self.count - len(present) - self._reforks.waiting):
-            self._last_number += 1
-            self._fork(self._last_number, self._context)
+            try:
+                self.fork(self.backend, Limits(self.max_jobs, self.max_memory))
+            except OSError as error:
+                how = ExitReport(0, start_error=f"no channels: {reason(error)}").how
+                self._bus.emit(WorkerExited(self._last_number, 0, "crash", how, None))
+                self._reforks.add()
         present.sort(key=lambda slot: (bool(slot.sent), -slot.number))
         for slot in present[: max(0, len(present) - self.count)]:
             slot.retire()
 
-    def _fork(self, number: int, context: SlotContext) -> None:
-        try:
-            self.workers[number] = WorkerSlot(number, self.backend, Limits(self.max_jobs, self.max_memory), context)
-        except OSError as error:
-            how = ExitReport(0, start_error=f"no channels: {error.strerror}").how
-            self._bus.emit(WorkerExited(number, 0, "crash", how, None))
-            self._reforks.add()
+    def fork(self, backend: WorkerBackend, limits: Limits) -> WorkerSlot:
+        """Fork a worker: ahead of the others, if `renew` is yet to make this the backend. Raises OSError if there are no channels."""
+        assert self._context is not None
+        self._last_number += 1
+        slot = WorkerSlot(self._last_number, backend, limits, self._context)
+        self.workers[slot.number] = slot
+        return slot
 
     def _present(self) -> list[WorkerSlot]:
         return [slot for slot in self.workers.values() if slot.state in _PRESENT]
@@ -156,12 +161,12 @@ class Pool:
         return True
 
     def renew(self, backend: WorkerBackend) -> None:
-        """Replace every worker by one of this backend, at once: why workers of the old one ended does not matter any more. If the
+        """Replace every worker of another backend, at once: why workers of the old one ended does not matter any more. If the
         backend is the same and has a new forkserver, workers that have no process yet will be forked from that, and stay."""
-        self._backend = backend
+        has_new_forkserver, self._backend = backend is self._backend, backend
         self._reforks.cancel()
         for slot in self._present():
-            if slot.backend is not backend or slot.process.pid is not None:
+            if slot.backend is not backend or (has_new_forkserver and slot.process.pid is not None):
                 slot.retire()
         self.fill()
 

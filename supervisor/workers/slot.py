@@ -82,7 +82,7 @@ class WorkerSlot:
 
     __slots__ = (
         "_bus", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool", "_times",
-        "backend", "done", "heartbeat_at", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
+        "backend", "done", "heartbeat_at", "how", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
         "retries", "sent", "started", "state",
     )  # fmt: skip
 
@@ -109,6 +109,7 @@ class WorkerSlot:
         self.done = 0
         self.kill_reason: KillReason | None = None
         self.reported: Lease | None = None
+        self.how = ""  # it ended
         self._memory_at_start = 0
         self._memory_checked_at = now
         self.process = backend.fork(number, self)
@@ -319,6 +320,7 @@ class WorkerSlot:
         self.reclaim()
         ran = self._now() - self.started
         culprit = self.sent.popleft() if self.sent else None
+        self.how = report.how
         self._pool.slot_ended(self, with_job=culprit is not None)
         if self.sent:
             self._listener.jobs_reclaimed(list(self.sent))

@@ -3,7 +3,7 @@
 supervisor → forkserver    Hello, then Fork (with the worker's ends as descriptors), Reap, Stop
 forkserver → supervisor    Importing, then Ready; Forked (with a pidfd), NotForked, Reaped
 supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE
-worker → supervisor        READY, then one outcome a line: [id, µs, result] or [id, µs, kind, error]
+worker → supervisor        READY or ["not ready", reason], then one outcome a line: [id, µs, result] or [id, µs, kind, error]
 
 Payloads, headers and results are JSON text inside JSON: the supervisor never decodes them.
 """
@@ -23,6 +23,7 @@ from supervisor.text.units import MAX_SECONDS
 from supervisor.workers.interface import Reply
 
 READY = b'["ready"]'
+NOT_READY = "not ready"
 NO_MORE = b"[]"
 KINDS = frozenset({"failed", "rejected", "retry", "unknown"})
 
@@ -168,6 +169,21 @@ class Lines:
     def split(self, chunk: bytes) -> list[bytes]:
         block = self.block(chunk)
         return [] if block is None else block.split(b"\n")
+
+
+def encode_not_ready(why: str) -> bytes:
+    return orjson.dumps([NOT_READY, why]) + b"\n"
+
+
+def reason_not_ready(line: bytes) -> str:
+    """Raises Broken."""
+    try:
+        tag, why = orjson.loads(line)
+    except (ValueError, TypeError):
+        tag = why = None
+    if tag == NOT_READY and type(why) is str:
+        return why
+    raise Broken(f"expected {READY!r}, got {line[:80]!r}")
 
 
 # jobs and outcomes: hot paths

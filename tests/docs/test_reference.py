@@ -99,7 +99,7 @@ def test_every_command_takes_a_config_and_explains_itself(command: str) -> None:
 
 def test_options_and_commands_in_the_text_exist() -> None:
     known = {option for command in COMMANDS for option in options_of(command)} | {"--help", "--version"}
-    foreign = {"--time"}  # of docker
+    foreign = {"--time", "--ulimit", "--pids-limit"}  # of docker
     for where, code in code_in_prose():
         assert set(re.findall(r"(?<!\S)--[a-z-]+", code)) <= known | foreign, (where, code)
         if named := re.match(r"supervisor [a-z]+", code):

@@ -247,9 +247,7 @@ class Executor:
         self._owner = owner
         self._alive = True
         self._busy = False
-
-    def start(self) -> None:
-        self._owner.executor = self  # type: ignore[attr-defined]
+        owner.executor = self  # type: ignore[attr-defined]
 
     def is_alive(self) -> bool:
         return self._alive

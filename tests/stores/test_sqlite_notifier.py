@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import select
+import socket
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -48,6 +50,18 @@ def owner(folder):
 def test_without_an_owner_nothing_is_made(folder):
     Notifier(folder).notify()
     assert not folder.exists()
+
+
+def test_jobs_are_enqueued_without_a_descriptor_left_to_notify_others(tmp_path, monkeypatch):
+    def no_socket(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with closing(SqliteStore(tmp_path / "jobs.db", create=True)) as store:
+        store.join("one", "host", 1)
+        monkeypatch.setattr(socket, "socket", no_socket)
+        assert store.enqueue([EnqueueRow("mail", "null")]) == [1]
+        store.notify()
+        store.leave()
 
 
 def test_a_path_longer_than_a_socket_address_is_shortened(tmp_path):

@@ -128,8 +128,14 @@ def read_pid(path: Path) -> int:
 # --- killed trees
 
 
+@pytest.mark.parametrize("snapshot", ["whole", "without the time for any"])
 @pytest.mark.parametrize("job", ["deaf_with_program", "setsid", "daemon"])
-def test_a_kill_ends_the_programs_of_the_job_too(tmp_path: Path, job: str) -> None:
+def test_a_kill_ends_the_programs_of_the_job_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, snapshot: str
+) -> None:
+    if snapshot != "whole":
+        monkeypatch.setattr(proctree, "SNAPSHOT_SECONDS", -1.0)
+
     async def scene(here: World) -> None:
         process, other = await here.worker(1), await here.worker(2)
         await here.begin(other, "hang", 7)

@@ -145,6 +145,63 @@ def test_a_file_that_no_longer_imports_is_refused_and_the_old_code_serves(comman
     assert result(command) == 3
 
 
+HOOK = """
+    import os, time
+    from supervisor import hookimpl
+
+    @hookimpl
+    def supervisor_worker_started(worker):
+        {act}
+"""
+
+
+def test_the_old_workers_go_on_if_no_new_one_can_be_started(command: Command) -> None:
+    run = serve(command, "workers: {count: 2}\n")
+    command.write(plugins={"jobs.py": VERSION.format(number=2), "hook.py": HOOK.format(act="os._exit(3)")})
+    run.signal(signal.SIGHUP)
+    run.logged(
+        "config refused, the old one stays: the first new worker ended before it was ready: exited with status 3"
+    )
+    assert [result(command) for _ in range(5)] == [1] * 5
+    assert "exited: stopped" not in run.log
+
+
+def test_no_old_worker_exits_before_a_new_one_is_ready(command: Command) -> None:
+    run = serve(command, "workers: {count: 2}\n")
+    wait_for(lambda: run.log.count(") started") == 2)
+    waits = HOOK.format(act="while not os.path.exists('go'): time.sleep(0.01)")
+    command.write(plugins={"jobs.py": VERSION.format(number=2), "hook.py": waits})
+    run.signal(signal.SIGHUP)
+    wait_for(lambda: run.log.count("forkserver started") == 2)
+    assert result(command) == 1
+    assert "exited: stopped" not in run.log and reloads(run) == 0
+    (command.folder / "go").touch()
+    run.logged("config reloaded")
+    assert result(command) == 2
+    wait_for(lambda: run.log.count("exited: stopped") == 2)
+    wait_for(lambda: run.log.count(") started") == 4)
+
+
+def test_the_first_new_worker_has_the_new_limits(command: Command) -> None:
+    run = serve(command, "workers: {count: 1}\n")
+    command.write(config="workers: {count: 1, max_jobs: 1}\n")
+    reload(run)
+    for _ in range(3):
+        result(command)
+    wait_for(lambda: run.log.count("exited: stopped") == 4)
+
+
+def test_a_supervisor_that_is_terminated_while_the_first_new_worker_starts_ends(command: Command) -> None:
+    run = serve(command, "workers: {count: 1}\n")
+    waits = HOOK.format(act="print('in the hook', flush=True); time.sleep(3600)")
+    command.write(config="workers: {count: 1}\nshutdown: {grace: 500ms}\n", plugins={"hook.py": waits})
+    run.signal(signal.SIGHUP)
+    run.logged("in the hook")
+    run.signal(signal.SIGTERM)
+    run.signal(signal.SIGINT)
+    assert run.wait() == 3
+
+
 def test_a_new_file_that_does_not_import_does_not_keep_others_from_serving(command: Command) -> None:
     run = serve(command, "workers: {count: 2}\n")
     command.write(plugins={**plugin(2), "new.py": "import nonsense_that_is_nowhere\n"})

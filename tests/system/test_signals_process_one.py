@@ -122,7 +122,7 @@ def notified(address: str) -> Iterator[socket.socket]:
 def test_systemd_is_notified_of_ready_watchdog_and_stopping(command: Command, tmp_path: Path, abstract: bool) -> None:
     name = f"supervisor-test-{command.mark}" if abstract else str(tmp_path / "notify")
     command.env["NOTIFY_SOCKET"] = "@" + name if abstract else name
-    command.write(plugins=JOBS)
+    command.write(config="shutdown: {grace: 100s}\n", plugins=JOBS)
     with notified("\0" + name if abstract else name) as receiver:
         run = command.run()
         assert receiver.recv(100) == b"READY=1"
@@ -131,6 +131,7 @@ def test_systemd_is_notified_of_ready_watchdog_and_stopping(command: Command, tm
         run.signal(signal.SIGTERM)
         message = receiver.recv(100)
         assert message == b"STOPPING=1" or receiver.recv(100) == b"STOPPING=1"
+        assert receiver.recv(100) == b"EXTEND_TIMEOUT_USEC=160000000"
         assert run.wait() == 0
 
 

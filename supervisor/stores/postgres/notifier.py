@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.retry import GrowingDelay
 from supervisor.stores.postgres.connection import Connection
 from supervisor.stores.postgres.driver import Address, DriverConnection
+from supervisor.threads import start_thread
 
 NOTIFY = "select pg_notify({channel}, '')"
 
@@ -78,11 +78,10 @@ class Listener:
             os.set_blocking(fd, False)
         try:
             self.connection = self._listening()
+            self._thread = start_thread(self._listen, "store-listener")
         except BaseException:
             self._close_pipes()
             raise
-        self._thread = threading.Thread(target=self._listen, name="store-listener", daemon=True)
-        self._thread.start()
 
     def notify_others(self) -> None:
         """From any thread; soon, and not at all while the server is unavailable."""

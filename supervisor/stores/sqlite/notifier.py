@@ -43,14 +43,16 @@ class Notifier:
                 self._socket.recv(1)
 
     def notify(self) -> None:
-        """Notify all other owners. A socket that is full has notified its owner already; one that no process reads is removed.
-        Every enqueue waits for this, so no Path is made of each name."""
+        """Notify all other owners. A socket that is full has notified its owner already; one that no process reads is removed. If
+        this process has no descriptor left, nobody is notified, and owners find the jobs when they poll. Every enqueue waits for
+        this, so no Path is made of each name."""
         folder = str(self._folder)
         try:
             names = [name for name in os.listdir(folder) if name.endswith(".sock") and name != self._name]  # noqa: PTH208
+            sender = socket(AF_UNIX, SOCK_DGRAM)
         except OSError:
             return
-        with socket(AF_UNIX, SOCK_DGRAM) as sender:
+        with sender:
             for name in names:
                 _notify_one(sender, f"{folder}/{name}")
 

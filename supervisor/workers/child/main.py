@@ -23,6 +23,7 @@ from supervisor.jobs import Job
 from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.manager import PluginManager
 from supervisor.text import strict_json as payloads
+from supervisor.text.os_errors import no_more_threads
 from supervisor.text.units import parse_duration
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, WorkerEnds, move_out_of_reach
@@ -91,7 +92,11 @@ def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginM
     intervals = {**{name: parse_duration(each) for name, each in by_decorator.items()}, **hello.heartbeats}
     stack = StackDumper(ends.stack)
     heartbeat = Heartbeat(ends.heartbeat, hello.heartbeat, min([hello.heartbeat, *intervals.values()]), stack)
-    heartbeat.start()
+    try:
+        heartbeat.start()
+    except RuntimeError:
+        os.write(ends.outcomes, wire.encode_not_ready(f"no thread for its heartbeat: {no_more_threads()}"))
+        return 1
     plugins.call("supervisor_worker_started", worker=info)
     # After the hooks: it takes the state of the process that they left as the one to restore.
     runner = JobRunner(hello, order.token, ends, plugins, heartbeat, intervals, stack)

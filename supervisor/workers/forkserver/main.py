@@ -28,6 +28,7 @@ from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.primitives import kept_primitives
 from supervisor.plugins.reports import SourceReport
+from supervisor.text.os_errors import reason
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, WorkerEnds, close_all
 from supervisor.workers.child import main as worker
@@ -210,7 +211,7 @@ class Forkserver:
             pid = self._start_worker(order)
             pidfd = _open_pidfd(pid)
         except OSError as error:
-            self._control.send(wire.NotForked(order.serial, f"{error.strerror}"))
+            self._control.send(wire.NotForked(order.serial, reason(error)))
             return
         self._workers[order.serial] = pid
         try:

@@ -10,6 +10,7 @@ from weakref import WeakSet
 from supervisor.errors import NoForkserver
 from supervisor.plugins.reports import SourceReport
 from supervisor.retry import GrowingDelay
+from supervisor.text.os_errors import reason
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import WorkerEnds, close_all, open_channels
 from supervisor.workers.interface import (
@@ -22,7 +23,7 @@ from supervisor.workers.interface import (
 )  # fmt: skip
 from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.parent.worker_process import ForkedWorker
-from supervisor.workers.system import linux, marks
+from supervisor.workers.system import descriptors, linux, marks
 from supervisor.workers.system import process_tree as proctree
 from supervisor.workers.system.orphans import Orphans
 
@@ -94,7 +95,8 @@ class ForkserverBackend:
         return await self._first_ready
 
     def fork(self, number: int, listener: WorkerListener) -> WorkerProcess:
-        ours, theirs = open_channels()
+        # Each worker that is ordered needs one more descriptor later, its pidfd.
+        ours, theirs = open_channels(descriptors.end_of_channels() - len(self._ordered))
         self._serial += 1
         process = ForkedWorker(number, self._serial, ours, self, listener, self.loop, self.options, self._timeouts)
         self._workers[process.serial] = self._ordered[process.serial] = process
@@ -199,7 +201,7 @@ class ForkserverBackend:
         try:
             self._forkserver = ForkserverClient(self.loop, self.options, self, tuple(self._blamed), self._timeouts)
         except OSError as error:
-            how = f"could not be started: {error.strerror}"
+            how = f"could not be started: {reason(error)}"
             self._listener.forkserver_exited(0, how)
             self._start_again(how)
 
@@ -217,6 +219,12 @@ class ForkserverBackend:
         process = self._answered(self._ordered, serial)
         process.start_error = why
         self._ended(process, None, None)
+
+    def lost(self, serial: int, pid: int, why: str) -> None:
+        """It ends as soon as it is reaped: its channels are closed then, and the forkserver takes it for an orphan."""
+        process = self._answered(self._ordered, serial)
+        process.pid, process.start_error = pid, why
+        self.reap(process)
 
     def reaped(self, serial: int, status: int | None, peak: int | None) -> None:
         self._ended(self._answered(self._reaping, serial), status, peak)

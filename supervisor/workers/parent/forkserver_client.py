@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import signal
@@ -11,16 +12,17 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from socket import recv_fds, send_fds, socket
+from socket import MSG_CTRUNC, recv_fds, send_fds, socket
 from typing import Any, NamedTuple, Protocol
 
 from supervisor.plugins.reports import SourceReport, reports_from
+from supervisor.text.os_errors import reason
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, Opened, WorkerEnds, close_all
 from supervisor.workers.forkserver import main as forkserver
 from supervisor.workers.interface import Timeouts, WorkerOptions
 from supervisor.workers.parent.output_reader import OutputReader
-from supervisor.workers.system import interpreter, linux
+from supervisor.workers.system import descriptors, interpreter, linux
 from supervisor.workers.system import process_tree as proctree
 
 MAX_LINE_BYTES = 1 << 26  # the errors of all plugins, with their tracebacks, are one line
@@ -28,6 +30,7 @@ MAX_STATUS = 0xFFFF  # as from waitpid
 MAX_FDS = 64  # that came before their lines
 REAPED = -1
 REAP_TIMEOUT = 1.0  # seconds
+RESEND_AFTER = 0.02  # seconds
 CONTINUE_AFTER = 0.05  # seconds without an answer: a signal may have stopped it
 
 
@@ -37,6 +40,9 @@ class ForkserverListener(Protocol):
     def forkserver_ready(self, forkserver: ForkserverClient, reports: list[SourceReport]) -> None: ...
     def forked(self, serial: int, pid: int, pidfd: int) -> None: ...
     def not_forked(self, serial: int, why: str) -> None: ...
+    def lost(self, serial: int, pid: int, why: str) -> None:
+        """This worker was forked, and can't be watched for lack of a descriptor."""
+
     def reaped(self, serial: int, status: int | None, peak: int | None) -> None: ...
     def forkserver_output(self, stream: str, lines: Sequence[str]) -> None: ...
     def forkserver_ended(self, forkserver: ForkserverClient, how: str, blamed: SourceReport | None) -> None:
@@ -64,7 +70,7 @@ class ForkserverClient:
         self._orders: deque[tuple[bytes, WorkerEnds | None]] = deque()
         self._unanswered = 0
         self._lines = wire.Lines()
-        self._fds: deque[int] = deque()
+        self._fds: deque[int | None] = deque()  # None: one that this process had no room for
         self._process, self._pidfd, channel, self._parent_death, stdout, stderr = _start(options)
         self.pid = self._process.pid
         self._channel = socket(fileno=channel)
@@ -118,6 +124,8 @@ class ForkserverClient:
             self._send_orders()
 
     def _send_orders(self) -> None:
+        if not self._orders:  # it has exited meanwhile
+            return
         while self._orders:
             data, ends = self._orders[0]
             try:
@@ -129,8 +137,10 @@ class ForkserverClient:
             except BlockingIOError:
                 self._loop.add_writer(self._channel, self._send_orders)
                 return
-            except OSError:  # it has exited; `_ended` follows
-                return
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS:  # its user has too many descriptors on their way
+                    self._loop.call_later(RESEND_AFTER, self._send_orders)
+                return  # otherwise it has exited, and `_ended` follows
             self._orders.popleft()
             if sent < len(data):
                 self._orders.appendleft((data[sent:], None))
@@ -140,18 +150,18 @@ class ForkserverClient:
 
     def _readable(self) -> None:
         try:
-            data, fds, _flags, _address = recv_fds(self._channel, CHUNK, 1)
+            data, fds, flags, _address = recv_fds(self._channel, CHUNK, 1)
         except BlockingIOError:
             return
         except OSError:
-            data, fds = b"", []
+            data, fds, flags = b"", [], 0
         if not data:
             self._loop.remove_reader(self._channel)
             self.kill()
             return
         for fd in fds:
             os.set_inheritable(fd, False)
-        self._fds.extend(fds)
+        self._fds.extend(fds or ([None] if flags & MSG_CTRUNC else []))
         try:
             for line in self._lines.split(data):
                 self._receive(wire.decode(line))
@@ -175,8 +185,7 @@ class ForkserverClient:
                 self._listener.forkserver_ready(self, found)
             case wire.Forked(serial, pid):
                 self._answered()
-                self._listener.forked(serial, pid, self._pidfd_of(pid))
-                self._fds.popleft()
+                self._forked(serial, pid)
             case wire.NotForked(serial, why):
                 self._answered()
                 self._listener.not_forked(serial, why)
@@ -186,16 +195,22 @@ class ForkserverClient:
             case _:
                 raise wire.Broken("expected a message of the forkserver")
 
-    def _pidfd_of(self, pid: int) -> int:
-        if not self._fds:
-            raise wire.Broken("no descriptor came with a new worker: this process has no room for more")
+    def _forked(self, serial: int, pid: int) -> None:
+        if not self._fds or pid <= 1:
+            raise wire.Broken(f"no descriptor came with process {pid}")
+        pidfd = self._fds[0]
         try:
-            named = linux.pid_of(self._fds[0])
+            if pidfd is None:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            named = linux.pid_of(pidfd)
         except OSError as error:
-            raise wire.Broken(f"the descriptor that came with process {pid} can't be read: {error.strerror}") from error
-        if pid <= 1 or named not in (pid, REAPED):
-            raise wire.Broken(f"the descriptor that came with process {pid} is of another")
-        return self._fds[0]
+            self._listener.lost(serial, pid, reason(error))
+            close_all(filter(None, (pidfd,)))
+        else:
+            if named not in (pid, REAPED):
+                raise wire.Broken(f"the descriptor that came with process {pid} is of another")
+            self._listener.forked(serial, pid, pidfd)
+        self._fds.popleft()
 
     # time limits
 
@@ -252,7 +267,7 @@ class ForkserverClient:
         for fd, output in self._outputs.items():
             output.finish()
             os.close(fd)
-        close_all((self._parent_death, self._pidfd, *self._fds))
+        close_all((self._parent_death, self._pidfd, *filter(None, self._fds)))
         for _data, ends in self._orders:
             if ends is not None:
                 close_all(ends)
@@ -281,6 +296,8 @@ def _start(options: WorkerOptions) -> _Started:
             stdin=subprocess.DEVNULL, stdout=their_stdout, stderr=their_stderr, pass_fds=passed, process_group=0,
             env={**os.environ, **options.variables},
         )  # fmt: skip
+        if options.descriptor_limit is not None:
+            descriptors.limit(process.pid, options.descriptor_limit)
         pidfd = os.pidfd_open(process.pid)
     except OSError:
         if process is not None:

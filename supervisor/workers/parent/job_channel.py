@@ -32,6 +32,7 @@ class JobChannelOwner(Protocol):
     """The worker process, as its job channel uses it."""
 
     def became_ready(self) -> None: ...
+    def not_ready(self, why: str) -> None: ...
     def channel_broken(self, why: str) -> None: ...
     def job_channel_closed(self, why: str) -> None: ...
 
@@ -179,7 +180,10 @@ class JobChannel:
     def _receive_ready(self, block: bytes) -> None:
         first, more, rest = block.partition(b"\n")
         if first != wire.READY:
-            self._owner.channel_broken(f"expected {wire.READY!r}, got {first[:80]!r}")
+            try:
+                self._owner.not_ready(wire.reason_not_ready(first))
+            except wire.Broken as error:
+                self._owner.channel_broken(str(error))
             return
         self._receive = self._receive_outcomes
         self._owner.became_ready()

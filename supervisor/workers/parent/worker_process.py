@@ -18,6 +18,7 @@ from supervisor.workers.parent.stack_text import StackReader
 from supervisor.workers.system import linux
 from supervisor.workers.system import process_tree as proctree
 
+MAX_REASON = 500  # characters
 STACK_QUIET = 0.002  # seconds: after such a pause nothing is added to a stack that is whole
 
 
@@ -84,6 +85,10 @@ class ForkedWorker:
     def became_ready(self) -> None:
         _cancel(self._unready)
         self._listener.ready()
+
+    def not_ready(self, why: str) -> None:
+        """It exits by itself."""
+        self.start_error = why[:MAX_REASON]
 
     # the end that the supervisor wants
 
@@ -176,7 +181,8 @@ class ForkedWorker:
         name = linux.name_of_signal(-code) if code is not None and code < 0 else None
         oom = code == -signal.SIGKILL and self.phase is not Phase.KILLED and self._owner.oom_killer_has_struck()
         code = code if name is None else None
-        self._listener.ended(ExitReport(self.pid or 0, code, name, peak, oom, stack, stderr, self.start_error))
+        pid = (self.pid or 0) if self.start_error is None else 0
+        self._listener.ended(ExitReport(pid, code, name, peak, oom, stack, stderr, self.start_error))
         self._close()
 
     def _last_output(self) -> tuple[str | None, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from _thread import start_new_thread
 from collections.abc import Callable
@@ -25,5 +26,9 @@ def end_within(seconds: float, status: int) -> NoReturn:
         sleep(seconds)
         os._exit(status)
 
-    start_new_thread(end, ())  # not by `threading`, which a plugin may have replaced, as gevent does
+    try:
+        start_new_thread(end, ())  # not by `threading`, which a plugin may have replaced, as gevent does
+    except RuntimeError:  # no thread is to be had
+        signal.signal(signal.SIGALRM, lambda _number, _frame: os._exit(status))
+        signal.setitimer(signal.ITIMER_REAL, seconds)
     sys.exit(status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Collection
 from time import monotonic, sleep
 from typing import NamedTuple
@@ -14,6 +15,7 @@ ENDED = "ZX"
 """The states of a process that has exited."""
 
 END_INTERVAL = 0.002  # seconds
+SNAPSHOT_SECONDS = 0.050
 
 _CPU_UNITS = os.sysconf("SC_CLK_TCK")  # in a second
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -45,16 +47,6 @@ def children(pid: int) -> list[int]:
                 found.extend(map(int, file.read().split()))
         except OSError:
             continue
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the children, their children and so on; parents come before their children."""
-    found: list[int] = []
-    waiting = children(pid)
-    while waiting:
-        found.extend(waiting)
-        waiting = [grandchild for child in waiting for grandchild in children(child)]
     return found
 
 
@@ -126,23 +118,32 @@ def end(find: Callable[[], Collection[int]], seconds: float) -> None:
 
 
 class Snapshot:
-    """The descendants of a process, each held by a pidfd, so that no other process that gets the same pid is killed."""
+    """The descendants of a process, each held by a pidfd, so that no other process that gets the same pid is killed. There may be
+    thousands: those that are not found in `SNAPSHOT_SECONDS`, parents before children, are left to their group, or become orphans."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, now: Callable[[], float] = monotonic) -> None:
         self._pidfds: list[int] = []
-        found = descendants(pid)
-        above = {pid, *found}
-        for descendant in found:
-            try:
-                pidfd = os.pidfd_open(descendant)
-            except OSError:
-                continue
-            # Another process may have got the pid since it was read.
-            now = stat(descendant)
-            if now is not None and now.parent in above:
-                self._pidfds.append(pidfd)
-            else:
-                os.close(pidfd)
+        deadline = now() + SNAPSHOT_SECONDS
+        waiting = deque((pid,))
+        while waiting:
+            parent = waiting.popleft()
+            for child in children(parent):
+                if now() > deadline:
+                    return
+                if self._hold(child, parent):
+                    waiting.append(child)
+
+    def _hold(self, pid: int, parent: int) -> bool:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            return False
+        found = stat(pid)
+        if found is None or found.parent != parent:  # another process may have got the pid since it was read
+            os.close(pidfd)
+            return False
+        self._pidfds.append(pidfd)
+        return True
 
     def kill(self) -> None:
         for pidfd in self._pidfds:

@@ -9,6 +9,7 @@ import pytest
 from supervisor import events
 from supervisor.cli.app import run_command_line
 from supervisor.errors import ConfigError
+from supervisor.workers.system import linux
 from tests.unit.cli.conftest import FakeSupervisor
 
 
@@ -46,6 +47,18 @@ def test_a_drain_prints_a_report_and_exits_with_its_code(
     assert run_command_line(["run", "--drain", "--horizon", "90s"]) == 4
     assert (fake.made[0].options["drain"], fake.made[0].options["horizon"]) == (True, 90.0)
     assert "left behind: 3 ready" in capsys.readouterr().out
+
+
+def test_a_control_group_that_is_killed_as_a_whole_is_warned_of(
+    fake: type[FakeSupervisor], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(linux, "oom_group", lambda: "/sys/fs/cgroup/memory.oom.group")
+    assert run_command_line(["run"]) == 0
+    assert "/sys/fs/cgroup/memory.oom.group is 1: if one worker runs out of memory" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(linux, "oom_group", lambda: None)
+    assert run_command_line(["run"]) == 0
+    assert "memory" not in caplog.text
 
 
 def test_the_log_follows_a_reload_of_the_same_file(

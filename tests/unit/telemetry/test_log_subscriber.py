@@ -228,6 +228,16 @@ def test_an_unknown_handler_is_logged_once_a_minute_however_many_jobs_it_has(
     assert line == f"{start}, and tried again later (1999 more times since the last such line)"
 
 
+def test_workers_that_cannot_start_for_one_reason_are_logged_once_a_minute(log: Any, clock: Clock) -> None:
+    why = "could not be started: no memory"
+    lines = log(*[events.WorkerExited(number, 0, "crash", why, None) for number in range(1, 100)])
+    assert lines == [f"WARNING worker 1 {why}"]
+    clock.now += 61
+    lines = log(events.WorkerExited(100, 0, "crash", why, None))
+    assert lines == [f"WARNING worker 100 {why} (98 more times since the last such line)"]
+    assert len(log(*[events.ForkserverExited(0, why)] * 3)) == 1
+
+
 def test_each_job_of_a_batch_has_its_line(log: Any) -> None:
     lines = log(events.JobsSettled([Outcome(lease(id), Kind.SUCCEEDED) for id in (1, 2)]))
     assert [line.split()[1] for line in lines] == ["job=1", "job=2"]

@@ -31,6 +31,23 @@ def test_where_nothing_is_told_nothing_is_known(tmp_path: Path) -> None:
     assert linux.oom_kills(str(tmp_path)) is None
 
 
+@pytest.mark.parametrize(
+    ("groups", "group"),
+    [
+        ("0::/\n", "sys/fs/cgroup"),
+        ("0::/jobs.slice/jobs.service\n", "sys/fs/cgroup/jobs.slice/jobs.service"),
+        ("0::/jobs.slice/jobs.service\n", "sys/fs/cgroup/jobs.slice"),
+    ],
+)
+def test_a_group_that_the_kernel_kills_as_a_whole_is_found(tmp_path: Path, groups: str, group: str) -> None:
+    write(tmp_path / "proc/self/cgroup", groups)
+    assert linux.oom_group(str(tmp_path)) is None
+    write(setting := tmp_path / group / "memory.oom.group", "0\n")
+    assert linux.oom_group(str(tmp_path)) is None
+    write(setting, "1\n")
+    assert linux.oom_group(str(tmp_path)) == str(setting)
+
+
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
