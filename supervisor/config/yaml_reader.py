@@ -1,4 +1,4 @@
-"""Read YAML into plain values, each with its line, and refuse what YAML 1.1 reads otherwise than people mean it.
+"""Read YAML into plain values, each with its line, and refuse text that YAML 1.1 reads in an unexpected way, such as `10:30`.
 
 Only mappings, lists and scalars are built, so no tag can run code. `${NAME}` and `${NAME:-default}` are replaced in scalars
 after parsing; an unquoted scalar then gets the type that YAML gives to the replaced text. `$${` stands for a literal `${`.
@@ -32,7 +32,7 @@ _RESOLVER: Any = yaml.SafeLoader("")
 
 
 class Refused:
-    """Stands in the document for a value that was refused, so that the rest can still be checked."""
+    """A placeholder in the document for a value that was refused, so that the rest can still be checked."""
 
 
 class Position(NamedTuple):
@@ -67,7 +67,7 @@ class _Unreadable(Exception):
 def read_yaml(data: bytes, environ: Mapping[str, str]) -> Document:
     """Return the one document in `data`; its value is None if it is empty.
 
-    Never raises: everything that is wrong is in `problems`.
+    It never raises: every mistake is in `problems`.
     """
     document = Document()
     try:
