@@ -14,8 +14,8 @@ class StoreUnavailable(StoreError):
 
 
 class StoreContended(StoreUnavailable):
-    """Another session held a lock for too long, or two sessions waited for each other. The same calls, made again at once, skip
-    locked rows and wait for none; a call that waits all the same waits for a lock on more than rows."""
+    """Another session held a lock for too long, or two sessions waited for each other. The same call, made again at once, skips
+    locked rows; if it still waits, another session has locked a whole table."""
 
 
 class StoreBroken(StoreUnavailable):
