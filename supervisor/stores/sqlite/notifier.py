@@ -14,7 +14,7 @@ _UNBOUND = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
 
 
 class Notifier:
-    """Binds the socket of one owner, and notifies those of all others."""
+    """The socket of one owner. It notifies the sockets of all other owners."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -37,14 +37,14 @@ class Notifier:
         return None if self._socket is None else self._socket.fileno()
 
     def clear(self) -> None:
-        """Take off one notification: to find out that there is no other costs more than to be woken by it."""
+        """Read one notification. To look for another one costs more than to be woken once more."""
         with suppress(BlockingIOError):
             if self._socket is not None:
                 self._socket.recv(1)
 
     def notify(self) -> None:
-        """Notify all other owners. A socket that is full has notified its owner already; one that no process reads is removed.
-        Every enqueue waits for this, so no Path is made of each name."""
+        """Notify all other owners. The owner of a full socket is notified already; a socket that no process reads is removed.
+        Every enqueue waits for this, so it makes no Path of each name."""
         folder = str(self._folder)
         try:
             names = [name for name in os.listdir(folder) if name.endswith(".sock") and name != self._name]  # noqa: PTH208
@@ -82,7 +82,7 @@ def _notify_one(sender: socket.socket, path: str) -> None:
 
 @contextmanager
 def _address(path: str) -> Iterator[str]:
-    """A path to the socket that fits into a socket address, however long the folder's own path is."""
+    """Yield a path to the socket that fits into a socket address, however long the folder's own path is."""
     if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
         yield path
         return
