@@ -1,4 +1,4 @@
-"""Orphans that come to the forkserver, which is a subreaper: the programs that ended workers left."""
+"""Orphans that become children of the forkserver, which is a subreaper: the programs that ended workers left."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ END_SECONDS = 2.0  # less than the supervisor waits for the end of the forkserve
 
 
 class Orphans:
-    """The children of the forkserver that are no workers, and that no import of a plugin started."""
+    """The children of the forkserver that are not workers and were not started by the import of a plugin."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._of_imports = frozenset(proctree.children(os.getpid()))
 
     def sweep(self, workers: Collection[int]) -> None:
-        """Reap zombies and kill the programs of ended workers. Their children come here then, and are killed in the next sweep. A
-        daemon that a job has started may run as long as its worker."""
+        """Reap zombies and kill the programs of ended workers. The children of these become orphans, and are killed in the next sweep.
+        A daemon that a job has started may run as long as its worker."""
         for pid in proctree.children(os.getpid()):
             if pid in workers or pid in self._of_imports:
                 continue
@@ -30,11 +30,11 @@ class Orphans:
                 proctree.kill(pid)
 
     def end_children(self) -> None:
-        """Kill every child, and what comes here from it."""
+        """Kill every child, and the orphans that it leaves."""
         proctree.end(lambda: proctree.children(os.getpid()), END_SECONDS)
 
     def end_all(self) -> None:
-        """End the children, and the programs of this owner that went elsewhere; these may start others meanwhile."""
+        """Kill the children, and the programs of this owner that are not children; these may start others meanwhile."""
         self.end_children()
         proctree.end(self._elsewhere, END_SECONDS)
 

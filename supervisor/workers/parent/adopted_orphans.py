@@ -1,4 +1,4 @@
-"""Orphans that come to the supervisor itself, when a forkserver has exited, or because it is process 1 of a container."""
+"""Orphans that become children of the supervisor itself: a forkserver has exited, or the supervisor is process 1 of a container."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ FINISH_SECONDS = 2.0
 class AdoptedOrphans:
     """Kills the programs that ended workers of this owner left, and reaps orphans. Other children of the supervisor are not touched.
 
-    A zombie is reaped when it is found for the second time, so that another part of this process may wait for it. Zombies of the
-    supervisor's own group were started by a plugin in it, which waits for them itself.
+    A zombie is reaped only when it is found for the second time, so that other code of this process can wait for it first. Zombies
+    of the supervisor's own group were started by a plugin in the supervisor, which waits for them itself.
     """
 
     def __init__(self, owner: str) -> None:
@@ -33,7 +33,7 @@ class AdoptedOrphans:
         self._seen = zombies - self._seen
 
     def finish(self) -> None:
-        """Kill and reap what is left after the last worker, and what that leaves in its turn."""
+        """Kill and reap the orphans that are left after the last worker, and those that they leave."""
         proctree.end(self._programs_of_ended_workers, FINISH_SECONDS)
         for pid in _foreign_zombies(()):
             proctree.reap(pid)
@@ -44,7 +44,7 @@ class AdoptedOrphans:
 
 
 def end_programs_of(owner: str) -> None:
-    """Kill the programs that an ended owner left: no process has done so if its forkserver was killed at the same time."""
+    """Kill the programs that an ended owner left: its forkserver has not done so if it was killed at the same time."""
     for pid in proctree.marked(owner):
         if pid != os.getpid():
             proctree.kill_with_group(pid)
@@ -56,5 +56,5 @@ def _foreign_zombies(known: Collection[int]) -> set[int]:
 
 def _is_foreign_zombie(pid: int) -> bool:
     now = proctree.stat(pid)
-    own = os.getpgrp()  # 0 for every group of another pid namespace: there it distinguishes nothing
+    own = os.getpgrp()  # 0 if the group is outside of this pid namespace, as are others: then groups can't be compared
     return now is not None and now.state == "Z" and (now.group != own or own == 0)
