@@ -99,7 +99,7 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
     for name in settings.handlers:
         if name not in known:
             hint = did_you_mean(name, known)
-            mistakes.add(f"{settings.path}: handlers.{name}: no plugin brings this handler{hint}")
+            mistakes.add(f"{settings.path}: handlers.{name}: no plugin has this handler{hint}")
 
 
 def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes) -> None:
@@ -111,7 +111,7 @@ def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes
         where = f"{settings.path}: {sink.key}"
         if sink.type not in types:
             hint = did_you_mean_or_all(sink.type, sorted(types))
-            mistakes.add(f"{where}.type: no plugin brings a sink {sink.type!r}{hint}")
+            mistakes.add(f"{where}.type: no plugin has a sink {sink.type!r}{hint}")
             continue
         build = types[sink.type]
         problem = _call_problem(build, sink.options)

@@ -1,4 +1,4 @@
-"""Decides when `run --drain` has done all that it can do, and counts what it leaves."""
+"""Decide when `run --drain` has done all that it can do, and count what it leaves."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ async def until_drained(
 
 
 async def count_left(engine: Coordinator, latest: float | None) -> Left:
-    """Count what is left at the end of a drain. Jobs that were put off here since no plugin serves them remain, even if they are
-    due after `latest` now."""
+    """Count what is left at the end of a drain. Jobs that this run has postponed because no plugin serves them count as remaining,
+    even if they are due after `latest` now."""
     served = engine.settings.workers.queues
 
     def count(store: Store) -> tuple[dict[str, int], list[dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""Metrics, counted from the events in plain memory, without I/O. Dashboards and alerts rely on their names."""
+"""The metrics, counted from the events in memory, without I/O. Dashboards and alerts rely on their names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRY = Tier.RETRY.value
 
 
 class Histogram:
-    """Counts of values (seconds) by the upper limit of their bucket, which is in it; the last bucket has none. And their sum."""
+    """The counts of values (seconds) in each bucket, and their sum. A bucket includes its upper limit; the last one has none."""
 
     __slots__ = ("counts", "limits", "total")
 
@@ -103,7 +103,7 @@ class Metrics:
             count(event)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return every metric by its full name: a number, a histogram (see there), or numbers or histograms by label value.
+        """Return every metric by its full name: a number, a Histogram's snapshot, or a mapping of these by label value.
 
         `retry_success_ratio` is None until a retry has ended.
         """
