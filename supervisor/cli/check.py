@@ -103,7 +103,7 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
 
 
 def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes) -> None:
-    """Check types and keys. Only built-in sinks are built, which opens nothing: the sink of a plugin may connect somewhere."""
+    """Check the types and keys of sinks. Only built-in sinks are built, which opens nothing: a plugin's sink might connect."""
     manager.register(BuiltInSinks(), BuiltInSinks.NAME)
     built_in = list(BuiltInSinks().supervisor_sinks().values())
     types = manager.merged("supervisor_sinks")
