@@ -96,7 +96,7 @@ def _expect(right: bool, otherwise: str) -> None:
 
 
 def _retry_after(header: str) -> float | None:
-    """Return the seconds to wait, from a header with seconds or an HTTP date; None if it has neither: then the backoff applies."""
+    """Return the seconds to wait, by a header with seconds or an HTTP date; None if it has neither: then the backoff applies."""
     try:
         wait = float(header) if header.isdecimal() else _in_utc(parsedate_to_datetime(header)).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):

@@ -39,7 +39,7 @@ class JobState(StrEnum):
 
 
 class Cause(StrEnum):
-    """The reasons for which an attempt fails. REJECTED: the handler raised Reject. REFUSED: the store cannot keep the outcome."""
+    """The reasons for which an attempt fails. REJECTED: the handler raised Reject. REFUSED: the store refused the outcome."""
 
     EXCEPTION = "exception"
     TIMEOUT = "timeout"

@@ -1,4 +1,4 @@
-"""The Client, which enqueues jobs from any program, and the checks of new jobs: each error names the key and what was expected."""
+"""The Client, which enqueues jobs from any program, and the checks of new jobs: an error names the key and what was expected."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Client:
         self._access.close()
 
     def _enqueue(self, batch: EnqueueBatch, connection: Any) -> list[int]:
-        """Enqueue the batch. All attempts use the same object, so that the store recognizes rows that it has committed already."""
+        """Enqueue the batch. All attempts pass the same object, so that the store recognizes rows that it has committed."""
         if connection is not None:
             if self._transactional_enqueue is None:
                 self._transactional_enqueue = transactional_enqueue_of(self._settings.store, self._ask)

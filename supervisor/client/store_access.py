@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from supervisor.stores.protocol import Store
 
 _inherited: list[Store] = []
-"""Stores that were open at a fork. They are kept for ever: to close one, even by garbage collection, would disturb the parent's."""
+"""Stores that were open at a fork. They are never closed, not even by garbage collection: that would disturb the parent's."""
 
 _all: WeakSet[StoreAccess] = WeakSet()
 _registry = threading.RLock()

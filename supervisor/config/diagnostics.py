@@ -77,7 +77,7 @@ class Findings:
         return f", got {text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + '...'}"
 
     def _hint(self, path: Keys) -> str:
-        """Suggest the most similar key of the same level, else a key of this name at another level, else all keys of the level."""
+        """Suggest the most similar key of this level, else a key of this name at another level, else all keys of this level."""
         name, beside = str(path[-1]), _below(self._known, path[:-1])
         elsewhere = [keys for keys in flatten(self._known) if keys.rpartition(".")[2] == name]
         if elsewhere and not did_you_mean(name, beside):

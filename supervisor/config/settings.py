@@ -228,7 +228,7 @@ class Settings(Section):
     def handler_settings(self, handler: str, queue: str, options: Mapping[str, Any]) -> HandlerSettings:
         """Return the settings of a handler for its jobs in a queue.
 
-        `handlers:` overrides the `options` of the decorator, these override `queues:`, and that overrides `retry:` and `workers:`.
+        `handlers:` overrides the `options` of the decorator, these override `queues:`, and `queues:` overrides all others.
         """
         retry, workers = self.retry_for(queue), self.workers
         general = HandlerSettings().replace(

@@ -1,4 +1,4 @@
-"""Write dead letters as JSON lines to a file that may be rotated and shared; each is on the disk before it counts as accepted."""
+"""Write dead letters as JSON lines to a file that may be rotated and shared. Each is on the disk before it is accepted."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class FileSink:
         fcntl.flock(fd, fcntl.LOCK_UN)
 
     def _lock(self) -> int:
-        """Return the open and locked file. It is still the one at the path: it may have been moved during the wait for the lock."""
+        """Return the open and locked file, after a check that it is still at the path: it may be moved during the wait."""
         until = time.monotonic() + self.lock_wait
         while True:
             fd = self._fd if self._fd is not None else self._open()
@@ -115,7 +115,7 @@ def _is_trusted(status: os.stat_result) -> bool:
 
 
 def _is_locked(fd: int) -> bool:
-    """Try to take the lock, and return whether it is taken now. There is no wait: any user who may read the file may hold it."""
+    """Try to take the lock, and return whether it is taken. There is no wait: any user who may read the file can hold it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -169,7 +169,7 @@ class DeadLetterPublisher:
         self._loop.call_later(delay + SLACK, self.look)
 
     async def _offer(self, runner: SinkRunner, dead_letters: Sequence[DeadLetter], until: float) -> dict[int, float]:
-        """Offer the sink what it has not accepted yet; return the seconds to wait, by id, for those that it still has not accepted."""
+        """Offer the sink what it has not accepted yet. Return, by id, the seconds to wait for what it still has not accepted."""
         missing = [dead_letter for dead_letter in dead_letters if runner.name not in dead_letter.accepted]
         if not missing:
             return {}
@@ -212,7 +212,7 @@ class DeadLetterPublisher:
             self._bus.emit(DeadLettersStale(sink, ids, "acceptance"))
 
     async def _record_accepted(self, dead_letters: Sequence[DeadLetter], sink: str) -> list[int]:
-        """Record the acceptance, and return the stale ids. Rows that others have locked are recorded later: nothing waits for it."""
+        """Record the acceptance; return the stale ids. Rows that others have locked are recorded later: nothing waits for it."""
         stale, locked = await self._record_unlocked(dead_letters, sink)
         if locked:
             self._start(self._record_later(locked, sink), locked)

@@ -278,7 +278,7 @@ class Committer:
     # outcomes of jobs whose rows other clients of the database have locked
 
     def _keep_locked(self, outcomes: Sequence[Outcome]) -> None:
-        """Keep the outcomes. Report each lock once, and only if the row is still locked at the second try: most locks are short."""
+        """Keep the outcomes. Report a lock once, and only if the row is still locked at the second try: most locks are short."""
         to_report = []
         for outcome in outcomes:
             key = outcome.lease[:2]
@@ -300,7 +300,7 @@ class Committer:
                 self._bytes -= _bytes((outcome,))
 
     def retry_locked(self) -> None:
-        """Try a batch of the locked outcomes, unless one is under way. Drop those of lost leases, which were reported as stale."""
+        """Try a batch of the locked outcomes, unless one is under way. Drop those of lost leases: they were reported as stale."""
         if self._trying_locked is not None and not self._trying_locked.done():
             return
         was_overfull = self.overfull

@@ -113,7 +113,7 @@ class Writer:
         executor: Callable[[Writer], Executor] | None = None, pauses: WriterPauses = USUAL_PAUSES,
     ) -> None:  # fmt: skip
         self.outages = 0
-        """How often the store has become available again, or has refused to extend leases: other supervisors may have lost time, too."""
+        """The number of times when the store was unavailable or refused calls, so that others may not have extended leases."""
         self._store = store
         self._loop = loop
         self._bus = bus
@@ -283,7 +283,7 @@ class Writer:
             self._call_on_loop(self._bus.emit, StoreCallFailed(purpose.text, error, purpose.meanwhile))
 
     def _note_standstill(self, error: StoreUnavailable, began: float) -> None:
-        """Note a try that took long: others may have been unable to extend their leases too. If no lock was met, it was an outage."""
+        """Note a try that took long: others may have been unable to extend their leases. Without a lock, it was an outage."""
         if isinstance(error, StoreContended | StoreBroken):
             self.outages += 1
         else:

@@ -81,7 +81,7 @@ class UnknownHandlers:
         self._missing = MissingHandlers(limits.missing_handlers)
 
     def plugins_replaced(self) -> None:
-        """Forget the jobs whose handlers are served now. All ids are dropped: jobs that still miss their handler add theirs again."""
+        """Forget the jobs whose handlers are served now, and all ids: jobs that still miss their handler add theirs again."""
         self._missing.found(self._config.handlers)
         self.released_jobs.clear()
 

@@ -11,7 +11,7 @@ from supervisor.handlers import HandlerInfo
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """The handlers and hooks of a source. `error` is None if it was loaded; otherwise `line` and `traceback` belong to the error.
+    """The handlers and hooks of a source. `error` is None if it was loaded; `line` and `traceback` belong to the error.
 
     The handlers in a report with an error are in use; only those that the error names are not.
     """
@@ -43,7 +43,7 @@ def _found(report: SourceReport) -> SourceReport:
 
 
 def reports_from(values: Sequence[Any]) -> list[SourceReport]:
-    """Return the reports that another process has sent as JSON. Raises ValueError if they are malformed: a plugin may forge them."""
+    """Return reports that another process has sent as JSON. Raises ValueError if they are malformed: a plugin may forge them."""
     try:
         reports = [_report(**value) for value in values]
     except (TypeError, AttributeError) as error:

@@ -46,14 +46,14 @@ def marked_handlers(module: object) -> list[Handler]:
 
 
 def is_routine(value: object) -> bool:
-    """Do the same as inspect.isroutine, but without reading `__class__`: a framework's lazy object might connect then, or raise."""
+    """Do the same as inspect.isroutine without reading `__class__`: a framework's lazy object might connect then, or raise."""
     kind = type(value)
     descriptor = hasattr(kind, "__get__") and not hasattr(kind, "__set__") and not issubclass(kind, type)
     return descriptor or issubclass(kind, BuiltinFunctionType | MethodType | MethodWrapperType)
 
 
 def _outermost(handler: Handler, function: Callable[[Job], Any]) -> Handler:
-    """Return the handler with `function` in its place if this is a decorator above @handler: functools.wraps copies the mark."""
+    """Return the handler with `function`, if this is a decorator above @handler: functools.wraps has copied the mark to it."""
     if handler.function is function or getattr(function, "__wrapped__", None) is None:
         return handler
     return replace(handler, function=function)

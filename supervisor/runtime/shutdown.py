@@ -172,7 +172,7 @@ class Shutdown:
                 return Settled.UNKNOWN
 
     def _report_unsettled(self, engine: Coordinator) -> dict[str, int]:
-        """Return the number of leases that are left: their jobs are recovered when they expire. Emit the reason if no event has."""
+        """Return the number of leases left: their jobs are recovered when they expire. Emit the reason if no event has done so."""
         if not engine.writer.unavailable and not engine.committer.unsettled:
             self._bus.emit(StoreBecameUnavailable(f"{engine.store_url}: it has not answered at the end"))
         return {"unsettled": len(engine.leases)} if len(engine.leases) else {}

@@ -203,7 +203,7 @@ class Supervisor:
 
 def _tune_the_interpreter() -> None:
     """Search for reference cycles seldom: with thousands of leases and outcomes, none of which is in a cycle, this would take a
-    tenth of the time. And switch threads fast, so that the writer's thread gets the interpreter back soon after each statement."""
+    tenth of the time. And switch threads fast, so that the writer's thread gets the GIL back soon after each statement."""
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
     sys.setswitchinterval(SWITCH_INTERVAL)

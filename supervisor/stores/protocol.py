@@ -55,7 +55,7 @@ class Ownership(Protocol):
         and removes."""
 
     def notification_fd(self) -> int | None:
-        """Return a file descriptor that is readable after another process has notified, or None: then the caller has to poll."""
+        """Return a file descriptor that is readable after another process has notified. If it is None, the caller has to poll."""
 
     def clear_notifications(self) -> None:
         """Read one notification, or all: the descriptor stays readable while there are more."""
@@ -115,7 +115,7 @@ class DeadLetterQueue(Protocol):
         Raises RowsLocked (of dead letters) if it would have to wait for a lock."""
 
     def postpone(self, dead_letters: Sequence[DeadLetter], delay: float) -> list[int]:
-        """Make the dead letters due again after `delay` seconds, since some sink has not accepted them; return the stale ids."""
+        """Make the dead letters due after `delay` seconds, since some sink has not accepted them; return the stale ids."""
 
 
 class Queries(Protocol):

@@ -146,7 +146,7 @@ class ClaimRequest(NamedTuple):
         return min(self.max_retries_claimed, self.limit, max(self.retries_first, self.limit - fresh))
 
     def pick(self, fresh: Sequence[Candidate], urgent: int, retries: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates to claim, in order, of the first `limit` of each tier; the first `urgent` of `fresh` are urgent."""
+        """Return the candidates to claim, in order. `fresh` and `retries` have `limit` at most; the first `urgent` are urgent."""
         retries = retries[: self.retries_wanted(len(fresh))]
         urgent = min(urgent, self.limit)
         first = min(self.retries_first, self.limit - urgent)
@@ -302,7 +302,7 @@ def readable(text: str) -> Any:
 
 
 def failure_record(failure: Failure, lease: Lease, now: int) -> dict[str, Any]:
-    """Return the failure as stores keep it: with attempt and time, and with texts cut and escaped so that any store takes them."""
+    """Return the failure as stores keep it: with attempt and time, and with texts cut, and escaped for any store."""
     kept = replace(failure, attempt=failure.attempt or lease.attempt, at=failure.at or now)
     return {key: cut(printable(value)) if isinstance(value, str) else value for key, value in kept.record().items()}
 

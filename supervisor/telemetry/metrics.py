@@ -25,7 +25,7 @@ _RETRY = Tier.RETRY.value
 
 
 class Histogram:
-    """The counts of values (seconds) in each bucket, and their sum. A bucket includes its upper limit; the last one has none."""
+    """The counts of values (seconds) by bucket, and their sum. A bucket includes its upper limit; the last one has none."""
 
     __slots__ = ("counts", "limits", "total")
 

@@ -26,7 +26,7 @@ def parse_duration(value: str | float, *, zero: bool = False) -> float:
 
 
 def parse_size(value: str | int) -> int:
-    """Return the bytes of text such as "512MB" (MB is 10^6), or of a number. Raises ValueError unless they are a whole number above 0."""
+    """Return the bytes of text such as "512MB" (10^6), or of a number. Raises ValueError unless they are whole and above zero."""
     amount = _amount(value, _BYTES) if isinstance(value, str) else _number(value)
     if amount is None or not (1 <= amount < 2**63) or amount != int(amount):
         raise ValueError(f"expected {SIZE}, got {value!r}")

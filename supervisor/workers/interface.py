@@ -56,7 +56,7 @@ class WorkerProcess(Protocol):
     pid: int | None
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
-        """Write one permit byte (`frame`, 0-255) for each job, then the frame. It never waits, and ignores an exit of the process."""
+        """Write one permit byte (`frame`, 0-255) for each job, then the frame. Never wait; ignore an exit of the process."""
 
     def reclaim(self) -> Mapping[int, int]:
         """Take every permit that the worker has not taken; return their numbers by frame."""

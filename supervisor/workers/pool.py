@@ -199,7 +199,7 @@ class Pool:
     # the end of workers
 
     def kill(self, slot: WorkerSlot, reason: KillReason, *, with_stack: bool = False) -> None:
-        """Reclaim the worker's jobs that have not started, read its replies, and kill it unless its running job has ended by then."""
+        """Reclaim the worker's unstarted jobs, read its replies, and kill it unless its running job has ended by then."""
         was_due = slot.current
         slot.reclaim()
         if reason.cause is Cause.TIMEOUT and slot.current is not was_due:  # that job had not started

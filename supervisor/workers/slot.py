@@ -219,7 +219,7 @@ class WorkerSlot:
         self.process.retire()
 
     def kill(self, reason: KillReason, *, with_stack: bool = False) -> None:
-        """Kill the worker; its running job gets an outcome after the exit. An earlier reason, or an exit before, is not replaced."""
+        """Kill the worker; its running job gets an outcome after the exit. An earlier reason, or an earlier exit, is kept."""
         if self.state is not State.ENDING:
             self.kill_reason = reason
         self.state = State.ENDING
@@ -283,7 +283,7 @@ class WorkerSlot:
             start = end
 
     def _has_outgrown(self, now: float) -> bool:
-        """Return whether the worker's memory is past the limit and has grown. While it has more jobs, this is checked at intervals."""
+        """Return whether the worker's memory is past the limit and has grown. If it has more jobs, check only at intervals."""
         max_memory = self._limits.max_memory
         if max_memory is None or (self.sent and now < self._memory_checked_at + MEMORY_CHECK_INTERVAL):
             return False

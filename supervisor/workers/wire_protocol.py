@@ -194,7 +194,7 @@ def _printable(lease: Lease) -> Lease:
 
 
 def decode_outcomes(block: bytes) -> Iterator[Reply]:
-    """Yield the outcomes of whole lines, in order. Raises Broken at the first line that is not an outcome, after those before."""
+    """Yield the outcomes of whole lines, in order. Raises Broken at the first line that is not an outcome."""
     try:
         rows = orjson.loads(b"[%b]" % block.replace(b"\n", b",")) or _one_by_one(block)
     except ValueError:

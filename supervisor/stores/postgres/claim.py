@@ -29,7 +29,7 @@ PROMOTE = f"""
   update {{s}}.jobs set state = {READY} from due where jobs.id = due.id returning due.queue, due.tier"""
 
 NEXT_DUE_LATER = f"select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED} and due_at > {NOW}"
-# The first row has the number of rows of `counts`, and the time until a job is due; the others (queue, tier, number) of ready jobs.
+# The first row has the number of rows of `counts` and the time until a job is due; others have (queue, tier, number) of ready jobs.
 LOOK = f"""
   select null, 0::smallint, (select count(*) from {{s}}.counts),
     (select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED})

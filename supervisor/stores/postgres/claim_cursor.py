@@ -1,5 +1,5 @@
-"""The position in a queue's index from which a claim looks for fresh jobs. It is behind the entries of jobs that were claimed before:
-these stay in the index until a vacuum, and would slow down each claim."""
+"""The position in a queue's index from which a claim looks for fresh jobs: behind the entries of claimed jobs, which stay in the
+index until a vacuum, and would slow down each claim."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ MIN_PASSED = 2_000
 """The number of jobs claimed here from a queue, from which on it is worthwhile to skip their entries."""
 WHOLE_EVERY = 0.25
 MAX_WHOLE_EVERY = 5.0
-"""The least and the most seconds after which a claim looks at the whole queue again, since jobs may be before the position again.
-Between these limits it is COST times as long as that look takes."""
+"""A claim looks at the whole queue again after so many seconds, between these two, since jobs may be before the position again:
+after COST times the duration of that look."""
 COST = 10.0
 
 

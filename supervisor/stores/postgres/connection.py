@@ -57,7 +57,7 @@ class _Transaction:
 
 
 class Connection:
-    """A connection for the use of one thread at a time, in the process that opened it. It connects again if it was lost.
+    """A connection for one thread at a time, in the process that opened it. It connects again if it was lost.
 
     `begin`, and statements whose answer nobody needs (`later`), are sent together with the next statement.
     """

@@ -1,4 +1,4 @@
-"""Dead letters in PostgreSQL: they are claimed under a token like jobs. A claim is a due time in the future, so it ends by itself."""
+"""Dead letters in PostgreSQL: claimed under a token, as jobs are. A claim is a due time in the future, so it ends by itself."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class OperatorChanges:
         return self._connection.column(DEAD, after, limit)
 
     def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
-        """Return no ids while locked rows are skipped: attempts or dead letters of these jobs may be locked, and pruning can wait."""
+        """Return no ids while locked rows are skipped: rows of these jobs may be locked, and pruning can wait."""
         return [] if self._locks.skips_locked else self._connection.column(PAST, state, age, limit)
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:

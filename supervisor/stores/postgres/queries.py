@@ -118,7 +118,7 @@ class Queries:
         return {"queues": queues, "supervisors": supervisors}
 
     def _supervisors(self) -> list[dict[str, Any]]:
-        """Return the supervisors, except those that hold no lease and have left, are provably gone, or were not seen for long."""
+        """Return the supervisors without those that hold no lease and have left, are provably gone, or were not seen for long."""
         shown = []
         for id, owner, host, pid, state, lock, seen_at, workers, overdue, has_leases in self._connection.rows(
             SUPERVISORS

@@ -48,7 +48,7 @@ class RowLocks:
         return met_at is not None and time.monotonic() < met_at + self._seconds
 
     def to_skip(self, table: Lockable, ids: Collection[int]) -> set[int]:
-        """Lock the free rows for this transaction, and return the ids of the others, to be skipped; none if not `skips_locked`."""
+        """Lock the free rows for this transaction, and return the ids of the others. Do nothing unless `skips_locked`."""
         if not ids or not self.skips_locked:
             return set()
         locked = self.locked(table, ids)

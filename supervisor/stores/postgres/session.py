@@ -19,7 +19,7 @@ _FAILURES = (psycopg.Error, UnicodeError, OverflowError)
 
 
 class Session:
-    """A session for the use of one thread at a time, in the process that opened it."""
+    """A session for one thread at a time, in the process that opened it."""
 
     def __init__(self, address: Address) -> None:
         self.address = address

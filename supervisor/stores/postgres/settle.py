@@ -1,4 +1,4 @@
-"""Settle, extend and recover in PostgreSQL: each statement itself checks the token, the state and, in recovery, the deadline."""
+"""Settle, extend and recover in PostgreSQL: each statement checks the token, the state and, in recovery, the deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enqueue jobs inside a transaction of the caller, on the caller's connection, on which nothing is begun, ended or left changed.
+"""Enqueue jobs inside a caller's transaction, on the caller's connection: nothing is begun, ended or left changed on it.
 
 Connections of SQLAlchemy and Django are recognised by their methods, and used through their own calls, so that these libraries
 know of the transaction; neither is imported.

@@ -70,7 +70,7 @@ _NONE, _OPEN, _FAILED = _Transaction
 
 
 class Connection:
-    """A connection for the use of one thread at a time, in the process that opened it. `clock` returns seconds since the epoch."""
+    """A connection for one thread at a time, in the process that opened it. `clock` returns seconds since the epoch."""
 
     def __init__(self, path: Path, *, create: bool, clock: Callable[[], float], limits: SqliteLimits) -> None:
         self.path = Path(os.path.realpath(path))  # so that every link to a file leads to the same locks
@@ -230,7 +230,7 @@ class Counts:
         self._changes.clear()
 
     def write(self, state: int | None = None) -> None:
-        """Write the changes: needed before the counts are read. With `state`, write them only if a count of that state changes."""
+        """Write the changes, as is needed before the counts are read. With `state`, do so only if a count of it changes."""
         if state is not None and not any(n for key, n in self._changes.items() if key[0] == state):
             return
         changes = [(*key, n) for key, n in self._changes.items() if n]

@@ -121,7 +121,7 @@ class Queries:
         return {"queues": queues, "supervisors": supervisors}
 
     def _supervisors(self) -> list[dict[str, Any]]:
-        """Return the supervisors, except those that hold no lease and have left, are provably gone, or were not seen for an hour."""
+        """Return the supervisors without those that hold no lease and have left, are gone, or were not seen for an hour."""
         unseen = self._connection.now() - _UNSEEN
         shown = []
         for id, owner, host, pid, state, seen_at, workers in self._connection.rows(SUPERVISORS):

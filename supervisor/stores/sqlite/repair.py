@@ -6,7 +6,7 @@ from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import repair_text
 from supervisor.stores.sqlite.connection import ADD_COUNTS, Connection, Select, packed
 
-# Ready jobs are compared by queue, since claims need that, other states as a whole: each part reads only the index of its state.
+# Ready jobs are compared by queue, as claims need it, other states as a whole: each part reads only the index of its state.
 ANY_WRONG = f"""
   select exists(
       select 1 from (

@@ -1,4 +1,4 @@
-"""Settle, extend and recover in SQLite: each statement itself checks the token, the state and, in recovery, the deadline."""
+"""Settle, extend and recover in SQLite: each statement checks the token, the state and, in recovery, the deadline."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DISPOSE = f"""
   where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}
     and (it.seen is null or jobs.lease_until = it.seen)"""
 
-# Both select indexes in a batch of [id, token, deadline or null]: of jobs still leased so, and of jobs settled under that token.
+# Both select indexes in a batch of [id, token, deadline or null]: of jobs still leased so, of jobs settled under that token.
 STILL_LEASED = f"""
   select json_group_array(it.key) from json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
     and jobs.token = json_extract(it.value, '$[1]') and jobs.state = {IN_FLIGHT}
@@ -162,7 +162,7 @@ class Settles:
         return outcomes, stale
 
     def _sort_out(self, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[int]]:
-        """Return the outcomes of jobs that are still leased, and the ids of those neither leased nor settled under the same token."""
+        """Return the outcomes of jobs still leased, and the ids of those neither leased nor settled before under the same token."""
         batch = packed([(outcome.lease.id, outcome.lease.token, outcome.seen) for outcome in outcomes])
         leased = set(self._connection.json(STILL_LEASED, batch))
         settled = set(self._connection.json(SETTLED_BEFORE, batch))

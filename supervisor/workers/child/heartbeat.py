@@ -14,7 +14,7 @@ MAX_PERIOD = 0.25  # seconds from one look at the clock to the next
 
 
 class Heartbeat:
-    """The worker's only thread besides the main one. `interval` is that of the running job, `shortest` the shortest of all jobs."""
+    """The worker's only thread besides the main one. `interval` is that of the running job, `shortest` the least of all jobs."""
 
     def __init__(self, pipe: int, interval: float, shortest: float, stack: StackDumper) -> None:
         self.interval = interval
@@ -24,7 +24,7 @@ class Heartbeat:
 
     def start(self) -> None:
         self._arm()
-        # The names were imported before the plugins, which may replace them in the modules, as gevent does: a greenlet would not run.
+        # The names were imported before the plugins, which may replace those of the modules, as gevent does (greenlets do not run).
         # Unlike `threading`, this does not wait until the thread runs, and jobs that count threads don't see the thread.
         start_new_thread(self.run, ())
 

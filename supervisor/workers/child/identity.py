@@ -1,4 +1,4 @@
-"""Check the user, the groups and the root directory of a worker: they can't reliably be restored once a job has changed them."""
+"""Check the user, the groups and the root directory of a worker: once changed by a job, they can't reliably be restored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Identity:
         self._privileged = 0 in os.getresuid() or _has_capabilities()
 
     def check(self, *, thorough: bool) -> None:
-        """Raise IdentityChanged if the user has changed. `thorough` also compares groups and root directory, which takes longer."""
+        """Raise IdentityChanged if the user has changed. `thorough` also checks groups and root directory, which takes longer."""
         if self._privileged and (_user() != self._user or (thorough and _place() != self._place)):
             raise IdentityChanged(
                 "a job changed the user, a group or the root directory of its worker: the worker exits and is replaced"

@@ -226,7 +226,7 @@ class JobRunner:
             end_copy(error_report.without_worker_frames(error, globals()))
 
     def _encode_result(self, job_id: int, took: int, result: Any) -> bytes:
-        """Return the outcome. If the result is not JSON, the job fails for good: its work is done, and must not be done twice."""
+        """Return the outcome. If the result is not JSON, the job fails for good: its work must not be done twice."""
         try:
             text = payloads.encode(result, limit=self._result_limit, what="result")
         except payloads.NotJSON as error:

@@ -1,7 +1,7 @@
 """The plugins' wrappers around each job: hook `supervisor_run`.
 
-This module calls them itself, since a call by pluggy takes several times as long as a small job. It keeps pluggy's rules: the plugin
-registered last is outermost, and the next wrapper gets what a wrapper returns or raises after its `yield`.
+This module calls them itself, since a call by pluggy takes several times as long as a small job. It keeps pluggy's rules: the
+plugin registered last is outermost, and the next wrapper gets what a wrapper returns or raises after its `yield`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dump the Python stacks of a worker to a pipe, at a signal of the supervisor, which sends it only before it kills the worker."""
+"""Dump the Python stacks of a worker to a pipe at a signal, which the supervisor sends only before it kills the worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.workers.system.linux import STACK_SIGNAL
 class StackDumper:
     """Makes faulthandler write the stacks of all threads at STACK_SIGNAL.
 
-    A dump reads the frames of threads that run meanwhile, which may end the process by SIGSEGV. So there is none without the signal.
+    A dump reads the frames of threads that run meanwhile, which may crash the process. So there is none without the signal.
     """
 
     def __init__(self, pipe: int) -> None:

@@ -40,7 +40,7 @@ class Stream(io.TextIOWrapper):
 
 
 class _Buffer(io.BufferedWriter):
-    """A buffer that sets the stream's `wrote`, too: a job may write to the buffer itself, where the data stays until a flush."""
+    """A buffer that sets the stream's `wrote`, too: data that a job writes to the buffer itself stays there until a flush."""
 
     def __init__(self, stream: Stream, raw: io.FileIO) -> None:
         super().__init__(raw)

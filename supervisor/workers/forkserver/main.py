@@ -47,8 +47,8 @@ THREADS_WARNING = (
 
 
 def main(passed: str) -> None:
-    """Run the forkserver. `passed` has the numbers of two or three descriptors: a stream socket to the supervisor; the parent-death
-    pipe, of which only the supervisor has the write end; and the owner's lock, held as long as this process or a worker has it open.
+    """Run the forkserver. `passed` has the numbers of two or three descriptors: a socket to the supervisor; the parent-death pipe,
+    of which only the supervisor has the write end; and the owner's lock, held as long as this process or a worker has it open.
     """
     control, parent_death, *owner = map(int, passed.split(","))
     for fd in (control, parent_death, *owner):
@@ -150,7 +150,7 @@ def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager)
 
 
 class Forkserver:
-    """Forks and reaps workers on order. It is made after the plugins are imported: processes that they started are not orphans."""
+    """Forks and reaps workers on order. It is made after the imports: processes that plugins have started are not orphans."""
 
     def __init__(
         self, control: Control, parent_death: int, owner: Sequence[int], hello: wire.Hello, plugins: PluginManager
@@ -242,7 +242,7 @@ class Forkserver:
             os._exit(1)
 
     def _reap(self) -> None:
-        """Reap workers that have exited, and answer. A zombie that a tracer withholds too long is treated as an orphan from then on."""
+        """Reap workers that have exited, and answer. A zombie that a tracer withholds for too long becomes an orphan."""
         for serial, deadline in list(self._exited.items()):
             found = proctree.reap(self._workers[serial])
             if found is None and monotonic() < deadline:
@@ -256,7 +256,7 @@ class Forkserver:
 
 
 def _reseed_numpy() -> None:
-    """Seed numpy's global generator, as Python seeds that of `random` at a fork: otherwise all workers draw the same numbers."""
+    """Seed numpy's global generator, as Python seeds `random` at a fork: otherwise all workers draw the same numbers."""
     random: Any = sys.modules.get("numpy.random")
     with suppress(Exception):  # a plugin may have put anything there
         if random is not None:
@@ -264,7 +264,7 @@ def _reseed_numpy() -> None:
 
 
 def _open_pidfd(pid: int) -> int:
-    """Return a pidfd of this new worker. If there can be none, kill the worker, which nothing could watch, and raise OSError."""
+    """Return a pidfd of a new worker. If there is none, kill the worker, which nothing could watch, and raise OSError."""
     try:
         return os.pidfd_open(pid)
     except OSError:

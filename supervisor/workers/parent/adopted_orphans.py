@@ -1,4 +1,4 @@
-"""Orphans that become children of the supervisor itself: a forkserver has exited, or the supervisor is process 1 of a container."""
+"""Orphans that become children of the supervisor itself: a forkserver has exited, or this is process 1 of a container."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ os.register_at_fork(after_in_child=_release_in_forked_copy)
 
 
 class ForkserverBackend:
-    """Implements WorkerBackend and ForkserverListener: one forkserver at a time, and the workers of this one and those before it."""
+    """Implements WorkerBackend and ForkserverListener: one forkserver at a time, and the workers of this and earlier ones."""
 
     def __init__(
         self, options: WorkerOptions, listener: BackendListener, loop: asyncio.AbstractEventLoop,
@@ -63,7 +63,7 @@ class ForkserverBackend:
         self._quick_exits = 0
         self._stopping = False
         self._serial = 0
-        # Workers by serial number: all; those without an answer to their order; those with an order to be sent; those being reaped.
+        # Workers by serial number: all; those whose order has no answer; those whose order is not sent; those being reaped.
         self._workers: dict[int, ForkedWorker] = {}
         self._ordered: dict[int, ForkedWorker] = {}
         self._waiting: dict[int, WorkerEnds] = {}
@@ -78,7 +78,7 @@ class ForkserverBackend:
     # WorkerBackend
 
     async def start(self) -> Sequence[SourceReport]:
-        """Start the forkserver; return its reports once it has imported the plugins. Raises NoForkserver if none can be started."""
+        """Start the forkserver; return its reports once the plugins are imported. Raises NoForkserver if it can't be started."""
         linux.become_subreaper()
         self._first_ready = self.loop.create_future()
         self._start_forkserver()

@@ -210,7 +210,7 @@ class ForkserverClient:
         self._timer = self._loop.call_later(CONTINUE_AFTER, self._continue, seconds)
 
     def _continue(self, seconds: float) -> None:
-        """Continue a forkserver that a signal has stopped: without it no worker is replaced. If it runs, SIGCONT has no effect."""
+        """Continue a forkserver that a signal has stopped: it could replace no worker. If it runs, SIGCONT has no effect."""
         linux.send_signal(self._pidfd, signal.SIGCONT)
         self._timer = self._loop.call_later(max(0.0, seconds - CONTINUE_AFTER), self._too_late, seconds)
 

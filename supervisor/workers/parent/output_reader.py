@@ -91,7 +91,7 @@ class OutputSplitter:
         return marked
 
     def _ends_in_part_of_a_mark(self) -> bool:
-        """Return whether the unfinished line ends in a mark that may go on. Only the first token counts: a job may repeat it."""
+        """Return whether the unfinished line ends in an unfinished mark. Only the first token counts: a job may repeat it."""
         at = self._partial.find(self._token)
         return at >= 0 and len(self._partial) - at < len(self._token) + MAX_ID_DIGITS
 
@@ -207,7 +207,7 @@ class OutputReader:
             self._loop.add_reader(self._fd, self._readable)
 
     def read_all(self) -> None:
-        """Read all that is in the pipe, before outcomes are passed on: a job's output is in its pipe before its outcome is sent."""
+        """Read all that is in the pipe, before outcomes are passed on: a job's output is in the pipe before its outcome is sent."""
         while self._read(drained=False):
             pass
 

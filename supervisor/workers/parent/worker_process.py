@@ -151,7 +151,7 @@ class ForkedWorker:
     # its exit
 
     def _exited(self) -> None:
-        """Kill what is left of the group, and have the process reaped. Until then it is a zombie, so that its pid is not reused."""
+        """Kill what is left of the group, then have the process reaped: as long as it is a zombie, its pid is not reused."""
         assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
         self._note_exit()

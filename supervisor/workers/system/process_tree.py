@@ -29,7 +29,7 @@ class Stat(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """The exit of a child: `status` is that of waitpid, `peak` is bytes. Both are None if other code has waited for the child."""
+    """The exit of a child: `status` is that of waitpid, `peak` is bytes. Both are None if other code has waited for it."""
 
     status: int | None
     peak: int | None
@@ -128,7 +128,7 @@ def reap(pid: int) -> Exit | None:
 
 
 def kill(pid: int) -> bool:
-    """Kill the process. Return False if that is not allowed, since it runs as another user; True also if it has ended already."""
+    """Kill the process. Return False if it belongs to another user and can't be killed; True also if it has ended already."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -147,8 +147,8 @@ def kill_with_group(pid: int) -> bool:
 
 
 def end(find: Callable[[], Collection[int]], seconds: float) -> None:
-    """Kill and reap the processes that `find` returns, until it returns none, or none that can be killed, or the time is up: a process
-    that waits for a disk or a network file system does not exit, even on SIGKILL."""
+    """Kill and reap the processes that `find` returns, until there are none, or none that can be killed, or the time is up: a
+    process that waits for a disk or a network file system does not exit, even on SIGKILL."""
     deadline = monotonic() + seconds
     while found := find():
         killed = [kill_with_group(pid) for pid in found]
