@@ -58,7 +58,7 @@ def config_faults(path: Path | None, environ: Mapping[str, str] = os.environ, lo
     """Return a line for each file or folder by which others can change the config."""
     if path is None or not _is_checked(environ):
         return []
-    return _written("config", dict(_faults(path, look)), f"set {VARIABLE}=1 in the environment")
+    return _as_lines("config", dict(_faults(path, look)), f"set {VARIABLE}=1 in the environment")
 
 
 def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:
@@ -72,7 +72,7 @@ def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, l
             found.update(_faults(part, look))
             if len(found) > MAX_FOUND:
                 break
-    return _written("plugins", found, "set plugins.allow_writable_by_others: true")
+    return _as_lines("plugins", found, "set plugins.allow_writable_by_others: true")
 
 
 def store_faults(settings: Settings, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:
@@ -88,7 +88,7 @@ def store_faults(settings: Settings, environ: Mapping[str, str] = os.environ, lo
         for file in (real.with_name(real.name + suffix) for suffix in BESIDE_DATABASE):
             if file.exists():
                 found.update(_faults(file, look))
-    return _written("store", found, "set store.allow_writable_by_others: true")
+    return _as_lines("store", found, "set store.allow_writable_by_others: true")
 
 
 def open_to_others(files: Iterable[Path]) -> list[str]:
@@ -102,7 +102,7 @@ def open_to_others(files: Iterable[Path]) -> list[str]:
     return found
 
 
-def _written(what: str, faults: Mapping[Path, str], remedy: str) -> list[str]:
+def _as_lines(what: str, faults: Mapping[Path, str], remedy: str) -> list[str]:
     lines = [f"{what}: {fault}, or {remedy}" for fault in faults.values()]
     more = len(lines) - MAX_REPORTED
     return lines if more <= 0 else [*lines[:MAX_REPORTED], f"{what}: ... and {more} more"]

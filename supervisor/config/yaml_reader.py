@@ -22,7 +22,7 @@ Keys = tuple[str | int, ...]
 
 _TAG = "tag:yaml.org,2002:"
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-_NO_NUMBER = re.compile(r"\.(inf|nan)\Z", re.IGNORECASE)
+_INF_OR_NAN = re.compile(r"\.(inf|nan)\Z", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"(\$)?\$\{([^}]*)(\})?")
 _BOOLEANS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
@@ -246,7 +246,7 @@ def _integer(text: str) -> int:
 
 def _real(text: str) -> float:
     try:
-        return float(_NO_NUMBER.sub(r"\1", text))
+        return float(_INF_OR_NAN.sub(r"\1", text))
     except ValueError:
         raise ValueError("YAML reads this as a number, but it is none: write one such as 1.5, or quote it") from None
 

@@ -234,7 +234,7 @@ class Writer:
                     work.result = work.call(self._store)
         except Exception as error:
             if isinstance(error, StoreUnavailable) and self._loop.time() - began > MAX_RETRY:
-                self._note_standstill(error, began)
+                self._note_long_try(error, began)
             return error
         self._note_available()
         if self._reported:
@@ -282,7 +282,7 @@ class Writer:
             self._reported[purpose] = error
             self._call_on_loop(self._bus.emit, StoreCallFailed(purpose.text, error, purpose.meanwhile))
 
-    def _note_standstill(self, error: StoreUnavailable, began: float) -> None:
+    def _note_long_try(self, error: StoreUnavailable, began: float) -> None:
         """Note a try that took long: others may have been unable to extend their leases. Without a lock, it was an outage."""
         if isinstance(error, StoreContended | StoreBroken):
             self.outages += 1

@@ -80,14 +80,14 @@ class Watchdog:
         if self.late() or self._suspended_before - before > GAP:
             gap = max(0.0, now - self._armed_for)
             self._arm(now)  # the replies that are read now must not find the watchdog late again
-            self._bridge(gap, now)
+            self._skip_gap(gap, now)
         for number in self._cpu.keys() - self._pool.workers.keys():
             del self._cpu[number]
         for slot in list(self._pool.workers.values()):
             self._look_at(slot, now)
         self._arm(self._next_due(now))
 
-    def _bridge(self, gap: float, now: float) -> None:
+    def _skip_gap(self, gap: float, now: float) -> None:
         """Read first what the workers have written while the supervisor did not run. The gap counts neither for timeouts nor for
         heartbeats."""
         self._bus.emit(LoopGap(gap))

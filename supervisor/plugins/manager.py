@@ -132,7 +132,7 @@ class PluginManager:
     def _load(self, source: Source) -> SourceReport:
         plugin = self._import(source)
         hooks = implemented_hooks(plugin)
-        handlers = [check_handler(handler) for handler in self._brought(plugin, hooks)]
+        handlers = [check_handler(handler) for handler in self._new_handlers(plugin, hooks)]
         infos = [_info(handler, source, plugin) for handler in handlers]
         self._plugins.register(plugin, source.name)
         for handler, info in zip(handlers, infos, strict=True):
@@ -140,7 +140,7 @@ class PluginManager:
             self._found.setdefault(handler.name, []).append((source.name, handler, info))
         return SourceReport(source.name, tuple(infos), tuple(hooks), warnings=tuple(suspicious_names(plugin)))
 
-    def _brought(self, plugin: object, hooks: Sequence[str]) -> list[object]:
+    def _new_handlers(self, plugin: object, hooks: Sequence[str]) -> list[object]:
         """Return the handlers of a source without those of earlier sources: a file may import a handler from another file."""
         brought: list[object] = list(marked_handlers(plugin))
         if "supervisor_handlers" in hooks:

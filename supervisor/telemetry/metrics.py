@@ -130,18 +130,18 @@ class Metrics:
 
     def _jobs_settled(self, event: events.JobsSettled) -> None:
         success = Kind.SUCCEEDED
-        won = [outcome for outcome in event.outcomes if outcome.kind is success]
-        if len(won) < len(event.outcomes):
+        succeeded = [outcome for outcome in event.outcomes if outcome.kind is success]
+        if len(succeeded) < len(event.outcomes):
             for outcome in event.outcomes:
                 if outcome.kind is not success:
                     self._not_succeeded(outcome)
         times: dict[str, list[float]] = {}
-        for handler, run in groupby(won, _handler):
+        for handler, run in groupby(succeeded, _handler):
             times.setdefault(handler, []).extend([outcome.took for outcome in run if outcome.took is not None])
         for handler, values in times.items():
             self._run_times[handler].observe_all(values)
-        retries = sum([outcome.lease.retries > 0 for outcome in won])
-        self._jobs[JobState.SUCCEEDED] += len(won)
+        retries = sum([outcome.lease.retries > 0 for outcome in succeeded])
+        self._jobs[JobState.SUCCEEDED] += len(succeeded)
         self._retries_succeeded += retries
         self._retries_ended += retries
 
