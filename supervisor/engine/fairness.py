@@ -247,8 +247,8 @@ class QueueBuffers:
         return self.take_out(self.jobs())
 
     def take_surplus(self, seconds: float, times: RunTimes, workers: int) -> list[Lease]:
-        """Keep the first jobs in turn, `seconds` of work or one for each worker; remove and return the others. These would delay
-        jobs that are more urgent, or are of another queue; or other supervisors could run them."""
+        """Keep the first jobs in turn: `seconds` of work, but at least one for each worker. Remove and return the others: they
+        would delay jobs that are more urgent, or are of another queue; or other supervisors could run them."""
         if self._count * max(times.longest, times.mean or 0.0) <= seconds:
             return []
         rows = zip_longest(*[buffer.jobs() for buffer in self.by_queue.values()])

@@ -11,7 +11,7 @@ class Claimable(Enum):
     NONE = "none"
     """The last claim left none."""
     HELD_OFF = "held off"
-    """There are some, but a limit forbids to claim them until a worker changes."""
+    """There are some, but a limit forbids claiming them until a worker changes."""
     POSSIBLE = "possible"
     """There may be some: a claim is worthwhile."""
 
@@ -53,7 +53,7 @@ class StoreView:
         self._worker_changed = False
 
     def claim_ended(self, *, brought: bool, left: bool) -> None:
-        """Note whether the claim brought jobs, and whether it left some. If it left some and brought none, a limit forbids to claim
+        """Note whether the claim brought jobs, and whether it left some. If it left some and brought none, a limit forbids claiming
         them, or other supervisors were claiming them."""
         if self.change or (left and (brought or self._worker_changed)):
             self.claimable = Claimable.POSSIBLE

@@ -1,5 +1,5 @@
-"""Transfer all ready, scheduled and failed jobs from one store to another. At every moment they can run in exactly one of the two,
-whichever process is killed.
+"""Transfer all ready, scheduled and failed jobs from one store to another. Whichever process is killed, no job is lost, and none
+can run in both stores.
 
 The commits are, in this order: the source is closed, so that nobody enqueues or runs jobs there; the target gets the jobs, and a
 record that it has them; the source notes their arrival or, if the target certainly has not got them, is opened again. If a

@@ -212,7 +212,7 @@ class Pool:
         self._timer.call_later(FILL_AFTER, self.fill)
 
     def stop(self) -> None:
-        """Stop to fork, and retire all workers: idle ones exit now, others after the job that they run. Workers that are not
+        """Stop forking, and retire all workers: idle ones exit now, others after the job that they run. Workers that are not
         ready are retired too and not killed, since their hooks may have begun."""
         self.stopping = True
         for slot in self._present():

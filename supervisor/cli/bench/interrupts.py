@@ -15,7 +15,7 @@ import click
 class Interrupts:
     """The first INT, TERM or HUP ends the command at its next `check` or `wait`.
 
-    The signal handler itself raises nothing: that could be while C code is imported, a process is forked or a folder removed.
+    The signal handler itself raises nothing, since C code may be imported, a process forked or a folder removed just then.
     """
 
     def __init__(self) -> None:

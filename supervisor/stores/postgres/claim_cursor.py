@@ -10,8 +10,8 @@ MIN_PASSED = 2_000
 """The number of jobs claimed here from a queue, from which on it is worthwhile to skip their entries."""
 WHOLE_EVERY = 0.25
 MAX_WHOLE_EVERY = 5.0
-"""A claim looks at the whole queue again after so many seconds, between these two, since jobs may be before the position again:
-after COST times the duration of that look."""
+"""The least and the most seconds until a claim looks at the whole queue again, since jobs may be before the position. Between
+these limits it is COST times the duration of the last such look."""
 COST = 10.0
 
 

@@ -43,7 +43,7 @@ _FINAL_TEXTS = ("authentication failed", "does not exist", "no pg_hba.conf entry
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """Return False for steps that failed since a connection is lost: psycopg logs each, and the call raises the same error."""
+    """Return False for steps that fail because a connection is lost: psycopg logs each, and the call raises the same error."""
     return record.levelno >= logging.ERROR or not str(record.msg).startswith("error ignored")
 
 

@@ -13,7 +13,7 @@ class PostgresLimits:
     before the connection is given up. The wait for a lock is also shorter than the last wait of a supervisor that stops: it
     skips locked rows only after it has met one.
     `idle_milliseconds`: the limit of a transaction in which this process sends or receives nothing (it was stopped, or cut off).
-    The server then releases its locks, before leases expire whose extension waits for them.
+    The server then releases its locks, so that an extend that waits for them comes before the leases expire.
     `skip_locked_seconds`: how long after a lock was last met each batch skips locked rows, which costs one more statement.
     `sent_characters`: the size of one exchange, which a slow network transmits within `call_seconds`.
     `claim_bytes`: the size of the texts of one claim.

@@ -1,4 +1,4 @@
-"""The context of each job: a fresh copy of the context after the plugins' import, so that no job sees variables of another."""
+"""The context of each job: a fresh copy of the context that the plugins left, so that no job sees variables of another."""
 
 from __future__ import annotations
 

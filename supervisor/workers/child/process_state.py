@@ -62,7 +62,7 @@ _blocked = _Blocked()
 
 
 def _block_signals() -> None:
-    # There are two calls, since a handler of the job may raise in the second: the old mask must be known by then.
+    # There are two calls, since a handler of the job may raise in either: the mask must be saved before it is changed.
     _blocked.masks.append(pthread_sigmask(signal.SIG_BLOCK, ()))
     pthread_sigmask(signal.SIG_BLOCK, QUIET)
 

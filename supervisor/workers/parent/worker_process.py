@@ -184,7 +184,7 @@ class ForkedWorker:
         return (None, None) if self._ends is None else (self._jobs.finish_output(), self._stack.stack())
 
     def abandon(self, why: str) -> None:
-        """Stop to wait for the process, and receive nothing more from it."""
+        """Stop waiting for the process, and receive nothing more from it."""
         self._listener.output("stderr", None, [why])
         self._last_output()
         self._close()
