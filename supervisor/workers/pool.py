@@ -136,7 +136,7 @@ class Pool:
         try:
             self.workers[number] = WorkerSlot(number, self.backend, Limits(self.max_jobs, self.max_memory), context)
         except OSError as error:
-            how = ExitReport(0, start_error=f"no channels: {error.strerror}").how
+            how = ExitReport(0, start_error=f"its channels can't be opened: {error.strerror}").how
             self._bus.emit(WorkerExited(number, 0, "crash", how, None))
             self._reforks.add()
 
