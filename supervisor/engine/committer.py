@@ -186,8 +186,7 @@ class Committer:
         return bisect_right([*accumulate(sizes)], self._limits.settled_bytes_at_once) + 1
 
     def _settle(self, batch: list[Outcome]) -> asyncio.Future[_Settled]:
-        """Write the batch and, in the same commit, start marks of running jobs, except those that began just now: they will
-        probably have ended by the commit."""
+        """Write the batch and, in the same commit, start marks of running jobs, except of very short ones, which end before it."""
         self._under_way += 1
         running, ttl = self._leases.running(MARK_AFTER), self._leases.ttl
 

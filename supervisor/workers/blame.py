@@ -12,8 +12,7 @@ HOST = socket.gethostname()
 
 
 class KillReason(NamedTuple):
-    """A reason to kill a worker. `cause`, `type` and `message` are those of the running job's failure; without a cause the job is
-    released."""
+    """A reason to kill a worker. The other fields are those of the job's failure; without a cause the job is released."""
 
     name: str
     cause: Cause | None = None

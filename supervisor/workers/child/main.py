@@ -266,8 +266,7 @@ class JobRunner:
             raise
 
     def _restore_output(self, job_id: int, *, mark: bool) -> None:
-        """Restore the streams, and mark those that were written to. With `mark`, mark both: the supervisor may have read the output
-        already."""
+        """Restore the streams, and mark those written to; with `mark` both, since the supervisor may have read their output."""
         for output in (self._stdout, self._stderr):
             if output.restore() or mark:
                 try:

@@ -15,8 +15,7 @@ MAX_BYTES = 4096
 
 
 class HeartbeatCheck:
-    """The check of what is read. One read may have more than MAX_BYTES, if the supervisor did not run for a time, but not two in
-    a row."""
+    """The check of each read. One may exceed MAX_BYTES, if the supervisor did not run for a time, but not two in a row."""
 
     __slots__ = ("_was_too_long",)
 

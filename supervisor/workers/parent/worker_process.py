@@ -168,8 +168,7 @@ class ForkedWorker:
         self._killing = None
 
     def reaped(self, status: int | None, peak: int | None) -> None:
-        """Report how the process ended or why it was not started, and close its channels. `status` is that of waitpid, `peak` is
-        bytes."""
+        """Report the end, or why there was no start, and close the channels. `status` is that of waitpid, `peak` is bytes."""
         self._note_exit()
         stderr, stack = self._last_output()
         code = None if status is None else os.waitstatus_to_exitcode(status)  # below zero: the number of a signal
