@@ -13,7 +13,7 @@ ALGORITHMS = sorted(name for name in hashlib.algorithms_guaranteed if not name.s
 
 @handler
 def checksum(job: Job) -> dict[str, Any]:
-    """Read the file in parts, so that its size does not matter. Without `algorithm` it is sha256."""
+    """Read the file in parts, so that its size does not matter. The default of `algorithm` is sha256."""
     task = job.payload if isinstance(job.payload, dict) else {}
     path, algorithm = task.get("path"), task.get("algorithm", "sha256")
     if not isinstance(path, str) or not path:

@@ -37,7 +37,7 @@ TRY_AGAIN = frozenset({408, 425, 429})
 
 @handler("http")
 def request(job: Job) -> dict[str, Any]:
-    """Send the request. Optional: `method`, `headers`, `body` (text) or `json`, `timeout` (seconds of silence, 30)."""
+    """Send the request. Optional: `method`, `headers`, `body` (text) or `json`, `timeout` (seconds without data; default 30)."""
     sent, timeout = _prepare(job.payload if isinstance(job.payload, dict) else {})
     what = f"{sent.get_method()} {sent.full_url.partition('?')[0]}"
     try:
@@ -144,7 +144,7 @@ def _end(connection: socket) -> None:
 
 
 def _retry_after(header: str) -> float | None:
-    """Seconds from now, of a header with seconds or an HTTP date; None if it has neither, so that the job's backoff holds."""
+    """Return the seconds to wait, by a header with seconds or an HTTP date; None if it has neither: then the backoff applies."""
     try:
         wait = float(header) if header.isdecimal() else _in_utc(parsedate_to_datetime(header)).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):
@@ -153,5 +153,5 @@ def _retry_after(header: str) -> float | None:
 
 
 def _in_utc(date: datetime) -> datetime:
-    """HTTP dates are in UTC, also without a zone."""
+    """Return the date with a zone: HTTP dates without one are in UTC."""
     return date if date.tzinfo else date.replace(tzinfo=UTC)

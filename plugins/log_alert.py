@@ -29,7 +29,7 @@ class LogAlert:
         return [dead_letter["id"] for dead_letter in dead_letters]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the sink has opened nothing."""
 
 
 @hookimpl

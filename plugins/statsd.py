@@ -1,6 +1,6 @@
-"""Counters, timers and gauges to a statsd server over UDP. Off unless STATSD_HOST is set; STATSD_PORT is 8125 if it isn't.
+"""Send counters, timers and gauges to a statsd server over UDP, if STATSD_HOST is set. The default of STATSD_PORT is 8125.
 
-Metrics that can't be sent at once are dropped: none is worth a delay or an error.
+Metrics that can't be sent at once are dropped, since no metric is worth a delay or an error.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _connect(host: str, port: int) -> socket.socket:
 
 
 def _lines(events: Sequence[Any], workers: set[int], queues: set[str]) -> Iterator[bytes]:
-    """The lines of a batch. `workers` are the pids of running workers and `queues` the gauges seen last: both are updated."""
+    """Yield the lines of a batch. `workers` are the pids of running workers and `queues` the gauges seen last; both are updated."""
     counts: Counter[str] = Counter()
     runs: defaultdict[str, list[float]] = defaultdict(list)
     gauges: dict[str, int] = {}
@@ -101,7 +101,7 @@ def _lines(events: Sequence[Any], workers: set[int], queues: set[str]) -> Iterat
 
 
 def _segment(name: str) -> str:
-    """The name as one segment of a statsd name."""
+    """Return the name as one segment of a statsd name."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:100]
 
 

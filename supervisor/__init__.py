@@ -39,7 +39,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: a handler needs no store, and a command no plugins."""
+    """Import a public name when it is first used: a handler needs no store, and a command needs no plugins."""
     for module, names in _MODULES.items():
         if name in names:
             value = globals()[name] = getattr(import_module(f"supervisor.{module}"), name)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class StoreError(Exception):
-    """The store refused the request, which can't succeed as it stands."""
+    """The store refused the request; the same request can't succeed later."""
 
 
 class StoreUnavailable(StoreError):
@@ -14,8 +14,8 @@ class StoreUnavailable(StoreError):
 
 
 class StoreContended(StoreUnavailable):
-    """Another session held a lock for too long, or two sessions waited for each other. The same calls, made again at once, skip
-    locked rows and wait for none; a call that waits all the same waits for a lock on more than rows."""
+    """Another session held a lock for too long, or two sessions waited for each other. The same call, made again at once, skips
+    locked rows; if it still waits, another session has locked a whole table."""
 
 
 class StoreBroken(StoreUnavailable):
@@ -70,9 +70,9 @@ class SystemRefused(Exception):
 
 
 class ConfigError(Exception):
-    """`errors` has one line for each mistake, with the file, the line and the key.
+    """The config has mistakes: `errors` has one line for each, with the file, the line and the key.
 
-    If the file could be read, `settings` has defaults in place of the mistakes: to look for more of them, not to run.
+    If the file could be read, `settings` has defaults in place of the mistakes: use it to find more of them, not to run.
     """
 
     def __init__(self, errors: list[str], settings: Any = None) -> None:

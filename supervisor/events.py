@@ -24,7 +24,7 @@ class SupervisorStopping(NamedTuple):
 
 
 MAX_COUNTED = 10_000
-"""Rows that have to be counted one by one are counted up to this number: there may be more."""
+"""Rows that have to be counted one by one are counted up to this number: a count of it means "or more"."""
 
 
 class SupervisorStopped(NamedTuple):
@@ -53,7 +53,7 @@ class PluginLoaded(NamedTuple):
 
 
 class PluginFailed(NamedTuple):
-    """A plugin could not be loaded. The other plugins serve."""
+    """A plugin could not be loaded. The other plugins are used."""
 
     source: str
     line: int | None
@@ -78,7 +78,7 @@ class ForkserverStarted(NamedTuple):
 
 
 class ForkserverExited(NamedTuple):
-    """`pid` is 0 if it could not be started."""
+    """The forkserver has exited. `pid` is 0 if it could not be started."""
 
     pid: int
     how: str
@@ -93,10 +93,10 @@ NORMAL_EXITS = frozenset({"stopped", "max_jobs", "max_memory"})
 
 
 class WorkerExited(NamedTuple):
-    """`cause` is the name of the reason to kill the worker, "crash", or one of NORMAL_EXITS. `pid` is 0 if the worker could not
-    be started.
+    """A worker has exited. `cause` is the name of the reason to kill it, "crash", or one of NORMAL_EXITS. `pid` is 0 if it could
+    not be started.
 
-    `job_id`, `handler` and `after` (seconds) are of the job that it was running, if any: after so long the worker exited.
+    `job_id` and `handler` are those of the job that the worker was running, if any, for `after` seconds.
     """
 
     number: int
@@ -140,8 +140,8 @@ class JobStarted(NamedTuple):
 
 
 class JobsSettled(NamedTuple):
-    """The store has accepted these outcomes, which are decided (`state`, `delay`, `counted`, `dead_letter`). `age` is seconds
-    since they were written: a `delay` counts from then."""
+    """The store has accepted these outcomes, which are decided (`state`, `delay`, `counted`, `dead_letter`). `age` is the
+    seconds since it wrote them: a `delay` counts from then."""
 
     outcomes: Sequence[Outcome]
     age: float = 0.0
@@ -203,7 +203,7 @@ class StoreBecameUnavailable(NamedTuple):
 
 
 class StoreLost(NamedTuple):
-    """The database file was deleted, moved or replaced. The supervisor ends, since nobody sees what it writes."""
+    """The database file was deleted, moved or replaced. The supervisor exits, since others would not see what it writes."""
 
     error: str
 
@@ -221,14 +221,14 @@ class StoreCallFailed(NamedTuple):
 
 
 class StoreRepaired(NamedTuple):
-    """Another program has changed rows by plain SQL; `wrong` is what was wrong by that."""
+    """Another program had changed rows by plain SQL; `wrong` is what was wrong then, and is repaired now."""
 
     wrong: str
 
 
 class LoopGap(NamedTuple):
-    """The supervisor itself stood still, since it was suspended or stopped. This time counts neither for heartbeats nor for
-    timeouts."""
+    """The supervisor itself did not run for `seconds`, since it was suspended or stopped. This time counts neither for
+    heartbeats nor for timeouts."""
 
     seconds: float
 

@@ -30,7 +30,7 @@ class Reject(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function and its options, as written; None leaves an option to the configuration.
+    """A function that runs jobs, and its options as written; None leaves an option to the configuration.
 
     Durations are seconds or text such as "30s"; `timeout` and `heartbeat_timeout` may be "none". `backoff` is a mapping with
     the keys of `retry.backoff`. A job that raises one of the exceptions in `never_retry` becomes a dead letter at once.
@@ -71,9 +71,9 @@ def handler(
     never_retry: tuple[type[BaseException], ...] | type[BaseException] = (),
 ) -> Callable[[Function], Function]: ...
 def handler(function: Any = None, /, **options: Any) -> Any:
-    """Serve the jobs that have this function's name, or `name` if it is given, with the function.
+    """Mark a function as the handler of the jobs with its name, or with `name` if one is given.
 
-    The function stays as it was and may be called directly; the plugin loader finds the mark on it.
+    The function is not wrapped, and may be called directly; the plugin loader finds the mark on it.
     """
     if callable(function):
         return _marked(function, Handler(function.__name__, function))

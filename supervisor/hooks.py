@@ -27,14 +27,14 @@ COMMAND_HOOKS = frozenset({"supervisor_commands"})
 class Sink(Protocol):
     """A destination of dead letters, built as `Sink(**keys)` from its entry in `dlq.sinks` (all keys but `type` and `name`).
 
-    It runs on a thread of its own in the parent. A dead letter is the dict that `supervisor jobs show --json` prints.
+    It runs on a thread of its own in the supervisor. A dead letter is the dict that `supervisor jobs show --json` prints.
     """
 
     def publish(self, dead_letters: Sequence[Mapping[str, Any]]) -> Iterable[int]:
         """Store the dead letters, and return the ids of those that are safely stored.
 
-        The others are offered again. If this raises, all are, in smaller and smaller parts: one bad dead letter holds back no
-        other.
+        The others are offered again. If this raises, all are offered again, in smaller and smaller batches, so that one bad
+        dead letter does not block the others.
         """
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Specs:
 
     @hookspec(firstresult=True)
     def supervisor_run(self, job: Job) -> Any:
-        """Run a job: to be implemented as a wrapper (`@hookimpl(wrapper=True)`), as middleware around each job."""
+        """Run a job. Implement it as a wrapper (`@hookimpl(wrapper=True)`): middleware around each job."""
 
     @hookspec
     def supervisor_sinks(self) -> Mapping[str, type[Sink]]:
@@ -68,11 +68,11 @@ class Specs:
 
     @hookspec
     def supervisor_events(self, events: Sequence[Any]) -> None:
-        """Events have happened: a batch of values of `supervisor.events`."""
+        """Receive a batch of events: values of the types in `supervisor.events`."""
 
     @hookspec
     def supervisor_started(self, info: Mapping[str, Any]) -> None:
-        """The supervisor serves; `info` has `owner`, `host`, `pid` and `store`."""
+        """The supervisor has started; `info` has `owner`, `host`, `pid` and `store`."""
 
     @hookspec
     def supervisor_stopping(self, reason: str) -> None:

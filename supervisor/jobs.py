@@ -39,7 +39,7 @@ class JobState(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why an attempt failed."""
+    """The reasons for which an attempt fails. REJECTED: the handler raised Reject. REFUSED: the store refused the outcome."""
 
     EXCEPTION = "exception"
     TIMEOUT = "timeout"
@@ -52,14 +52,14 @@ class Cause(StrEnum):
 
 
 class Tier(IntEnum):
-    """The line in which a claimable job waits. A fresh job is urgent if its priority reaches `retry.urgent` of its queue."""
+    """The kind of a claimable job: new, or to be retried. A fresh job is urgent if its priority is `retry.urgent` or more."""
 
     FRESH = 0
     RETRY = 1
 
 
 class Backoff(NamedTuple):
-    """A curve of delays, in seconds. `jitter` is "full", "none", or the seconds that are added at most above the ceiling."""
+    """A curve of delays, in seconds. `jitter` is "full", "none", or the maximum of seconds that are added to a delay."""
 
     base: float = 0.5
     factor: float = 2.0
@@ -109,7 +109,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to enqueue. `delay` and `timeout` are seconds; `at` is an aware datetime; at most one of `delay` and `at`.
+    """A job to enqueue. `delay` and `timeout` are seconds; `at` is an aware datetime; give at most one of `delay` and `at`.
 
     `queue=None` is the queue that the configuration gives the handler, else "default". `max_retries`, `timeout` and
     `backoff` override every other setting for this job alone; `timeout=0` means no limit.
@@ -171,8 +171,8 @@ LEASE_EXPIRED_COUNT: Final = 12
 class Failure:
     """Everything known about one failed attempt. `at` is microseconds since the epoch, set by the store if 0.
 
-    `peak_memory` is the most bytes that the worker ever had, `heartbeat_age` is seconds, `stack` is the Python stack of a
-    hung worker, and `stderr` is the end of what the job wrote there.
+    `peak_memory` is the largest memory of the worker, in bytes; `heartbeat_age` is the seconds since its last heartbeat;
+    `stack` is the Python stack of a hung worker; `stderr` is the end of what the job wrote to it.
     """
 
     cause: Cause
@@ -197,7 +197,7 @@ class Failure:
 
 
 class Kind(StrEnum):
-    """The ways for an attempt to end."""
+    """The ways in which an attempt ends."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

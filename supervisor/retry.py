@@ -12,10 +12,10 @@ SUSPECT, SOLE_SUSPECT = 2, 4
 other suspect does, and is blamed if it is lost. See `engine.suspects`."""
 
 MIN_RELEASE_SECONDS = 1.0
-"""Seconds, at least, until a job that can't be run here is ready again."""
+"""The least number of seconds until a job that can't be run here is ready again."""
 
 RESET, KEEP, ADD = range(3)
-"""The change of a job's expired_count: to 0, none, or one more."""
+"""The changes of a job's expired_count: set it to 0, keep it, or add one."""
 
 FINAL_CAUSES = frozenset({Cause.REJECTED, Cause.REFUSED, Cause.UNKNOWN_HANDLER})
 
@@ -95,7 +95,7 @@ def decide(
     """Return the outcome with its `state`, `delay`, `counted` and `dead_letter` filled in, whatever its cause and origin.
 
     `dead_letters` is whether a job that fails for good becomes a dead letter. `within_budget` is called only if a retry
-    follows. An outcome that is decided already is returned unchanged.
+    follows; if it returns False, the delay is the backoff's max or more. An outcome that is decided is returned unchanged.
     """
     if outcome.state is not None:
         return outcome
@@ -130,8 +130,8 @@ def expired_lease_outcome(lease: Lease, *, started: bool, deadline: int, message
 
 
 def expired_count_change(outcome: Outcome) -> int:
-    """RESET once an outcome shows that the job can be run. A release of a job that was not started shows nothing: KEEP; if its
-    lease expired (`seen`), that is one more in the row: ADD."""
+    """Return RESET if the outcome shows that the job can be run, ADD if its lease expired (`seen`) and it is released, which
+    counts no retry, else KEEP."""
     if outcome.kind is Kind.RELEASED and outcome.took is None:
         return KEEP if outcome.seen is None else ADD
     expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
@@ -139,8 +139,8 @@ def expired_count_change(outcome: Outcome) -> int:
 
 
 def unknown_handler(lease: Lease, *, unknown_for: float, grace: float) -> Outcome:
-    """Return the outcome of a job whose handler no plugin serves here: it is released for later, so that a bad deploy empties
-    no queue, and fails for good once its handler has been missing for `grace` seconds."""
+    """Return the outcome of a job whose handler no plugin serves here: a release for later, so that a bad deploy does not empty
+    the queue, or a final failure once the handler has been missing for `grace` seconds (`unknown_for`: until now)."""
     if unknown_for < grace:
         return release_for_later(lease)
     message = f"no plugin serves handler {lease.handler!r}; expected one within {grace:g}s"
@@ -149,5 +149,5 @@ def unknown_handler(lease: Lease, *, unknown_for: float, grace: float) -> Outcom
 
 
 def release_for_later(lease: Lease) -> Outcome:
-    """Return the release of a job that can't be run here now: it is ready again after the cap of its backoff."""
+    """Return the release of a job that can't be run here now: it is ready again after the max of its backoff."""
     return Outcome(lease, Kind.RELEASED, delay=max(MIN_RELEASE_SECONDS, lease.policy.backoff.max))

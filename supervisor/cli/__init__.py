@@ -21,7 +21,7 @@ def main() -> None:
     # durable as soon as it is made, and `run` has a handler of its own.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Inherited from the program that starts this one: a blocked TERM would not arrive, and with SIGCHLD ignored the kernel
+    # The program that starts this one may have blocked TERM, which would not arrive, or may ignore SIGCHLD: then the kernel
     # drops the exit statuses of subprocesses.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -19,7 +19,7 @@ from supervisor.errors import ConfigError, NoForkserver, StoreError, SystemRefus
 from supervisor.text.strict_json import NotJSON
 
 COMMANDS = ("run", "check", "enqueue", "status", "jobs", "dlq", "queues", "plugins", "copy", "bench")
-"""Each is the function of its name in the module of its name."""
+"""Each command is a function in a module; both have its name."""
 
 
 class Root(SuggestingGroup):
@@ -39,7 +39,7 @@ class Root(SuggestingGroup):
         return super().get_command(ctx, cmd_name)
 
     def _add_plugin_commands(self, ctx: click.Context) -> None:
-        """Let each plugin add its commands. A plugin that fails is a warning, and adds none."""
+        """Let each plugin add its commands. If a plugin fails, print a warning."""
         from supervisor.cli.plugin_scan import load_hooks, scan
         from supervisor.hooks import COMMAND_HOOKS
 

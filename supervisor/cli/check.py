@@ -110,11 +110,11 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
     for name in settings.handlers:
         if name not in known:
             hint = did_you_mean(name, known)
-            mistakes.add(f"{settings.path}: handlers.{name}: no plugin brings this handler{hint}")
+            mistakes.add(f"{settings.path}: handlers.{name}: no plugin has this handler{hint}")
 
 
 def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes) -> None:
-    """Check types and keys. Only built-in sinks are built, which opens nothing: the sink of a plugin may connect somewhere."""
+    """Check the types and keys of sinks. Only built-in sinks are built, which opens nothing: a plugin's sink might connect."""
     manager.register(BuiltInSinks(), BuiltInSinks.NAME)
     built_in = list(BuiltInSinks().supervisor_sinks().values())
     types = manager.merged("supervisor_sinks")
@@ -122,7 +122,7 @@ def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes
         where = f"{settings.path}: {sink.key}"
         if sink.type not in types:
             hint = did_you_mean_or_all(sink.type, sorted(types))
-            mistakes.add(f"{where}.type: no plugin brings a sink {sink.type!r}{hint}")
+            mistakes.add(f"{where}.type: no plugin has a sink {sink.type!r}{hint}")
             continue
         build = types[sink.type]
         problem = _call_problem(build, sink.options)

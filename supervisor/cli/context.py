@@ -22,8 +22,8 @@ class UserMistake(click.ClickException):
 
 @dataclass(slots=True)
 class CommandContext:
-    """`config` is the file that the command line names, `mask` hides the secrets of the settings in use, and calls of a store that
-    is unavailable are tried again for `store_timeout` seconds."""
+    """The state of one command. `config` is the file that the command line names, `mask` hides the secrets of the settings in use,
+    and calls of a store that is unavailable are tried again for `store_timeout` seconds."""
 
     config: Path | None = None
     mask: Mask = NO_SECRETS
@@ -42,7 +42,7 @@ def current_context() -> CommandContext:
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print text of which parts may come from anywhere: from a config, a plugin or a job."""
+    """Print text that may have parts from a config, a plugin or a job: without secrets and control characters."""
     click.echo(current_context().shown(text), err=err)
 
 

@@ -54,10 +54,10 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
 def change_jobs(
     done: str | Mapping[JobState, str], change: Callable[[Store], OperatorResult], *, empty: str = ""
 ) -> None:
-    """Change jobs in the store of the config, and print `done` (for jobs that were in that state) and their ids, or `empty` if
-    there were none.
+    """Change jobs in the store of the config, and print `done` (which may depend on the state before) and their ids, or `empty`
+    if there were none.
 
-    Raises UserMistake if any job was refused; the others are changed all the same.
+    Raises UserMistake if any job was refused; the others are changed even so.
     """
     changed, refused = use_store(load_settings(), change)
     lines: dict[str, list[int]] = {}

@@ -33,7 +33,7 @@ class SuggestingGroup(click.Group):
 
 
 def _use_config(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
-    """The file named after the command goes before the one named before it, whose option is read first."""
+    """Use the file. Click reads the option before the command first, so one after the command overrides it."""
     if value is not None:
         ctx.ensure_object(CommandContext).config = value
 

@@ -51,7 +51,7 @@ def resume(queue: str) -> None:
 
 
 def _set_paused(queue: str, paused: bool) -> bool:
-    """Return whether the queue was paused before."""
+    """Pause or resume the queue, and return whether it was paused before."""
 
     def change(store: Store) -> bool:
         was_paused = queue in store.paused()

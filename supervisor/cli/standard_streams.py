@@ -79,10 +79,10 @@ def install_streams() -> None:
 
 
 def code_after_output(code: int | None) -> int:
-    """Return the exit code of a command whose own is `code`, or None if all it did was to print.
+    """Return the exit code of a command. `code` is the one that it returned, or None if it has only printed.
 
-    A standard output that could not be written is reported on standard error, and makes None a failure. A reader that has
-    closed the pipe has seen enough and makes none.
+    If standard output could not be written, report it on standard error, and return a failure in place of None. It is no error
+    if the reader has closed the pipe.
     """
     stream = sys.stdout
     error = stream.error if isinstance(stream, Stream) else None

@@ -1,4 +1,4 @@
-"""Client: enqueue jobs from any program; and the checks of new jobs, each error of which names the key and what was expected."""
+"""The Client, which enqueues jobs from any program, and the checks of new jobs: an error names the key and what was expected."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Client:
-    """Enqueues into the store of `url`, of given Settings, or of the configuration that the command line would find.
+    """A connection to the store of `url`, of given Settings, or of the configuration that the command line would find.
 
-    Connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too.
-    Thread-safe; a call that interrupts another on the same thread (from a signal handler, for example) may be refused with StoreError.
-    A SQLite file that doesn't exist is refused unless `create`. While the store is unavailable or locked, or other threads use
-    the client, calls are tried again for `timeout` seconds before they raise StoreUnavailable. Raises StoreError, and
-    `supervisor.client.InvalidJob` (a ValueError) for jobs that can't be enqueued.
+    It connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too. It is
+    thread-safe; a call that interrupts another on the same thread (in a signal handler, for example) may raise StoreError. A
+    SQLite file that doesn't exist is refused unless `create` is true. While the store is unavailable or locked, or other
+    threads use the client, calls are repeated for `timeout` seconds before they raise StoreUnavailable. Methods raise StoreError,
+    and `supervisor.client.InvalidJob` (a ValueError) for jobs that can't be enqueued.
     """
 
     def __init__(self, url: str | Settings | None = None, *, create: bool = False, timeout: float = 30.0) -> None:
@@ -69,24 +69,24 @@ class Client:
         headers: Mapping[str, Any] | None = None,
         connection: Any = None,
     ) -> int:
-        """Return the id of the job, once it is durable; with `connection`, as soon as your own transaction there holds it.
+        """Enqueue a job. Return its id once it is durable or, with `connection`, once it is part of your own transaction.
 
         `payload` and `headers` are JSON values. `delay` and `timeout` are seconds or text such as "10s" (`timeout` also
-        "none"); `at` is an aware datetime or its ISO 8601 text. `max_retries`, `timeout` and `backoff` (keys as in
-        `retry.backoff`; a key that is left out has its default, whatever the config has) override every other setting for
-        this job.
+        "none"); `at` is an aware datetime or its ISO 8601 text. `max_retries`, `timeout` and `backoff` override every other
+        setting for this job. `backoff` has the keys of `retry.backoff`; for a missing key it uses the default, not the config.
 
-        `connection` leads to the database of a PostgreSQL store: a psycopg connection, a SQLAlchemy Connection or Session, or
+        `connection` is one to the database of a PostgreSQL store: a psycopg connection, a SQLAlchemy Connection or Session, or
         Django's. The job then exists if and when its transaction commits (in autocommit, at once). Nothing is tried again:
-        errors of the database are raised as that library raises them; StoreError is raised if `connection` is not fit.
+        errors of the database are raised as that library raises them; StoreError is raised if `connection` can't be used.
         """
         job = handler, payload, queue, priority, delay, at, max_retries, timeout, backoff, headers
         return self._enqueue(EnqueueBatch([checked(self._settings, *job)]), connection)[0]
 
     def enqueue_many(self, jobs: Iterable[AnyJob], *, connection: Any = None) -> list[int]:
-        """Return the ids in order, once all jobs are durable; if one is refused, none is enqueued.
+        """Enqueue jobs. Return their ids in order once all are durable; if one is refused, none is enqueued.
 
-        A job is a NewJob, a mapping with the arguments of `enqueue` by name, or (handler, payload). `connection` is as there.
+        A job is a NewJob, a mapping with the arguments of `enqueue` by name, or (handler, payload). `connection` is as in
+        `enqueue`.
         """
         return self._enqueue(batch_of(self._settings, jobs), connection)
 
@@ -95,8 +95,8 @@ class Client:
         return self._ask(lambda store: store.get(id))
 
     def cancel(self, id: int) -> bool:
-        """Cancel the job, and return whether this call did it: a job that has ended stays as it is. The worker of a running job
-        is killed. If the store was unavailable for a moment, this may return False though it has cancelled the job; if that
+        """Cancel the job, and return whether this call did it: a job that has ended is not changed. The worker of a running job
+        is killed. If the store was unavailable for a moment, this may return False although it has cancelled the job; if that
         matters, ask `job` for its state."""
         cancelled, _ = self._ask(lambda store: store.cancel([id]))
         return bool(cancelled)
@@ -106,7 +106,7 @@ class Client:
         self._access.close()
 
     def _enqueue(self, batch: EnqueueBatch, connection: Any) -> list[int]:
-        """Every attempt offers the same `batch`: by it the store recognizes an attempt that may have been committed."""
+        """Enqueue the batch. All attempts pass the same object, so that the store recognizes rows that it has committed."""
         if connection is not None:
             if self._transactional_enqueue is None:
                 self._transactional_enqueue = transactional_enqueue_of(self._settings.store, self._ask)
@@ -136,7 +136,7 @@ def _settings(url: str | Settings | None) -> Settings:
 
 
 def batch_of(settings: Settings, jobs: Iterable[AnyJob]) -> EnqueueBatch:
-    """Return the `enqueue_row` of each job; an InvalidJob names the index of the job."""
+    """Return a batch with the `enqueue_row` of each job. Raises InvalidJob, with the index of the job."""
     builder = BatchBuilder(settings)
     add = builder.add
     try:
@@ -148,10 +148,10 @@ def batch_of(settings: Settings, jobs: Iterable[AnyJob]) -> EnqueueBatch:
 
 
 class BatchBuilder:
-    """Makes a batch of jobs that are added one by one.
+    """A batch to which jobs are added one by one.
 
-    Of a job that is only a handler and a payload, no more than the payload is checked once the handler is known. Plain code: a
-    program that enqueues many jobs at once waits for this.
+    If a job is only a handler and a payload, and the handler was in an earlier one, only the payload is checked. This code is
+    fast rather than short: a program that enqueues many jobs at once waits for it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -161,7 +161,7 @@ class BatchBuilder:
         self._add_payload, self._add_place = self.batch.payloads.append, self.batch.places.append
 
     def add(self, job: AnyJob) -> None:
-        """Raises InvalidJob, and then leaves the batch as it was."""
+        """Add a job. Raises InvalidJob; the batch is unchanged then."""
         if type(job) is dict and len(job) == 2 and "handler" in job and "payload" in job:
             job = job["handler"], job["payload"]
         if type(job) is tuple and len(job) == 2 and type(job[0]) is str:
@@ -177,7 +177,7 @@ class BatchBuilder:
 
 
 def enqueue_row(settings: Settings, job: AnyJob) -> EnqueueRow:
-    """Return the row to enqueue of a NewJob, of a mapping with its keys, or of (handler, payload). Raises InvalidJob."""
+    """Return the row to enqueue for a NewJob, a mapping with its keys, or (handler, payload). Raises InvalidJob."""
     if isinstance(job, tuple) and len(job) == 2:
         return checked(settings, *job)
     if isinstance(job, NewJob):
@@ -196,10 +196,10 @@ def checked(
     settings: Settings, handler: Any, payload: Any = None, queue: Any = None, priority: Any = 0, delay: Any = None,
     at: Any = None, max_retries: Any = None, timeout: Any = None, backoff: Any = None, headers: Any = None,
 ) -> EnqueueRow:  # fmt: skip
-    """Return the row to enqueue, of the fields of NewJob in their order. Raises InvalidJob.
+    """Return the row to enqueue for the fields of a NewJob, in their order. Raises InvalidJob.
 
-    Members of an enum become plain text and numbers, which every store writes alike. Plain code: this is half the cost of
-    enqueueing many jobs.
+    Members of an enum become plain text and numbers, which every store writes alike. This code is fast rather than short: it
+    is half the cost of enqueueing many jobs.
     """
     if delay is not None and at is not None:
         raise InvalidJob("delay and at: expected at most one of them")
@@ -256,12 +256,12 @@ def _seconds(key: str, value: Any) -> float:
 
 
 def _timeout(value: Any) -> float:
-    """Seconds; 0 is no limit."""
+    """Return seconds; 0 is no limit."""
     return 0.0 if isinstance(value, str) and value == "none" else _seconds("timeout", value)
 
 
 def _moment(value: Any) -> int:
-    """Microseconds since the epoch of an aware datetime, or of its ISO 8601 text."""
+    """Return the microseconds since the epoch of an aware datetime, or of its ISO 8601 text."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)

@@ -1,6 +1,6 @@
 """Access to a store from any thread of a program that may fork.
 
-SQLite's locks belong to the process, and a forked child believes what its parent has noted of them in memory: it would write
+SQLite's locks belong to the process, but a forked child has a copy of the memory in which its parent noted them. It would write
 to a log that others, who see no lock, have removed, and its jobs would be lost. So no SQLite file is open during a fork.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from supervisor.stores.protocol import Store
 
 _inherited: list[Store] = []
-"""Stores that were open at a fork, kept for ever: closing one, even by garbage collection, would touch the parent's."""
+"""Stores that were open at a fork. They are never closed, not even by garbage collection: that would disturb the parent's."""
 
 _all: WeakSet[StoreAccess] = WeakSet()
 _registry = threading.RLock()
@@ -33,21 +33,20 @@ class Use(Enum):
     NONE = 0
     UNDER_WAY = 1
     IMPOSSIBLE = 2
-    """In a process that was forked in the middle of a use of a SQLite file, by a signal handler perhaps."""
+    """The process was forked while the forking thread used a SQLite file: by a signal handler, for example."""
 
 
 class StoreAccess:
     """The store of `settings`: opened when a process first uses it, and used by one thread at a time.
 
-    `min_wait` is how many seconds a call waits for other threads at least, however short its timeout: as an attempt waits for
-    other programs.
+    `min_wait` is the least number of seconds for which a call waits for other threads, even if `timeout` is shorter.
     """
 
     def __init__(self, settings: Settings, *, create: bool, timeout: float, min_wait: float = 1.0) -> None:
         self._settings, self._create = settings, create
         self.timeout, self._min_wait = timeout, min_wait
         self._opened: Store | None = None
-        self._lock = threading.RLock()  # around each use, so that neither a fork nor another thread waits for the next
+        self._lock = threading.RLock()  # held during one use only, so that forks and other threads wait for one at most
         self._use = Use.NONE
         self._last_problem = ""
         self._closes_for_forks = settings.store.scheme == "sqlite"
@@ -60,11 +59,11 @@ class StoreAccess:
 
     @contextmanager
     def use(self, deadline: float) -> Iterator[Store]:
-        """Give the store to this thread alone.
+        """Yield the store for the use of this thread alone.
 
-        Raises StoreUnavailable if other threads use it until `deadline`, and StoreError if it can't be used here.
+        Raises StoreUnavailable if other threads use it until `deadline`, and StoreError if this process can't use it.
         """
-        lock = self._lock  # a child that is forked meanwhile gets another
+        lock = self._lock  # kept, since a child that is forked meanwhile replaces the attribute
         if not lock.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
             raise self._error("other threads kept the client busy for too long" + self._last_problem, StoreUnavailable)
         try:
@@ -79,7 +78,7 @@ class StoreAccess:
                 yield self._store()
                 self._last_problem = ""
             except StoreUnavailable as error:
-                self._last_problem = f"; the last of them: {error}"
+                self._last_problem = f"; their last error: {error}"
                 if isinstance(error, StoreReplaced):
                     self._disconnect()
                 raise
@@ -96,7 +95,7 @@ class StoreAccess:
             self._disconnect()
 
     def _refuse_interrupting(self) -> None:
-        """The lock lets its own thread in: a use that is under way then is one that this call interrupts."""
+        """Raise StoreError if this call interrupts another: the lock admits its own thread again, even during a use."""
         if self._use is Use.UNDER_WAY:
             raise self._error(
                 "this call interrupted another of the same client on the same thread, as a signal handler, a logging handler "
@@ -134,7 +133,7 @@ class StoreAccess:
             self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Leave the connection to the parent. The lock is made anew: a thread that the child doesn't have may hold it."""
+        """Leave the connection to the parent. Replace the lock, since a thread that the child doesn't have may hold it."""
         self._lock, self._use = threading.RLock(), Use.NONE
         if self._opened is not None:
             _inherited.append(self._opened)

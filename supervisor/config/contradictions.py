@@ -24,19 +24,20 @@ STORE_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 """The other keys of `store:` by scheme, each with the values that it takes, or `str` for any text."""
 
 STORE_SUFFIXES = ("", "-wal", "-shm", "-journal", "-queue.lock", "-write.lock", ".notify")
-"""The names of all files of a SQLite store, behind the name of the database."""
+"""The suffixes of all files of a SQLite store, to append to the name of the database file."""
 
 HEARTBEAT_EXPECTED = {
     "heartbeat": "expected at most half of its heartbeat_timeout",
     "heartbeat_timeout": "expected at least twice its heartbeat",
 }
-"""The keys of one handler that may contradict each other, each with what was expected of it then."""
+"""The keys of one handler that may contradict each other, each with the expectation that the message then has."""
 
 LEASE_EXPECTED = "expected at most half of lease.ttl"
 
 
 class Contradiction(NamedTuple):
-    """`path` is the key to change, unless another of `involved` is wrong already. The value there may be `secret`."""
+    """`path` is the key to change. It is not reported if that key or one of `involved` has another problem already.
+    `secret` is whether the message must not show the value."""
 
     path: Keys
     message: str
@@ -45,7 +46,7 @@ class Contradiction(NamedTuple):
 
 
 def add_contradictions(findings: Findings, settings: Settings) -> None:
-    """Add the contradictions between keys that nothing else was found in."""
+    """Add the contradictions between keys that have no other problem."""
     wrong = [problem.path for problem in findings.problems]
     for check in (_store, _heartbeats, _backoffs, _sinks, _sink_files):
         for found in check(settings):
@@ -78,15 +79,13 @@ def _option_problem(scheme: str, key: str, value: Any) -> str | None:
 
 
 def url_problem(url: str) -> str | None:
-    """Return what was expected instead of this URL of a store, if it is wrong."""
+    """Return what was expected instead of this URL of a store, or None if the URL is right."""
     scheme, separator, rest = url.partition("://")
     if not separator or not scheme or not _is_url(url):
         return "expected a URL such as sqlite:///jobs.db"
     if scheme == "sqlite" and (not rest.startswith("/") or rest.endswith("/")):
         return "expected sqlite:///relative/file.db or sqlite:////absolute/file.db"
-    if (
-        scheme == "sqlite" and "=" in rest.partition("?")[2]
-    ):  # or it would be part of the file's name, and have no effect
+    if scheme == "sqlite" and "=" in rest.partition("?")[2]:  # would be part of the file's name, and have no effect
         return f"expected no options in the URL of a file; write {' or '.join(STORE_OPTIONS[scheme])} beside it"
     return None
 
@@ -119,7 +118,7 @@ def _heartbeats(settings: Settings) -> Iterator[Contradiction]:
 
 
 def heartbeat_problems(settings: Settings, info: HandlerInfo) -> list[str]:
-    """Return the contradictions in the heartbeat of a handler that options of its @handler are part of."""
+    """Return a line for each contradiction of the handler's heartbeat options that involves its decorator."""
     ignored = settings.handlers[info.name].written if info.name in settings.handlers else ()
     decorated = {key: info.options[key] for key in HEARTBEAT_EXPECTED if key in info.options and key not in ignored}
     resolved = settings.handler_settings(info.name, DEFAULT_QUEUE, info.options)
@@ -133,7 +132,7 @@ def heartbeat_problems(settings: Settings, info: HandlerInfo) -> list[str]:
 
 
 def _is_too_seldom(heartbeat: float | None, limit: float | None) -> bool:
-    """Return whether a silence as long as `limit` could come between two heartbeats."""
+    """Return whether fewer than two intervals of `heartbeat` fit into `limit`."""
     return heartbeat is not None and limit is not None and heartbeat > limit / 2
 
 
@@ -162,7 +161,7 @@ def _sinks(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _sink_files(settings: Settings) -> Iterator[Contradiction]:
-    """Dead letters in a file that something else writes to would be lost, and so would be the rest of that file."""
+    """Find sinks that write to a file with another use: its contents and the dead letters would be lost."""
     used: dict[str | tuple[int, int], str] = {}
     if settings.store_file is not None:
         database = str(settings.store_file)
@@ -182,11 +181,11 @@ def _sink_files(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _file_names(path: str) -> list[str | tuple[int, int]]:
-    """Return the real path, and the identity of the file that is there, which a hard link has too."""
+    """Return the real path and, if a file is there, its device and inode number, which hard links to it share."""
     try:
         real = os.path.realpath(path)
         there = os.stat(real)  # noqa: PTH116
-    except ValueError:  # no path at all, which is reported elsewhere
+    except ValueError:  # not a path, which is reported elsewhere
         return []
     except OSError:
         return [real]

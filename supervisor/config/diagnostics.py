@@ -1,6 +1,6 @@
-"""The problems of a config file: where each stands, which key it is, what was expected, what is there.
+"""The problems of a config file: the line and the key of each, what was expected, and what the file has.
 
-Values are shown as the file has them, never as variables made them: those may be secrets.
+Values are shown as the file has them, without variables replaced: the values of variables may be secrets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tree = dict[str, Any]
 
 
 def write_keys(keys: Keys) -> str:
-    """dlq.sinks[0].type"""
+    """Return the keys as text, such as `dlq.sinks[0].type`."""
     text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
     return text.removeprefix(".")
 
@@ -31,7 +31,7 @@ def write_problem(file: Path, problem: Problem) -> str:
 
 
 def flatten(known: Tree, prefix: str = "") -> Iterator[str]:
-    """Dotted keys, depth first: `queues.<name>.retry.max_retries`, `dlq.sinks[].type`."""
+    """Yield the dotted keys, depth first, such as `queues.<name>.retry.max_retries` and `dlq.sinks[].type`."""
     for key, branch in known.items():
         dotted = f"{prefix}{key}" if key == "[]" or not prefix else f"{prefix}.{key}"
         if isinstance(branch, dict):
@@ -41,7 +41,7 @@ def flatten(known: Tree, prefix: str = "") -> Iterator[str]:
 
 
 class Findings:
-    """The problems of a document: those of reading it, and of its values where reading them has found none."""
+    """The problems of a document: those found by the YAML reader, and those of the values that it could read."""
 
     def __init__(self, document: Document, known: Tree) -> None:
         self.problems = list(document.problems)
@@ -50,7 +50,7 @@ class Findings:
         self._unread = [problem.path for problem in document.problems]
 
     def wrong(self, path: Keys, expected: str, *, secret: bool = False) -> None:
-        """Add a value that is wrong. What is there is shown unless it is `secret`."""
+        """Add that the value at `path` is not as `expected`. The message shows the value unless it is `secret`."""
         self._add(path, expected if secret else expected + self._got(path))
 
     def unknown(self, path: Keys) -> None:
@@ -64,7 +64,7 @@ class Findings:
             self.problems.append(Problem(path, self._line(path), message))
 
     def _line(self, path: Keys) -> int | None:
-        """The line of the value, or of the nearest value above it that stands in the file."""
+        """Return the line of the value, or of the nearest level above it that is in the file."""
         positions = self._document.positions
         starts = (path[:end] for end in range(len(path), -1, -1))
         return next((positions[start].line for start in starts if start in positions), None)
@@ -77,7 +77,7 @@ class Findings:
         return f", got {text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + '...'}"
 
     def _hint(self, path: Keys) -> str:
-        """The nearest key of the same level, else a key of this name at another level, else all keys of the level."""
+        """Suggest the most similar key of this level, else a key of this name at another level, else all keys of this level."""
         name, beside = str(path[-1]), _below(self._known, path[:-1])
         elsewhere = [keys for keys in flatten(self._known) if keys.rpartition(".")[2] == name]
         if elsewhere and not did_you_mean(name, beside):
@@ -86,7 +86,7 @@ class Findings:
 
 
 def touches(path: Keys, others: Iterable[Keys]) -> bool:
-    """Return whether one of `others` is `path`, or is above or below it. The whole document counts for itself only."""
+    """Return whether one of `others` is `path`, or is above or below it. An empty path in `others` is ignored."""
     return any(other and all(map(eq, path, other)) for other in others)
 
 

@@ -1,9 +1,9 @@
-"""Checks that nobody else can change what root runs: the config, the plugins, the database of a SQLite store, whose jobs name
-the handlers that root calls, and every folder above them.
+"""Check that only root can change what root runs: the config, the plugins, the database of a SQLite store (its jobs name the
+handlers that root calls), and every folder above them.
 
-Only root needs them: an ordinary user's code can do no more than that user. Symbolic links are followed, and every link and
-folder on the way counts. Everything is checked before anything is read: a file that only root can change stays so, unless root
-itself changes it meanwhile. Access control lists are not checked, nor are installed packages.
+Only root needs these checks: code of an ordinary user can do no more than that user. Symbolic links are followed, and every
+link and folder on the way is checked. Everything is checked before anything is read: a file that only root can change stays
+so, unless root itself changes it meanwhile. Access control lists and installed packages are not checked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VARIABLE = "SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS"
 ROOT = 0
 MAX_LINKS = 40
 MAX_REPORTED = 10
-MAX_FOUND = 100  # faults of plugins, after which no more folders are looked at
+MAX_FOUND = 100  # faults of plugins, after which the search ends
 BESIDE_DATABASE = ("-wal", "-shm", "-journal", "-queue.lock", "-write.lock", ".notify")
 CODE = frozenset(Path(f"x{suffix}").suffix for suffix in all_suffixes())
 
@@ -44,7 +44,7 @@ def load_trusted(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
 
 
 def require_trust(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError with every file of config, plugins and store that root must not rely on."""
+    """Raise ConfigError if root must not rely on the config, the plugins or the store, with a line for each file."""
     errors = [
         *config_faults(settings.path, environ),
         *plugin_faults(settings, environ),
@@ -58,11 +58,11 @@ def config_faults(path: Path | None, environ: Mapping[str, str] = os.environ, lo
     """Return a line for each file or folder by which others can change the config."""
     if path is None or not _is_checked(environ):
         return []
-    return _written("config", dict(_faults(path, look)), f"set {VARIABLE}=1 in the environment")
+    return _as_lines("config", dict(_faults(path, look)), f"set {VARIABLE}=1 in the environment")
 
 
 def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:
-    """Return a line for each file or folder by which others can change, or add, code of the plugins."""
+    """Return a line for each file or folder by which others can change code of the plugins, or add code to it."""
     if settings.plugins.allow_writable_by_others or not _is_checked(environ):
         return []
     found: dict[Path, str] = {}
@@ -72,12 +72,12 @@ def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, l
             found.update(_faults(part, look))
             if len(found) > MAX_FOUND:
                 break
-    return _written("plugins", found, "set plugins.allow_writable_by_others: true")
+    return _as_lines("plugins", found, "set plugins.allow_writable_by_others: true")
 
 
 def store_faults(settings: Settings, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:
-    """Return a line for each file or folder by which others can change the database of a SQLite store: its folder counts too,
-    since SQLite believes whatever files it finds beside the database."""
+    """Return a line for each file or folder by which others can change the database of a SQLite store. Its folder is checked
+    too, since SQLite applies the log files that it finds beside the database."""
     file = settings.store_file
     if file is None or settings.store.allow_writable_by_others or not _is_checked(environ):
         return []
@@ -88,11 +88,11 @@ def store_faults(settings: Settings, environ: Mapping[str, str] = os.environ, lo
         for file in (real.with_name(real.name + suffix) for suffix in BESIDE_DATABASE):
             if file.exists():
                 found.update(_faults(file, look))
-    return _written("store", found, "set store.allow_writable_by_others: true")
+    return _as_lines("store", found, "set store.allow_writable_by_others: true")
 
 
 def open_to_others(files: Iterable[Path]) -> list[str]:
-    """Return a warning for each existing file that others may read or write. It may be so on purpose, so nothing is changed."""
+    """Return a warning for each existing file that others may read or write. This may be intended, so nothing is changed."""
     found = []
     for path in files:
         with suppress(OSError):
@@ -102,7 +102,7 @@ def open_to_others(files: Iterable[Path]) -> list[str]:
     return found
 
 
-def _written(what: str, faults: Mapping[Path, str], remedy: str) -> list[str]:
+def _as_lines(what: str, faults: Mapping[Path, str], remedy: str) -> list[str]:
     lines = [f"{what}: {fault}, or {remedy}" for fault in faults.values()]
     more = len(lines) - MAX_REPORTED
     return lines if more <= 0 else [*lines[:MAX_REPORTED], f"{what}: ... and {more} more"]
@@ -116,8 +116,8 @@ def _is_checked(environ: Mapping[str, str]) -> bool:
 
 
 def _importable(path: Path) -> Iterator[Path]:
-    """The folder of a plugin, every folder below it, since each can be imported, the code there, and all files of packages.
-    Each folder is there once. Links are followed, as imports do."""
+    """Yield the folder of a plugin and what can be imported from it: every folder below, the files with code, and all files of
+    packages. Each folder is yielded once. Links are followed, as imports do."""
     with suppress(OSError):
         if not path.exists():
             return
@@ -156,7 +156,8 @@ def _is_folder(path: Path) -> bool:
 
 
 def _faults(path: Path, look: Look) -> Iterator[tuple[Path, str]]:
-    """Nobody may add a file in the folder `path`; in a folder above it others may have files of their own, as in /tmp."""
+    """Yield the faults of `path` and of the folders and links above it. Others may not add files to the folder `path`; to a
+    folder above it they may if it has the sticky bit, as /tmp has."""
     *above, last = _way_to(path, look)
     for position, status in above:
         if fault := _fault(position, status, shared=bool(status.st_mode & stat.S_ISVTX)):
@@ -166,7 +167,7 @@ def _faults(path: Path, look: Look) -> Iterator[tuple[Path, str]]:
 
 
 def _way_to(path: Path, look: Look) -> Iterator[tuple[Path, os.stat_result]]:
-    """The folders and links on the way to `path`, then itself; if something is missing, those before it."""
+    """Yield the folders and links on the way to `path`, then `path` itself; if one is missing, only those before it."""
     here = Path("/")
     yield here, look(here)
     ahead = list(reversed(absolute(path).parts[1:]))
@@ -193,7 +194,8 @@ def _way_to(path: Path, look: Look) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _fault(path: Path, status: os.stat_result, *, shared: bool) -> str | None:
-    """`shared` means that who may write here can't change what belongs to root: the folder has the sticky bit."""
+    """Return the fault of a file, link or folder, or None. In a `shared` folder, which has the sticky bit, users who may write
+    can't change what belongs to root."""
     quoted = shlex.quote(str(path))
     if status.st_uid != ROOT:
         link = " -h" if stat.S_ISLNK(status.st_mode) else ""

@@ -20,7 +20,7 @@ SEARCHED = ("supervisor.yaml", "etc/supervisor.yaml")
 def find(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the config file that a command without `-c` uses, if there is one.
 
-    Raises ConfigError if it can't be looked for.
+    Raises ConfigError if the system refuses to look for it.
     """
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE])
@@ -34,9 +34,9 @@ def find(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Return the settings from `path`, or from where `find` looks, or all defaults.
+    """Return the settings from `path`, else from the file that `find` returns, else all defaults.
 
-    Raises ConfigError with everything that is wrong.
+    Raises ConfigError with every mistake in the file.
     """
     source = "" if path is not None or not environ.get(VARIABLE) else f" (named by ${VARIABLE})"
     path = path if path is not None else find(environ)
@@ -62,7 +62,7 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
 
 
 def _secrets(document: Document, settings: Settings) -> Iterator[str]:
-    """The variables in the options of stores and sinks, and the passwords in URLs wherever they come from."""
+    """Yield the values of variables in the options of stores and sinks, and the passwords in URLs."""
     store = settings.store
     nothing_secret = store.scheme in SCHEMES_WITHOUT_SECRETS
     has_url = store.url is not None and "://" in store.url

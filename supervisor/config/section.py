@@ -21,7 +21,7 @@ S = TypeVar("S", bound="Section")
 
 
 class Place(NamedTuple):
-    """The place of a value in a file. `base` is the folder of the file; what is wrong is added to `findings`."""
+    """The place of a value in a file. `base` is the folder of the file; problems are added to `findings`."""
 
     findings: Findings
     base: Path
@@ -35,12 +35,12 @@ Kind = Callable[[Any, Place | None], T]
 
 
 class InvalidSection(ValueError):
-    """A section that can't be used. From Python its message is complete; from a file everything is in the findings."""
+    """A section that can't be used. For Python code the message is complete; for a file, the findings have the problems."""
 
 
 @contextmanager
 def reporting(place: Place | None) -> Iterator[None]:
-    """Report to the findings that a value of a file is wrong, and go on after the block; from Python, raise."""
+    """Add a ValueError of the block to the findings, and go on after the block. Without a place, raise the error."""
     try:
         yield
     except ValueError as error:
@@ -51,7 +51,7 @@ def reporting(place: Place | None) -> Iterator[None]:
 
 
 class Setting(NamedTuple):
-    """A key of a section. Without `default` it is required, and `missing` is what is expected there."""
+    """A key of a section. If `default` is None, the key is required, and `missing` is the expectation in the error."""
 
     kind: Kind[Any]
     default: Callable[[], Any] | None
@@ -64,7 +64,7 @@ def setting(kind: Kind[Any], *, default: Any = None, default_factory: Any = None
 
 
 def given(value: Any, place: Place | None) -> Any:
-    """The kind of a value that is no key of the file: it is set in Python only."""
+    """Return `value`: the kind of a setting that is not a key of the file, and is set in Python only."""
     return value
 
 
@@ -86,16 +86,16 @@ class Section:
         cls.required = {name for name, it in cls.settings.items() if it.default is None}
 
     def __init__(self, **values: Any) -> None:
-        """Raises ValueError that names the first key that is wrong. Here a number needs no unit."""
+        """Check the values, in which a number needs no unit. Raises a ValueError that names the first wrong key."""
         self._set({key: self._checked(key, value) for key, value in values.items()})
         if missing := self.required - values.keys():
             raise InvalidSection(f"{min(missing)}: missing; expected {self.settings[min(missing)].missing}")
 
     @classmethod
     def read(cls, value: Any, place: Place) -> Self:
-        """Return the section that stands in a file. Raises ValueError if it can't be used.
+        """Return the section at `place` in a file. Raises ValueError if the section can't be used.
 
-        A key that is wrong is reported to the findings and has its default, so that one mistake hides no other.
+        A wrong key is added to the findings and gets its default, so that one mistake hides no other.
         """
         entries = cls.mapping({} if value is None else value, place)
         if not isinstance(entries, dict):
@@ -121,16 +121,16 @@ class Section:
 
     @classmethod
     def mapping(cls, value: Any, place: Place) -> Any:
-        """Return the mapping that a shorter form in a file stands for, and anything else as it is."""
+        """Return the mapping that a shorter form in a file stands for, and any other value unchanged."""
         return value
 
     @classmethod
     def completed(cls, values: dict[str, Any], place: Place) -> dict[str, Any]:
-        """Add to the checked values of a file what follows from them."""
+        """Return the checked values of a file, with those added that follow from them or from `place`."""
         return values
 
     def over(self, under: Self) -> Self:
-        """Return `under` with what was written here in place of it, section by section."""
+        """Return a copy of `under` with the keys that were written in this section in place of its own, level by level."""
         written = {}
         for key in self.written:
             value, below = getattr(self, key), getattr(under, key)
@@ -173,7 +173,7 @@ class Section:
 
 
 class Nested(Generic[S]):
-    """A kind of value that holds sections of one class, below a `step` of the path if it holds several."""
+    """A kind of value that holds one section, or several of one class: `step` then stands for their keys in the path."""
 
     step = ""
 

@@ -1,7 +1,7 @@
 """Every section of the config, with every default.
 
-`Settings()` is all defaults. Durations are seconds and sizes are bytes, whatever unit they were written in. What is written
-for one queue or one handler is laid over what holds for all (`Section.over`).
+`Settings()` has all defaults. Durations are seconds and sizes are bytes, whatever unit they were written in. The keys written
+for one queue or one handler override the general ones (`Section.over`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEMES_WITHOUT_SECRETS = ("sqlite", "memory")
 
 
 class StoreSettings(Section):
-    """`url`, or for a store that a plugin brings under a name, `type`; `options` are the other keys written beside it."""
+    """The store to use: its `url` or, for a store of a plugin, perhaps its `type`. `options` are all other keys."""
 
     rest = "options"
 
@@ -115,7 +115,7 @@ class QueueSettings(Section):
 
 
 class HandlerSettings(Section):
-    """The settings of one handler; `queue` is the queue of its jobs that name none. An @handler has all but that one, too."""
+    """The settings of one handler. `queue` is the queue of its jobs that name none; @handler takes all others as options."""
 
     timeout: float | None = setting(kind.limit, default=None)
     max_retries: int | None = setting(kind.whole(0, MAX_RETRIES), default=None)
@@ -126,7 +126,7 @@ class HandlerSettings(Section):
 
 
 class SinkSettings(Section):
-    """An entry of `dlq.sinks`. `options` are its other keys, a text `path` among them absolute; `key` is its key in the file."""
+    """An entry of `dlq.sinks`. `options` are its other keys, with `path` made absolute; `key` is such as `dlq.sinks[0]`."""
 
     rest = "options"
 
@@ -157,7 +157,7 @@ class ShutdownSettings(Section):
 
 
 class RetentionSettings(Section):
-    """The time that a job is kept after it ended; 0 is not at all, and None for ever."""
+    """The seconds for which a job is kept after it ended: 0 is not at all, and None is for ever."""
 
     succeeded: float | None = setting(kind.kept, default=86_400.0)
     cancelled: float | None = setting(kind.kept, default=7 * 86_400.0)
@@ -181,7 +181,7 @@ class UnknownHandlerSettings(Section):
 class Settings(Section):
     """The whole config. `path` is its file, if there is one; relative paths are relative to `base`.
 
-    `secrets` are texts in it that must not be written anywhere.
+    `secrets` are texts in it that no output may contain.
     """
 
     store: StoreSettings = setting(One(StoreSettings), default=StoreSettings())
@@ -214,7 +214,7 @@ class Settings(Section):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables by which other programs find the same file, wherever they run."""
+        """The environment variable by which child processes find the same config in any folder."""
         return {} if self.path is None else {VARIABLE: str(self.base / self.path.name)}
 
     def retry_for(self, queue: str) -> RetrySettings:
@@ -228,7 +228,7 @@ class Settings(Section):
     def handler_settings(self, handler: str, queue: str, options: Mapping[str, Any]) -> HandlerSettings:
         """Return the settings of a handler for its jobs in a queue.
 
-        `handlers:` goes before the `options` of the decorator, those before `queues:`, and that before `retry:` and `workers:`.
+        `handlers:` overrides the `options` of the decorator, these override `queues:`, and `queues:` overrides all others.
         """
         retry, workers = self.retry_for(queue), self.workers
         general = HandlerSettings().replace(
@@ -252,7 +252,7 @@ _NOTHING = HandlerSettings()
 
 
 def absolute(path: Path) -> Path:
-    """Raises ConfigError if `path` is relative to a current folder that is gone."""
+    """Return the absolute path. Raises ConfigError if `path` is relative and the current folder no longer exists."""
     try:
         return path.absolute()
     except OSError as error:
@@ -260,8 +260,7 @@ def absolute(path: Path) -> Path:
 
 
 def path_of(text: str, base: Path) -> Path:
-    """Return the path of an entry of `plugins.paths`; nothing need be there. The `~` of a user that doesn't exist stays, as in
-    a shell."""
+    """Return the path of an entry of `plugins.paths`, which need not exist. The `~` of an unknown user stays, as in a shell."""
     path = Path(text)
     with contextlib.suppress(RuntimeError):
         path = path.expanduser()

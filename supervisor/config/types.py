@@ -1,4 +1,4 @@
-"""The kinds of value that a config key can have. The error of each is what it expects; others add the key and what is there.
+"""The kinds of value that a config key can have. Each raises ValueError with what it expects; the caller adds key and value.
 
 In a file a duration or a size needs a unit, and is never null; in Python a number is seconds or bytes.
 """
@@ -59,12 +59,12 @@ queue_name = _text(is_name, NAME)
 
 
 def optional(kind: Kind[T]) -> Kind[T | None]:
-    """That kind, or null."""
+    """Return the kind that takes null, which is None, and what `kind` takes."""
     return lambda value, place: None if value is None else kind(value, place)
 
 
 def or_none(kind: Kind[T], expected: str = "") -> Kind[T | None]:
-    """That kind, or `none` in a file and None in Python."""
+    """Return the kind that takes `none` in a file and None in Python, and what `kind` takes."""
 
     def check(value: Any, place: Place | None) -> T | None:
         if is_none(value, place):
@@ -82,7 +82,7 @@ def or_text(*choices: str, otherwise: Kind[T]) -> Kind[T | str]:
 
 
 def _measured(parse: Callable[..., T], expected: str, example: str, none: str = "") -> Kind[Any]:
-    """A duration or a size. With the text `none`, which ends the list of what is expected, it may be none."""
+    """Return the kind of a duration or a size. If `none` is given, the value may be none, and this text ends the message."""
 
     def check(value: Any, place: Place | None) -> T | None:
         if none and is_none(value, place):
@@ -119,7 +119,7 @@ def factor(value: Any, place: Place | None) -> float:
 
 
 def share(value: Any, place: Place | None) -> Fraction:
-    """An exact share above 0 and up to 1."""
+    """Return a share above 0 and up to 1 as an exact fraction: 0.2 is 1/5."""
     if not _is_number(value, 0, 1, int | float | Fraction) or value == 0:
         raise ValueError("expected a number above 0 and up to 1")
     return Fraction(str(value))

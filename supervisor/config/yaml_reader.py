@@ -1,4 +1,4 @@
-"""Read YAML into plain values, each with its line, and refuse what YAML 1.1 reads otherwise than people mean it.
+"""Read YAML into plain values, each with its line, and refuse text that YAML 1.1 reads in an unexpected way, such as `10:30`.
 
 Only mappings, lists and scalars are built, so no tag can run code. `${NAME}` and `${NAME:-default}` are replaced in scalars
 after parsing; an unquoted scalar then gets the type that YAML gives to the replaced text. `$${` stands for a literal `${`.
@@ -22,7 +22,7 @@ Keys = tuple[str | int, ...]
 
 _TAG = "tag:yaml.org,2002:"
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-_NO_NUMBER = re.compile(r"\.(inf|nan)\Z", re.IGNORECASE)
+_INF_OR_NAN = re.compile(r"\.(inf|nan)\Z", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"(\$)?\$\{([^}]*)(\})?")
 _BOOLEANS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
@@ -32,7 +32,7 @@ _RESOLVER: Any = yaml.SafeLoader("")
 
 
 class Refused:
-    """Stands in the document for a value that was refused, so that the rest can still be checked."""
+    """A placeholder in the document for a value that was refused, so that the rest can still be checked."""
 
 
 class Position(NamedTuple):
@@ -67,7 +67,7 @@ class _Unreadable(Exception):
 def read_yaml(data: bytes, environ: Mapping[str, str]) -> Document:
     """Return the one document in `data`; its value is None if it is empty.
 
-    Never raises: everything that is wrong is in `problems`.
+    It never raises: every mistake is in `problems`.
     """
     document = Document()
     try:
@@ -246,7 +246,7 @@ def _integer(text: str) -> int:
 
 def _real(text: str) -> float:
     try:
-        return float(_NO_NUMBER.sub(r"\1", text))
+        return float(_INF_OR_NAN.sub(r"\1", text))
     except ValueError:
         raise ValueError("YAML reads this as a number, but it is none: write one such as 1.5, or quote it") from None
 

@@ -1,4 +1,4 @@
-"""Writes dead letters as JSON lines to a file that may be rotated and shared; each is on the disk before it counts as accepted."""
+"""Write dead letters as JSON lines to a file that may be rotated and shared. Each is on the disk before it is accepted."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LOOK_AGAIN = 0.02  # seconds between two looks at a lock that another process h
 
 
 class FileSink:
-    """Sink type `file`. A relative `path` starts at the folder of the config file.
+    """The sink type `file`. A relative `path` is relative to the folder of the config file.
 
     The file may be moved or deleted at any time: the next batch starts a new one. Supervisors may share it: each batch is
-    appended under an exclusive `flock`, which is waited for `lock_wait` seconds at most. No file is opened before the first
+    appended under an exclusive `flock`, for which the sink waits `lock_wait` seconds at most. No file is opened before the first
     publish. The file, and each symbolic link on the way to it, must belong to this user or to root.
 
     Raises ValueError if `path` can't be a file.
@@ -75,7 +75,7 @@ class FileSink:
         fcntl.flock(fd, fcntl.LOCK_UN)
 
     def _lock(self) -> int:
-        """Return the open file, locked, and still the one at the path: it may be moved while the lock is waited for."""
+        """Return the open and locked file, after a check that it is still at the path: it may be moved during the wait."""
         until = time.monotonic() + self.lock_wait
         while True:
             fd = self._fd if self._fd is not None else self._open()
@@ -98,7 +98,7 @@ class FileSink:
         if not _is_trusted(status):
             self.close()
             raise OSError(f"{self.path} is a file of user {status.st_uid}; expected a file of this user, or none yet")
-        # The process that created the file may have been killed before this, so it is done at every opening.
+        # Whoever created the file may have been killed before this step, so the folder is synced at every opening.
         _sync_folder(self.path.resolve().parent)
         return fd
 
@@ -115,7 +115,7 @@ def _is_trusted(status: os.stat_result) -> bool:
 
 
 def _is_locked(fd: int) -> bool:
-    """Return whether the lock is taken now. It isn't waited for: whoever may read the file may hold it for ever."""
+    """Try to take the lock, and return whether it is taken. There is no wait: any user who may read the file can hold it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -124,9 +124,9 @@ def _is_locked(fd: int) -> bool:
 
 
 def _open_own(path: Path) -> int:
-    """Open or create the file at `path`. No link of another user is followed, neither the last part nor a folder before it: it
-    could make this user, who may be root, write to any file. Each part is opened before it is looked at, so that nobody can
-    exchange it in between.
+    """Open or create the file at `path`. No link of another user is followed, neither the last part nor a folder before it: such
+    a link could make this user, who may be root, write to any file. Each part is opened before it is checked, so that nobody
+    can exchange it in between.
     """
     ahead, links = list(reversed(path.absolute().parts)), 0
     with ExitStack() as opened:

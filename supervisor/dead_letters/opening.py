@@ -1,4 +1,4 @@
-"""Builds the configured sinks from the types that plugins bring; those of the package are registered like a plugin's."""
+"""Build the configured sinks from the types of plugins; the built-in types are registered like those of a plugin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BuiltInSinks:
 
 
 def open_sinks(settings: Settings, plugins: PluginManager) -> list[SinkRunner]:
-    """Raise ConfigError with a message for every sink that can't be built."""
+    """Build the sinks and return their runners. Raises ConfigError with a message for every sink that can't be built."""
     if not settings.dlq.active:
         return []
     types = plugins.merged("supervisor_sinks")
@@ -34,7 +34,7 @@ def open_sinks(settings: Settings, plugins: PluginManager) -> list[SinkRunner]:
         build = types.get(sink.type)
         if build is None:
             errors.append(
-                f"{sink.key}.type: no plugin brings a sink {sink.type!r}; expected one of {', '.join(sorted(types))}"
+                f"{sink.key}.type: no plugin has a sink {sink.type!r}; expected one of {', '.join(sorted(types))}"
             )
             continue
         try:

@@ -1,4 +1,4 @@
-"""Publishes dead letters: each stays pending until every sink has accepted it. No sink holds up the dead letters of another."""
+"""Publish dead letters: each stays pending until every sink has accepted it. No sink delays the dead letters of another."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DeadLetterPublisher:
 
     @property
     def stuck(self) -> bool:
-        """Whether a sink or the store refuses, or there is no sink: further attempts will hardly deliver what is pending."""
+        """Whether a sink or the store refuses, or there is no sink: further attempts will probably deliver nothing."""
         return bool(self.failing) or self._refused or not self._runners
 
     def look(self) -> None:
@@ -75,7 +75,7 @@ class DeadLetterPublisher:
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Claim nothing more, and wait for the publishes under way; when cancelled, what is pending then stays pending."""
+        """Claim nothing more, and wait for the publishes under way. If this is cancelled, their dead letters stay pending."""
         if self._task is None:
             return
         self._stopping = True
@@ -140,7 +140,7 @@ class DeadLetterPublisher:
         self.look()
 
     async def _rest(self) -> None:
-        """Wait until there is a reason to look again, or long enough for dead letters that another supervisor has left."""
+        """Wait until there is a reason to look again, or until another supervisor may have left dead letters."""
         if not self._publishing:
             self.quiet = True
             self.on_quiet()
@@ -151,7 +151,7 @@ class DeadLetterPublisher:
     # publishing
 
     async def _publish(self, dead_letters: Sequence[DeadLetter], until: float) -> None:
-        """Offer them to every sink, and postpone those that a sink has not accepted."""
+        """Offer the dead letters to every sink, and postpone those that a sink has not accepted."""
         # A dead letter that all sinks have accepted waited for one that is no longer configured.
         complete = [dead_letter for dead_letter in dead_letters if self._wanted <= dead_letter.accepted]
         if complete:
@@ -169,7 +169,7 @@ class DeadLetterPublisher:
         self._loop.call_later(delay + SLACK, self.look)
 
     async def _offer(self, runner: SinkRunner, dead_letters: Sequence[DeadLetter], until: float) -> dict[int, float]:
-        """Offer the sink what it has not accepted yet; return the seconds to wait for each id that it still has not."""
+        """Offer the sink what it has not accepted yet. Return, by id, the seconds to wait for what it still has not accepted."""
         missing = [dead_letter for dead_letter in dead_letters if runner.name not in dead_letter.accepted]
         if not missing:
             return {}
@@ -212,7 +212,7 @@ class DeadLetterPublisher:
             self._bus.emit(DeadLettersStale(sink, ids, "acceptance"))
 
     async def _record_accepted(self, dead_letters: Sequence[DeadLetter], sink: str) -> list[int]:
-        """Return the stale ids. Rows that others have locked are recorded later: the sink has them, and nothing waits for it."""
+        """Record the acceptance; return the stale ids. Rows that others have locked are recorded later: nothing waits for it."""
         stale, locked = await self._record_unlocked(dead_letters, sink)
         if locked:
             self._start(self._record_later(locked, sink), locked)

@@ -1,4 +1,4 @@
-"""Offers dead letters to a sink: on a thread of its own, in parts, with rests after failures."""
+"""Offer dead letters to a sink, on a thread of its own, in parts, with rests after failures."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class BatchSplitter:
         return part
 
     def note(self, part: Sequence[DeadLetter], accepted: frozenset[int]) -> list[DeadLetter]:
-        """Return the dead letters of the part that the sink has accepted."""
+        """Note the result of a part, and return its dead letters that the sink has accepted."""
         taken = [dead_letter for dead_letter in part if dead_letter.id in accepted]
         self.offered.update(dead_letter.id for dead_letter in part)
         self.accepted.update(dead_letter.id for dead_letter in taken)
@@ -172,7 +172,7 @@ class SinkRunner:
 
     @property
     def rests(self) -> bool:
-        """Whether it has failed just now, so that nothing is to be offered to it."""
+        """Whether the sink has failed just now, so that nothing should be offered to it."""
         return asyncio.get_running_loop().time() < self._rests_until
 
     @property
@@ -182,12 +182,12 @@ class SinkRunner:
 
     @property
     def hangs(self) -> bool:
-        """Whether a publish still goes on that was reported as timed out."""
+        """Whether a publish that was reported as timed out still goes on."""
         return self._overdue and self._under_way is not None and not self._under_way.done()
 
     @property
     def rest_seconds(self) -> float:
-        """Seconds that it rests after this many failures: few, since one bad dead letter may be the cause, not the sink."""
+        """The seconds for which the sink rests after its failures: few, since one bad dead letter may be the cause."""
         return min(LIMITS.rest, delay_after(self.failures))
 
     async def offer(self, dead_letters: Sequence[DeadLetter], until: float, on_accepted: OnAccepted) -> BatchSplitter:
@@ -249,7 +249,7 @@ class SinkRunner:
         return publishing.result()
 
     async def _wait_for_earlier(self) -> None:
-        """Wait until no publish is under way: when one ends, one of those that wait goes on, and the others wait for it."""
+        """Wait until no publish is under way. When one ends, one of the waiting calls goes on, and the others wait for that."""
         loop = asyncio.get_running_loop()
         last = loop.time() + LIMITS.wait
         while (earlier := self._under_way) is not None and not earlier.done():
@@ -257,7 +257,7 @@ class SinkRunner:
                 raise TimeoutError("still busy with an earlier publish") if self.hangs else Busy
 
     def stop(self) -> None:
-        """Offer no further part of what is on offer."""
+        """Offer no further part of the current batch."""
         self._stopping = True
 
     async def close(self) -> None:

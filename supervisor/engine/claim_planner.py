@@ -1,4 +1,4 @@
-"""How much is claimed, and of which queue."""
+"""Decide how many jobs are claimed, and from which queues."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from supervisor.stores.records import ClaimRequest, Resolve, Waiting
 from supervisor.workers.pool import Pool
 
 BUFFERED_SECONDS = 0.100
-"""The work, by recent run times, that is claimed ahead for each worker."""
+"""The seconds of work, by recent run times, that are claimed ahead for each worker."""
 BUFFERED_JOBS = 20_000
 
 
 class Demand(NamedTuple):
     """The jobs that the fetcher wants, as a value that the thread of the store writer may read while the loop goes on.
 
-    Without capacity only jobs that overtake those held already are wanted: retries that have tokens, and fresh jobs where only
-    retries are buffered. Nothing is wanted then if the payloads held are `large`.
+    Without capacity only jobs that overtake those held already are wanted: retries that have tokens, and fresh jobs of queues
+    that have only retries buffered. Nothing is wanted then if the payloads held are `large`.
     """
 
     capacity: int
@@ -38,7 +38,7 @@ class Demand(NamedTuple):
     large: bool
 
     def requests(self, waiting: Mapping[str, Waiting]) -> list[ClaimRequest]:
-        """Return what to claim, when these jobs are ready in the store."""
+        """Return the requests for a claim, if these jobs are ready in the store."""
         if self.capacity:
             return self._shared_out(waiting)
         if self.large:

@@ -1,4 +1,4 @@
-"""Settles outcomes: each goes through the one retry path and then into the store. None is dropped while the store is
+"""Settle outcomes: each goes through the one retry path and then into the store. None is dropped while the store is
 unavailable."""
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Settled(NamedTuple):
 
 
 class Committer:
-    """Writes at most two batches at a time. The outcomes that arrive meanwhile are the next one, so batches grow with the load.
+    """Writes at most two batches at a time. The outcomes that arrive meanwhile make the next one, so batches grow with the load.
 
     `on_settled` is called when the store has accepted outcomes, and `on_relieved` when the committer is no longer overfull.
     """
@@ -123,7 +123,7 @@ class Committer:
 
     @property
     def overfull(self) -> bool:
-        """Whether results come faster than the store takes them: until this has changed no job is started."""
+        """Whether results come faster than the store takes them. As long as this is so, no job is started."""
         return self._bytes >= self._limits.unsettled_bytes
 
     @property
@@ -132,7 +132,7 @@ class Committer:
         return sum(self._leases.holds(it.lease) for it in (*self._refused.values(), *self._locked.values()))
 
     async def finish(self, tries: int = LAST_TRIES) -> None:
-        """Settle everything. Locked outcomes are tried only so often; then their jobs are left to recovery."""
+        """Settle everything. Locked outcomes are tried `tries` times; then their jobs are left to recovery."""
         while not self.idle or (self._locked and tries):
             if self.idle:
                 tries -= 1
@@ -186,7 +186,7 @@ class Committer:
         return bisect_right([*accumulate(sizes)], self._limits.settled_bytes_at_once) + 1
 
     def _settle(self, batch: list[Outcome]) -> asyncio.Future[_Settled]:
-        """Write the batch and, in the same commit, start marks of what runs: not of jobs that will have ended before it."""
+        """Write the batch and, in the same commit, start marks of running jobs, except of very short ones, which end before it."""
         self._under_way += 1
         running, ttl = self._leases.running(MARK_AFTER), self._leases.ttl
 
@@ -247,8 +247,8 @@ class Committer:
     # outcomes that the store refuses
 
     def _refuse(self, batch: list[Outcome], error: BaseException) -> None:
-        """Halve a batch that the store refused until the bad row stands alone. That job fails, if need be without a record of the
-        reason, and the others go on."""
+        """Halve a batch that the store refused, until the bad row is alone. Its job fails, if need be without a record of the
+        reason, and the other outcomes are settled."""
         if len(batch) > 1:
             middle = len(batch) // 2
             self._settle_again(batch[:middle])
@@ -263,7 +263,7 @@ class Committer:
             self._settle_again([self._decider.decide(refused(outcome, error))])
 
     def _keep_refused(self, outcome: Outcome, error: BaseException) -> None:
-        """Keep an outcome that the store takes in no form, to try it again: somebody may remove the cause."""
+        """Keep an outcome that the store refuses in every form, to try it again: somebody may remove the cause."""
         key = outcome.lease[:2]
         if key not in self._refused:
             self._bus.emit(JobsStale([outcome.lease], f"settle refused by the store: {error}"))
@@ -277,7 +277,7 @@ class Committer:
     # outcomes of jobs whose rows other clients of the database have locked
 
     def _keep_locked(self, outcomes: Sequence[Outcome]) -> None:
-        """Report each lock once, and only if the row is still locked at the second try: most locks are gone in a moment."""
+        """Keep the outcomes. Report a lock once, and only if the row is still locked at the second try: most locks are short."""
         to_report = []
         for outcome in outcomes:
             key = outcome.lease[:2]
@@ -299,7 +299,7 @@ class Committer:
                 self._bytes -= _bytes((outcome,))
 
     def retry_locked(self) -> None:
-        """Try as many as make a batch, unless one is under way. Those that are ours no longer have been reported as stale."""
+        """Try a batch of the locked outcomes, unless one is under way. Drop those of lost leases: they were reported as stale."""
         if self._trying_locked is not None and not self._trying_locked.done():
             return
         was_overfull = self.overfull
@@ -328,11 +328,11 @@ def summary(outcomes: Sequence[Outcome], age: float = 0.0) -> Summary:
 
 
 def refused(outcome: Outcome, error: BaseException) -> Outcome:
-    """Return the outcome that takes the place of one that the store refused, with none of the job's own text in it."""
+    """Return the outcome to settle in place of one that the store refused. It has no text of the job."""
     failure = Failure(
         Cause.REFUSED,
         type="Refused",
-        message=f"the store would not take the outcome ({outcome.kind.value}): {type(error).__name__}: {error}",
+        message=f"the store refused the outcome ({outcome.kind.value}): {type(error).__name__}: {error}",
         attempt=outcome.lease.attempt,
     )
     if outcome.failure is not None:

@@ -1,4 +1,4 @@
-"""Wires the parts of the engine, and passes reports from one part to another."""
+"""Wire the parts of the engine, and pass reports from one part to another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ exited by then are recovered when their leases expire."""
 
 
 class Coordinator:
-    """The engine as the rest of the program sees it. All of it runs on the loop, but for the calls that are given to the writer.
+    """The engine as the rest of the program sees it. It runs on the loop, except for the calls that it gives to the writer.
 
     It is the listener of the pool: outcomes go straight to the committer, and reclaimed jobs to the fetcher. `changes` is set
     whenever something has changed that a drain may wait for.
@@ -77,8 +77,7 @@ class Coordinator:
         )
         dispatcher = Dispatcher(pool, leases, buffers, committer, watchdog, loop)
         planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
-        suspects = Suspects(writer, leases, committer, now)
-        intake = Intake(leases, buffers, committer, unknown, suspects, keeper, config)
+        intake = Intake(leases, buffers, committer, unknown, Suspects(writer, leases, committer, now), keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits)
         self._announcer = announcer = Announcer(writer, pool, leases, loop)
         pruner = Pruner(writer, config)
@@ -97,7 +96,7 @@ class Coordinator:
 
     @property
     def unknown_jobs(self) -> set[int]:
-        """The ids of jobs that were released since no plugin serves them, if they are kept."""
+        """The ids of jobs that were released because no plugin serves them, if such ids are kept."""
         return self._unknown_handlers.released_jobs
 
     def serve(self, backend: WorkerBackend) -> None:
@@ -117,7 +116,7 @@ class Coordinator:
         self.watchdog.work_ended()
 
     def plugins_reported(self, reports: Sequence[SourceReport]) -> None:
-        """Serve what a new forkserver has found: a file may have changed since the last one started."""
+        """Use the plugins that a new forkserver has found: a file may have changed since the last one started."""
         before = self._config.reports
         self._replace(self.settings, reports)
         if not same_plugins(reports, before):
@@ -215,8 +214,8 @@ class Coordinator:
         return await self.writer.submit(lambda store: store.remaining(served, latest, most), Purpose.COUNT)
 
     async def drain(self, grace: float, forced: asyncio.Event) -> None:
-        """Claim no more, release what has not started, and wait for what runs, for `grace` seconds or until it is forced; then
-        kill it and release it."""
+        """Claim no more, release jobs that have not started, and wait for those that run, for `grace` seconds or until `forced`
+        is set; then kill and release them."""
         self.committer.release(self.fetcher.close(), "shutdown")
         self.pool.reclaim_unstarted()
         self.pool.stop()

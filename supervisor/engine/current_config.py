@@ -13,10 +13,10 @@ from supervisor.stores.records import Resolve
 
 
 class CurrentConfig:
-    """The settings and plugins that this supervisor serves with. A reload, or a new forkserver, replaces them.
+    """The settings and plugins that this supervisor uses. A reload, or a new forkserver, replaces them.
 
-    `resolve` gives the policy of a handler in a queue, and may be called from any thread. It is the same function until
-    something is replaced: stores remember by it what they have resolved.
+    `resolve` returns the policy of a handler in a queue, and may be called from any thread. It is the same function until
+    something is replaced: stores drop the policies that they have cached when it changes.
     """
 
     settings: Settings

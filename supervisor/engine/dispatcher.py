@@ -1,4 +1,4 @@
-"""From the queue buffers to the workers."""
+"""Send jobs from the queue buffers to the workers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Dispatcher:
     _made_way_at: float = float("-inf")
 
     def may_dispatch(self) -> bool:
-        """Return whether a job may start now: not after a gap before the leases are checked, nor while the store is slow to take
-        results."""
+        """Return whether a job may start now: not between a gap and the check of the leases, nor while the store is too slow to
+        take results."""
         if self._watchdog.late():
             self._watchdog.sweep()
         return self._leases.checked_since_gap and not self._committer.overfull
@@ -55,12 +55,13 @@ class Dispatcher:
                 return
 
     def with_retries(self, but: WorkerSlot | None = None) -> int:
-        """Return how many workers, but for this one, hold retries: `retry.max_in_flight` limits workers, not jobs, since a frame
-        of many short retries takes one worker."""
+        """Return how many workers, except `but`, hold retries: `retry.max_in_flight` limits workers, not jobs, since a frame of
+        many short retries takes one worker."""
         return sum(1 for slot in self._pool.workers.values() if slot.retries and slot is not but)
 
     def make_way(self, *, for_fresh: bool) -> None:
-        """Reclaim unstarted jobs that what was claimed now goes before: retries, or fresh jobs if `for_fresh`."""
+        """Reclaim unstarted jobs from workers, if jobs claimed now go before some of these: fresh jobs go before retries if
+        `for_fresh`, else retries go before fresh jobs."""
         now = self._loop.time()
         if now < self._made_way_at + MAKE_WAY_EVERY:
             return

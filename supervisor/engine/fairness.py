@@ -132,7 +132,7 @@ class QueueBuffer:
             yield lease
 
     def keep_paid(self, sent: set[int]) -> None:
-        """Forget the retries that have spent a token, but for these ids: only they may still be requeued."""
+        """Forget the retries that have spent a token, except these ids: only they may still be requeued."""
         self._paid &= sent
 
     def take_out(self, ids: set[int]) -> list[Lease]:
@@ -214,8 +214,8 @@ class QueueBuffers:
     def in_turn(self, workers: int, with_retries: int) -> Iterator[Lease]:
         """Yield the jobs for one frame in the order of their dispatch, and pass the turn to the next queue.
 
-        `with_retries` of the `workers` hold retries, the one that the frame is for left out. Each job is removed from its
-        buffer, and is to be counted with `dispatched`.
+        `with_retries` of the `workers` hold retries, not counting the one that gets the frame. Each job is removed from its
+        buffer; the caller must count it with `dispatched`.
         """
         order = [
             buffer.in_turn(self._retries_allowed(queue, buffer, workers, with_retries))
@@ -247,8 +247,8 @@ class QueueBuffers:
         return self.take_out(self.jobs())
 
     def take_surplus(self, seconds: float, times: RunTimes, workers: int) -> list[Lease]:
-        """Remove and return the last jobs in turn, all but `seconds` of work and one for each worker. They would stand between
-        the workers and jobs that are more urgent, or are of another queue; or other supervisors could run them."""
+        """Keep the first jobs in turn: `seconds` of work, but at least one for each worker. Remove and return the others: they
+        would delay jobs that are more urgent, or are of another queue; or other supervisors could run them."""
         if self._count * max(times.longest, times.mean or 0.0) <= seconds:
             return []
         rows = zip_longest(*[buffer.jobs() for buffer in self.by_queue.values()])
@@ -257,7 +257,7 @@ class QueueBuffers:
         return self.take_out(jobs[max(workers, bisect_right([*ends], seconds)) :])
 
     def keep_paid_of(self, slots: Iterable[WorkerSlot]) -> None:
-        """Forget the retries that have spent a token, but for those that a worker has: only they may still be requeued."""
+        """Forget the retries that have spent a token, except those that a worker has: only they may still be requeued."""
         sent = {lease.id for slot in slots for lease in slot.sent}
         for buffer in self.by_queue.values():
             buffer.keep_paid(sent)
@@ -271,7 +271,7 @@ def retries_limit(retry: RetrySettings, fresh_waits: bool, workers: int) -> int 
 
 
 def share_out(capacity: int, waiting: Mapping[str, int], turn: int) -> dict[str, int]:
-    """Divide `capacity` among queues: each gets an equal share, or all it has. Who gets the odd job rotates by `turn`."""
+    """Divide `capacity` among queues: each gets an equal share, or all it has. `turn` decides which queues get the odd jobs."""
     shares: dict[str, int] = {}
     names = sorted(waiting)
     names = names[turn % len(names) :] + names[: turn % len(names)] if names else names

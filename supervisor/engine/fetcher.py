@@ -1,4 +1,4 @@
-"""Claims jobs when workers have room, and puts them into the queue buffers."""
+"""Claim jobs when workers have room, and put them into the queue buffers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from supervisor.stores.records import Waiting, by_queue_and_tier
 MAX_PROMOTED = 1000
 MAX_UNKNOWN = 1000
 FIRST_LOOK = 0.1
-"""Seconds to the next look for jobs that other supervisors were claiming; twice as many after each look in vain."""
+"""Seconds until the next look for jobs that other supervisors were claiming; they double after each look in vain."""
 
 
 class Claimed(NamedTuple):
@@ -40,13 +40,13 @@ class Claimed(NamedTuple):
 
 @dataclass(eq=False)
 class Claim:
-    """One claim, which the writer calls. Once it has `begun`, jobs that are wanted come with the next commit only."""
+    """One claim, which the writer calls. Once it has `begun`, only the next claim can bring further jobs."""
 
     _demand: Demand
     _now: Callable[[], float]
     want: int
     max_known: int | None
-    """Of the jobs with a known handler keep only so many, since the others were claimed besides those with an unknown one."""
+    """The maximum of jobs with a known handler to keep: more were claimed only because many have an unknown one."""
     overtaking: bool
     """Some of its jobs may go before those that workers have and have not started."""
     begun: bool = False
@@ -76,7 +76,7 @@ class Intake:
     _lease_keeper: LeaseKeeper
     _config: CurrentConfig
     only_unknown: int = 0
-    """The jobs of the last claim, if this supervisor knows the handler of none."""
+    """The number of jobs of the last claim, if this supervisor knows the handler of none, else 0."""
 
     def hold(self, leases: Sequence[Lease]) -> None:
         """Hold these leases. Jobs that still run here under an older token must not run twice: their leases are given up."""
@@ -155,7 +155,7 @@ class ClaimTimers:
         self._look_for_due()
 
     def claim_missed(self) -> None:
-        """There were jobs, and other supervisors had locked them all: look again, since they may not keep them."""
+        """Look again after a delay: there were jobs, and other supervisors had locked them all, but may not keep them."""
         if self._again is None:
             self._again = self._loop.call_later(self._again_delay.next(), self._look_again)
 
@@ -212,7 +212,7 @@ class Fetcher:
     # wake-ups
 
     def notify(self) -> None:
-        """The store may have claimable jobs."""
+        """Note that the store may have claimable jobs, and claim them if there is room."""
         self._view.notified()
         self.pump()
 
@@ -262,8 +262,8 @@ class Fetcher:
                 self._claim(room)
 
     def _claim(self, want: int) -> None:
-        """Where the last claim brought only unknown handlers, claim twice as many besides: each job behind a crowd of them would
-        wait for all of it."""
+        """Claim `want` jobs. If the last claim brought only jobs with unknown handlers, claim twice as many in addition: otherwise
+        the jobs behind many of these would wait for all of them."""
         overtaking = not want or self._view.change is Change.CAME_DUE
         self._view.claim_begins()
         unknown = min(MAX_UNKNOWN, 2 * self._intake.only_unknown) if want else 0

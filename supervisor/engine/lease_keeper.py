@@ -1,4 +1,4 @@
-"""Keeps the leases: extends them in time, checks them, and gives up those that are lost."""
+"""Keep the leases: extend them in time, check them, and give up those that are lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from supervisor.workers.pool import Pool
 
 @dataclass(eq=False)
 class LeaseKeeper:
-    """Extends every third of the time to live, so that one extend may fail before a lease expires."""
+    """Extends leases every third of their time to live, so that one extend may fail before a lease expires."""
 
     _writer: Writer
     _leases: Leases
@@ -80,7 +80,7 @@ class LeaseKeeper:
             self._leases.checked_since_gap = not self._gaps_to_check
 
     def give_up(self, lost: Sequence[Lease], noticed_by: str) -> None:
-        """Drop leases that are ours no longer: kill the workers that run their jobs, and forget the jobs that wait."""
+        """Drop leases that are no longer ours: kill the workers that run their jobs, and drop the jobs that wait."""
         if not lost:
             return
         self._buffers.take_out(lost)
@@ -98,8 +98,8 @@ class LeaseKeeper:
         self._tasks.start(self._report(lost, pids, noticed_by))
 
     async def _report(self, lost: Sequence[Lease], pids: Mapping[int, int], noticed_by: str) -> None:
-        """Ask the store which of the jobs were cancelled and which were taken over; of very many, only those that ran, since
-        nothing else is written meanwhile."""
+        """Ask the store which of the jobs were cancelled and which were taken over. If they are very many, ask only about those
+        that ran, since the writer does nothing else meanwhile."""
         asked = lost if len(lost) <= self._limits.checked_leases else [lease for lease in lost if lease.id in pids]
         cancelled: set[int] = set()
         with suppress(NotDone):

@@ -60,7 +60,7 @@ class Leases:
         ]
 
     def outcomes_of_held(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
-        """Return those of these outcomes whose leases are held. Hot path."""
+        """Return the outcomes whose leases are held. Hot path."""
         held = self._held
         return [
             outcome
@@ -70,7 +70,7 @@ class Leases:
         ]
 
     def of_same_jobs(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Return the leases held of the jobs of these leases, under whatever token."""
+        """Return the leases that are held for the same jobs, under any token."""
         return [self._held[lease[LEASE_ID]] for lease in leases if lease[LEASE_ID] in self._held]
 
     def running(self, seconds: float = 0.0) -> list[Lease]:
@@ -97,8 +97,8 @@ class Leases:
         return [lease for lease in leases if lease.id in stale and self.holds(lease)]
 
     async def check(self) -> tuple[list[Lease], list[int]]:
-        """Return the leases held here that are not ours by the store (cancelled, taken over), and the ids of jobs whose lease
-        is ours by the store and is not held here, since the answer to their claim was lost."""
+        """Return the leases held here that are not ours in the store any more (cancelled, taken over), and the ids of jobs whose
+        lease is ours in the store but is not held here, since the answer to their claim was lost."""
         if self._checking is not None and not self._checking.done():
             return [], []
         before = dict(self._held)

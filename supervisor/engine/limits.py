@@ -1,4 +1,4 @@
-"""The sizes and intervals that bound the engine."""
+"""The limits and intervals of the engine."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """How much the engine holds and handles at once, and how often it looks by itself for changes that it was not notified of.
-    Bytes are characters of payloads, of results and of failure texts; intervals are seconds."""
+    """The amounts that the engine holds and handles at once, and the intervals at which it looks for changes without a
+    notification. Bytes are characters of payloads, of results and of failure texts; intervals are seconds."""
 
     claimed_at_once: int = 1000
     """Other clients that write to the store wait meanwhile."""
     buffered_per_worker: int = 3000
     """Jobs; the quickest take about 100 ms for so many."""
     held_bytes: int = 64_000_000
-    """Payloads. From there on a job is claimed only for a worker that is idle."""
+    """The payloads that are held. From this size on, a job is claimed only for a worker that is idle."""
     settled_at_once: int = 2000
     settled_bytes_at_once: int = 16_000_000
     unsettled_bytes: int = 64_000_000
-    """Results and failures that the store has not taken yet. From there on no job is started."""
+    """Results and failures that the store has not taken yet. From this size on, no job is started."""
     checked_leases: int = 200
-    """While more are held, a notification does not start a check; of more that are lost, only those that ran are looked up."""
+    """While more are held, a notification does not start a check. If more are lost, only those that ran are looked up."""
     expired_seen_at_once: int = 5000
     recovered_at_once: int = 500
     missing_handlers: int = 100_000
-    """Jobs for which it is remembered since when their handler has been missing."""
+    """The number of jobs for which the engine remembers since when their handler has been missing."""
     poll: float = 5.0
-    """Between two looks for claimable jobs, since a notification may be lost."""
+    """The time between two looks for claimable jobs, since a notification may be lost."""
     watch: float = 1.0
-    """Between two looks at the state of the workers, at most."""
+    """The maximum of time between two looks at the state of the workers."""
 
 
 DEFAULT_LIMITS = Limits()

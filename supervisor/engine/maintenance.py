@@ -27,14 +27,14 @@ PRUNED_AT_ONCE = 1000
 PRUNE_PERIODS = 10
 REPAIR_PERIODS = 10
 REPAIR_COST = 100.0
-"""The next look for what has to be repaired is so many times as late as the last one took."""
+"""The next repair starts after so many times the time that the last one took."""
 CHECK_PERIODS = 10
 RETRY_REFUSED_PERIODS = 5
 CLOCK_STEP = 1.0  # seconds
 
 
 class WallClock:
-    """Notices that the wall clock was set. `suspended` gives the seconds for which the machine has been suspended, which the
+    """Notices that the wall clock was set. `suspended` returns the seconds for which the machine has been suspended, which the
     clock of the loop leaves out."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Pruner:
 
 @dataclass(eq=False)
 class Repairer:
-    """Repairs a store whose rows other programs have changed. While every worker has a job, nothing waits for that."""
+    """Repairs a store whose rows other programs have changed; not while every worker has a job, since none needs it then."""
 
     _writer: Writer
     _pool: Pool
@@ -168,7 +168,7 @@ class Maintenance:
             self._committer.release(self._buffers.take_queue(queue), "paused")
 
     def _release_surplus(self) -> None:
-        """Release jobs that take longer than it seemed when they were claimed."""
+        """Release surplus jobs: they take longer than was expected when they were claimed."""
         workers = self._pool.ready_count()
         surplus = self._buffers.take_surplus(2 * BUFFERED_SECONDS * workers, self._pool.times, workers)
         self._committer.release(surplus, "more than can be held")
@@ -182,6 +182,6 @@ class Maintenance:
 
 
 async def _attempt(work: Awaitable[object]) -> None:
-    """Go on without this work if the store does not do it."""
+    """Await the work, and go on if the store does not do it."""
     with suppress(NotDone):
         await work

@@ -1,4 +1,4 @@
-"""Recovers the jobs of leases that ended without an outcome, through the one retry path."""
+"""Recover the jobs of leases that ended without an outcome, through the one retry path."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Recovery:
         self._outages = writer.outages
 
     def forget(self) -> None:
-        """Forget what was seen: it proves nothing if the store was unavailable, this process stood still, or a clock was set."""
+        """Forget what was seen: it proves nothing if the store was unavailable, this process did not run, or a clock was set."""
         self._seen.clear()
 
     async def recover_all(self) -> None:
@@ -79,7 +79,7 @@ class Recovery:
 
     async def _recover(self, due: Sequence[ExpiredLease]) -> int:
         """Recover these leases. Those that the store did not recover are observed anew: another client of the database may have
-        locked their rows, and their owner waits for that lock too."""
+        locked their rows, and their owner may wait for that lock too."""
         outcomes = [self._decider.decide(_outcome(expired)) for expired in due]
         stale = set(await self._writer.submit(lambda store: store.recover(outcomes), Purpose.RECOVER))
         for expired in due:

@@ -11,13 +11,13 @@ class Claimable(Enum):
     NONE = "none"
     """The last claim left none."""
     HELD_OFF = "held off"
-    """There are some, and a limit holds them off until a worker changes."""
+    """There are some, but a limit forbids claiming them until a worker changes."""
     POSSIBLE = "possible"
-    """There may be some: a claim is worth while."""
+    """There may be some: a claim is worthwhile."""
 
 
 class Change(IntEnum):
-    """The most that has happened in the store since the last claim began."""
+    """The most important change in the store since the last claim began."""
 
     NOTHING = 0
     NOTIFIED = 1
@@ -27,7 +27,7 @@ class Change(IntEnum):
 
 
 class StoreView:
-    """Changes with notifications, with workers and with the result of each claim."""
+    """The view, which changes with notifications, with workers and with the result of each claim."""
 
     def __init__(self) -> None:
         self.claimable = Claimable.POSSIBLE
@@ -39,7 +39,7 @@ class StoreView:
         self.change = max(self.change, change)
 
     def released(self) -> None:
-        """Jobs are ready again. This supervisor claims them once a worker is free, if no other has done so."""
+        """Note that jobs are ready again. This supervisor claims them once a worker is free, if no other has done so."""
         if self.claimable is Claimable.NONE:
             self.claimable = Claimable.HELD_OFF
 
@@ -53,8 +53,8 @@ class StoreView:
         self._worker_changed = False
 
     def claim_ended(self, *, brought: bool, left: bool) -> None:
-        """Note whether the claim brought jobs, and whether it left some. If it left some and brought none, a limit holds them off,
-        or other supervisors were claiming them."""
+        """Note whether the claim brought jobs, and whether it left some. If it left some and brought none, a limit forbids claiming
+        them, or other supervisors were claiming them."""
         if self.change or (left and (brought or self._worker_changed)):
             self.claimable = Claimable.POSSIBLE
         else:

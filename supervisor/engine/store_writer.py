@@ -23,9 +23,9 @@ FIRST_RETRY, MAX_RETRY = 0.02, 1.0  # seconds until an unavailable store is trie
 
 
 class WriterPauses(NamedTuple):
-    """After a commit that took less than `small_commit` seconds the writer pauses for `pause` seconds. Such a commit was of a few
-    jobs. A program that enqueues one by one would have to wait for one like it after each of its own commits; in the pause it
-    goes on, and more work gathers for the next commit."""
+    """After a commit that took less than `small_commit` seconds, and so had few jobs, the writer pauses for `pause` seconds. Without
+    the pause, a program that enqueues one by one would wait for such a commit after each of its own. In the pause the program
+    continues, and more work gathers for the next commit."""
 
     small_commit: float = 0.002
     pause: float = 0.002
@@ -60,11 +60,11 @@ class Purpose(Enum):
 
 
 UNTIL_DONE = frozenset({Purpose.CLAIM, Purpose.SETTLE, Purpose.EXTEND})
-"""Calls for these are repeated until they are done; any other call is made again when its time comes."""
+"""Calls for these are repeated until they are done; any other call is made again when it is next due."""
 
 
 class NotDone(Exception):
-    """The store did not do this work. That has been reported, and nothing ends by it."""
+    """The store did not do this work. This has been reported, and the supervisor goes on."""
 
 
 class Abandoned(NotDone):
@@ -102,10 +102,10 @@ class Writer:
     """Calls the store on its own thread. `submit` is called on the loop, and answers come to the loop in the order of submission,
     unless a call fails.
 
-    A failed call has one of three ends. If the store is unavailable, it is nobody's fault: all work waits until it is available
-    or the writer is closed. If the answer to a commit was lost, the calls are made again: each takes effect once. Otherwise it
-    is the fault of this call: it is reported and raises CallFailed, or, where it is of UNTIL_DONE, is tried again for ever; the
-    other work goes on. An outcome that the store refuses for good, and an error that is not of the store, are raised as they are.
+    There are three cases of a failed call. If the store is unavailable, all work waits until it is available or the writer is
+    closed. If the answer to a commit was lost, the calls are made again: each takes effect once. Otherwise only this call has
+    failed: it is reported, and raises CallFailed or, if its purpose is in UNTIL_DONE, is repeated without end; the other work
+    goes on. A settle that the store refuses for good, and an error that is not a StoreError, are raised unchanged.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Writer:
         executor: Callable[[Writer], Executor] | None = None, pauses: WriterPauses = USUAL_PAUSES,
     ) -> None:  # fmt: skip
         self.outages = 0
-        """How often the store has become available again, or has refused what keeps leases: meanwhile others may not have kept theirs."""
+        """The number of times when the store was unavailable or refused calls, so that others may not have extended leases."""
         self._store = store
         self._loop = loop
         self._bus = bus
@@ -181,7 +181,7 @@ class Writer:
         self._call_on_loop(_deliver, works)
 
     def _call_on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Does nothing if the loop has ended."""
+        """Call it on the loop; do nothing if the loop has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call, *arguments)
 
@@ -201,7 +201,7 @@ class Writer:
         return works
 
     def commit(self, works: list[Work[Any]]) -> Iterator[float]:
-        """Give each work its result or its error. Yields seconds to wait before the next try. Work that ends before other work
+        """Give each work its result or its error. Yield the seconds to wait before the next try. Work that ends before other work
         is delivered and removed from `works`; work that is submitted meanwhile is added."""
         error = self._attempt(works)
         if isinstance(error, StoreContended):
@@ -232,7 +232,7 @@ class Writer:
                     work.result = work.call(self._store)
         except Exception as error:
             if isinstance(error, StoreUnavailable) and self._loop.time() - began > MAX_RETRY:
-                self._note_standstill(error, began)
+                self._note_long_try(error, began)
             return error
         self._note_available()
         if self._reported:
@@ -241,14 +241,14 @@ class Writer:
         return None
 
     def _attempt_each(self, works: list[Work[Any]], error: Exception | None) -> StoreUnavailable | None:
-        """Do each work in a commit of its own. `error` is that of the only work, which was just tried. Leave in `works` those to
-        be tried again, all if the store is unavailable; return its error then."""
+        """Do each work in a commit of its own. `error` is that of the only work, which was just tried, or None. Leave in `works`
+        what has to be tried again. If the store is unavailable, this is all the rest, and the store's error is returned."""
         if (unavailable := self._unavailability()) is not None:
             return unavailable
         settles = True
         for work in [*works]:
             if work.purpose is Purpose.CLAIM and not settles:
-                continue  # or jobs would run without end whose outcomes nothing takes
+                continue  # otherwise jobs would run without end, although the store does not take their outcomes
             if error is None or isinstance(error, StoreUnavailable):
                 error = self._attempt([work])
             if isinstance(error, StoreUnavailable) and (unavailable := self._unavailability()) is not None:
@@ -280,15 +280,15 @@ class Writer:
             self._reported[purpose] = error
             self._call_on_loop(self._bus.emit, StoreCallFailed(purpose.text, error, purpose.meanwhile))
 
-    def _note_standstill(self, error: StoreUnavailable, began: float) -> None:
-        """A try took long: other supervisors may have been unable to extend their leases too. Without a lock, it was an outage."""
+    def _note_long_try(self, error: StoreUnavailable, began: float) -> None:
+        """Note a try that took long: others may have been unable to extend their leases. Without a lock, it was an outage."""
         if isinstance(error, StoreContended | StoreBroken):
             self.outages += 1
         else:
             self._note_unavailable(error, began)
 
     def _unavailability(self) -> StoreUnavailable | None:
-        """Return the error of a store that can't begin and commit the least of transactions. A long wait for it is an outage."""
+        """Return the error if the store can't begin and commit a minimal transaction. A long wait for that is an outage."""
         began = time.monotonic()
         try:
             with self._store.transaction():
@@ -296,7 +296,7 @@ class Writer:
         except StoreUnavailable as error:
             return error
         except Exception:
-            return None  # a try of the work shows whose fault it is
+            return None  # a try of each work shows which one fails
         if time.monotonic() - began > MAX_RETRY:
             self.outages += 1
         self._note_available()

@@ -1,6 +1,6 @@
 """Suspects: jobs that ran, or may have run, when their supervisor was lost. One of them may have ended it.
 
-None of them is blamed at first, since nobody can say which it was. They run again one by one, so that a job that ends its
+None of them is blamed at first, since it is not known which it was. They run again one by one, so that a job that ends its
 supervisor each time is soon lost as the only suspect, and only then is that a failed attempt. The others lose no retry.
 Recovery adds 2 to the `expired_count` of a job that was lost with a start mark, and 1 to that of any other.
 """

@@ -20,7 +20,7 @@ def report_error(ended: asyncio.Future[Any]) -> None:
 
 
 def drop_error(ended: asyncio.Future[Any]) -> None:
-    """Retrieve an error that nobody waits for: else asyncio reports it to the loop's handler, which ends the supervisor."""
+    """Retrieve an error that nobody awaits: otherwise asyncio reports it to the loop's handler, which ends the supervisor."""
     if not ended.cancelled():
         ended.exception()
 

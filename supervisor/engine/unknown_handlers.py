@@ -1,4 +1,4 @@
-"""Jobs whose handler no plugin serves here: since when it has been missing, and what becomes of them."""
+"""Jobs whose handler no plugin serves here: since when the handler has been missing, and the outcomes of the jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWEEP_EVERY = 60.0  # seconds: a sweep holds up the loop for tens of millisecond
 
 
 class MissingHandler(NamedTuple):
-    """Since when (monotonic seconds) a job has been claimed without its handler, and how many retries it had."""
+    """A job that was claimed without its handler: since when (monotonic seconds), and after how many retries."""
 
     since: float
     retries: int
@@ -27,8 +27,8 @@ class MissingHandler(NamedTuple):
 
 
 class MissingHandlers:
-    """Since when the handlers of jobs have been missing. That is remembered by job, not by handler: another supervisor may serve
-    the handler, and a job must not fail as soon as it is enqueued since this supervisor happened to claim it."""
+    """The times since when the handlers of jobs have been missing. They are kept by job, not by handler: another supervisor may
+    serve the handler, and a new job must not fail at once because this supervisor happened to claim it."""
 
     def __init__(self, max_jobs: int) -> None:
         self._max_jobs = max_jobs
@@ -38,9 +38,9 @@ class MissingHandlers:
     def missing_for(self, lease: Lease, now: float, *, grace: float, again_in: float) -> float:
         """Return for how many seconds the handler of this job, claimed just now, has been missing.
 
-        The seconds count anew for a job that has been retried meanwhile, since it ran elsewhere, and for one that was not claimed
-        for `grace` beyond the time when it should have been: `again_in` is the delay of its release. They do not count yet for
-        jobs beyond the `max_jobs` that are remembered: these wait until some of the others have gone.
+        The seconds start again at 0 for a job that has been retried meanwhile, since it ran elsewhere, and for one that was not
+        claimed for `grace` beyond the time when it should have been: `again_in` is the delay of its release. For jobs beyond the
+        `max_jobs` that are remembered they stay 0, until some of the others are forgotten.
         """
         known = self._by_job.get(lease.id)
         if known is None or known.retries != lease.retries or _stale(known, now, grace, again_in):
@@ -81,18 +81,18 @@ class UnknownHandlers:
         self._missing = MissingHandlers(limits.missing_handlers)
 
     def plugins_replaced(self) -> None:
-        """Forget the jobs whose handlers are served now. All ids are dropped: those of jobs that still miss theirs come again."""
+        """Forget the jobs whose handlers are served now, and all ids: jobs that still miss their handler add theirs again."""
         self._missing.found(self._config.handlers)
         self.released_jobs.clear()
 
     def instead_of(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Return other outcomes in place of these, of jobs whose handler was unknown to the worker that was to run them."""
+        """Return the outcomes to settle in place of these: the workers did not know the handlers of the jobs."""
         served = [outcome for outcome in outcomes if outcome.lease.handler in self._config.handlers]
         not_served = [outcome.lease for outcome in outcomes if outcome.lease.handler not in self._config.handlers]
         return [*self._not_imported(served), *self.outcomes_of(not_served)]
 
     def _not_imported(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Replace the worker that could not import the handler, unlike its siblings, and release the jobs."""
+        """Replace the worker that could not import the handler, unlike other workers, and release the jobs."""
         if not outcomes:
             return []
         leases = [outcome.lease for outcome in outcomes]

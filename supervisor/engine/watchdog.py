@@ -1,4 +1,4 @@
-"""Kills workers whose job is past its timeout and workers without a heartbeat, and reclaims jobs that wait behind a long one.
+"""Kill workers whose job is past its timeout and workers without a heartbeat, and reclaim jobs that wait behind a long one.
 
 All times are of the monotonic clock. One timer serves all workers, and is set to the earliest time at which something is due.
 """
@@ -65,7 +65,7 @@ class Watchdog:
             self._arm(when)
 
     def late(self) -> bool:
-        """Return whether the loop stood still: nothing may be dispatched before a sweep."""
+        """Return whether the loop did not run for a time: nothing may be dispatched before a sweep."""
         return self._timer is not None and self._loop.time() - self._armed_for > GAP
 
     def _arm(self, when: float) -> None:
@@ -80,15 +80,15 @@ class Watchdog:
         if self.late() or self._suspended_before - before > GAP:
             gap = max(0.0, now - self._armed_for)
             self._arm(now)  # the replies that are read now must not find the watchdog late again
-            self._bridge(gap, now)
+            self._skip_gap(gap, now)
         for number in self._cpu.keys() - self._pool.workers.keys():
             del self._cpu[number]
         for slot in list(self._pool.workers.values()):
             self._look_at(slot, now)
         self._arm(self._next_due(now))
 
-    def _bridge(self, gap: float, now: float) -> None:
-        """Read first what the workers have written while the supervisor stood still. The gap counts neither for timeouts nor for
+    def _skip_gap(self, gap: float, now: float) -> None:
+        """Read first what the workers have written while the supervisor did not run. The gap counts neither for timeouts nor for
         heartbeats."""
         self._bus.emit(LoopGap(gap))
         self._woke_from_gap()
@@ -123,7 +123,7 @@ class Watchdog:
         """Kill a worker without a heartbeat if its CPU time does not grow: it hangs. If its CPU time grows and it has a job, it is
         busy in C code."""
         limit = self._heartbeat_limit(slot)
-        silent_since = max(slot.heartbeat_at, slot.started)  # before its job, another limit held, or none
+        silent_since = max(slot.heartbeat_at, slot.started)  # before its job, another limit or none applied
         if limit is None or now - silent_since < limit / CHECKS_PER_TIMEOUT:
             self._cpu.pop(slot.number, None)
             return

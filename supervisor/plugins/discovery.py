@@ -15,7 +15,7 @@ ENTRY_POINTS = "supervisor"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A plugin to load: from a `path`, a dotted `module`, or an `entry` point; otherwise `problem` is the reason for none."""
+    """A plugin to load, from a `path`, a dotted `module` or an `entry` point. `problem` is the error if that is not found."""
 
     name: str
     path: Path | None = None
@@ -25,10 +25,10 @@ class Source:
 
 
 def discover(paths: Sequence[str], base: Path) -> list[Source]:
-    """Return the sources of the entries of `plugins.paths`, relative to `base`, then those of installed packages.
+    """Return the sources of `paths` (the entries of `plugins.paths`, relative to `base`), then those of installed packages.
 
-    The sources of a directory are its files `*.py` and its packages, sorted, without names that begin with `_` or `.`. Each
-    file is there once. An entry that can't be found is a source too, so that loading it reports the problem.
+    The sources of a directory are its files `*.py` and its packages, sorted, without names that begin with `_` or `.`. No
+    file is returned twice. An entry that can't be found is a source too, so that loading it reports the problem.
     """
     found: dict[str, Source] = {}
     for text in paths:
@@ -76,4 +76,4 @@ def _of_entry(entry: Path) -> list[Source]:
 
 
 def _unseen(path: Path, error: OSError) -> Source:
-    return Source(str(path), problem=f"can't be looked at: {error.strerror}")
+    return Source(str(path), problem=f"can't be read: {error.strerror}")

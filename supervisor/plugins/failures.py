@@ -1,4 +1,4 @@
-"""Reports of what plugins raise: short, printable, and without the frames of importing."""
+"""Make reports of exceptions that plugins raise: short, printable, and without the frames of the import machinery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.plugins.reports import SourceReport
 from supervisor.text.printable import printable, shortened
 
 MAX_TEXT = 64 * 1024
-"""Characters of an error, and of a traceback."""
+"""The maximum of characters of an error, and of a traceback."""
 
 
 def failure_report(source: Source, error: BaseException) -> SourceReport:
@@ -24,13 +24,13 @@ def failure_report(source: Source, error: BaseException) -> SourceReport:
     try:
         line, trace = _line_in(_file_of(source), error), _bounded(formatted(error))
         return SourceReport(source.name, error=_bounded(described(error)), line=line, traceback=trace)
-    except Exception as second:  # an exception's own attributes may be anything
-        message = f"{type(error).__name__}: <no message: making it raised {type(second).__name__}>"
+    except Exception as second:  # code of the plugin's exception raised it
+        message = f"{type(error).__name__}: <no message: its text could not be made: {type(second).__name__}>"
         return SourceReport(source.name, error=printable(message))
 
 
 def described(error: BaseException) -> str:
-    """Return type and message in one line."""
+    """Return the type and the message of `error` in one line."""
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return f"it raised {type(error).__name__}, but a plugin must not end the program"
     message = " ".join(str(traceback.TracebackException.from_exception(error, limit=0)).split())
@@ -38,9 +38,9 @@ def described(error: BaseException) -> str:
 
 
 def formatted(error: BaseException) -> str:
-    """Return the traceback, without the frames of importing."""
+    """Return the traceback of `error`, without the frames of the import machinery."""
     whole = traceback.TracebackException.from_exception(error)
-    chain = [whole]  # may be longer than the interpreter recurses
+    chain = [whole]  # a loop, since a chain of causes may be too long for recursion
     while chain:
         one = chain.pop()
         one.stack[:] = [frame for frame in one.stack if not _imports(frame.filename)]
@@ -49,7 +49,7 @@ def formatted(error: BaseException) -> str:
 
 
 def _imports(file: str) -> bool:
-    """Whether code of this file only imports plugins."""
+    """Return whether `file` belongs to the import machinery."""
     return os.path.dirname(file) == os.path.dirname(__file__) or file.startswith("<frozen importlib")
 
 
@@ -61,14 +61,14 @@ def _file_of(source: Source) -> str | None:
     if source.path is not None:
         return str(source.path)
     name = source.module or (source.entry.module if source.entry else None)
-    with contextlib.suppress(BaseException):  # a parent package is imported by this, and may do anything
+    with contextlib.suppress(BaseException):  # find_spec imports the parent package, which may raise anything
         spec = importlib.util.find_spec(name) if name else None
         return spec.origin if spec else None
     return None
 
 
 def _line_in(file: str | None, error: BaseException) -> int | None:
-    """The line of this file where the error came up."""
+    """Return the last line of `file` in the traceback of `error`, or its line if it is a syntax error there."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno if type(error.lineno) is int else None
     frames = traceback.extract_tb(error.__traceback__)

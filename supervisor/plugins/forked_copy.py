@@ -1,4 +1,4 @@
-"""The end of a copy of this process that code of a plugin forked, once the copy has returned from that code."""
+"""End a copy of this process that code of a plugin has forked, once the copy returns from that code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import NoReturn
 
 
 def end_copy(error: BaseException | None) -> NoReturn:
-    """Exit as a Python program does that ends with this error: with the status of SystemExit, with 1 and the traceback of any
-    other exception, otherwise with 0. It runs no exit hook, since those belong to the process that was copied."""
+    """Exit as a Python program that ends with `error` does: with the status of SystemExit, with 1 and the traceback of any
+    other exception, or with 0. No exit hook runs, since the hooks belong to the process that was copied."""
     status = 0
     try:
         if error is not None:
             status = 1
             status = _status(error)
-    except BaseException:  # sys.excepthook, or the exception's own attributes
+    except BaseException:  # from sys.excepthook, or from code of the exception
         pass
     finally:
         _flush((sys.stdout, sys.stderr))

@@ -1,9 +1,9 @@
-"""Imports plugin files. Each directory is a package of its own, so modules of one name in two directories are kept apart.
+"""Import plugin files. Each directory is a package of its own, so modules of one name in two directories are kept apart.
 
 A directory `D` becomes the package `supervisor.plugins.importer.<hex of D>`, and `D/mail.py` its module `mail`. In these
-modules `import util` finds `D/util.py` first, also later and inside a function; but a module never finds itself in this way,
-and the standard library goes before. The name contains the path, so that a program started by a handler (multiprocessing's
-spawn or forkserver) can import the module too.
+modules `import util` finds `D/util.py` first, at any time and inside functions too. Only the standard library comes before,
+and a module does not find itself in this way. The name contains the path, so that a process started by a handler
+(multiprocessing's spawn or forkserver) can import the module too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __path__: list[str] = []  # a package without a folder: its subpackages come fro
 
 
 def import_file(path: Path) -> ModuleType:
-    """Return the module of a plugin file, or of a package given by its `__init__.py`. Raises whatever the import raises."""
+    """Return the module of a plugin file, or of a package given by its `__init__.py`. Raises what the import raises."""
     package = path.name == "__init__.py"
     owner = path.parent if package else path
     name = f"{_package_of(owner.parent)}.{owner.stem.replace('.', '_')}"
@@ -49,14 +49,14 @@ def import_file(path: Path) -> ModuleType:
 
 
 def forget(folder: Path) -> None:
-    """Drop what was imported from this directory, so that the files are read anew."""
+    """Remove the modules of this directory from sys.modules, so that the next import reads the files again."""
     package = _package_of(folder)
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
 
 
 def readable(text: str) -> str:
-    """Return `text`, such as a traceback, with the names of plugin modules but without the directories in them."""
+    """Return `text`, such as a traceback, without the hexadecimal directories in the names of plugin modules."""
     return _PREFIX.sub("", text)
 
 

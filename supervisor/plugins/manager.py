@@ -1,4 +1,4 @@
-"""Loads plugins one by one, none of which can harm the next, and calls their hooks."""
+"""Load plugins one by one, so that the failure of one does not affect the next, and call their hooks."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class _Hooks(pluggy.PluginManager):
 
 
 class PluginManager:
-    """Holds the plugins of this process.
+    """The plugins of this process.
 
-    Hooks that raise are reported to `on_error`. `reports` has a report of each source, in order; a report may gain an error
-    later, when another source brings a handler of the same name.
+    Hooks that raise are reported to `on_error`. `reports` has a report of each source, in order; a report gets an error later
+    if another source has a handler of the same name.
     """
 
     def __init__(self, on_error: Callable[[HookFailed], None] = lambda failed: None) -> None:
@@ -65,15 +65,15 @@ class PluginManager:
 
     @property
     def handlers(self) -> dict[str, Handler]:
-        """Handlers that serve, by name; a name that two handlers have is left out."""
+        """The handlers in use, by name; a name that two handlers have is left out."""
         return {name: handler for name, [(_, handler, _), *others] in self._found.items() if not others}
 
     def register(self, plugin: object, name: str) -> None:
-        """Add a built-in plugin, whose hooks are known to be right."""
+        """Add a built-in plugin; its hooks are not checked."""
         self._plugins.register(plugin, name)
 
     def load(self, source: Source) -> SourceReport:
-        """Import the source and take what it brings. Never raises, whatever the import does short of ending the process."""
+        """Import the source, and add its handlers and hooks. It never raises: the report has the error."""
         process, raised = os.getpid(), None
         try:
             report = self._load(source)
@@ -96,7 +96,7 @@ class PluginManager:
         return [result for _, result in self.call_each(hook, **arguments)]
 
     def call_each(self, hook: str, **arguments: Any) -> list[tuple[str, Any]]:
-        """As `call`, each result with the name of its plugin."""
+        """Do the same as `call`, and return each result with the name of its plugin."""
         process, results = os.getpid(), []
         for implementation in getattr(self.hook, hook).get_hookimpls():
             wanted = [arguments[name] for name in implementation.argnames]
@@ -112,7 +112,7 @@ class PluginManager:
         return results
 
     def merged(self, hook: str) -> dict[str, Any]:
-        """Return the mappings that a hook's implementations return as one; of two values under one key the first stays."""
+        """Merge the mappings that the implementations of a hook return; of two values under one key, the first is kept."""
         whole: dict[str, Any] = {}
         origin: dict[str, str] = {}
         for plugin, result in self.call_each(hook):
@@ -121,19 +121,19 @@ class PluginManager:
                 continue
             for key, value in result.items():
                 if origin.setdefault(key, plugin) != plugin:
-                    self._on_error(HookFailed(hook, plugin, f"{key!r} is already brought by {origin[key]}", ""))
+                    self._on_error(HookFailed(hook, plugin, f"{key!r} is already defined by {origin[key]}", ""))
                 whole.setdefault(key, value)
         return whole
 
     def wrappers(self, hook: str) -> list[Callable[..., Any]]:
-        """Return the implementations of a hook for wrappers, as functions of its one argument; the first is innermost."""
+        """Return the implementations of a hook for wrappers, each as a function of one argument; the first is innermost."""
         found = getattr(self.hook, hook).get_hookimpls()
         return [one.function if (*one.argnames, *one.kwargnames) else _for_any(one.function) for one in found]
 
     def _load(self, source: Source) -> SourceReport:
         plugin = self._import(source)
         hooks = implemented_hooks(plugin)
-        handlers = [check_handler(handler) for handler in self._brought(plugin, hooks)]
+        handlers = [check_handler(handler) for handler in self._new_handlers(plugin, hooks)]
         infos = [_info(handler, source, plugin) for handler in handlers]
         self._plugins.register(plugin, source.name)
         for handler, info in zip(handlers, infos, strict=True):
@@ -141,8 +141,8 @@ class PluginManager:
             self._found.setdefault(handler.name, []).append((source.name, handler, info))
         return SourceReport(source.name, tuple(infos), tuple(hooks), warnings=tuple(suspicious_names(plugin)))
 
-    def _brought(self, plugin: object, hooks: Sequence[str]) -> list[object]:
-        """The handlers of a source that no earlier one brought: a file may import a handler from the file beside it."""
+    def _new_handlers(self, plugin: object, hooks: Sequence[str]) -> list[object]:
+        """Return the handlers of a source without those of earlier sources: a file may import a handler from another file."""
         brought: list[object] = list(marked_handlers(plugin))
         if "supervisor_handlers" in hooks:
             brought.extend(plugin.supervisor_handlers())  # type: ignore[attr-defined]
@@ -194,7 +194,7 @@ def load_parent_side(
     reports: Iterable[SourceReport],
     hooks: frozenset[str] = PARENT_HOOKS,
 ) -> list[SourceReport]:
-    """Load only the sources that the forkserver has imported safely and found some of these hooks in."""
+    """Load only the sources in which the forkserver has found some of these hooks: their import is known to be safe."""
     wanted = {report.source for report in reports if hooks.intersection(report.hooks)}
     with kept_primitives():
         return [manager.load(source) for source in sources if source.name in wanted]

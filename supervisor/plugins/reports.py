@@ -1,4 +1,4 @@
-"""Reports of what loading each plugin has found, and which of them have changed."""
+"""Reports about the loading of each plugin, and the comparison of new reports with old ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from supervisor.handlers import HandlerInfo
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """The handlers and hooks that a source of plugins brings. `error` is None if it loaded; otherwise `line` and `traceback` are those of the error.
+    """The handlers and hooks of a source. `error` is None if it was loaded; `line` and `traceback` belong to the error.
 
-    Handlers beside an error serve: only what the error names does not.
+    The handlers in a report with an error are in use; only those that the error names are not.
     """
 
     source: str
@@ -38,12 +38,12 @@ def changed_reports(reports: Sequence[SourceReport], before: Sequence[SourceRepo
 
 
 def _found(report: SourceReport) -> SourceReport:
-    """The report without what may differ between imports of the same file."""
+    """Return the report without the fields that may differ between imports of the same file."""
     return replace(report, traceback="", warnings=())
 
 
 def reports_from(values: Sequence[Any]) -> list[SourceReport]:
-    """Return the reports that another process has sent as JSON. Raises ValueError if they are none: an import may forge them."""
+    """Return reports that another process has sent as JSON. Raises ValueError if they are malformed: a plugin may forge them."""
     try:
         reports = [_report(**value) for value in values]
     except (TypeError, AttributeError) as error:

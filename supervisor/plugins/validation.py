@@ -1,4 +1,4 @@
-"""Checks of the handlers and hooks that a plugin brings. Each mistake names the handler or hook, and what was expected."""
+"""Check the handlers and hooks of a plugin. Each mistake names the handler or hook, and what was expected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPTIONS = [key for key in HandlerSettings.known if key in Handler.__slots__]
 
 
 def location(function: Any) -> tuple[str | None, int | None]:
-    """Return file and line of a function, through its decorators; None where it has no Python code."""
+    """Return the file and the line of a function inside its decorators; None for each if it has no Python code."""
     try:
         code = getattr(inspect.unwrap(function), "__code__", None)
     except ValueError:
@@ -37,7 +37,7 @@ def location(function: Any) -> tuple[str | None, int | None]:
 
 
 def marked_handlers(module: object) -> list[Handler]:
-    """Return the handlers of the functions found in the module, defined or imported there, each once."""
+    """Return the handlers of all functions in the module, defined or imported there, each once."""
     found: dict[int, Handler] = {}
     for value in list(vars(module).values()):
         if is_routine(value):
@@ -47,21 +47,21 @@ def marked_handlers(module: object) -> list[Handler]:
 
 
 def is_routine(value: object) -> bool:
-    """As inspect.isroutine, but without reading the value's `__class__`: a framework's lazy object may connect then, or fail."""
+    """Do the same as inspect.isroutine without reading `__class__`: a framework's lazy object might connect then, or raise."""
     kind = type(value)
     descriptor = hasattr(kind, "__get__") and not hasattr(kind, "__set__") and not issubclass(kind, type)
     return descriptor or issubclass(kind, BuiltinFunctionType | MethodType | MethodWrapperType)
 
 
 def _outermost(handler: Handler, function: Callable[[Job], Any]) -> Handler:
-    """A decorator above @handler (functools.wraps copies the mark) is part of what the author wants to run."""
+    """Return the handler with `function`, if this is a decorator above @handler: functools.wraps has copied the mark to it."""
     if handler.function is function or getattr(function, "__wrapped__", None) is None:
         return handler
     return replace(handler, function=function)
 
 
 def check_handler(handler: object) -> Handler:
-    """Return the handler itself. Raises PluginMistake that names the handler, the option and what was expected."""
+    """Return the handler itself. Raises a PluginMistake that names the handler, the option and what was expected."""
     if not isinstance(handler, Handler):
         raise PluginMistake(f"supervisor_handlers(): expected Handler objects, got {handler!r}")
     line = location(handler.function)[1]
@@ -147,7 +147,7 @@ def suspicious_names(plugin: object) -> list[str]:
 
 
 def _functions(plugin: object) -> list[tuple[str, Any]]:
-    """Routines under a name like a hook's, and those with the mark of a hook under any name."""
+    """Return (name, routine) for names that begin like a hook's, and for routines with @hookimpl under any name."""
     pairs = [(name, getattr(plugin, name, None)) for name in dir(plugin)]
     return [
         (name, value)
@@ -157,7 +157,7 @@ def _functions(plugin: object) -> list[tuple[str, Any]]:
 
 
 def _hook_mark(function: Any) -> dict[str, Any] | None:
-    """The options that @hookimpl has left on the function."""
+    """Return the options that @hookimpl has set on the function."""
     mark: dict[str, Any] | None = getattr(function, "__dict__", {}).get(_MARK_OF_HOOK)
     return mark
 

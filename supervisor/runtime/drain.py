@@ -1,4 +1,4 @@
-"""Decides when `run --drain` has done all that it can do, and counts what it leaves."""
+"""Decide when `run --drain` has done all that it can do, and count what it leaves."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ async def until_drained(
 
 
 async def count_left(engine: Coordinator, latest: float | None) -> Left:
-    """Count what is left at the end of a drain. Jobs that were put off here since no plugin serves them remain, even if they are
-    due after `latest` now."""
+    """Count what is left at the end of a drain. Jobs that this run has postponed because no plugin serves them count as remaining,
+    even if they are due after `latest` now."""
     served = engine.settings.workers.queues
 
     def count(store: Store) -> tuple[dict[str, int], list[dict[str, Any]]]:
@@ -71,12 +71,12 @@ async def count_left(engine: Coordinator, latest: float | None) -> Left:
     elsewhere = [row for row in queues if served is not None and row["queue"] not in served]
     due = remaining.get("scheduled", 0)
     later = sum(row["scheduled"] for row in here if not row["paused"]) - due if due < MAX_COUNTED else 0
-    put_off = await _put_off_after(engine, latest) if later > 0 else 0
-    if put_off:
-        remaining["scheduled"] = due + put_off
+    postponed = await _count_postponed(engine, latest) if later > 0 else 0
+    if postponed:
+        remaining["scheduled"] = due + postponed
     excluded = {
         "in_paused_queues": sum(map(_unfinished, (row for row in here if row["paused"]))),
-        "due_after_the_horizon": later - put_off,
+        "due_after_the_horizon": later - postponed,
         "in_queues_not_served": sum(map(_unfinished, elsewhere)),
     }
     return Left(remaining, {kind: n for kind, n in excluded.items() if n > 0})
@@ -86,15 +86,15 @@ def _unfinished(row: dict[str, Any]) -> int:
     return sum(row[state] for state in ("queue_size", "retry_queue_size", "scheduled", "in_flight"))
 
 
-async def _put_off_after(engine: Coordinator, latest: float | None) -> int:
+async def _count_postponed(engine: Coordinator, latest: float | None) -> int:
     """Return how many of the jobs that no plugin serves are scheduled for a time after `latest`."""
     ids, served = sorted(engine.unknown_jobs or ()), engine.settings.workers.queues
-    put_off = 0
+    postponed = 0
     for start in range(0, len(ids), BATCH):
         batch = ids[start : start + BATCH]
         due = await engine.writer.submit(partial(_due_times, ids=batch, served=served), Purpose.COUNT)
-        put_off += sum(at is not None and latest is not None and at > latest for at in due.values())
-    return put_off
+        postponed += sum(at is not None and latest is not None and at > latest for at in due.values())
+    return postponed
 
 
 async def _left_to_do(engine: Coordinator, latest: float | None) -> set[str]:

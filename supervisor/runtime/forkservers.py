@@ -1,4 +1,4 @@
-"""The forkserver that serves, and those before a reload whose workers still finish a job."""
+"""The current forkserver, and earlier ones, replaced by a reload, that still have workers with a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from supervisor.workers.pool import Pool
 
 
 class Forkservers:
-    """`owner_fd` is the descriptor of the store that all processes inherit, if it has one; `descriptor_limit` is their soft limit."""
+    """All forkservers of a supervisor. `owner_fd` is the descriptor of the store that all processes inherit, if it has one;
+    `descriptor_limit` is their soft limit."""
 
     def __init__(self, owner: str, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
         self.owner_fd: int | None = None
@@ -29,7 +30,7 @@ class Forkservers:
         return self._backends[-1]
 
     def add(self, settings: Settings) -> ForkserverBackend:
-        """Return a new one, which is still to be started."""
+        """Return a new forkserver, which the caller has to start."""
         self._backends.append(ForkserverBackend(self._options(settings), self._pool, self._loop))
         return self.newest
 
@@ -38,7 +39,7 @@ class Forkservers:
         self._backends.remove(backend)
 
     def retire(self, backend: ForkserverBackend, until_unused: Callable[[ForkserverBackend], Awaitable[None]]) -> None:
-        """Stop it once `until_unused(backend)` has ended, while the newest serves."""
+        """Stop the forkserver once `until_unused(backend)` has ended; meanwhile new workers come from the newest."""
 
         async def stop_when_unused() -> None:
             await until_unused(backend)
@@ -49,12 +50,12 @@ class Forkservers:
         task.add_done_callback(self._retiring.discard)
 
     async def retired(self) -> None:
-        """Wait until those that were retired have stopped."""
+        """Wait until the retired forkservers have stopped."""
         if self._retiring:
             await asyncio.wait(self._retiring)
 
     async def stop(self) -> None:
-        """Stop all, whatever still runs in them."""
+        """Stop all forkservers, even if workers still run."""
         for task in [*self._retiring]:
             await cancel(task)
         for backend in self._backends:

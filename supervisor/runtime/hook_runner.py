@@ -1,4 +1,4 @@
-"""Runs the parent-side hooks of plugins on a thread of its own, behind a bounded queue, so that none can hold up the loop."""
+"""Run the parent-side hooks of plugins on a thread of its own, behind a bounded queue, so that no hook can block the loop."""
 
 from __future__ import annotations
 

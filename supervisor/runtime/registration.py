@@ -1,4 +1,4 @@
-"""Opens the store and registers this supervisor as an owner in it."""
+"""Open the store and register this supervisor as an owner in it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Registration:
         while True:
             joining = self._joining = loop.run_in_executor(self.executor, self.join_now)
             joining.add_done_callback(drop_error)
-            # Not through a shield, which reports an error after its own cancellation to the loop's exception handler.
+            # There is no shield, since it reports errors after its own cancellation to the loop's exception handler.
             await asyncio.wait((joining,))
             try:
                 return joining.result()
@@ -84,7 +84,7 @@ class Registration:
             await asyncio.wait((self._joining,))
 
     async def leave(self, timeout: float) -> None:
-        """Remove the owner and close the store, without an engine that would do it. Tries for at most `timeout` seconds."""
+        """Remove the owner and close the store, if there is no engine that does it. It tries for at most `timeout` seconds."""
         if self.store is not None:
             await asyncio.get_running_loop().run_in_executor(self.executor, _leave, self.store, timeout)
 

@@ -1,4 +1,4 @@
-"""Reads the settings and the plugins again after HUP, without a job being dropped."""
+"""Read the settings and the plugins again after HUP, without dropping a job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIXED = ("store", "lease", "dlq", "shutdown")
 
 
 class Reloader:
-    """Takes new settings and plugins over as a whole, into a forkserver of their own, or refuses them as a whole.
+    """Puts new settings and plugins into use together, in a new forkserver, or refuses them together.
 
     `settings` are those in use; `requested` is set to reload. Files are read in a thread of `executor`, since that may block.
     """
@@ -32,14 +32,14 @@ class Reloader:
         self._executor = executor
 
     async def run(self, read: Callable[[], Settings], engine: Coordinator, forkservers: Forkservers) -> None:
-        """Reload at each request. One that comes during a reload leads to another, since a file may have changed meanwhile."""
+        """Reload at each request. A request during a reload leads to another reload, since a file may have changed meanwhile."""
         while True:
             await self.requested.wait()
             self.requested.clear()
             await self.reload(read, engine, forkservers)
 
     async def reload(self, read: Callable[[], Settings], engine: Coordinator, forkservers: Forkservers) -> None:
-        """Take over what `read` returns and the plugins that it names."""
+        """Use the settings that `read` returns and the plugins that they name, unless one of them has an error."""
         try:
             settings = await asyncio.get_running_loop().run_in_executor(self._executor, read)
         except ConfigError as error:

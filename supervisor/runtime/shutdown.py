@@ -1,4 +1,4 @@
-"""Ends a run, from the request to stop to the exit code; each step has a limit of time."""
+"""End a run, from the request to stop to the exit code; each step has a time limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ExitCode(IntEnum):
 
 
 class ShutdownLimits(NamedTuple):
-    """Seconds."""
+    """The limits of the steps, in seconds."""
 
     flush: float = 5.0  # for the store, a sink or a hook to end its work
     dead_letters: float = 2.0  # for pending dead letters to be published
@@ -51,8 +51,8 @@ class Serving:
 
 @dataclass
 class Parts:
-    """The parts of one run. Each is idle until the start has come to it; `serving` does not exist before the store is joined and
-    the plugins are loaded, nor `periods` before it serves."""
+    """The parts of one run. Each is idle until the start reaches it; `serving` does not exist before the store is joined and the
+    plugins are loaded, nor `periods` before jobs are claimed."""
 
     pool: Pool
     plugins: PluginManager
@@ -84,7 +84,7 @@ class Shutdown:
         self._limits = limits
 
     async def run(self, *, drain: bool) -> tuple[ExitCode, Left]:
-        """Return the exit code, and what is left."""
+        """End all parts, and return the exit code and what is left."""
         serving, left = self._parts.serving, Left({}, {})
         if serving is None:
             settled = Settled.UNKNOWN if drain else Settled.ALL  # a drain that has not begun has not done its work
@@ -152,7 +152,7 @@ class Shutdown:
         return True
 
     async def prune(self, engine: Coordinator) -> None:
-        """Delete old jobs: it would never happen where each run is a short drain. A signal cuts it short."""
+        """Delete old jobs, which otherwise would never happen if each run is a short drain. A signal cuts it short."""
         if self._stop.signalled.is_set():
             return
         pruning = asyncio.ensure_future(engine.prune())
@@ -172,7 +172,7 @@ class Shutdown:
                 return Settled.UNKNOWN
 
     def _report_unsettled(self, engine: Coordinator) -> dict[str, int]:
-        """Return how many leases are left, whose jobs are recovered when they expire; emit the reason, if no event has done so."""
+        """Return the number of leases left: their jobs are recovered when they expire. Emit the reason if no event has done so."""
         if not engine.writer.unavailable and not engine.committer.unsettled:
             self._bus.emit(StoreBecameUnavailable(f"{engine.store_url}: it has not answered at the end"))
         return {"unsettled": len(engine.leases)} if len(engine.leases) else {}

@@ -45,8 +45,8 @@ class StopRequest:
         self.request(reason)
 
     def handle_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The loop's exception handler. After an internal error it is better to end, and to be started again with every lease
-        recovered, than to stand still."""
+        """Handle an exception of the loop: end the supervisor. It is better to be started again, with every lease recovered, than
+        to go on without one of the parts."""
         self.fault = self.fault or context.get("exception") or RuntimeError(context["message"])
         loop.default_exception_handler(context)
         self.request("internal error")
@@ -81,7 +81,7 @@ class SignalInbox:
         self.listen()
 
     def listen(self) -> None:
-        """Set the handlers, anew if a plugin has set its own."""
+        """Set the handlers, again if a plugin has set its own."""
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for number in self._actions:
             signal.signal(number, _wake_only)
@@ -101,4 +101,4 @@ class SignalInbox:
 
 
 def _wake_only(_number: int, _frame: FrameType | None) -> None:
-    """The interpreter has written the number to the pipe already."""
+    """Do nothing: the interpreter has already written the number to the pipe."""

@@ -211,8 +211,8 @@ class Supervisor:
 
 
 def _tune_the_interpreter() -> None:
-    """Search for cycles seldom: among thousands of leases and outcomes, none of which is in a cycle, it would take a tenth of the
-    time. And switch threads fast: the writer's thread gets the interpreter back soon after each statement."""
+    """Search for reference cycles seldom: with thousands of leases and outcomes, none of which is in a cycle, this would take a
+    tenth of the time. And switch threads fast, so that the writer's thread gets the GIL back soon after each statement."""
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
     sys.setswitchinterval(SWITCH_INTERVAL)

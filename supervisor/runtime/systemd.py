@@ -1,4 +1,4 @@
-"""Sends READY, STOPPING, WATCHDOG and EXTEND_TIMEOUT_USEC to systemd, as in sd_notify(3); does nothing elsewhere."""
+"""Send READY, STOPPING, WATCHDOG and EXTEND_TIMEOUT_USEC to systemd, as in sd_notify(3); do nothing elsewhere."""
 
 from __future__ import annotations
 

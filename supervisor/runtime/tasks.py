@@ -19,7 +19,7 @@ def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 async def run_every(period: float, act: Callable[[], None]) -> None:
     """Call `act` every `period` seconds, without drift: each call follows from the schedule, not from the end of the last one.
 
-    Calls that were missed while the loop stood still are not made up for: there is one call, and a new schedule from there.
+    Calls that were missed while the loop did not run are not repeated: there is one call, and a new schedule from then on.
     """
     loop = asyncio.get_running_loop()
     due = loop.time()

@@ -10,7 +10,7 @@ from supervisor.stores.records import Waiting
 
 
 def waiting_of(rows: Iterable[Sequence[Any]], served: frozenset[str] | None) -> dict[str, Waiting]:
-    """The ready jobs by queue, from rows of (queue, tier, n)."""
+    """Return the number of ready jobs by queue, from rows of (queue, tier, n)."""
     found: dict[str, list[int]] = {}
     for queue, tier, n in rows:
         if served is None or queue in served:
@@ -21,7 +21,7 @@ def waiting_of(rows: Iterable[Sequence[Any]], served: frozenset[str] | None) -> 
 def queue_rows(
     counted: Iterable[Sequence[Any]], paused: frozenset[str], processing: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """The `queues` of `status --json`, from rows of (queue, state, tier, n) of all jobs."""
+    """Return the `queues` of `status --json`, from rows of (queue, state, tier, n) of all jobs."""
     counts: dict[str, dict[tuple[int, int], int]] = {queue: {} for queue in paused}
     for queue, state, tier, n in counted:
         counts.setdefault(queue, {})[state, tier] = n
@@ -41,13 +41,13 @@ def queue_rows(
 
 
 def running_jobs(supervisors: Iterable[Mapping[str, Any]]) -> list[int]:
-    """The ids of jobs that workers of these `supervisors` (as in `status --json`) are running."""
+    """Return the ids of jobs that workers of these `supervisors` (as in `status --json`) are running."""
     workers = [worker for supervisor in supervisors for worker in supervisor["workers"]]
     return [worker["current_job"]["job_id"] for worker in workers if worker.get("current_job")]
 
 
 def repair_text(queues: Iterable[str], unleased: int = 0) -> str:
-    """Return what a repair of the store has put right, for people; empty if that is nothing."""
+    """Return text about what a repair of the store has corrected; empty if nothing was wrong."""
     shown = sorted(queues)
     wrong = [f"the counts of jobs in {', '.join(shown[:10])}{' and other queues' if len(shown) > 10 else ''}"] * bool(
         shown

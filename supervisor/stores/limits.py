@@ -1,15 +1,15 @@
-"""Limits of a row that is put in with plain SQL: past these a claim can't read it, or the sums of a store overflow."""
+"""Limits of a row that is inserted by plain SQL: above them a claim can't read the row, or sums in the store overflow."""
 
 from __future__ import annotations
 
 from supervisor.text.units import MAX_SECONDS
 
 MAX_OPTION_SECONDS = int(MAX_SECONDS)
-"""A timeout, or a delay of a backoff."""
+"""The maximum of a timeout, or of a delay of a backoff."""
 MAX_FACTOR = 1000
-"""The factor of a backoff."""
+"""The maximum of the factor of a backoff."""
 MAX_TIME = 2**60
 """Microseconds from the epoch, either way: 36,500 years."""
 MAX_TOKEN = 2**62
 MAX_EXPIRED_COUNT = 2**30
-"""Claims and recoveries count up from there, so these limits are checked when a row is put in, and not later."""
+"""Claims and recoveries count up from the inserted value, so these limits are checked for inserts only."""

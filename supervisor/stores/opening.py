@@ -1,4 +1,4 @@
-"""Opening a store by its URL. Built-in stores are registered by scheme, as those of plugins are."""
+"""Open a store by its URL. Built-in stores are registered by scheme, like those of plugins."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Opener(Protocol):
-    """Opens the store that `settings` describe; relative paths start at `base`. Without `create`, a store that doesn't exist is
-    refused. Raises StoreError, whose message is for the user."""
+    """A function that opens the store of `settings`; relative paths are relative to `base`. Without `create`, a store that
+    doesn't exist is refused. Raises StoreError with a message for the user."""
 
     def __call__(self, settings: StoreSettings, *, create: bool, base: Path) -> Store: ...
 
@@ -29,7 +29,7 @@ class Opener(Protocol):
 def open_store(
     settings: StoreSettings, *, create: bool, base: Path, openers: Mapping[str, Opener] | None = None
 ) -> Store:
-    """Open the store of `settings.scheme`; `openers` are added by plugins."""
+    """Open the store of `settings.scheme`; `openers` are those of plugins."""
     known = {**BUILT_IN, **(openers or {})}
     opener = known.get(settings.scheme)
     if opener is None:
@@ -40,7 +40,7 @@ def open_store(
 
 
 def settings_of(url: str) -> StoreSettings:
-    """The settings of a store that no config describes. Raises StoreError if `url` can't be a URL."""
+    """Return the settings of a store that no config describes. Raises StoreError if `url` is not printable text."""
     try:
         return StoreSettings(url=url)
     except ValueError:
@@ -48,7 +48,7 @@ def settings_of(url: str) -> StoreSettings:
 
 
 def attempts_while_unavailable(timeout: float) -> Iterator[AbstractContextManager[None]]:
-    """Attempts until one succeeds; the error of the last that begins within `timeout` seconds is raised.
+    """Yield attempts until one succeeds. Raise the error of one if it is StoreBroken, or if the next would be after `timeout`.
 
     for attempt in attempts_while_unavailable(timeout):
         with attempt:
@@ -92,11 +92,10 @@ def _open_memory(settings: StoreSettings, *, create: bool, base: Path) -> Store:
 def transactional_enqueue_of(
     settings: StoreSettings, ask: Callable[[Callable[[Store], Any]], Any]
 ) -> TransactionalEnqueue:
-    """Open the way to enqueue inside transactions of callers, on connections of theirs to the store's database: supervisors wake
-    when these commit. Its `enqueue` raises StoreError, before anything is done, for a connection that can't be used.
+    """Return an object that enqueues inside transactions of callers, on their own connections to the store's database. When
+    these commit, supervisors are notified. Its `enqueue` raises StoreError, before it does anything, for an unfit connection.
 
-    `ask` calls its argument with the store itself: for the case that a connection does not show by itself whether it leads to
-    that store.
+    `ask` calls its argument with the store itself: it is needed if a connection does not show whether it leads to that store.
     """
     if BUILT_IN.get(settings.scheme) is not _open_postgres:
         raise StoreError(
@@ -109,7 +108,7 @@ def transactional_enqueue_of(
 
 
 def scratch_schema_of(settings: StoreSettings, prefix: str) -> AbstractContextManager[ScratchSchema]:
-    """A schema for a while, beside that of a PostgreSQL store."""
+    """Return a context manager that makes a temporary schema beside that of a PostgreSQL store."""
     with _needing_psycopg():
         from supervisor.stores.postgres.scratch_schema import scratch_schema
     return scratch_schema(settings.url or "", listen=settings.options.get("listen", True), prefix=prefix)

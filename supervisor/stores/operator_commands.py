@@ -1,4 +1,4 @@
-"""The operator's commands, the same over every store: each changes the jobs that it may, in batches, and names those that it refused."""
+"""The operator's commands, the same for every store: each changes jobs in batches, and returns those that it refused."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ BATCH = 1000
 NO_SUCH_JOB = "no such job"
 
 Refusal = Callable[[JobState, str | None], str | None]
-"""Why a command is refused for a job in this state with this dead letter ("pending", "delivered" or None); None if it is not."""
+"""A function of a job's state and its dead letter ("pending", "delivered" or None): the reason to refuse a command, or None."""
 
 
 class Target(NamedTuple):
-    """A job that a command is about, coded as in rows: see `codes`."""
+    """A job that a command is about; `state` and `dead_letter` are codes: see `codes`."""
 
     id: int
     state: int
@@ -33,13 +33,13 @@ class OperatorChanges(Protocol):
     """The part of the commands that each store does in its own way, always inside a transaction."""
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
-        """The first ids above `after` of jobs that are dead letters, ascending. Is also called outside of a transaction."""
+        """Return the first ids above `after` of jobs that are dead letters, ascending. No transaction is needed."""
 
     def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
-        """Ids of jobs that ended in `state` at least `age` microseconds ago; none of a job whose dead letter is pending."""
+        """Return ids of jobs that ended in `state` at least `age` microseconds ago, without jobs with a pending dead letter."""
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
-        """The jobs that exist among these; nobody else changes them before this transaction ends."""
+        """Return the jobs that exist among `ids`; nobody else can change them before this transaction ends."""
 
     def count(self, state: int, queue: str, tier: int, n: int = 1) -> None:
         """Add `n` to the count of these jobs."""
@@ -49,16 +49,16 @@ class OperatorChanges(Protocol):
     def make_due(self, ids: Sequence[int]) -> None: ...
 
     def make_fresh(self, ids: Sequence[int]) -> None:
-        """Make them ready as if just enqueued, behind everything that waits, and withdraw their dead letters."""
+        """Make the jobs ready as if just enqueued, behind all jobs that wait, and withdraw their dead letters."""
 
     def remove(self, ids: Sequence[int]) -> None:
-        """Delete the jobs with their attempts and dead letters, and take them off the counts."""
+        """Delete the jobs with their attempts and dead letters, and subtract them from the counts."""
 
     def set_paused(self, queue: str, paused: bool) -> None: ...
 
 
 class BatchedCommands:
-    """Implements `supervisor.stores.protocol.OperatorCommands` by the changes of one store: one commit for each batch."""
+    """Implements `supervisor.stores.protocol.OperatorCommands` with the changes of one store: one commit for each batch."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class BatchedCommands:
     def _change(
         self, ids: Sequence[int] | None, refusal: Refusal, change: Callable[[list[Target]], None]
     ) -> OperatorResult:
-        """Change the jobs that are not refused; without ids, of all jobs that are dead letters."""
+        """Change those of `ids`, or of all dead letters if it is None, for which `refusal` returns no reason."""
         result = OperatorResult({}, {})
         for batch in self._dead() if ids is None else _batches(ids):
             with self._transaction():

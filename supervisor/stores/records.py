@@ -1,4 +1,4 @@
-"""The values that cross the store protocol, and the forms in which every store keeps and shows a job."""
+"""The values that callers and stores exchange, and the forms in which every store keeps and shows a job."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Resolve = Callable[[str, str], Policy]
 
 
 class EnqueueRow(NamedTuple):
-    """A job as it goes into the store: validated, `payload` and `headers` already JSON text.
+    """A job as it goes into the store: it is validated, and `payload` and `headers` are JSON text.
 
-    At most one of `delay` (seconds from the store's now) and `at` (microseconds since the epoch).
+    At most one of `delay` (seconds from the store's now) and `at` (microseconds since the epoch) is given.
     """
 
     handler: str
@@ -50,13 +50,13 @@ class EnqueueRow(NamedTuple):
 
 
 class EnqueueBatch(Sequence[EnqueueRow]):
-    """Rows to enqueue, of which most differ in their payload alone.
+    """Rows to enqueue, most of which differ only in their payload.
 
     Row n is `kinds[places[n]]` with `payloads[n]`. A tuple for each row would cost more than half of the time that it takes to
     make the batch, mostly in the garbage collector.
 
-    `unsure` is set by a store that may have kept the rows although it raised StoreUnavailable: (id, created_at) of the first.
-    By it the store recognises them at the next try.
+    `unsure` is set by a store that may have stored the rows although it raised StoreUnavailable: it is (id, created_at) of the
+    first row, by which the store recognises the rows at the next try.
     """
 
     __slots__ = ("kinds", "payloads", "places", "unsure")
@@ -74,7 +74,7 @@ class EnqueueBatch(Sequence[EnqueueRow]):
         return rows if isinstance(rows, cls) else cls(rows)
 
     def append(self, row: EnqueueRow) -> int:
-        """Return the place of the row's kind."""
+        """Append a row, and return the index of its kind."""
         place = self.places[-1] if self.places else 0
         if not self.kinds or not _are_alike(row, self.kinds[place]):
             place = len(self.kinds)
@@ -124,8 +124,8 @@ class Waiting(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The view of a store before a claim: `waiting` by queue, and the seconds until the next scheduled job is due (0 if it is now),
-    None if there is none."""
+    """The jobs that wait, as seen before a claim: `waiting` by queue. `next_due` is the seconds until the next scheduled job is
+    due (0 if it is due now), or None if no job is scheduled."""
 
     waiting: dict[str, Waiting]
     next_due: float | None
@@ -142,11 +142,11 @@ class ClaimRequest(NamedTuple):
     urgent: int
 
     def retries_wanted(self, fresh: int) -> int:
-        """The most retries that may be among the picked, if there are `fresh` fresh candidates."""
+        """Return the maximum of retries among the picked, if there are `fresh` fresh candidates."""
         return min(self.max_retries_claimed, self.limit, max(self.retries_first, self.limit - fresh))
 
     def pick(self, fresh: Sequence[Candidate], urgent: int, retries: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates to claim, in order, from the first `limit` of each tier; the first `urgent` of `fresh` are urgent."""
+        """Return the candidates to claim, in order. `fresh` and `retries` have `limit` at most; the first `urgent` are urgent."""
         retries = retries[: self.retries_wanted(len(fresh))]
         urgent = min(urgent, self.limit)
         first = min(self.retries_first, self.limit - urgent)
@@ -155,7 +155,7 @@ class ClaimRequest(NamedTuple):
 
 
 class ExpiredLease(NamedTuple):
-    """A lease whose deadline has passed, or whose owner is provably dead (`owner_gone`): that one is recovered at once.
+    """A lease whose deadline has passed, or whose owner is provably gone (`owner_gone`), so that it is recovered at once.
 
     `deadline` is as seen: recovery names it, so that a lease that was extended meanwhile is left alone. `started` is whether
     the job has a start mark. The lease has no payload and no headers, which may be large.
@@ -174,7 +174,7 @@ class ExpiredLease(NamedTuple):
 
 
 def by_queue_and_tier(leases: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int], int]:
-    """The number of leases, or rows of leases, for each (queue, tier). Most batches are of one kind."""
+    """Return the number of leases, or rows of leases, for each (queue, tier). Most batches have only one."""
     queues, tiers = {lease[LEASE_QUEUE] for lease in leases}, {lease[LEASE_TIER] for lease in leases}
     if len(queues) == len(tiers) == 1:
         return {(queues.pop(), tiers.pop()): len(leases)}
@@ -182,7 +182,7 @@ def by_queue_and_tier(leases: Sequence[Sequence[Any]]) -> Mapping[tuple[str, int
 
 
 def code_of_state(outcome: Outcome) -> int:
-    """The code of the state that the outcome takes its job to. Raises StoreError if that is not decided."""
+    """Return the code of the state to which the outcome takes its job. Raises StoreError if the outcome is not decided."""
     if outcome.state is None:
         raise StoreError(f"job {outcome.lease.id}: an outcome must be decided before it is settled")
     return CODES[outcome.state]
@@ -279,7 +279,7 @@ def job_dict(job: Shown) -> dict[str, Any]:
 
 
 def iso(microseconds: int | None) -> str | None:
-    """ISO 8601 in UTC with microseconds; a time that the calendar can't hold is shown as the nearest it can."""
+    """Return ISO 8601 text in UTC with microseconds; a time outside of the calendar becomes the nearest time inside."""
     if microseconds is None:
         return None
     try:
@@ -290,7 +290,7 @@ def iso(microseconds: int | None) -> str | None:
 
 
 def readable(text: str) -> Any:
-    """The value of JSON `text`; the text itself if it isn't strict JSON (another program put it there)."""
+    """Return the value of JSON `text`, or the text itself if it isn't strict JSON (another program wrote it)."""
     try:
         return decode(text)
     except NotJSON:
@@ -301,13 +301,13 @@ def readable(text: str) -> Any:
 
 
 def failure_record(failure: Failure, lease: Lease, now: int) -> dict[str, Any]:
-    """The failure as it is kept: attempt and time filled in, long texts cut, every text one that any store takes."""
+    """Return the failure as stores keep it: with attempt and time, and with texts cut, and escaped for any store."""
     kept = replace(failure, attempt=failure.attempt or lease.attempt, at=failure.at or now)
     return {key: cut(printable(value)) if isinstance(value, str) else value for key, value in kept.record().items()}
 
 
 def cut(text: str) -> str:
-    """At most 16 KB of UTF-8: the beginning of the text and, with three times as much room, its end."""
+    """Return at most 16 KB of UTF-8: a quarter of it from the beginning of the text, the rest from its end."""
     data = text.encode()
     if len(data) <= MAX_TEXT_BYTES:
         return text

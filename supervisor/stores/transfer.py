@@ -1,9 +1,9 @@
-"""The transfer of all jobs that still matter from one store to another. They exist in exactly one of them at every moment, whichever
-process is killed.
+"""Transfer all ready, scheduled and failed jobs from one store to another. Whichever process is killed, no job is lost, and none
+can run in both stores.
 
-Three commits, in this order: the source is closed, so that nobody enqueues or runs jobs there; the target gets the jobs, and a
-record that it has them; or else, if the target certainly has not got them, the source is opened again. A transfer that was
-interrupted between these is finished by the same call again, or undone by `undo_transfer`.
+The commits are, in this order: the source is closed, so that nobody enqueues or runs jobs there; the target gets the jobs, and a
+record that it has them; the source notes their arrival or, if the target certainly has not got them, is opened again. If a
+transfer is interrupted in between, the same call finishes it, and `undo_transfer` undoes it.
 
 SQL stores keep the record of a closed source in the table `transfer_out`, and the ids of received transfers in `transfers_in`.
 """
@@ -24,7 +24,7 @@ TRANSFERRED_STATES = (READY, SCHEDULED, FAILED)
 
 
 class TransferLimits(NamedTuple):
-    """The most jobs, and characters of their texts, that are in memory at once; a longer job is alone."""
+    """The maximum of jobs, and of characters of their texts, in memory at once; a longer job is transferred alone."""
 
     jobs: int = 500
     characters: int = 8_000_000
@@ -34,7 +34,7 @@ LIMITS = TransferLimits()
 
 
 class TransferredDeadLetter(NamedTuple):
-    """`accepted` is a JSON list of sinks."""
+    """The dead letter of a transferred job. `accepted` is a JSON list of sinks."""
 
     state: int
     due_at: int
@@ -85,10 +85,10 @@ class Transferable(Protocol):
     url: str
 
     def place(self) -> str:
-        """A text that is the same for the same store, whatever URL leads to it, and another for any other store."""
+        """Return a text that identifies the store, whatever URL leads to it."""
 
     def transfer_record(self) -> TransferRecord | None:
-        """The transfer that this store is closed for."""
+        """Return the transfer for which this store is closed, or None if it is open."""
 
     def transaction(self) -> AbstractContextManager[None]: ...
 
@@ -99,10 +99,10 @@ class Transferable(Protocol):
     def note_arrival(self, transfer_record: TransferRecord) -> None: ...
 
     def reopen(self, transfer_record: TransferRecord) -> None:
-        """Undo `close_for_transfer`, unless that was done before. Raises StoreError if it is closed for another transfer."""
+        """Undo `close_for_transfer`, unless the store is open. Raises StoreError if it is closed for another transfer."""
 
     def sizes(self, after: int, limit: int) -> list[tuple[int, int]]:
-        """(id, length of its texts) of the first `limit` jobs to transfer above the id `after`, by id."""
+        """Return (id, length of its texts) of the first `limit` jobs to transfer above the id `after`, by id."""
 
     def export(self, ids: Sequence[int]) -> list[TransferredJob]: ...
 
@@ -110,7 +110,7 @@ class Transferable(Protocol):
         """The highest id that was ever given."""
 
     def counted(self) -> Mapping[JobState, int]:
-        """Jobs by state."""
+        """Return the number of jobs by state."""
 
     def paused(self) -> frozenset[str]: ...
 
@@ -121,12 +121,12 @@ class Transferable(Protocol):
         last_id: int,
         paused: frozenset[str],
     ) -> None:
-        """Write all jobs in one transaction, under the ids that they have. Raises StoreError unless this store is empty and not
+        """Write all jobs in one transaction, with their ids unchanged. Raises StoreError unless this store is empty and not
         closed."""
 
     def has_received(self, transfer_record: TransferRecord) -> bool:
-        """Whether the jobs of this transfer are here. Waits while they are being written; nobody can begin to write them before
-        the open transaction has ended."""
+        """Return whether the jobs of this transfer are here. It waits while they are being written; nobody can begin to write
+        them before the open transaction has ended."""
 
     def notify(self) -> None: ...
 
@@ -134,8 +134,8 @@ class Transferable(Protocol):
 
 
 class TransferReport(NamedTuple):
-    """The numbers of jobs, and of paused queues, that were transferred, and of jobs `left` in the source. `before`: an earlier call
-    had done it."""
+    """The numbers of jobs and of paused queues that were transferred, and of jobs `left` in the source. `before` is whether an
+    earlier call had transferred them."""
 
     jobs: Mapping[JobState, int]
     paused: int
@@ -172,11 +172,12 @@ def transfer_jobs(source: Transferable, target: Transferable, limits: TransferLi
 
 
 def _require_unarrived(source: Transferable, target: Transferable, transfer_record: TransferRecord) -> None:
-    """Raise StoreError unless the jobs were on their way to this `target`, which has not got them: only that one can show whether
-    they have arrived."""
+    """Raise StoreError unless the transfer is to this `target` and is not known to have arrived: only the target to which it was
+    can show whether the jobs are there."""
     if transfer_record.place != target.place():
         raise StoreError(
-            f"{source.url}: its jobs were moved, or are being moved, to {transfer_record.target}, and {target.url} is another store than that one was"
+            f"{source.url}: its jobs were transferred, or are being transferred, to {transfer_record.target}; "
+            f"{target.url} is not that store"
         )
     if transfer_record.arrived:
         raise StoreError(
@@ -187,14 +188,14 @@ def _require_unarrived(source: Transferable, target: Transferable, transfer_reco
 def _has_received_after_all(
     source: Transferable, target: Transferable, transfer_record: TransferRecord, error: BaseException
 ) -> bool:
-    """Whether the target has committed the jobs although `import_jobs` raised `error`: the answer may have been lost. If it has
-    not, the source is opened again."""
+    """Return whether the target has committed the jobs although `import_jobs` raised `error`: the answer may have been lost. If
+    it has not, open the source again."""
     try:
         return not _reopened(source, target, transfer_record)
     except StoreUnavailable:
         raise StoreUnavailable(
-            f"{error}; it is unknown whether the jobs are there, so {source.url} stays closed: the same command again finishes "
-            "the transfer, or with --reopen undoes it"
+            f"{error}; it is unknown whether the jobs are there, so {source.url} stays closed: repeat the command to finish "
+            "the transfer, or add --reopen to undo it"
         ) from error
 
 
@@ -233,7 +234,7 @@ def _batches(
             yield source.export(ids)
         after, _ = page[-1]
     if (closed_for := source.transfer_record()) is None or closed_for.id != transfer_record.id:
-        raise StoreError(f"{source.url}: another process has opened it again meanwhile; nothing was moved")
+        raise StoreError(f"{source.url}: another process has opened it again meanwhile; nothing was transferred")
 
 
 def _split(page: Sequence[tuple[int, int]], most: int) -> Iterator[list[int]]:
@@ -249,7 +250,7 @@ def _split(page: Sequence[tuple[int, int]], most: int) -> Iterator[list[int]]:
 
 
 def transferable_counts(source: Transferable) -> Mapping[JobState, int]:
-    """The number of jobs in each of the states that are transferred."""
+    """Return the number of jobs in each of the states that are transferred."""
     counts = source.counted()
     return {STATES[state]: counts.get(STATES[state], 0) for state in TRANSFERRED_STATES}
 
@@ -264,7 +265,7 @@ def _report(source: Transferable, before: bool) -> TransferReport:
 
 
 def closed_message(target: str) -> str:
-    """The error for every use of a closed store."""
+    """Return the error message for every use of a closed store."""
     return f"its jobs were transferred to {target}: set store in the config to that URL"
 
 
@@ -286,8 +287,8 @@ def closed_for_another(url: str, transfer_record: TransferRecord) -> StoreError:
 
 
 def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool) -> None:
-    """Raise StoreError if this store is closed or has jobs. Two closed stores would each name the other one as the target, even
-    without jobs."""
+    """Raise StoreError if this store is closed or has jobs. A closed store is refused even if it has no jobs: otherwise two closed
+    stores could name each other as the target."""
     if closed_for is not None:
         raise StoreError(
             f"{url}: it is closed, since its own jobs were transferred to {closed_for.target}; expected an empty store"
@@ -297,7 +298,7 @@ def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool
 
 
 def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]] = ()) -> TransferredJob:
-    """Make a job of the columns of TransferredJob, and behind them those of TransferredDeadLetter."""
+    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter."""
     *job, state, due_at, tries, accepted = row
     dead_letter = None if state is None else TransferredDeadLetter(state, due_at, tries, accepted)
     return TransferredJob._make([*job, attempts, dead_letter])

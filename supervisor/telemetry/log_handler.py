@@ -1,9 +1,9 @@
-"""Log lines go to standard error through a bounded queue and one thread, so nothing that logs ever waits for their reader.
+"""Write log lines to standard error through a bounded queue and one thread, so that no code that logs waits for their reader.
 
-When the reader is slow the queue overflows; when it has gone or its disk is full, writes fail. In both cases lines are dropped
-and counted, and the next line that is written is preceded by one with their number.
+If the reader is slow, the queue overflows; if the reader has exited or the disk is full, writes fail. In both cases lines are
+dropped and counted, and the next line that is written follows one with their number.
 
-Fields for programs come in as `extra={"fields": {...}}`.
+Fields for programs are passed as `extra={"fields": {...}}`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logs each event. Every line about a job has `job=ID`, and its handler if the event has it."""
+"""Log each event. Every line about a job has `job=ID`, and its handler if the event has it."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def _clock_stepped(event: events.ClockStepped) -> None:
 
 
 def _store_lost(event: events.StoreLost) -> None:
-    _log(logging.ERROR, "store lost: %s; what is not settled yet is not kept; start the supervisor again", event.error)
+    _log(logging.ERROR, "store lost: %s; outcomes not settled yet are lost; start the supervisor again", event.error)
 
 
 def _store_repaired(event: events.StoreRepaired) -> None:
@@ -312,7 +312,7 @@ def _store_repaired(event: events.StoreRepaired) -> None:
 
 
 def _store_call_failed(event: events.StoreCallFailed) -> None:
-    line = "the store refuses to %s: %s; meanwhile %s, all else goes on, and it is tried again: grant or repair what it names"
+    line = "the store refuses to %s: %s; meanwhile %s, all else goes on, and it is tried again: remove the cause of the error"
     _log(logging.ERROR, line, event.purpose, _without_passwords(event.error), event.meanwhile)
 
 

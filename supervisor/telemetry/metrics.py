@@ -1,4 +1,4 @@
-"""Metrics, counted from the events in plain memory, without I/O. Dashboards and alerts rely on their names."""
+"""The metrics, counted from the events in memory, without I/O. Dashboards and alerts rely on their names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRY = Tier.RETRY.value
 
 
 class Histogram:
-    """Counts of values (seconds) by the upper limit of their bucket, which is in it; the last bucket has none. And their sum."""
+    """The counts of values (seconds) by bucket, and their sum. A bucket includes its upper limit; the last one has none."""
 
     __slots__ = ("counts", "limits", "total")
 
@@ -103,7 +103,7 @@ class Metrics:
             count(event)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return every metric by its full name: a number, a histogram (see there), or numbers or histograms by label value.
+        """Return every metric by its full name: a number, a Histogram's snapshot, or a mapping of these by label value.
 
         `retry_success_ratio` is None until a retry has ended.
         """
@@ -130,18 +130,18 @@ class Metrics:
 
     def _jobs_settled(self, event: events.JobsSettled) -> None:
         success = Kind.SUCCEEDED
-        won = [outcome for outcome in event.outcomes if outcome.kind is success]
-        if len(won) < len(event.outcomes):
+        succeeded = [outcome for outcome in event.outcomes if outcome.kind is success]
+        if len(succeeded) < len(event.outcomes):
             for outcome in event.outcomes:
                 if outcome.kind is not success:
                     self._not_succeeded(outcome)
         times: dict[str, list[float]] = {}
-        for handler, run in groupby(won, _handler):
+        for handler, run in groupby(succeeded, _handler):
             times.setdefault(handler, []).extend([outcome.took for outcome in run if outcome.took is not None])
         for handler, values in times.items():
             self._run_times[handler].observe_all(values)
-        retries = sum([outcome.lease.retries > 0 for outcome in won])
-        self._jobs[JobState.SUCCEEDED] += len(won)
+        retries = sum([outcome.lease.retries > 0 for outcome in succeeded])
+        self._jobs[JobState.SUCCEEDED] += len(succeeded)
         self._retries_succeeded += retries
         self._retries_ended += retries
 

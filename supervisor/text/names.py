@@ -20,9 +20,9 @@ def _is_clean(text: str) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "") -> str:
-    """Return `, did you mean 'x'?` with the known name nearest to `name`, or nothing.
+    """Return `, did you mean 'x'?` with the known name nearest to `name`, or an empty text if none is near.
 
-    A `prefix` that all of them share is left out of the comparison.
+    A `prefix` that all known names share is left out of the comparison.
     """
     from difflib import get_close_matches  # slow to import, and needed only where something is wrong
 
@@ -32,6 +32,6 @@ def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "") -> str:
 
 
 def did_you_mean_or_all(name: str, known: Iterable[str]) -> str:
-    """Return `did_you_mean`, or else `; expected one of x, y, z`."""
+    """Return `, did you mean 'x'?`, or `; expected one of x, y, z` if no known name is near."""
     known = list(known)
     return did_you_mean(name, known) or (f"; expected one of {', '.join(known)}" if known else "")

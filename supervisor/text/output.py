@@ -6,7 +6,7 @@ import select
 
 
 def wait_for_room(fd: int) -> None:
-    """Call it after a BlockingIOError: another user of the same terminal or pipe may have made it non-blocking."""
+    """Wait after a BlockingIOError on `fd`: another process may have made the shared terminal or pipe non-blocking."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     poll.poll()

@@ -1,4 +1,4 @@
-"""Text from anywhere, made fit for stores, logs and terminals."""
+"""Make text from any source safe for stores, logs and terminals."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ STEERING = (*range(127, 160), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *r
 """Characters from 127 up that steer a terminal, break its lines or reverse its writing direction."""
 
 JSON_ESCAPES = {code: f"\\u{code:04x}" for code in STEERING}
-"""For `str.translate` of JSON text: it keeps its value, and has nothing left in it that steers a terminal."""
+"""A table for `str.translate`: JSON text keeps its value, and has no character left that steers a terminal."""
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return the beginning and the end of a text that is longer than `limit` characters."""
+    """Return `text`, or only its beginning and its end if it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -23,5 +23,5 @@ def printable(text: str) -> str:
 
 
 def json_line(data: bytes) -> str:
-    """Return the JSON that orjson has written as text of the same value in which nothing steers a terminal."""
+    """Return JSON from orjson as text of the same value, without characters that steer a terminal."""
     return data.decode().translate(JSON_ESCAPES)

@@ -1,4 +1,4 @@
-"""Keeps passwords and tokens of the config out of all text that people read: logs, errors, reports."""
+"""Keep passwords and tokens of the config out of all text that people read: logs, errors, reports."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import orjson
 
 MASK = "***"
 MIN_LENGTH = 5
-"""Characters of the shortest secret that is masked: to mask shorter ones everywhere would spoil more than it hides."""
+"""The length of the shortest secret that is masked: masking shorter ones everywhere would make texts unreadable."""
 
 Replacement = tuple[re.Pattern[str], str]
 
-# The text may come from anybody. No pattern repeats what it may match in two ways: a line made for that would take minutes.
-# Each begins with literal text, which the search passes over fast.
+# The text may come from an attacker, so no pattern may backtrack much: a line made for that would take minutes.
+# Each pattern begins with literal text, for which the search is fast.
 _PASSWORDS: tuple[Replacement, ...] = (
     (re.compile(r"://[^\s/:]*+:[^\s/]*(?=@)"), f"://{MASK}"),
     (re.compile(r"password=\S+"), f"password={MASK}"),
@@ -45,14 +45,14 @@ NO_SECRETS = Mask()
 
 
 def without_secrets(url: str) -> str:
-    """Return the URL without its password and its query, which may hold another."""
+    """Return the URL with *** in place of its password and of its query, which may contain another password."""
     before, password, behind = _around_password(url)
     base, question, _ = behind.partition("?")
     return f"{before}{MASK if password else ''}{base}{question}{MASK if question else ''}"
 
 
 def secrets_of(url: str) -> set[str]:
-    """Return the password and the values of the query, both as written and unquoted."""
+    """Return the password and the query values of `url`, each as written and with its percent-encoding decoded."""
     _, password, behind = _around_password(url)
     query = behind.partition("?")[2].partition("#")[0]
     written = {pair.partition("=")[2] for pair in query.split("&")} | {password}
@@ -62,7 +62,7 @@ def secrets_of(url: str) -> set[str]:
 def _around_password(url: str) -> tuple[str, str, str]:
     """Split the URL into the text before the password, the password, and the text behind it.
 
-    Like libpq, and unlike urlsplit, it takes a `?` or `#` before an `@` for a part of the password.
+    As in libpq, and unlike in urlsplit, a `?` or `#` before an `@` is a part of the password.
     """
     scheme, colon, rest = url.partition("://")
     authority, slash, path = rest.partition("/")

@@ -1,6 +1,6 @@
 """The one rule for payloads, results and headers: strict JSON, which every store keeps unchanged.
 
-orjson alone writes NaN as null, loads a 30-digit integer as a float and fails at depth 255; so values are walked first.
+orjson alone writes NaN as null, loads a 30-digit integer as a float and fails at depth 255; so this module checks values too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class NotJSON(ValueError):
 def encode(value: Any, *, limit: int, what: str = "payload") -> str:
     """Return `value` as JSON text.
 
-    Raises NotJSON unless it is made of dicts with text keys, lists, tuples, valid Unicode text, 64-bit integers, finite
-    floats, booleans and None, or of subclasses of these, no deeper than 100 and no longer than `limit` bytes.
+    Raises NotJSON unless `value` is made of dicts with text keys, lists, tuples, valid Unicode text, 64-bit integers, finite
+    floats, booleans and None, or of subclasses of these, is nested at most 100 deep, and has at most `limit` bytes as JSON.
     """
     flat = _is_flat(value)
     if not flat:
@@ -48,7 +48,7 @@ def encode(value: Any, *, limit: int, what: str = "payload") -> str:
 
 
 def decode(text: str | bytes, what: str = "payload") -> Any:
-    """Return the value of JSON `text`. Raises NotJSON by the same rule as `encode`, whatever the text."""
+    """Return the value of JSON `text`. Raises NotJSON, and nothing else, by the rule of `encode` without its limit."""
     try:
         value = orjson.loads(text)
     except (ValueError, TypeError) as error:
@@ -57,15 +57,13 @@ def decode(text: str | bytes, what: str = "payload") -> Any:
     plain = text if isinstance(text, str) else text.decode()
     if len(plain) > MAX_DEPTH and plain.count("[") + plain.count("{") > MAX_DEPTH:
         _check(value, what)
-    if len(plain) >= _LONG and _LONG_NUMBER.search(
-        plain
-    ):  # after the depth, which json would meet with a RecursionError
+    if len(plain) >= _LONG and _LONG_NUMBER.search(plain):  # second, since json raises RecursionError for deep text
         json.loads(plain, parse_int=lambda digits: _exact(digits, what))
     return value
 
 
 def decode_object(text: str, what: str) -> dict[str, Any]:
-    """Return the value as `decode` does. Raises NotJSON also if it is not an object."""
+    """Return the value as `decode` does. Raises NotJSON also if the value is not an object."""
     value = decode(text, what)
     if not isinstance(value, dict):
         raise NotJSON(f"{what}: expected an object, not {type(value).__name__}")
@@ -73,7 +71,7 @@ def decode_object(text: str, what: str) -> dict[str, Any]:
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether nothing but a too large integer could be wrong with it, so that no walk is needed."""
+    """Return whether orjson refuses all that can be wrong with `value` except a too large integer, so no walk is needed."""
     if type(value) is dict:
         for key, item in value.items():  # noqa: SIM110 (twice as fast as `all` of a generator)
             if type(key) is not str or type(item) not in _FLAT:
@@ -98,9 +96,9 @@ def _exact(digits: str, what: str) -> int:
 
 
 def _check(value: Any, what: str, *, limit: int | None = None) -> None:
-    """Walk without recursion, so that the depth has our limit and never the interpreter's.
+    """Raise NotJSON if `value` is not strict JSON. The walk is a loop, so only MAX_DEPTH limits it, not the interpreter.
 
-    A list that holds itself twice has 2^100 values at our depth, so more values than bytes are refused on the way.
+    A list that contains itself twice has 2^100 values at that depth, so the walk ends once it has seen more than `limit` values.
     """
     level, depth, seen = [value], 0, 0
     while level:
@@ -126,7 +124,7 @@ def _check(value: Any, what: str, *, limit: int | None = None) -> None:
 
 
 def _mistake(item: Any) -> str | None:
-    """Return the reason that this single value is no JSON."""
+    """Return the reason why this single value is not JSON, or None if it is."""
     if isinstance(item, int):
         if -MAX_INTEGER - 1 <= item <= MAX_INTEGER:
             return None
@@ -143,7 +141,7 @@ def _mistake(item: Any) -> str | None:
 
 
 def _path_to(wanted: Any, value: Any, what: str, depth: int) -> str:
-    """Return the place of the object that `_check` has found at this depth, such as `result.a[0].b`."""
+    """Return the path of the value that `_check` found at this depth, such as `result.a[0].b`."""
     level = [(value, what)]
     for _ in range(depth):
         level = [pair for item, path in level for pair in _parts(item, path)]

@@ -17,7 +17,7 @@ _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)")
 def parse_duration(value: str | float, *, zero: bool = False) -> float:
     """Return the seconds of text such as "500ms", or of a number of seconds.
 
-    Raises ValueError unless it is finite, at most a century and above zero (or zero, if `zero` is true).
+    Raises ValueError unless the duration is at most a century and above zero (or zero, if `zero` is true).
     """
     seconds = _amount(value, _SECONDS) if isinstance(value, str) else _number(value)
     if seconds is None or not (0 <= seconds <= MAX_SECONDS) or (seconds == 0 and not zero):
@@ -26,7 +26,7 @@ def parse_duration(value: str | float, *, zero: bool = False) -> float:
 
 
 def parse_size(value: str | int) -> int:
-    """Return the bytes of text such as "512MB" (10^6) or of a number. Raises ValueError unless it is whole and above zero."""
+    """Return the bytes of text such as "512MB" (10^6), or of a number. Raises ValueError unless they are whole and above zero."""
     amount = _amount(value, _BYTES) if isinstance(value, str) else _number(value)
     if amount is None or not (1 <= amount < 2**63) or amount != int(amount):
         raise ValueError(f"expected {SIZE}, got {value!r}")

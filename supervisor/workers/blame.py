@@ -12,7 +12,7 @@ HOST = socket.gethostname()
 
 
 class KillReason(NamedTuple):
-    """`cause`, `type` and `message` are those of the running job's failure; with no cause the job is released."""
+    """A reason to kill a worker. The other fields are those of the job's failure; without a cause the job is released."""
 
     name: str
     cause: Cause | None = None
@@ -35,14 +35,14 @@ def broken_channel(why: str) -> KillReason:
 
 SHUTDOWN = KillReason("shutdown")
 LINGERING = KillReason("lingering")
-"""It did not exit after its last job."""
+"""The worker did not exit after its last job."""
 LEASE_LOST = KillReason("lease_lost")
 
 
 def outcome_at_exit(
     lease: Lease, reason: KillReason | None, report: ExitReport, *, ran: float, heartbeat_age: float
 ) -> Outcome:
-    """A failed attempt; a release if the reason has no cause. `ran` and `heartbeat_age` are seconds."""
+    """Return a failed attempt, or a release if the reason has no cause. `ran` and `heartbeat_age` are seconds."""
     if reason is None:
         how = f"its worker {'was ' if report.signal else ''}{report.how}"
         reason = KillReason("crash", Cause.CRASH, "WorkerCrashed", how)

@@ -1,7 +1,7 @@
 """The channels of one worker. The supervisor opens them, and sends the worker's ends to the forkserver with the order to fork it.
 
 All are pipes: a small message costs half of what it costs on a socket, and many of them can be read at once. All are closed on
-exec. A process that has made descriptors 0-2 valid before never finds a channel there.
+exec. None gets a number from 0 to 2 if the process has opened these descriptors before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 CHUNK = 1 << 16  # bytes of one read
 FIRST_DESCRIPTOR = 200
-"""Descriptors that a job opens are below this one."""
+"""The channels have numbers from this one on, and the files that a job opens lower ones."""
 
 
 class WorkerEnds(NamedTuple):
@@ -74,7 +74,7 @@ class Opened:
 
 
 def open_channels(end: float = float("inf")) -> tuple[SupervisorEnds, WorkerEnds]:
-    """Raises OSError, with nothing left open, when no descriptors below `end` are left."""
+    """Open all channels of a worker. Raises OSError, with nothing left open, when no descriptors below `end` are left."""
     opened = Opened()
     try:
         their_jobs, jobs = opened.pipe()
@@ -109,8 +109,8 @@ def close_all(fds: Iterable[int]) -> None:
 
 
 def move_out_of_reach(ends: WorkerEnds) -> WorkerEnds:
-    """Duplicate the ends to numbers that files opened later don't get, and close the originals. Otherwise a job that closes
-    descriptors which are not its own, and then opens a file, would find its worker's heartbeats or outcomes in the file."""
+    """Duplicate the ends to numbers that files opened later don't get, and close the originals. Otherwise, if a job closed
+    descriptors that are not its own and then opened a file, the worker's heartbeats or outcomes would be written to the file."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     first = FIRST_DESCRIPTOR if soft == resource.RLIM_INFINITY else min(FIRST_DESCRIPTOR, soft // 2)
     duplicates = WorkerEnds(*[fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first) for fd in ends])

@@ -29,7 +29,7 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """How a worker process ended; if it could not be started, `pid` is 0 and `start_error` is the reason. `peak_memory` is bytes;
+    """The end of a worker process. If it could not be started, `pid` is 0 and `start_error` is the reason. `peak_memory` is bytes;
     `stack` is its Python stack, if that was requested."""
 
     pid: int
@@ -56,10 +56,10 @@ class WorkerProcess(Protocol):
     pid: int | None
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
-        """Put one permit byte (`frame`, 0-255) for each job, then the frame. Never wait; ignore that the process has exited."""
+        """Write one permit byte (`frame`, 0-255) for each job, then the frame. Never wait; ignore an exit of the process."""
 
     def reclaim(self) -> Mapping[int, int]:
-        """Take every permit that the worker has not taken; return how many these are, by frame."""
+        """Take every permit that the worker has not taken; return their numbers by frame."""
 
     def untaken(self) -> int:
         """Return how many permits the worker has not taken yet."""
@@ -71,13 +71,13 @@ class WorkerProcess(Protocol):
         """Send SIGKILL to the whole group and tree, after a request for the Python stack if wanted; `ended` follows. Idempotent."""
 
     def retire(self) -> None:
-        """Let it finish its jobs and exit, or drop the order if it was not sent yet; `ended` follows."""
+        """Let the worker finish its jobs and exit, or drop the order if it was not sent yet; `ended` follows."""
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU time it has used; None once it has exited."""
+        """Return the seconds of CPU time that the process has used; None once it has exited."""
 
     def memory(self) -> int | None:
-        """Return its resident bytes; None once it has exited."""
+        """Return the resident bytes of the process; None once it has exited."""
 
 
 class WorkerListener(Protocol):
@@ -90,7 +90,7 @@ class WorkerListener(Protocol):
         """Receive lines written to "stdout" or "stderr", and the job that wrote them, if known."""
 
     def channel_broken(self, why: str) -> None:
-        """The worker closed one of its channels, or wrote into it what is no message. It is being killed."""
+        """Kill the worker, which has closed one of its channels, or written something to it that is not a message."""
 
     def exited(self) -> None:
         """The process has exited and is being reaped; the report follows with `ended`."""
@@ -106,11 +106,11 @@ class WorkerBackend(Protocol):
 
 
 class BackendListener(Protocol):
-    """The receiver of what concerns the forkserver, and no single worker."""
+    """The receiver of the events of the forkserver that concern no single worker."""
 
     def forkserver_started(self, backend: WorkerBackend, pid: int, reports: Sequence[SourceReport]) -> None: ...
     def forkserver_exited(self, pid: int, how: str) -> None:
-        """Its workers keep running; the backend starts another forkserver. `pid` is 0 if it could not even be started."""
+        """The workers keep running; the backend starts another forkserver. `pid` is 0 if it could not even be started."""
 
     def forkserver_output(self, stream: str, lines: Sequence[str]) -> None:
         """Receive what imports wrote to "stdout" or "stderr"."""
@@ -158,13 +158,13 @@ class WorkerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long the backend waits for a process, in seconds."""
+    """The limits, in seconds, of the backend's waits for a process."""
 
-    worker_ready: float = 30.0  # besides the time for imports: a lock may have been held at the fork, or a hook hangs
+    worker_ready: float = 30.0  # without imports; a worker may hang on a lock that was held at the fork, or in a hook
     forkserver_answer: float = 10.0  # a forkserver that does not answer an order is replaced
     forkserver_stop: float = 5.0
     kill: float = 5.0  # a process that waits for a disk or a network file system does not exit at once, even on SIGKILL
-    closed_channel: float = 1.0  # for the exit that closed it; a worker that keeps running has closed it itself
+    closed_channel: float = 1.0  # for the exit after a channel is closed; a worker that runs on has closed it itself
     stack: float = 0.250  # for the stack that was requested before SIGKILL
 
 

@@ -1,4 +1,4 @@
-"""Keeps the wanted number of workers: fills, retires, kills and replaces them. Their jobs are the concern of their slots."""
+"""Keep the wanted number of workers: fork, retire, kill and replace them. Their jobs are handled by their slots."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ REFORK_DELAYS = (0.1, 30.0)  # seconds, the first and the longest
 USEFUL_AFTER = 1.0  # seconds
 
 _PRESENT = (State.STARTING, State.READY, State.EXITED)
-"""Workers in these states count; those in the others have been, or are being, replaced."""
+"""Workers in these states count for the wanted number; the others have been, or are being, replaced."""
 
 
 class ReforkDelays:
     """Counts the forks that are waiting for a delay, and calls `fork` when each may be made.
 
     A worker was of no use if it ended before it was ready, or within a second after that with no job done. The first of the
-    latter kind is replaced at once. The delay grows once for all workers that end in the course of it: otherwise a pool of many
+    latter kind is replaced at once. The delay grows once for all workers that end during one delay: otherwise a pool of many
     workers would soon wait for the longest delay.
     """
 
@@ -69,12 +69,12 @@ class ReforkDelays:
             self._fork()
 
     def reset(self) -> None:
-        """A worker was of use: the next delay is the shortest."""
+        """Make the next delay the shortest, since a worker was of use."""
         self._delays.reset()
         self._delay_stands_until, self._excused = 0.0, False
 
     def cancel(self) -> None:
-        """Wait for no delay any more."""
+        """Drop all forks that wait."""
         self._waiting.clear()
         self.reset()
 
@@ -104,7 +104,7 @@ class Pool:
 
     @property
     def backend(self) -> WorkerBackend:
-        """The backend that new workers are forked from, once the pool is open."""
+        """The backend from which new workers are forked, once the pool is open."""
         assert self._backend is not None
         return self._backend
 
@@ -122,7 +122,7 @@ class Pool:
         self.fill()
 
     def fill(self) -> None:
-        """Fork until there are as many workers as wanted; retire those too many, idle ones and the newest first."""
+        """Fork until there are as many workers as wanted; retire surplus ones, idle ones and the newest first."""
         if self.stopping or self._context is None:
             return
         present = [slot for slot in self._present() if slot.backend is self._backend]
@@ -130,7 +130,7 @@ class Pool:
             try:
                 self.fork(self.backend, Limits(self.max_jobs, self.max_memory))
             except OSError as error:
-                how = ExitReport(0, start_error=f"no channels: {reason(error)}").how
+                how = ExitReport(0, start_error=f"its channels can't be opened: {reason(error)}").how
                 self._bus.emit(WorkerExited(self._last_number, 0, "crash", how, None))
                 self._reforks.add()
         present.sort(key=lambda slot: (bool(slot.sent), -slot.number))
@@ -149,8 +149,8 @@ class Pool:
         return [slot for slot in self.workers.values() if slot.state in _PRESENT]
 
     def replace(self, pid: int) -> bool:
-        """Retire a worker that runs but can't do its work, and fork another. Return False if that was done within the last
-        seconds: where no worker can, forks must not follow each other without end, and those there are do what they can."""
+        """Retire a worker that runs but can't do its work, and fork another. If that was done within the last seconds, keep the
+        worker and return False: if no worker can work, forks must not follow each other without end."""
         slot = next((s for s in self.workers.values() if s.process.pid == pid and s.state is State.READY), None)
         if slot is None:
             return True
@@ -161,7 +161,7 @@ class Pool:
         return True
 
     def renew(self, backend: WorkerBackend) -> None:
-        """Replace every worker of another backend, at once: why workers of the old one ended does not matter any more. If the
+        """Replace every worker of another backend, at once: delays after useless workers end here. If the
         backend is the same and has a new forkserver, workers that have no process yet will be forked from that, and stay."""
         has_new_forkserver, self._backend = backend is self._backend, backend
         self._reforks.cancel()
@@ -204,10 +204,10 @@ class Pool:
     # the end of workers
 
     def kill(self, slot: WorkerSlot, reason: KillReason, *, with_stack: bool = False) -> None:
-        """Reclaim its jobs that have not started, read its replies, and kill it, unless its running job has ended by then."""
+        """Reclaim the worker's unstarted jobs, read its replies, and kill it unless its running job has ended by then."""
         was_due = slot.current
         slot.reclaim()
-        if reason.cause is Cause.TIMEOUT and slot.current is not was_due:  # it had not started
+        if reason.cause is Cause.TIMEOUT and slot.current is not was_due:  # that job had not started
             return
         was_running = slot.current
         slot.process.drain()
@@ -217,8 +217,8 @@ class Pool:
         self._timer.call_later(FILL_AFTER, self.fill)
 
     def stop(self) -> None:
-        """Fork no more. Idle workers exit now, the others after the job that they run. Workers that are not ready do so too,
-        since their hooks may have begun."""
+        """Stop forking, and retire all workers: idle ones exit now, others after the job that they run. Workers that are not
+        ready are retired too and not killed, since their hooks may have begun."""
         self.stopping = True
         for slot in self._present():
             slot.retire()

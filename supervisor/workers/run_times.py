@@ -1,4 +1,4 @@
-"""How long the jobs of each handler take, to size the frames sent to workers."""
+"""The run times of each handler's jobs, which decide the size of the frames that are sent to workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 class RunTimes:
     """Smoothed run times, in seconds: by handler, and `mean` of all jobs.
 
-    That of a handler rises by half of the difference to a longer run, and falls by a tenth of it to a shorter one.
+    The time of a handler rises by half of the difference to a longer run, and falls by a tenth of that to a shorter one.
     """
 
     __slots__ = ("_by_handler", "mean")

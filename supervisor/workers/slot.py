@@ -119,7 +119,7 @@ class WorkerSlot:
         return self.sent[0] if self.sent else None
 
     def has_taken(self) -> bool:
-        """Return whether it runs a job, or has run one whose outcome is not read yet."""
+        """Return whether the worker runs a job, or has run one whose outcome is not read yet."""
         return self.process.untaken() < len(self.sent)
 
     def deadline(self) -> float | None:
@@ -141,7 +141,7 @@ class WorkerSlot:
         return len(sent) <= FRAME_JOBS // 2 and known is not None and known * len(sent) < FRAME_SECONDS / 2
 
     def _is_used_up(self) -> bool:
-        """Return whether it has done, or been sent, as many jobs as it may."""
+        """Return whether the worker has done, or been sent, as many jobs as it may."""
         max_jobs = self._limits.max_jobs
         return max_jobs is not None and self.done + len(self.sent) >= max_jobs
 
@@ -175,7 +175,7 @@ class WorkerSlot:
         self.process.send(self._frame, leases)
 
     def reclaim(self) -> None:
-        """Reclaim the jobs that the worker has not started; it never will."""
+        """Reclaim the jobs that the worker has not started: it will never start them."""
         taken = self.process.reclaim() if self.sent else None
         if not taken:
             return
@@ -200,12 +200,12 @@ class WorkerSlot:
         self.reclaim()
 
     def runs_a_job(self) -> bool:
-        """Return whether it runs a job. What it has not started is reclaimed, since only then is this known for sure."""
+        """Return whether the worker runs a job. This is certain only after the jobs that it has not started are reclaimed."""
         self.reclaim()
         return bool(self.sent)
 
     def report_started(self) -> None:
-        """Emit once for a running job that it has started."""
+        """Emit JobStarted for the running job, once."""
         lease, pid = self.current, self.process.pid
         if lease is not None and lease is not self.reported and pid is not None and self.has_taken():
             self.reported = lease
@@ -214,13 +214,13 @@ class WorkerSlot:
     # the end of the worker, as the pool wants it
 
     def retire(self) -> None:
-        """Have it exit after the job that it runs; reclaim the others."""
+        """Make the worker exit after the job that it runs; reclaim the other jobs."""
         self.state, self.retired_at = State.RETIRING, self._now()
         self.reclaim()
         self.process.retire()
 
     def kill(self, reason: KillReason, *, with_stack: bool = False) -> None:
-        """Kill it; its running job gets an outcome once it has exited. The first reason stands, and so does an exit of its own."""
+        """Kill the worker; its running job gets an outcome after the exit. An earlier reason, or an earlier exit, is kept."""
         if self.state is not State.ENDING:
             self.kill_reason = reason
         self.state = State.ENDING
@@ -241,7 +241,7 @@ class WorkerSlot:
         self._listener.workers_changed()
 
     def replied(self, replies: Sequence[Reply]) -> None:
-        """Hot path."""
+        """Receive outcomes of the first jobs in `sent`, in order. Hot path."""
         now = self._now()
         sent = self.sent
         right = 0
@@ -284,7 +284,7 @@ class WorkerSlot:
             start = end
 
     def _has_outgrown(self, now: float) -> bool:
-        """Return whether its memory is past the limit and has grown. While it has more jobs, it is checked at intervals."""
+        """Return whether the worker's memory is past the limit and has grown. If it has more jobs, check only at intervals."""
         max_memory = self._limits.max_memory
         if max_memory is None or (self.sent and now < self._memory_checked_at + MEMORY_CHECK_INTERVAL):
             return False
@@ -293,7 +293,7 @@ class WorkerSlot:
         return size is not None and size > max_memory and size > self._memory_at_start * MIN_GROWTH
 
     def heartbeat(self) -> None:
-        if self.kill_reason is None:  # the request for its stack may wake a job that hung
+        if self.kill_reason is None:  # the signal that requests the stack may wake a job that hung
             self.heartbeat_at = self._now()
 
     def output(self, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
@@ -305,7 +305,7 @@ class WorkerSlot:
         self.kill(broken_channel(why))
 
     def exited(self) -> None:
-        """Replace it without waiting for the forkserver to reap it, if it ran a job or was killed after it was ready."""
+        """Replace the worker before the forkserver reaps it, if it ran a job or was killed after it was ready."""
         if self.ready_at is None:
             return
         self.reclaim()
@@ -316,7 +316,7 @@ class WorkerSlot:
             self.state = State.EXITED
 
     def ended(self, report: ExitReport) -> None:
-        """Blame the job that was running; the pool replaces the worker if it has not done so."""
+        """Blame the job that was running. The pool replaces the worker if it has not done so yet."""
         self.reclaim()
         ran = self._now() - self.started
         culprit = self.sent.popleft() if self.sent else None

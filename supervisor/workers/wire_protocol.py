@@ -29,7 +29,7 @@ KINDS = frozenset({"failed", "rejected", "retry", "unknown"})
 
 
 class Broken(ValueError):
-    """A line that is no message; the text gives the reason."""
+    """A line that is not a message; the text of the error has the line."""
 
 
 class Hello(NamedTuple):
@@ -81,7 +81,7 @@ class NotForked(NamedTuple):
 
 
 class Reaped(NamedTuple):
-    """`status` is as from waitpid, None if another caller had waited for the worker; `peak` is bytes."""
+    """A worker was reaped. `status` is that of waitpid, None if other code had waited for the worker; `peak` is bytes."""
 
     serial: int
     status: int | None
@@ -116,7 +116,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """Raises Broken."""
+    """Return the message in `line`. Raises Broken if it has none."""
     try:
         tag, *fields = _loads(line)
         kind, types = _MESSAGES[tag]
@@ -210,7 +210,7 @@ def _printable(lease: Lease) -> Lease:
 
 
 def decode_outcomes(block: bytes) -> Iterator[Reply]:
-    """Yield the outcomes of whole lines, in order. Raises Broken at the first line that is none, after those before it."""
+    """Yield the outcomes of whole lines, in order. Raises Broken at the first line that is not an outcome."""
     try:
         rows = orjson.loads(b"[%b]" % block.replace(b"\n", b",")) or _one_by_one(block)
     except ValueError:
@@ -240,7 +240,7 @@ _ONLY_LISTS, _ONLY_THREE, _ONLY_INTEGERS, _TEXT_OR_NONE = {list}, {3}, {int}, {s
 
 
 def _all_succeeded(rows: Any) -> bool:
-    """Return whether all these are outcomes of successes. It checks all at once, not one after the other."""
+    """Return whether all rows are outcomes of successes. It checks them together, which is faster than one by one."""
     if type(rows) is not list or set(map(type, rows)) != _ONLY_LISTS or set(map(len, rows)) != _ONLY_THREE:
         return False
     ids, times, results = zip(*rows, strict=True)
@@ -258,7 +258,7 @@ _ERROR_FIELDS: Mapping[str, tuple[type, ...]] = {
 
 
 def _is_error(error: Any) -> bool:
-    """Return whether it is an error as a worker reports it: a job may write into its worker's channel, too."""
+    """Return whether a worker may have reported this error: a job can also write to its worker's channel."""
     if type(error) is not dict or any(
         type(value) not in _ERROR_FIELDS.get(key, (type(value),)) for key, value in error.items()
     ):
@@ -283,5 +283,5 @@ def _one_by_one(block: bytes) -> Iterator[Any]:
 
 
 def encode_failure(job_id: int, took: int, kind: str, error: Mapping[str, Any]) -> bytes:
-    """`took` is microseconds."""
+    """Return the line of a job that failed. `took` is microseconds."""
     return orjson.dumps([job_id, took, kind, error]) + b"\n"

@@ -295,7 +295,7 @@ def test_a_source_stays_closed_while_it_is_unknown_where_its_jobs_are(factories,
     with monkeypatch.context() as patch:
         patch.setattr(target, "import_jobs", unavailable)
         patch.setattr(target, "has_received", unavailable)
-        with pytest.raises(StoreUnavailable, match="stays closed: the same command again finishes the transfer"):
+        with pytest.raises(StoreUnavailable, match="stays closed: repeat the command to finish the transfer"):
             transfer_jobs(left_alone(source), target)
     with pytest.raises(StoreError, match="were transferred to"):
         put(source)
@@ -325,7 +325,7 @@ def test_a_transfer_that_fails_half_way_leaves_nothing_in_the_target(factories, 
 def test_a_source_on_its_way_elsewhere_is_refused(factories, source, target):
     put(source)
     left_alone(source).close_for_transfer(TransferRecord("x", "postgresql://elsewhere", "elsewhere"))
-    with pytest.raises(StoreError, match="were moved, or are being moved, to postgresql://elsewhere"):
+    with pytest.raises(StoreError, match="were transferred, or are being transferred, to postgresql://elsewhere"):
         transfer_jobs(source, target)
 
 
@@ -340,7 +340,7 @@ def test_a_source_that_was_reopened_meanwhile_is_not_transferred(factories, sour
 
     monkeypatch.setattr(source, "export", reopened)
     monkeypatch.setattr(transfer, "_has_received_after_all", lambda *arguments: False)
-    with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
+    with pytest.raises(StoreError, match="opened it again meanwhile; nothing was transferred"):
         transfer_jobs(left_alone(source), target)
     assert jobs_of(target) == []
 
@@ -384,7 +384,7 @@ def test_a_transfer_that_has_arrived_is_not_undone(factories, source, target, cu
 def test_only_the_target_of_a_transfer_can_show_whether_it_has_arrived(source, target, cut_short):
     source.reopen(cut_short)
     source.close_for_transfer(transfer_record := TransferRecord("y", target.url, "on a server of the same name"))
-    with pytest.raises(StoreError, match=r"are being moved, to .*, and .* is another store than that one was"):
+    with pytest.raises(StoreError, match=r"are being transferred, to .*; .* is not that store"):
         undo_transfer(source, target, transfer_record)
     assert source.transfer_record() == transfer_record
 
@@ -407,7 +407,7 @@ def test_another_store_with_the_same_url_gets_nothing(factories, source, target)
     """A URL does not always show which store it leads to: the host or the schema may be another one."""
     put(source)
     left_alone(source).close_for_transfer(TransferRecord("x", target.url, "elsewhere"))
-    with pytest.raises(StoreError, match=r"are being moved, to .* is another store than that one was"):
+    with pytest.raises(StoreError, match=r"are being transferred, to .* is not that store"):
         transfer_jobs(source, target)
     assert jobs_of(target) == []
 
@@ -452,7 +452,7 @@ def test_a_process_that_was_taken_for_dead_finds_its_transfer_undone(factories, 
         import_jobs(*arguments)
 
     monkeypatch.setattr(target, "import_jobs", late)
-    with pytest.raises(StoreError, match="opened it again meanwhile; nothing was moved"):
+    with pytest.raises(StoreError, match="opened it again meanwhile; nothing was transferred"):
         transfer_jobs(source, target)
     assert source.transfer_record() is None and jobs_of(target) == []
 

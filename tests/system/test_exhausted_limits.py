@@ -178,7 +178,9 @@ def test_more_workers_than_there_are_descriptors_for_are_a_mistake_of_the_config
     run = command.run(under=["prlimit", "--nofile=500:600"])
     run.logged(sentence)
     wait_for(lambda: run.log.count(") started") >= 50)
-    run.logged("could not be started: no channels: Too many open files: this process may have 600 descriptors")
+    run.logged(
+        "could not be started: its channels can't be opened: Too many open files: this process may have 600 descriptors"
+    )
     assert run.log.count("could not be started") == 1
     assert run.log.count("forkserver started") == 1
 

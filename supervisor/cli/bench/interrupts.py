@@ -15,7 +15,7 @@ import click
 class Interrupts:
     """The first INT, TERM or HUP ends the command at its next `check` or `wait`.
 
-    An exception raised by the signal handler itself could come while C code is imported, a process forked or a folder removed.
+    The signal handler itself raises nothing, since C code may be imported, a process forked or a folder removed just then.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Interrupts:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle the signals, but for those that are ignored, as under nohup."""
+        """Handle the signals, except those that are ignored, as under nohup."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {number: signal.getsignal(number) for number in numbers}
         for number in numbers:

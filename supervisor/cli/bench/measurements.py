@@ -43,7 +43,7 @@ def isolated(settings: Settings) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Measurements in their order: jobs that one of them enqueues are drained by the next. `settings` are isolated ones."""
+    """The measurements, in order: jobs that one of them enqueues are drained by the next. `settings` come from `isolated`."""
 
     settings: Settings
     store: TemporaryStore
@@ -88,7 +88,7 @@ class Bench:
         return NewJob(handler, payload, queue=min(served) if served else DEFAULT_QUEUE, max_retries=0)
 
     def _enqueue_one_by_one(self, client: Client) -> tuple[float, int]:
-        """Return the jobs per second, and the number of jobs."""
+        """Enqueue jobs, and return the jobs per second and the number of jobs."""
         queue = self._new_job(NOOP, None).queue
         wanted = min(self.jobs, MAX_ONE_BY_ONE)
         done, start = 0, time.monotonic()

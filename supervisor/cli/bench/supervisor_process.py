@@ -30,7 +30,7 @@ class SupervisorEnded(Exception):
 
 
 class ForkedSupervisor:
-    """`report_fd` becomes readable when a report comes, or the supervisor has ended."""
+    """A supervisor in a child. `report_fd` becomes readable when a report comes, or the supervisor has ended."""
 
     def __init__(self, pid: int, report_fd: int, wait: Wait) -> None:
         self._pid = pid

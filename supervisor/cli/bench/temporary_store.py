@@ -34,7 +34,7 @@ class TemporaryStore(NamedTuple):
 
 @contextmanager
 def temporary_store(settings: Settings) -> Iterator[TemporaryStore]:
-    """Raises StoreError if the store can't have a temporary one beside it."""
+    """Yield a temporary store. Raises StoreError if there can't be one beside the configured store."""
     store = settings.store
     if store.scheme == "memory":
         raise StoreError("store: memory:// exists in one process only, so no other process can enqueue there")

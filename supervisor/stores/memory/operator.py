@@ -40,7 +40,7 @@ class OperatorChanges:
         ]
 
     def count(self, state: int, queue: str, tier: int, n: int = 1) -> None:
-        """The state counts the jobs itself."""
+        """Do nothing: the state counts the jobs itself."""
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
         now = self._state.now()

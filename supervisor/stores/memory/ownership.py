@@ -46,7 +46,7 @@ class Ownership:
             owner.presence, owner.seen_at = presence, self._state.now()
 
     def watch_owners(self, on_gone: Callable[[str], None]) -> None:
-        """No owner is ever found gone: all of them are in this process."""
+        """Do nothing: all owners are in this process, so none is ever found gone."""
 
     def notify(self) -> None:
         with self._state.lock:

@@ -1,4 +1,4 @@
-"""Queries of people, programs and --drain to a memory store."""
+"""Queries to a memory store, for people, programs and --drain."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Queries:
             return {name: n for name, n in left.items() if n}
 
     def repair(self) -> str:
-        """No other program can change its jobs."""
+        """Return an empty text: no other program can change the jobs."""
         return ""
 
     def get(self, id: int) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""From enqueue to claim in memory."""
+"""Enqueue, look and claim in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settle, extend and recover in memory: fenced by token, state and, in recovery, deadline."""
+"""Settle, extend and recover in memory, with a check of the token, the state and, in recovery, the deadline."""
 
 from __future__ import annotations
 

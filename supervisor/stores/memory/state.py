@@ -1,4 +1,4 @@
-"""The state of a memory store: the jobs, the queues they wait in, and the owners."""
+"""The state of a memory store: the jobs, the queues in which they wait, and the owners."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ class OwnerRecord:
 
 
 class MemoryState:
-    """Shared by every store of the same jobs. `clock` gives seconds since the epoch.
+    """The state that all stores of the same jobs share. `clock` returns seconds since the epoch.
 
-    A heap may hold entries that are no longer true: an entry that is taken out is compared with its job.
+    A heap may have entries that are out of date: an entry that is taken out is compared with its job.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -131,7 +131,7 @@ class MemoryState:
             except BaseException:
                 self._undo(self._before)
                 self._sequence, self.paused = sequence, paused
-                self.owners = owners | self.owners  # with those that were forgotten meanwhile
+                self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
                 self._before, self._failed = None, False
@@ -141,7 +141,7 @@ class MemoryState:
         return microseconds(self.clock())
 
     def next_age(self) -> int:
-        """The next id: behind everything that waits."""
+        """Return the next id, which is also an age behind all jobs that wait."""
         self._sequence += 1
         return self._sequence
 
@@ -163,7 +163,7 @@ class MemoryState:
         del self.jobs[job.id]
 
     def leased(self, lease: Lease) -> JobRecord | None:
-        """The job, if it is still in flight under the token of this lease."""
+        """Return the job if it is still in flight under the token of this lease."""
         job = self.jobs.get(lease.id)
         return job if job is not None and job.state is JobState.IN_FLIGHT and job.token == lease.token else None
 
@@ -174,7 +174,7 @@ class MemoryState:
         return [job for job in self.jobs.values() if job.dead_letter_state == "pending"]
 
     def candidates(self, queue: str, tier: int, limit: int) -> list[JobRecord]:
-        """The first ready jobs of a tier; they stay in it."""
+        """Return the first ready jobs of a tier, without removing them from it."""
         heap = self._ready.get((queue, tier), [])
         found: list[JobRecord] = []
         entries: dict[int, tuple[int, int, int]] = {}
@@ -199,14 +199,14 @@ class MemoryState:
         return None
 
     def forget_owners(self) -> None:
-        """Forget owners that have left, once they hold no lease."""
+        """Remove owners that have left and hold no lease."""
         holding = {job.owner for job in self.in_flight()}
         for name, owner in list(self.owners.items()):
             if owner.presence.state == LEFT and name not in holding:
                 del self.owners[name]
 
     def _file(self, job: JobRecord) -> None:
-        """Put the job where its state belongs."""
+        """Add the job to the counts, and to the index of its state."""
         self.counts[job.row.queue, job.tier, job.state] += 1
         if job.state is JobState.READY:
             heap = self._ready.setdefault((job.row.queue, job.tier), [])

@@ -17,7 +17,7 @@ from supervisor.stores.operator_commands import BatchedCommands
 
 class MemoryStore:
     """Implements `supervisor.stores.protocol.Store`: its methods are those of its parts, which share one state. With the `state`
-    of another store it has the same jobs, for another owner or client; otherwise `clock` gives seconds since the epoch."""
+    of another store it has the same jobs, for another owner or client; otherwise `clock` returns seconds since the epoch."""
 
     url = "memory://"
 

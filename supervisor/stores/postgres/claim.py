@@ -1,4 +1,4 @@
-"""From waiting to claimed in PostgreSQL: due jobs become ready, and ready jobs go to an owner, by one statement for each request."""
+"""Look and claim in PostgreSQL: due jobs become ready, and an owner claims ready jobs by one statement for each request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.stores.postgres.policies import LEASE, Policies, leases_from
 from supervisor.stores.records import ClaimRequest, Look, Resolve, microseconds
 
 LOCKED_AGAIN = 1_000_000
-"""Microseconds to the next look at jobs that are due and locked by other sessions."""
+"""Microseconds until the next look at due jobs that other sessions have locked."""
 
 PROMOTE = f"""
   with due as materialized (
@@ -29,7 +29,7 @@ PROMOTE = f"""
   update {{s}}.jobs set state = {READY} from due where jobs.id = due.id returning due.queue, due.tier"""
 
 NEXT_DUE_LATER = f"select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED} and due_at > {NOW}"
-# In the first row the number of rows of `counts`, and the time until a job is due; then (queue, tier, number) of ready jobs.
+# The first row has the number of rows of `counts` and the time until a job is due; others have (queue, tier, number) of ready jobs.
 LOOK = f"""
   select null, 0::smallint, (select count(*) from {{s}}.counts),
     (select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED})
@@ -41,10 +41,9 @@ PAUSED = "select queue from {s}.queues where paused"
 
 BYTES = "coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)"
 
-# The end of both claims. Claimed are the first of `picked` (id, handler, bytes, and place in their order) whose texts have at most
-# $6 bytes together, at least one: for the owner $3, for $4 microseconds, under the policies $5 and tokens with the random
-# part $7. If one of their handlers has no
-# policy there, none is claimed, and rows without an id name their handlers.
+# The end of both claims. It claims the first of `picked` (id, handler, bytes, and place in their order) whose texts have at most
+# $6 bytes together, at least one, for the owner $3, for $4 microseconds, under the policies $5 and tokens with the random part
+# $7. If $5 has no policy for one of their handlers, it claims none, and returns rows without an id that name the handlers.
 _CLAIM_PICKED = f"""
   fit as materialized (
     select id as job_id, handler as job_handler, place, $5::jsonb ->> handler as job_policy
@@ -66,8 +65,8 @@ _CLAIM_PICKED = f"""
   from fit where not exists (select from claimed)
   order by place"""
 
-# Up to $2 fresh jobs of the queue $1: of a higher priority than $8; then of that priority and from the age $9 on; then others, if
-# the last look has seen more, $10, than these. No more is locked than is picked.
+# It claims up to $2 fresh jobs of the queue $1: first of a higher priority than $8, then of that priority from the age $9 on, then
+# others, if the last look has seen more jobs ($10) than these. It locks no more jobs than it picks.
 CLAIM_FRESH = f"""
   with is_open as materialized (
     select not exists (select from {{s}}.queues where queue = $1 and paused) as yes),
@@ -93,8 +92,8 @@ CLAIM_FRESH = f"""
     from (select * from higher union all select * from onward union all select * from others) as it),
   {_CLAIM_PICKED}"""
 
-# Up to $2 jobs of the queue $1 in the order of ClaimRequest: urgent ones, of a priority from $13 on; up to $11 retries; the fresh
-# ones of CLAIM_FRESH; and retries to fill up, at most $12 in all.
+# It claims up to $2 jobs of the queue $1 in the order of ClaimRequest: urgent ones, of a priority from $13 on; up to $11 retries;
+# fresh ones as CLAIM_FRESH does; and retries to fill up, at most $12 retries in all.
 CLAIM = f"""
   with is_open as materialized (
     select not exists (select from {{s}}.queues where queue = $1 and paused) as yes),
@@ -153,7 +152,7 @@ class Claims:
         self._connection, self._counts, self._cursors, self._owner = connection, counts, cursors, owner
         self._claim_bytes = claim_bytes
         self._policies = Policies()
-        self._fresh: Mapping[str, int] = {}  # ready jobs by queue, at the last look
+        self._fresh: Mapping[str, int] = {}  # fresh ready jobs by queue, at the last look
         connection.on_rollback(cursors.reset)
 
     def _promote(self, limit: int) -> int:
@@ -165,7 +164,7 @@ class Claims:
             return len(promoted)
 
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
-        """One statement as long as nothing is due."""
+        """Use one statement as long as nothing is due."""
         with self._connection.transaction():
             self._counts.write()
             (_, _, kept, due), *rows = self._connection.rows_alone(LOOK)
@@ -185,7 +184,7 @@ class Claims:
             return frozenset(self._connection.column(PAUSED))
 
     def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
-        """A lone claim commits by itself, if it is the last statement of its transaction and the only one that writes."""
+        """Let a single claim commit by itself, if it is the last statement of its transaction and the only one that writes."""
         if self._owner.id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self._connection.transaction(single=True):

@@ -31,7 +31,7 @@ class CommitUnknown(StoreUnavailable):
 
 
 class Names(NamedTuple):
-    """The texts that stand in statements for {s}, {jobs} and {channel}: the schema as an identifier, and the table of the jobs and
+    """The texts that replace {s}, {jobs} and {channel} in statements: the schema as an identifier, and the table of the jobs and
     the channel of notifications as literals."""
 
     schema: str
@@ -47,7 +47,7 @@ class _State(Enum):
 
 
 class _Transaction:
-    """A transaction of which nothing has been sent yet. `single`: its last statement may commit by itself."""
+    """A transaction, whose `begin` is sent with its first statement. `single`: its last statement may commit by itself."""
 
     def __init__(self, begin: str, single: bool) -> None:
         self.begin, self.single = begin, single
@@ -57,7 +57,7 @@ class _Transaction:
 
 
 class Connection:
-    """Used from one thread at a time, in the process that opened it. It connects again where a connection was lost.
+    """A connection for one thread at a time, in the process that opened it. It connects again if it was lost.
 
     `begin`, and statements whose answer nobody needs (`later`), are sent together with the next statement.
     """
@@ -108,7 +108,7 @@ class Connection:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Several reads of one moment."""
+        """Make all reads inside see the same state of the store."""
         if self._transaction is not None:
             yield
             return
@@ -139,7 +139,7 @@ class Connection:
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Around a statement that commits. Raises CommitUnknown unless the answer shows that nothing was committed."""
+        """Wrap a statement that commits. Raises CommitUnknown if it fails, unless the error shows that nothing was committed."""
         try:
             yield
         except StoreUnavailable as error:
@@ -162,7 +162,7 @@ class Connection:
 
     @property
     def commits_by_itself(self) -> bool:
-        """Whether a statement outside of a transaction is one by itself: behind a pooler it would have no limits."""
+        """Return whether a statement can be a transaction by itself: behind a pooler it would have no time limits."""
         return self._listen and self._transaction is None
 
     @property
@@ -172,14 +172,14 @@ class Connection:
     # --- statements
 
     def run(self, sql: str, *parameters: Any) -> int:
-        """Return how many rows were changed."""
+        """Execute the statement, and return how many rows it changed."""
         return self._exchange((sql, parameters)).rowcount
 
     def rows(self, sql: str, *parameters: Any) -> list[Row]:
         return self._exchange((sql, parameters)).fetchall()
 
     def rows_alone(self, sql: str, *parameters: Any) -> list[Row]:
-        """The rows of a statement that is a transaction by itself, as long as the one around it has not begun."""
+        """Return the rows of a statement. It is a transaction by itself if the one around it has not begun."""
         return self._exchange((sql, parameters), alone=True).fetchall()
 
     def value(self, sql: str, *parameters: Any) -> Any:
@@ -195,13 +195,13 @@ class Connection:
         self._transaction.waiting.append((sql, parameters))
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the statements that wait."""
         if self._transaction is not None and self._transaction.waiting:
             self._exchange(self._transaction.waiting.pop())
 
     @contextmanager
     def copy(self, sql: str) -> Iterator[psycopg.Copy]:
-        """A `copy from stdin`. Only inside a transaction in which a statement has been executed."""
+        """Execute a `copy from stdin`. Only inside a transaction in which a statement has been executed."""
         self.flush()
         with self._connected() as driver, driver.cursor().copy(_filled(sql, self.names)) as copy:
             yield copy
@@ -251,7 +251,7 @@ def _filled(sql: str, names: Names) -> str:
 
 
 def packed(batch: Any) -> str:
-    """A batch as one JSON text. Raises RowRefused for values that JSON can't hold."""
+    """Return a batch as one JSON text. Raises RowRefused for values that JSON can't hold."""
     try:
         return orjson.dumps(batch).decode()
     except (TypeError, ValueError) as error:
@@ -259,5 +259,5 @@ def packed(batch: Any) -> str:
 
 
 def array(numbers: Iterable[int | None]) -> str:
-    """As PostgreSQL writes an array: one text, and faster than one parameter per number."""
+    """Return the text of a PostgreSQL array, which is faster than one parameter for each number."""
     return "{" + ",".join(["null" if number is None else str(number) for number in numbers]) + "}"

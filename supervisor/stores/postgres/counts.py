@@ -1,4 +1,4 @@
-"""The counts of jobs in PostgreSQL. Rows are only added, so that no transaction waits for another; sums of them are the counts."""
+"""The counts of jobs in PostgreSQL. They are sums of rows that are only added, so that no transaction waits for another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLD = """
   select state, queue, tier, sum(n) from folded group by state, queue, tier having sum(n) != 0"""
 
 _FOLDED_FROM = 100
-"""More rows than ten times those that are needed."""
+"""Rows are folded if there are so many more than ten times the needed ones."""
 _FOLDED_AT_ONCE = 20_000
 
 
@@ -47,6 +47,6 @@ class Counts:
             self._connection.later(ADD_COUNTS, packed(changes))
 
     def fold(self, rows: int, needed: int) -> None:
-        """Make one row of many if the `rows` that there are exceed what is `needed` by far."""
+        """Replace many rows by few with the same sums, if there are many more `rows` than are `needed`."""
         if rows > _FOLDED_FROM + 10 * needed:
             self._connection.later(FOLD, _FOLDED_AT_ONCE)

@@ -1,4 +1,4 @@
-"""Dead letters in PostgreSQL: claimed under a token like jobs; a claim is a due time in the future, so it ends by itself."""
+"""Dead letters in PostgreSQL: claimed under a token, as jobs are. A claim is a due time in the future, so it ends by itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.stores.postgres.queries import Queries
 from supervisor.stores.postgres.row_locks import DEAD_LETTERS, RowLocks
 from supervisor.stores.records import DeadLetter, microseconds
 
-# The first of up to $1 dead letters whose jobs have at most $2 bytes of texts and attempts together, at least one.
+# It claims the first of up to $1 dead letters whose jobs have at most $2 bytes of texts and attempts together, at least one.
 CLAIM_DEAD_LETTERS = f"""
   with due as materialized (
     select job_id, due_at from {{s}}.dead_letters where state = {PENDING} and due_at <= {NOW}
@@ -73,7 +73,7 @@ class DeadLetterQueue:
         raise RowsLocked(f"{self._connection.url}: rows are locked by another session", frozenset(locked))
 
     def postpone(self, dead_letters: Sequence[DeadLetter], delay: float) -> list[int]:
-        """The claims of dead letters that are locked end by themselves."""
+        """Leave out dead letters that are locked: their claims end by themselves."""
         with self._connection.transaction():
             locked = self._locked(dead_letters)
             free = [dead_letter for dead_letter in dead_letters if dead_letter.id not in locked]
@@ -96,7 +96,7 @@ class DeadLetterQueue:
         return self._locks.to_skip(DEAD_LETTERS, [dead_letter.id for dead_letter in dead_letters])
 
     def _still_claimed(self, dead_letters: Sequence[DeadLetter]) -> list[Row]:
-        """(id, state, accepted) of the dead letters whose claim is still the one under their token."""
+        """Return (id, state, accepted) of the dead letters that are still claimed under their token."""
         return self._connection.rows(
             STILL_CLAIMED, array(it.id for it in dead_letters), array(it.token for it in dead_letters)
         )

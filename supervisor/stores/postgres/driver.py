@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL on which no call waits longer than its limit, and what the errors of PostgreSQL mean to a caller."""
+"""A connection to PostgreSQL on which no call waits longer than its limit, and PostgreSQL's errors as errors of a store."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _READ_ONLY_HINT = (
 _FAILED_TRANSACTION = "25P02"
 _UNDONE_CLASSES = ("0A", "21", "22", "23", "25", "42", "44", "54", "55", "P0")
 _UNDONE = frozenset({"40001", "40P01", "53100", "53200", STATEMENT_CANCELLED})
-"""By these a server refuses what it then rolls back; no pooler answers with them for itself."""
+"""SQLSTATEs by which a server refuses a statement and rolls it back; a pooler never answers with them itself."""
 _UNDONE_IF_DIRECT = frozenset({"57P01", "57P04", "57P05"})
-"""So a server ends a session before its commit; but a pooler may answer with them too, when it has lost its server."""
+"""SQLSTATEs by which a server ends a session before its commit; a pooler that has lost its server may answer with them too."""
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
 _FINAL_TEXTS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """Whether the call that lost its connection has not raised the same: psycopg logs each step that failed then."""
+    """Return False for steps that fail because a connection is lost: psycopg logs each, and the call raises the same error."""
     return record.levelno >= logging.ERROR or not str(record.msg).startswith("error ignored")
 
 
@@ -51,11 +51,11 @@ logging.getLogger("psycopg").addFilter(_is_worth_logging)
 
 
 def session_of(limits: PostgresLimits) -> Mapping[str, str]:
-    """The settings of every session, whatever the role, the database and the URL set.
+    """Return the settings of every session. They override those of the role, the database and the URL.
 
-    Only PostgreSQL's own functions, operators and types are found: anybody may have put others into a schema that is searched
-    otherwise. A commit is durable once it is answered. A plan that was made while the tables were small is kept after they
-    have grown; every statement has its index, so nothing else is considered where that can be used.
+    The search path leads to PostgreSQL's own functions, operators and types only: anybody may have put others into another
+    schema. A commit is durable once it is answered. A plan that was made while the tables were small is kept after they have
+    grown; every statement has its index, so plans that use none are switched off.
     """
     return {
         "statement_timeout": str(limits.statement_milliseconds),
@@ -75,8 +75,8 @@ def session_of(limits: PostgresLimits) -> Mapping[str, str]:
 
 
 def _server_side_of(limits: PostgresLimits) -> Mapping[str, str]:
-    """The settings by which the server gives up a client that takes nothing: while it sends, no limit of a session applies.
-    Behind a pooler that client is not this process."""
+    """Return the settings by which the server gives up a client that receives nothing: while the server sends, no limit of a
+    session applies. Behind a pooler the client is not this process."""
     return {
         "tcp_user_timeout": str(limits.idle_milliseconds),
         "tcp_keepalives_idle": "10",
@@ -86,7 +86,7 @@ def _server_side_of(limits: PostgresLimits) -> Mapping[str, str]:
 
 
 def _defaults_of(limits: PostgresLimits) -> Mapping[str, str]:
-    """The arguments of a connection, unless the URL sets them."""
+    """Return the arguments of a connection that apply unless the URL sets them."""
     return {
         "connect_timeout": str(limits.connect_seconds),
         "application_name": "supervisor",
@@ -103,7 +103,7 @@ class Unanswered(OperationalError):
 
 
 class DriverConnection(Connection[tuple[Any, ...]]):
-    """After one call that was not answered it refuses all others: the answers that are left in it belong to that call.
+    """A connection that refuses all calls after one that was not answered: the next answer would belong to that one.
 
     `near`: a round trip costs less than to save one."""
 
@@ -121,7 +121,7 @@ class DriverConnection(Connection[tuple[Any, ...]]):
             raise
 
     def is_lost(self, error: Error) -> bool:
-        """Whether nothing more can be done after `error`: the connection is broken, or leads to a server that takes no writes."""
+        """Return whether `error` ends the use of the connection: it is broken, or leads to a server that takes no writes."""
         return self.given_up or self.broken or self.closed or error.sqlstate == _READ_ONLY
 
     def is_to_this_machine(self) -> bool:
@@ -129,13 +129,13 @@ class DriverConnection(Connection[tuple[Any, ...]]):
 
 
 def is_undone(state: str, *, direct: bool) -> bool:
-    """Whether nothing was committed by a call that was answered by this SQLSTATE. All others leave it open: a pooler that has lost
-    its server answers with states of its own. `direct`: no pooler is in between."""
+    """Return whether a call certainly committed nothing if its answer is this SQLSTATE. After other states it is unknown: a pooler
+    that has lost its server answers with states of its own. `direct`: no pooler is in between."""
     return state in _UNDONE or state.startswith(_UNDONE_CLASSES) or (direct and state in _UNDONE_IF_DIRECT)
 
 
 def _within(gen: Generator[Any, Any, Answer], seconds: float) -> Generator[Any, Any, Answer]:
-    """The same steps, as long as they don't take longer than `seconds` together."""
+    """Yield the steps of `gen`. Raises Unanswered once they take longer than `seconds` together."""
     deadline = time.monotonic() + seconds
     try:
         step = next(gen)
@@ -150,8 +150,8 @@ def _within(gen: Generator[Any, Any, Answer], seconds: float) -> Generator[Any, 
 
 
 class Address:
-    """The way to a store. `shown` and all errors are without the secrets in `url`. With `listen` a session is this process's
-    alone; otherwise a pooler may be in between."""
+    """The address of a store. `shown` and all errors are without the secrets in `url`. With `listen` a session belongs to this
+    process alone; otherwise a pooler may be in between."""
 
     def __init__(self, url: str, *, listen: bool, limits: PostgresLimits) -> None:
         self.shown, self.listen, self._limits = without_secrets(url), listen, limits
@@ -169,7 +169,7 @@ class Address:
             self.arguments["options"] = f"{given.get('options') or ''} {own}".strip()
 
     def connect(self) -> DriverConnection:
-        """Raises StoreUnavailable, or StoreBroken if it is of no use to try again."""
+        """Open a connection. Raises StoreUnavailable, or StoreBroken if another try would fail too."""
         try:
             connection = DriverConnection.connect(
                 make_conninfo(**self.arguments),
@@ -193,7 +193,7 @@ class Address:
         return kind(f"{self.shown}: {self._line(error)}{hint}")
 
     def translated(self, error: Error | UnicodeError | OverflowError) -> StoreError:
-        """The error to raise to the caller of a call that failed with `error`."""
+        """Return the error of a store for a call that failed with `error`."""
         message = f"{self.shown}: {self._line(error)}"
         if not isinstance(error, Error):
             return RowRefused(message)

@@ -1,4 +1,4 @@
-"""Jobs on their way into PostgreSQL: one by a statement, some by the function `put`, many by `copy`."""
+"""Enqueue jobs in PostgreSQL: one by a statement, some by the function `put`, many by `copy`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from supervisor.stores.postgres.notifier import NOTIFY
 from supervisor.stores.records import EnqueueBatch, EnqueueRow, microseconds, options_text
 
 MIN_COPIED = 200
-"""Rows from which on `copy` is faster than one statement."""
+"""The number of rows from which on `copy` is faster than one statement."""
 ROWS_OF_A_WRITE = 1_000
 CHARACTERS_OF_A_ROW = 200
-"""About as many as a row takes without its texts."""
+"""An estimate for a row without its payload and headers."""
 
-# Takes less time than `put` for one row, and most programs enqueue one by one.
+# It is faster than `put` for one row, and most programs enqueue one by one.
 ENQUEUE_ONE = f"""
   with job as (
     insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
@@ -39,7 +39,7 @@ RESERVE = "select nextval((select pg_get_serial_sequence({jobs}, 'id')::regclass
 RESERVE_RUN = f"""
   select {NOW}, min(id), max(id)
   from (select nextval((select pg_get_serial_sequence({{jobs}}, 'id')::regclass)) from generate_series(1, $1)) as it(id)"""
-# Before ids are taken: a transfer into this store, which holds the table, may bring in jobs with the same.
+# It runs before ids are taken: a transfer into this store, which locks the table, may insert jobs with the same ids.
 ENTER = "lock table {s}.jobs in row exclusive mode"
 COPY = """
   copy {s}.jobs(id, age, handler, queue, headers, priority, options, due_at, created_at, state, payload) from stdin"""
@@ -96,7 +96,7 @@ class Enqueues:
         return ids
 
     def _reserve(self, n: int) -> tuple[int, Sequence[int]]:
-        """The time, and so many ids: one run, unless another session took some in between."""
+        """Return the time and `n` ids, which are consecutive unless another session took some in between."""
         now, first, last = self._connection.rows(RESERVE_RUN, n)[0]
         if last - first == n - 1:
             return now, range(first, last + 1)
@@ -104,12 +104,12 @@ class Enqueues:
 
 
 def reserve_ids(connection: Connection, n: int) -> list[int]:
-    """The next values of the id sequence: also ages behind all jobs that wait."""
+    """Return the next values of the id sequence, which are also ages behind all jobs that wait."""
     return sorted(connection.column(RESERVE, n))
 
 
 def split_batch(rows: Sequence[EnqueueRow], characters: int) -> list[EnqueueBatch]:
-    """In order, each of at most about so many characters (or one row)."""
+    """Split the rows, in order, into batches of about `characters` at most, or of one row."""
     rows = EnqueueBatch.of(rows)
     parts: list[EnqueueBatch] = []
     start = total = 0
@@ -124,7 +124,7 @@ def split_batch(rows: Sequence[EnqueueRow], characters: int) -> list[EnqueueBatc
 
 
 def values_of(row: EnqueueRow) -> dict[str, Any]:
-    """The values that `put` reads, and in its order those that ENQUEUE_ONE takes."""
+    """Return the values that `put` reads, in the order in which ENQUEUE_ONE takes them."""
     return {
         "handler": row.handler,
         "queue": row.queue,
@@ -142,7 +142,7 @@ def _due(row: EnqueueRow, now: int) -> int:
 
 
 def _lines(rows: EnqueueBatch, ids: Sequence[int], now: int) -> str:
-    """The rows as `copy` reads them. Plain, since this is a hot path."""
+    """Return the rows as `copy` reads them. The code is simple, since this is a hot path."""
     payloads = rows.payloads
     if not _is_plain("".join(payloads)):
         payloads = [_escaped(payload) for payload in payloads]
@@ -152,7 +152,7 @@ def _lines(rows: EnqueueBatch, ids: Sequence[int], now: int) -> str:
 
 
 def _head(row: EnqueueRow, now: int) -> str:
-    """The columns between the ids and the payload."""
+    """Return the columns between the ids and the payload."""
     due = _due(row, now)
     state = SCHEDULED if due > now else READY
     handler, queue, headers, options = [

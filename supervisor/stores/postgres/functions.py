@@ -17,7 +17,7 @@ from supervisor.text.units import MAX_SECONDS
 MAX_SCHEMA_BYTES = 50
 """PostgreSQL cuts names at 63 bytes, and the name of the channel is longer than that of the schema."""
 BODY = f"${'body_' * 11}$"
-"""Stands around the body of a function: longer than any name in it, so none ends the body."""
+"""The quote around the body of a function. It is longer than any name inside, so that no name ends the body."""
 MAX_JSON_BYTES = 1_000_000
 """The default of `limits.payload`, which the database does not know."""
 
@@ -34,8 +34,8 @@ _CHECKED_NAME = f"""create or replace function {{s}}.checked_name(what text, val
     return value;
   end {BODY}"""
 
-# PostgreSQL's json lets through what no loader takes: numbers that are too large, and halves of surrogate pairs. Depth is how
-# often the innermost brackets can be taken off.
+# PostgreSQL's json accepts what JSON parsers refuse: numbers that are too large, and halves of surrogate pairs. The depth is how
+# often the innermost brackets can be removed.
 _CHECKED_JSON = rf"""create or replace function {{s}}.checked_json(what text, value json) returns text language plpgsql immutable
   set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as {BODY}
   declare

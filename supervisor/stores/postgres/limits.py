@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PostgresLimits:
-    """`call_seconds`: for one exchange with the server, whatever has become of the server or of the way to it.
-    `connect_seconds`: for each address that a connection is tried at.
-    `lock_milliseconds`, `statement_milliseconds`: kept by the server, below `call_seconds`, so that its error comes before the
-    connection is given up. The wait for a lock is also shorter than the wait of a supervisor at its end: it skips a locked row
-    only after it has met one.
-    `idle_milliseconds`: for a transaction in which this process sends nothing, or receives nothing (it was stopped, or cut off):
-    then its locks are released, before leases expire whose extension waits for them.
+    """`call_seconds`: the limit of one exchange with the server, even if the server or the network has failed.
+    `connect_seconds`: the limit for each address to which a connection is tried.
+    `lock_milliseconds`, `statement_milliseconds`: limits that the server enforces, below `call_seconds`, so that its error comes
+    before the connection is given up. The wait for a lock is also shorter than the last wait of a supervisor that stops: it
+    skips locked rows only after it has met one.
+    `idle_milliseconds`: the limit of a transaction in which this process sends or receives nothing (it was stopped, or cut off).
+    The server then releases its locks, so that an extend that waits for them comes before the leases expire.
     `skip_locked_seconds`: how long after a lock was last met each batch skips locked rows, which costs one more statement.
-    `sent_characters`: of one exchange; a slow line takes them within `call_seconds`.
-    `claim_bytes`: of the texts of one claim.
-    `id_range`: ids that one statement of a transfer looks through.
+    `sent_characters`: the size of one exchange, which a slow network transmits within `call_seconds`.
+    `claim_bytes`: the size of the texts of one claim.
+    `id_range`: the ids among which one statement of a transfer searches.
     `near`: whether the server is on this machine, where a round trip costs less than to save one; None: by its address."""
 
     call_seconds: float = 10.0

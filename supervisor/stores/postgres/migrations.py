@@ -1,4 +1,4 @@
-"""How a PostgreSQL store of any version becomes one of this version. The old words of a version stand in this file only."""
+"""Migrate a PostgreSQL store of any version to this version. Names of older versions are used in this file only."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ NOT_NULL_FROM_VERSION_1 = f"""
         execute format('alter table %s rename constraint %I to %I', it.its_table, it.conname, it.new_name);
       end loop;
     end {BODY}"""
-# The next supervisor recovers them. A store that is closed has none in flight.
+# The next supervisor recovers these jobs. A store that is closed has none in flight.
 EXPIRE_UNLEASED = f"""
   update {{s}}.jobs set owner = coalesce(owner, 0), lease_until = coalesce(lease_until, 0)
   where state = {IN_FLIGHT} and (owner is null or lease_until is null)"""
-# So that no supervisor joins between the look for running ones and the migration.
+# The lock keeps supervisors from joining between the look for running ones and the migration.
 LOCK_VERSION_1 = "lock table {s}.jobs, {s}.supervisors in access exclusive mode"
-# To read the catalog itself matters: after a wait for the lock of another process, `to_regclass` alone answers from a cache that
-# is as old as the transaction.
+# It reads the catalog itself: after a wait for the lock of another process, `to_regclass` alone answers from a cache that is as
+# old as the transaction.
 FIND_TABLE = "select relname from pg_catalog.pg_class where oid operator(pg_catalog.=) pg_catalog.to_regclass($1)"
 RUNNING_OF_VERSION_1 = f"""
   select owner, host, place from {{s}}.supervisors where state <> '{LEFT}' and unseen_after >= {NOW} order by id"""
@@ -100,7 +100,7 @@ def _check_name(schema: str) -> None:
 
 
 def _known_version(connection: Connection) -> int | None:
-    """None if there is no store yet."""
+    """Return the version of the store, or None if there is no store yet."""
     if not has_table(connection, "version"):
         return None
     version = int(connection.value("select max(version) from {s}.version") or 0)
@@ -113,7 +113,7 @@ def _known_version(connection: Connection) -> int | None:
 
 
 def _bring_up(connection: Connection) -> None:
-    """A second process waits here, and then finds it done."""
+    """Make or migrate the schema. A second process waits for the lock, and then finds nothing to do."""
     connection.run("select pg_advisory_xact_lock($1)", _lock_of(connection.schema))
     version = _known_version(connection)
     if version is None:

@@ -23,7 +23,7 @@ NOTIFY = "select pg_notify({channel}, '')"
 FIRST_RECONNECT_DELAY = 0.05
 MAX_RECONNECT_DELAY = 5.0
 GATHER = 0.003
-"""Seconds after a notification, in which more of them come together."""
+"""Seconds to wait after a notification, so that several of them wake the supervisor once."""
 _LOOK_AFTER = 30.0
 _JOIN_SECONDS = 1.0
 
@@ -50,7 +50,8 @@ class Notifier:
             listener.close()
 
     def notify(self) -> None:
-        """A supervisor may call it from any thread, so it does not use the store's connection; without `listen` it can't notify."""
+        """Notify the other owners. Any thread of a supervisor may call this, so it does not use the store's connection there, and
+        can't notify without `listen`."""
         if self._listener is not None:
             self._listener.notify_others()
         elif not self._bound:
@@ -65,8 +66,8 @@ class Notifier:
 
 
 class Listener:
-    """`fd` is readable after another session has notified, or may have while the connection was lost. `own_process` gives the
-    server's process of the store's connection, whose notifications are this supervisor's own."""
+    """A thread that listens. `fd` is readable after another session has notified, or may have while the connection was lost.
+    `own_process` returns the server's process for the store's connection: its notifications are this supervisor's own."""
 
     def __init__(self, address: Address, channel: str, own_process: Callable[[], int | None]) -> None:
         self._address, self._channel, self._own_process = address, channel, own_process
@@ -84,12 +85,12 @@ class Listener:
             raise
 
     def notify_others(self) -> None:
-        """From any thread; soon, and not at all while the server is unavailable."""
+        """Notify soon, from any thread; while the server is unavailable, the notification may be lost."""
         self._wants_to_notify = True
         _fill(self._wake)
 
     def stop(self) -> None:
-        """The thread ends soon."""
+        """Make the thread end soon."""
         self._stopped = True
         _fill(self._wake)
 
@@ -115,7 +116,7 @@ class Listener:
         self.connection.close()
 
     def _receive(self) -> None:
-        """Returns once it is stopped, and raises once something is wrong with the connection."""
+        """Receive notifications until the listener is stopped. Raises an error if the connection fails."""
         connection = self.connection
         waiting = _poll(connection.fileno(), self._woken)
         while not self._stopped:
@@ -136,7 +137,7 @@ class Listener:
         return received
 
     def _received_meanwhile(self, notification: Notify) -> None:
-        """It came while this connection was sending: psycopg has taken it off."""
+        """Handle a notification that psycopg has read while this connection was sending."""
         if notification.pid not in (self._process, self._own_process()):
             _fill(self._write_end)
 
@@ -168,7 +169,7 @@ class Listener:
 
 
 def _poll(*fds: int) -> select.poll:
-    """Unlike `select`, whatever their numbers."""
+    """Return a poll of these descriptors: unlike `select`, it takes descriptors of any number."""
     waiting = select.poll()
     for fd in fds:
         waiting.register(fd, select.POLLIN)
@@ -176,7 +177,7 @@ def _poll(*fds: int) -> select.poll:
 
 
 def _fill(pipe: int) -> None:
-    """Make the other end readable; it is already if the pipe is full."""
+    """Make the read end readable; it is already if the pipe is full."""
     with suppress(BlockingIOError):
         os.write(pipe, b"!")
 

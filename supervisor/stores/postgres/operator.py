@@ -12,7 +12,7 @@ from supervisor.stores.postgres.enqueue import reserve_ids
 from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.postgres.settle import LOCK_JOBS
 
-# After LOCK_JOBS, and in a statement of its own: a settle that was waited for may have left a dead letter.
+# It runs after LOCK_JOBS, as a separate statement: a settle that was waited for may have made a dead letter.
 TARGETS = """
   select jobs.id, jobs.state, queue, tier, dead_letters.state
   from unnest($1::bigint[]) with ordinality as it(id, place) join {s}.jobs on jobs.id = it.id
@@ -50,7 +50,7 @@ class OperatorChanges:
         return self._connection.column(DEAD, after, limit)
 
     def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
-        """None while locked rows are skipped: attempts or dead letters of these jobs may be locked, and there is time."""
+        """Return no ids while locked rows are skipped: rows of these jobs may be locked, and pruning can wait."""
         return [] if self._locks.skips_locked else self._connection.column(PAST, state, age, limit)
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:

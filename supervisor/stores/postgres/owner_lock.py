@@ -1,9 +1,8 @@
-"""The lock by which others know whether an owner of a PostgreSQL store is gone: a name of the kernel's, which exists as long as a
-process has it.
+"""The lock by which others know whether an owner of a PostgreSQL store is gone: a name in the kernel, which exists as long as a
+process holds it.
 
-The name is that of an abstract Unix socket, held through an open description that the forkserver and the workers inherit.
-Programs on the same boot and in the same network namespace can see that nobody holds it any more. Linux only: elsewhere
-nothing is proven.
+It is the name of an abstract Unix socket, which the forkserver and the workers inherit. Programs on the same boot and in the same
+network namespace can see that no process holds it any more. This works on Linux only; elsewhere nothing is proven.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ NETWORK = Path("/proc/self/ns/net")
 
 
 class OwnerLock:
-    """The lock of one owner. `address` is where to look, and for which name; None if others can't, so that its leases end by
-    their deadlines alone. `store` is a text that is the same for all owners of the store."""
+    """The lock of one owner. `address` is the text with which others find it; None if they can't, so that only their deadlines
+    end the owner's leases. `store` is a text that is the same for all owners of the store."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -43,14 +42,14 @@ class OwnerLock:
         return None if self._socket is None else self._socket.fileno()
 
     def release(self) -> None:
-        """Give up the lock as far as this process holds it."""
+        """Close this process's descriptor of the lock. Children that inherited it still hold the lock."""
         if self._socket is not None:
             self._socket.close()
         self._socket = self.address = None
 
 
 def is_gone(address: str | None) -> bool:
-    """Whether every process that held the lock at this address is provably dead."""
+    """Return whether every process that held the lock at this address has provably exited."""
     if address is None:
         return False
     *where, name = orjson.loads(address)
@@ -67,7 +66,7 @@ def is_gone(address: str | None) -> bool:
 
 
 def _known_here() -> tuple[str, str] | None:
-    """This boot and this network namespace, in which such names are known."""
+    """Return this boot and this network namespace, in which such names are known; None if /proc does not show them."""
     with suppress(OSError):
         return BOOT.read_text().strip(), str(NETWORK.readlink())
     return None

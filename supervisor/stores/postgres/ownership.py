@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 ANNOUNCE = f"""
   update {{s}}.supervisors set owner_lock = $2, state = $3, seen_at = {NOW}, unseen_after = {NOW} + $4, idle = $5, workers = $6
   where owner = $1 returning id"""
-# Nothing if another row has the next id of the sequence, or this owner; that id is used up then.
+# It inserts nothing if another row has the next id of the sequence, or this owner; that id is used up then.
 REGISTER = f"""
   insert into {{s}}.supervisors(owner, owner_lock, state, seen_at, unseen_after, idle, workers, host, pid)
   values ($1, $2, $3, {NOW}, {NOW} + $4, $5, $6, $7, $8) on conflict do nothing returning id"""
@@ -35,12 +35,12 @@ FORGET = f"""
 _UNSEEN_AT_FIRST = 3600.0
 _MIN_UNSEEN = 5.0
 _UNSEEN_TTLS = 3
-"""An owner without leases that was not seen for so long is off the list: seconds while it starts; afterwards so many times the ttl
-of its leases, and at least so many seconds."""
+"""An owner without leases is no longer listed if it was not seen for _UNSEEN_AT_FIRST seconds while it starts; afterwards for
+_UNSEEN_TTLS times the ttl of its leases, and at least _MIN_UNSEEN seconds."""
 
 
 class Ownership:
-    """`id` is the owner's row in `supervisors`, which leases name; None until it has joined."""
+    """The owner of a supervisor. `id` is that of its row in `supervisors`, which leases refer to; None until it has joined."""
 
     def __init__(
         self, connection: Connection, locks: RowLocks, lock: OwnerLock, notifier: Notifier, random_part: RandomPart
@@ -63,7 +63,7 @@ class Ownership:
         return fd
 
     def leave(self) -> None:
-        """An owner with leases left stays on the list, as one that has left, until they are recovered."""
+        """Remove the row of the owner. If it still has leases, mark it as left: the row is kept until they are recovered."""
         if self.id is None:
             self._release()
             return
@@ -91,8 +91,8 @@ class Ownership:
         self._lock.release()
 
     def _announce(self, who: tuple[str, str, int], presence: Presence) -> None:
-        """An owner whose row is gone gets a new one with a new id: it was forgotten, or a backup was restored, in
-        which its id may be that of another. It keeps the leases that nobody else can have."""
+        """Write the owner's row. If it is gone (removed by others, or a backup was restored, in which its id may be that of another
+        owner), insert one with a new id. The owner keeps the leases that nobody else can have."""
         workers = orjson.dumps(list(presence.workers)).decode()
         owner, *at = who
         row = (owner, self._lock.address, presence.state, microseconds(self._unseen), presence.idle, workers)

@@ -12,16 +12,16 @@ from supervisor.stores.records import Resolve, overlaid, policy_of, policy_text
 
 LEASE = """id, token, handler, queue, coalesce(payload, ''), headers, retries, priority, tier, due_at, created_at, policy,
   expired_count, options"""
-"""The columns that a lease is made of."""
+"""The columns from which a lease is made."""
 OPTIONS = LEASE_EXPIRED_COUNT + 1
 
 MAX_HANDLERS = 500
-"""Policies of one queue that are sent with each claim."""
+"""The maximum of policies of one queue that are sent with each claim."""
 MAX_QUEUES = 1_000
 
 
 class Policies:
-    """The policies that jobs are claimed under, by queue and handler, as far as `resolve` was asked."""
+    """A cache of the policies that `resolve` has returned, by queue and handler."""
 
     def __init__(self) -> None:
         self._resolve: Resolve | None = None
@@ -29,7 +29,7 @@ class Policies:
         self._packed: dict[str, str] = {}
 
     def known(self, queue: str, resolve: Resolve) -> str:
-        """The policies of the queue that are known, by handler, as JSON."""
+        """Return the known policies of the queue, by handler, as JSON."""
         if resolve != self._resolve:  # the settings were loaded again
             self._resolve = resolve
             self._texts.clear()
@@ -37,7 +37,7 @@ class Policies:
         return self._packed.get(queue, "{}")
 
     def learn(self, queue: str, handlers: Iterable[str], resolve: Resolve) -> None:
-        """Know the policies of these handlers in this queue, and others only while they are not too many."""
+        """Add the policies of these handlers in this queue. Forget the others of the queue if there are too many."""
         if len(self._texts) >= MAX_QUEUES:
             self._texts.clear()
             self._packed.clear()
@@ -48,7 +48,7 @@ class Policies:
 
 
 def leases_from(rows: Iterable[Sequence[Any]]) -> list[Lease]:
-    """Make leases of rows that begin with the columns of LEASE. Plain, since this is a hot path."""
+    """Make leases from rows that begin with the columns of LEASE. The code is simple, since this is a hot path."""
     make = tuple.__new__
     return [
         make(
@@ -61,6 +61,6 @@ def leases_from(rows: Iterable[Sequence[Any]]) -> list[Lease]:
 
 @lru_cache(4096)
 def stored_policy(text: str | None, options: str | None) -> Policy:
-    """The policy of a row; the default for a row that names none (it was put in flight with plain SQL)."""
+    """Return the policy of a row, or the default if it has none (it was set in flight by plain SQL)."""
     policy = Policy() if text is None else policy_of(text)
     return policy if options is None else overlaid(policy, options)

@@ -1,4 +1,4 @@
-"""Queries of people, programs and --drain to a PostgreSQL store. Nothing here writes."""
+"""Queries to a PostgreSQL store, for people, programs and --drain. They change no jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::b
 
 COUNTED = "select queue, state, tier, sum(n)::bigint from {s}.counts group by queue, state, tier having sum(n) > 0"
 UNFINISHED = f"select queue, state, sum(n)::bigint from {{s}}.counts where state < {SUCCEEDED} group by queue, state"
-# In the order of their index, so that no more is read than is counted.
+# These two read in the order of an index, so that they read no more than they count.
 DUE_BY = f"""
   select count(*) from (
     select from {{s}}.jobs where state = {SCHEDULED} and due_at <= $1 and queue = any($2::text[])
@@ -84,7 +84,7 @@ class Queries:
             return self.jobs_shown(self._connection.column(query, *parameters))
 
     def jobs_shown(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """The jobs that exist, in the order of `ids`."""
+        """Return the jobs that exist, in the order of `ids`."""
         batch = array(ids)
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, at, record in self._connection.rows(ATTEMPTS, batch):
@@ -118,7 +118,7 @@ class Queries:
         return {"queues": queues, "supervisors": supervisors}
 
     def _supervisors(self) -> list[dict[str, Any]]:
-        """All but those that hold no lease and have left, are provably gone, or should have been seen long ago."""
+        """Return the supervisors without those that hold no lease and have left, are provably gone, or were not seen for long."""
         shown = []
         for id, owner, host, pid, state, lock, seen_at, workers, overdue, has_leases in self._connection.rows(
             SUPERVISORS
@@ -144,7 +144,7 @@ def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]
 def filtered_ids(
     state: JobState | None, queue: str | None, handler: str | None, dead_letter: str | None, limit: int
 ) -> tuple[str, list[Any]]:
-    """A query for ids, newest first; finished jobs by when they finished, so that an index leads to them."""
+    """Return a query for ids, newest first; finished jobs by the time when they finished, so that an index has them in order."""
     conditions: list[str] = []
     parameters: list[Any] = []
     if state is not None:

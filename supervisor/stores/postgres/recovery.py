@@ -13,10 +13,10 @@ from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.records import ExpiredLease
 
 FORGOTTEN_AFTER = 3_600_000_000
-"""Microseconds that an owner without leases is remembered after it is off the list: only its own machine can end the programs
-that it has left there, and does when a supervisor runs there again."""
+"""Microseconds for which the row of an owner without leases is kept after it is no longer listed: programs that it has left on its
+machine can be ended only there, by the next supervisor that runs there."""
 MAX_LOOKED_AT = 1_000
-"""Leases: more at once are of a machine that is lost, whose owners hold no locks."""
+"""The maximum of leases that are checked for locks: more at once belong to a lost machine, whose owners hold no locks."""
 
 OWNERS = f"""
   select id, owner, state, owner_lock, {NOW} > unseen_after + {FORGOTTEN_AFTER},
@@ -38,7 +38,7 @@ OFFER_DEAD_LETTERS = f"""
     select job_id from {{s}}.dead_letters where state = {PENDING} and owner = $1 for no key update skip locked))"""
 
 _LEASE = slice(3, None)
-"""The columns of EXPIRED that a lease is made of."""
+"""The columns of EXPIRED from which a lease is made."""
 _FIRST = (False, -(2**63), -(2**63))
 
 
@@ -51,11 +51,10 @@ class Recovery:
         self._on_gone = on_gone
 
     def expired_leases(self, limit: int, after: ExpiredLease | None = None) -> list[ExpiredLease]:
-        """Owners that are gone and have no lease left are forgotten on the way.
+        """Return the expired leases, and remove the owners that are gone and have no lease left.
 
-        While another session has locked its row, a lease is not shown whose owner may live and wait for the same lock: a
-        supervisor that watches it begins anew once it is free, and the owner, which extends or settles as soon as it can, comes
-        first."""
+        A lease is left out while another session has locked its row, if its owner may live and wait for the same lock. Once
+        the row is free, supervisors watch the lease anew; before they recover it, the owner can extend or settle it."""
         with self._connection.transaction():
             owners = {row[0]: row[1:] for row in self._connection.rows(OWNERS, self._owner.id)}
             gone = {id for id, (_, state, lock, *_) in owners.items() if state == LEFT or is_gone(lock)}
@@ -76,8 +75,8 @@ class Recovery:
         ]
 
     def _forget(self, id: int, gone: str | None) -> None:
-        """Remove the owner, and offer the dead letters that it was publishing to others at once; rows that are locked wait for
-        the next time."""
+        """Remove the owner, and make the dead letters that it had claimed due at once; rows that are locked wait for the next
+        time."""
         if gone is not None:
             self._connection.after_commit(lambda: self._on_gone(gone))
         self._connection.later(FORGET, id)

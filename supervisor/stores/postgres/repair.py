@@ -7,7 +7,7 @@ from supervisor.stores.counts import repair_text
 from supervisor.stores.postgres.connection import Connection
 from supervisor.stores.postgres.counts import Counts
 
-# Ready jobs are compared by queue, since a claim needs that, and others as a whole: each from an index of its state alone.
+# Ready jobs are compared by queue, as claims need it, other states as a whole: each part reads only the index of its state.
 # One statement sees one moment of both tables, which every transaction changes together.
 ANY_WRONG = f"""
   select exists (

@@ -1,4 +1,4 @@
-"""Rows of a PostgreSQL store that another session has locked: that of a person who has left a transaction open, for example."""
+"""Rows of a PostgreSQL store that another session has locked: for example, a person has left a transaction open."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ LOCKED_JOBS = """
 
 
 class RowLocks:
-    """The first call that meets a locked row waits for it, as long as a call may, and fails. For some time after that the store
-    skips locked rows: each batch first locks the rows that are free, and leaves out the others. A lock on a whole table leaves no
-    row free, and no statement: then the repeated call fails as the first did."""
+    """The store's mode for locked rows. The first call that meets one waits for it, as long as a call may, and fails. For some time
+    after that the store skips locked rows: each batch first locks the rows that are free, and leaves out the others. If another
+    session has locked a whole table, this does not help: the repeated call fails as the first did."""
 
     def __init__(self, connection: Connection, skip_locked_seconds: float) -> None:
         self._connection, self._seconds = connection, skip_locked_seconds
@@ -48,7 +48,7 @@ class RowLocks:
         return met_at is not None and time.monotonic() < met_at + self._seconds
 
     def to_skip(self, table: Lockable, ids: Collection[int]) -> set[int]:
-        """The rows that are to be left as they are now; the others are locked for this transaction. None in normal mode."""
+        """Lock the free rows for this transaction, and return the ids of the others. Do nothing unless `skips_locked`."""
         if not ids or not self.skips_locked:
             return set()
         locked = self.locked(table, ids)
@@ -57,14 +57,14 @@ class RowLocks:
         return locked
 
     def locked(self, table: Lockable, ids: Collection[int]) -> set[int]:
-        """The rows that other sessions have locked; the rest are locked here. It waits for no lock."""
+        """Return the ids of rows that other sessions have locked, and lock the rest. It waits for no lock."""
         missing = set(ids).difference(self._connection.column(table.lock_free, array(ids)))
         return set(self._connection.column(table.existing, array(missing))) if missing else missing
 
     def jobs_locked_by_others(self, ids: Collection[int]) -> set[int]:
-        """The jobs that other sessions have locked to change them; for a few ids. Sessions that ask the same at this moment don't
-        find each other. The locks that it takes to find out are released at once: this transaction may be long, and the owner
-        of a lease needs the row."""
+        """Return the jobs that other sessions have locked to change them; for a few ids. Two sessions that call this at the same
+        moment don't find each other's locks. These locks are released at once: this transaction may be long, and the owner of a
+        lease needs the row."""
         if not ids:
             return set()
         self._connection.later("savepoint before_locks")

@@ -14,8 +14,8 @@ from supervisor.stores.transfer import closed_message
 VERSION = 2
 
 # A statement sees one time, and the next statement of its transaction a later one: in a transaction that is held open for an
-# hour, leases and due times must not be of an hour ago. Names are in full, and not found by a search path of the function's
-# own, with which it could not become part of the statement that calls it.
+# hour, leases and due times must not be of an hour ago. Names are written in full, since PostgreSQL does not inline a function
+# with a search path of its own.
 _CLOCK = """create function {s}.clock() returns bigint language sql stable parallel safe
   as 'select (extract(epoch from pg_catalog.statement_timestamp()) operator(pg_catalog.*) 1000000::numeric)::bigint'"""
 
@@ -103,7 +103,7 @@ QUEUE_CHANGED = (
       when (old.queue is distinct from new.queue) execute function {s}.queue_changed()""",
     "revoke execute on function {s}.queue_changed() from public",
 )
-# A job takes with it all that belongs to it, whoever deletes it.
+# All that belongs to a job is deleted with it, whoever deletes it.
 JOBS_DELETED = (
     f"""create function {{s}}.jobs_deleted() returns trigger language plpgsql security definer
       set search_path = pg_catalog, pg_temp as {BODY}
@@ -138,7 +138,7 @@ SCHEMA = (
     _JOBS,
     f"create index ready on {{s}}.jobs(queue, tier, priority desc, age, id) where state = {READY}",
     f"create index scheduled on {{s}}.jobs(due_at, id) where state = {SCHEDULED}",
-    # Without the deadline: then an extend changes no index.
+    # The index has no deadline, so that an extend changes no index.
     f"create index in_flight on {{s}}.jobs(owner) where state = {IN_FLIGHT}",
     f"create index terminal on {{s}}.jobs(state, finished_at) where state >= {SUCCEEDED}",
     _COUNTS,

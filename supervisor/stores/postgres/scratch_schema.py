@@ -28,9 +28,9 @@ class ScratchSchema(NamedTuple):
 
 @contextmanager
 def scratch_schema(url: str, *, listen: bool, prefix: str) -> Iterator[ScratchSchema]:
-    """A name that begins with `prefix`, for a store to be made there.
+    """Yield the name of a schema, which begins with `prefix`, for a new store. The schema is removed afterwards.
 
-    It is locked by a transaction that stays open meanwhile, which blocks nobody, and which ends with this program even behind a
+    The name is locked by a transaction that stays open meanwhile. It blocks nobody, and ends with this program even behind a
     pooler: so schemas that a killed program left behind can be recognised, and are removed first."""
     schema = f"{prefix}{secrets.token_hex(8)}"
     connection = Connection(Address(url, listen=listen, limits=DEFAULT_LIMITS), schema)
@@ -49,7 +49,7 @@ def scratch_schema(url: str, *, listen: bool, prefix: str) -> Iterator[ScratchSc
 
 
 def _remove(connection: Connection, schema: str) -> None:
-    """Unless another program holds its lock, or has removed it."""
+    """Remove the schema unless another program holds its lock."""
     with connection.transaction():
         if connection.value(TRY_LOCK, schema):
             connection.run(DROP.format(quoting.Identifier(schema)).as_string(None))

@@ -14,12 +14,12 @@ from supervisor.errors import StoreContended, StoreError
 from supervisor.stores.postgres.driver import STATEMENT_CANCELLED, Address, DriverConnection
 
 _IDLE_SECONDS = 0.5
-"""A connection that was not used for so long may have been closed by the server, and is looked at first."""
+"""A connection that was not used for so long may have been closed by the server, and is checked first."""
 _FAILURES = (psycopg.Error, UnicodeError, OverflowError)
 
 
 class Session:
-    """Used from one thread at a time, in the process that opened it."""
+    """A session for one thread at a time, in the process that opened it."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -47,8 +47,8 @@ class Session:
 
     @contextmanager
     def connected(self, *, may_reconnect: bool) -> Iterator[DriverConnection]:
-        """The connection: made if there is none, and closed if it turns out to be lost. Errors of the driver are raised as those of
-        `supervisor.errors`. With `may_reconnect` nothing has been sent on it that the server must remember."""
+        """Yield the connection: made if there is none, and closed if it turns out to be lost. Errors of the driver are raised as
+        those of `supervisor.errors`. `may_reconnect`: nothing has been sent on it that the server must remember."""
         self.check_process()
         self._used_at, before = time.monotonic(), self._used_at
         if may_reconnect and self._used_at - before > _IDLE_SECONDS and not self._is_open():

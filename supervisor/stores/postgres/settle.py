@@ -1,4 +1,4 @@
-"""Settle and extend in PostgreSQL, and recover: fenced inside the statement itself by token, state and, in recovery, deadline."""
+"""Settle, extend and recover in PostgreSQL: each statement checks the token, the state and, in recovery, the deadline."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from supervisor.stores.records import (
 _SUCCEEDED = JobState.SUCCEEDED
 _BEHIND_TOKEN: Final = 2
 
-# Batches come in the order of the ids, and are joined to the jobs row by row, so that two that meet lock in one order. `state + 0`
+# Batches are in the order of the ids, and are joined to the jobs row by row, so that all lock rows in the same order. `state + 0`
 # keeps a statement from the index of all jobs in flight: the ids lead to few rows, however many are in flight.
 SUCCEED = f"""
   update {{s}}.jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, expired_count = 0,
@@ -118,8 +118,8 @@ class Settles:
         raise RowsLocked(f"{self._connection.url}: rows are locked by another session", frozenset(locked))
 
     def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
-        """A job that another session is changing at this moment is stale: to wait for a session that may be cut off would take
-        long."""
+        """Settle expired leases. A job that another session is changing at this moment is stale: that session may be cut off, so
+        that the wait for it would be long."""
         require_seen(outcomes)
         with self._connection.transaction():
             locked = self._locks.locked(JOBS, [outcome.lease.id for outcome in outcomes])
@@ -171,7 +171,7 @@ class Settles:
         return self._stale(outcomes, accepted)
 
     def _stale(self, outcomes: Sequence[Outcome], accepted: set[Claim]) -> list[int]:
-        """The ids of outcomes that are neither accepted now nor were settled before under the same token."""
+        """Return the ids of outcomes that are neither accepted now nor were settled before under the same token."""
         rest = [outcome for outcome in outcomes if outcome.lease[:_BEHIND_TOKEN] not in accepted]
         before = set(self._connection.rows(SETTLED, *_pairs(outcome.lease for outcome in rest)))
         return [it.lease.id for it in rest if it.seen is not None or it.lease[:_BEHIND_TOKEN] not in before]
@@ -206,14 +206,14 @@ class Settles:
         failures = [_attempt(outcome) for outcome in outcomes if outcome.failure is not None]
         if failures:
             self._connection.later(ADD_ATTEMPTS, packed(failures))
-            if not self._locks.skips_locked:  # they may be locked, and the next failure thins them out
+            if not self._locks.skips_locked:  # attempts may be locked; the next failure thins them out
                 self._connection.later(THIN_OUT_ATTEMPTS, array(failure["job_id"] for failure in failures))
         dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
         if dead_letters:
             self._connection.later(ADD_DEAD_LETTERS, array(dead_letters))
 
     def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
-        """Run the statement on these leases; returns the ids of those that are stale."""
+        """Run the statement on these leases; return the ids of those that are stale."""
         if not leases:
             return set()
         changed = self._connection.rows(statement, time, *_pairs(sorted(leases, key=itemgetter(LEASE_ID))))
@@ -244,7 +244,7 @@ def _disposed(outcome: Outcome) -> dict[str, Any]:
 
 
 def _attempt(outcome: Outcome) -> dict[str, Any]:
-    """Its time is the database's, unless the failure has one of its own."""
+    """Return the attempt to store. The database sets its time, unless the failure has one of its own."""
     assert outcome.failure is not None
     record = failure_record(outcome.failure, outcome.lease, 0)
     return {"job_id": outcome.lease.id, "at": record["at"], "record": packed(record)}

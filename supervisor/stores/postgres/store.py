@@ -27,8 +27,8 @@ from supervisor.stores.postgres.transfer import Transfer
 
 class PostgresStore:
     """Implements `supervisor.stores.protocol.Store`, and `Transferable`: its methods are those of its parts, which share one
-    connection. Without `listen` nothing is left in the session from one transaction to the next, so that it works behind a
-    transaction-mode pooler; then it is never notified."""
+    connection. Without `listen` nothing is left in the session from one transaction to the next, so that the store works behind
+    a transaction-mode pooler; then it is never notified."""
 
     def __init__(
         self, url: str, *, schema: str = "supervisor", listen: bool = True, create: bool = False,

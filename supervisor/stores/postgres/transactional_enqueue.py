@@ -1,4 +1,4 @@
-"""Jobs enqueued inside a transaction of the caller's, on a connection of his, on which nothing is begun, ended or left changed.
+"""Enqueue jobs inside a caller's transaction, on the caller's connection: nothing is begun, ended or left changed on it.
 
 Connections of SQLAlchemy and Django are recognised by their methods, and used through their own calls, so that these libraries
 know of the transaction; neither is imported.
@@ -40,12 +40,12 @@ FIND_PUT = """
 
 
 class Caller(Protocol):
-    """A connection of the caller's. `driver` is the connection of the driver beneath it."""
+    """The caller's connection. `driver` is the connection of the driver beneath it."""
 
     driver: Any
 
     def check(self) -> None:
-        """Raise StoreError if nothing can be executed on it."""
+        """Raise StoreError if nothing can be executed on the connection."""
 
     def fetch_one(self, sql: str, *parameters: str) -> Sequence[Any]:
         """Return the one row; errors are those of the caller's own library."""
@@ -55,8 +55,8 @@ class Caller(Protocol):
 
 
 class TransactionalEnqueue:
-    """Used from any thread. `database_of_store` is called only if the address of a connection is not written as in `url`.
-    `characters`: of one statement; more are several statements, which need a transaction to be all or nothing."""
+    """Enqueues on connections of callers, from any thread. `database_of_store` is called only if the address of a connection is not
+    written as in `url`. `characters` is the limit of one statement; several need a transaction to be all or nothing."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class TransactionalEnqueue:
         self._known: WeakSet[Any] = WeakSet()
 
     def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:
-        """Return the ids in order, of jobs that exist if and when the caller's transaction commits."""
+        """Enqueue the rows, and return their ids in order. The jobs exist if and when the caller's transaction commits."""
         if not rows:
             return []
         caller = caller_of(connection)
@@ -90,7 +90,7 @@ class TransactionalEnqueue:
         return [id for batch in batches for id in caller.fetch_one(self._put, batch)[0]]
 
     def _prepare(self, caller: Caller, rows: Sequence[EnqueueRow]) -> list[str]:
-        """The batches for `put`. Raises StoreError if the connection or the jobs are refused."""
+        """Return the batches for `put`. Raises StoreError if the connection or the jobs are refused."""
         if caller.driver not in self._known:
             self._check_store(caller)
             self._known.add(caller.driver)
@@ -210,7 +210,7 @@ def _check_driver(driver: Any) -> None:
 
 
 def _in_ascii(text: str) -> str:
-    """The same JSON in ASCII: the encoding of the caller's connection may not have all characters."""
+    """Return the same JSON in ASCII: the encoding of the caller's connection may not have all characters."""
     return text if text.isascii() else json.dumps(orjson.loads(text))
 
 

@@ -25,21 +25,21 @@ from supervisor.stores.transfer import (
     transferred_job,
 )
 
-# The identifier of the server, and in it of the database, by whatever name and way it is reached. All names are in full: it is
-# also run on connections of callers, with search paths of their own.
+# It returns the identifiers of the server and of the database, by whatever address they are reached. All names are in full: it
+# is also run on connections of callers, with search paths of their own.
 DATABASE = """
   select system_identifier, (select oid::pg_catalog.int8 from pg_catalog.pg_database
     where datname operator(pg_catalog.=) pg_catalog.current_database())
   from pg_catalog.pg_control_system()"""
 
 LOCK = "lock table {s}.jobs, {s}.supervisors in exclusive mode"
-# All locks at once that are needed to drop triggers, so that the wait for them has one limit.
+# It takes all locks that are needed to drop the triggers at once, so that the wait for them has one limit.
 LOCK_TO_REOPEN = "lock table {s}.jobs, {s}.supervisors in access exclusive mode"
 RECORD = "select id, target, place, arrived from {s}.transfer_out"
 NOTE_ARRIVAL = "update {s}.transfer_out set arrived = true where id = $1"
 IN_FLIGHT_COUNT = f"select count(*) from {{s}}.jobs where state = {IN_FLIGHT}"
 
-# `state + 0` keeps it from the indexes by state: the ids are in a range.
+# `state + 0` keeps the statement from the indexes by state: the ids are in a range.
 SIZES = f"""
   select id, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(result), 0)
     + coalesce((select sum(octet_length(record)) from {{s}}.attempts where job_id = jobs.id), 0)::bigint
@@ -66,14 +66,14 @@ _BEHIND_RESULT: Final = 19
 
 
 class Transfer:
-    """Implements `supervisor.stores.transfer.Transferable`. `id_range`: ids that one statement looks through."""
+    """Implements `supervisor.stores.transfer.Transferable`. One statement searches among `id_range` ids."""
 
     def __init__(self, connection: Connection, counts: Counts, queries: Queries, id_range: int) -> None:
         self._connection, self._counts, self._queries, self._id_range = connection, counts, queries, id_range
         self._url = connection.url
 
     def database(self) -> tuple[int, int]:
-        """The identifiers of the server and of the database in it."""
+        """Return the identifiers of the server and of the database in it."""
         ((server, database),) = self._connection.rows(DATABASE)
         return server, database
 
@@ -118,7 +118,7 @@ class Transfer:
                 self._connection.run(statement)
 
     def sizes(self, after: int, limit: int) -> list[tuple[int, int]]:
-        """Ids are looked through in ranges: of jobs that are not transferred there may be more than one call has time for."""
+        """Search ids in ranges: there may be more jobs that are not transferred than one call has time for."""
         last = self._connection.value("select max(id) from {s}.jobs") or 0
         while after < last:
             rows = self._connection.rows(SIZES, after, after + self._id_range, limit)
@@ -177,7 +177,7 @@ class Transfer:
                 copy.write_row([_storable(value) if isinstance(value, str) else value for value in row])
 
     def has_received(self, transfer_record: TransferRecord) -> bool:
-        """Waits until nobody is importing: a commit whose answer was lost may still be under way."""
+        """Wait until nobody is importing, since a commit whose answer was lost may still be under way."""
         with self._connection.transaction():
             self._connection.run(LOCK)
             return has_table(self._connection, "transfers_in") and bool(
@@ -186,5 +186,5 @@ class Transfer:
 
 
 def _storable(text: str) -> str:
-    """A text that another program has put into the other store may contain NUL, which PostgreSQL can't hold."""
+    """Escape NUL, which PostgreSQL can't hold: another program may have put it into the other store."""
     return text.replace("\x00", "\\x00") if "\x00" in text else text

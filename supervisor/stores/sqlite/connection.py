@@ -38,8 +38,8 @@ _logger = logging.getLogger(__name__)
 class SqliteLimits:
     """Limits that tests set lower.
 
-    `claim_characters`: of the texts in one claim; to read them takes several times as much memory for a moment.
-    `wal_bytes`: of the write-ahead log, whose length is looked at every `wal_seconds`.
+    `claim_characters`: the texts of one claim; while they are read they take several times as much memory.
+    `wal_bytes`: the size of the write-ahead log, which is checked every `wal_seconds`.
     `write_seconds`: the longest wait for other writers."""
 
     claim_characters: int = 16_000_000
@@ -49,9 +49,9 @@ class SqliteLimits:
 
 
 class Select:
-    """A select statement whose rows come out as one JSON text.
+    """A select statement that returns its rows as one JSON text.
 
-    SQLite releases the GIL at each row that it steps to, and the busy loop thread may keep it for milliseconds each time.
+    SQLite releases the GIL at each row that it steps to, and the thread of the event loop may then keep it for milliseconds.
     """
 
     def __init__(self, columns: str, rest: str) -> None:
@@ -70,7 +70,7 @@ _NONE, _OPEN, _FAILED = _Transaction
 
 
 class Connection:
-    """Used from one thread at a time, in the process that opened it. `clock` gives seconds since the epoch."""
+    """A connection for one thread at a time, in the process that opened it. `clock` returns seconds since the epoch."""
 
     def __init__(self, path: Path, *, create: bool, clock: Callable[[], float], limits: SqliteLimits) -> None:
         self.path = Path(os.path.realpath(path))  # so that every link to a file leads to the same locks
@@ -133,7 +133,7 @@ class Connection:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Several reads of one moment."""
+        """Make all reads inside see the same state of the store."""
         self._check_process()
         if self._sqlite.in_transaction:
             yield
@@ -187,7 +187,7 @@ class Connection:
         return self._sqlite.execute(sql, parameters)
 
     def run(self, sql: str, *parameters: Any) -> int:
-        """Return how many rows were changed."""
+        """Execute the statement, and return how many rows it changed."""
         try:
             return self.execute(sql, parameters).rowcount
         except (UnicodeError, OverflowError) as error:
@@ -204,7 +204,7 @@ class Connection:
         return None if row is None else row[0]
 
     def json(self, sql: str, *parameters: Any) -> Any:
-        """The value of the one JSON text that `sql` selects."""
+        """Return the value of the one JSON text that `sql` selects."""
         return _loads(self.value(sql, *parameters))
 
     def rows(self, select: Select, *parameters: Any) -> list[list[Any]]:
@@ -216,8 +216,8 @@ class Connection:
 
 
 class Counts:
-    """The counts of jobs are kept in a table, so that nobody has to count rows. Their changes in a transaction are collected, and
-    written by one statement before its commit."""
+    """The changes that a transaction makes to the table of job counts: they are collected, and written by one statement before
+    the commit."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -230,7 +230,7 @@ class Counts:
         self._changes.clear()
 
     def write(self, state: int | None = None) -> None:
-        """Write the changes, as is needed before the counts are read; with `state`, only if they change a count of it."""
+        """Write the changes, as is needed before the counts are read. With `state`, do so only if a count of it changes."""
         if state is not None and not any(n for key, n in self._changes.items() if key[0] == state):
             return
         changes = [(*key, n) for key, n in self._changes.items() if n]
@@ -240,8 +240,8 @@ class Counts:
 
 
 class WriteAheadLog:
-    """SQLite's own checkpoints reuse the log, but can't while another program reads an old snapshot: the log grows, and is
-    shortened here afterwards."""
+    """The write-ahead log of the database. SQLite's own checkpoints can't reuse it while another program reads an old snapshot:
+    then it grows, and is shortened here afterwards."""
 
     def __init__(self, path: Path, sqlite: sqlite3.Connection, limits: SqliteLimits) -> None:
         self._path, self._sqlite, self._limits = path, sqlite, limits
@@ -270,7 +270,7 @@ class WriteAheadLog:
 
 
 def packed(batch: Any) -> str:
-    """A batch as the one JSON text that a statement takes. Raises RowRefused for values that JSON or SQLite can't hold."""
+    """Return a batch as the JSON text that a statement takes. Raises RowRefused for values that JSON or SQLite can't hold."""
     try:
         return orjson.dumps(batch, option=orjson.OPT_NON_STR_KEYS).decode()
     except (TypeError, ValueError) as error:
@@ -280,7 +280,7 @@ def packed(batch: Any) -> str:
 def _loads(data: bytes) -> Any:
     try:
         return orjson.loads(data)
-    except orjson.JSONDecodeError:  # bytes that aren't UTF-8, put there by another program
+    except orjson.JSONDecodeError:  # another program has stored bytes that aren't UTF-8
         return _escaped(json.loads(data.decode("utf-8", "surrogateescape")))
 
 

@@ -1,4 +1,4 @@
-"""The files of a SQLite store: making the database, the paths beside it, and errors of SQLite as those of a store."""
+"""The files of a SQLite store: the creation of the database, the paths beside it, and SQLite's errors as errors of a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNAVAILABLE = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
 })  # fmt: skip
-_DENIED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})  # if a right is missing, but not only then
+_DENIED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})  # a missing right is one cause
 _REFUSED = frozenset({sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE})
 
 
@@ -26,7 +26,8 @@ def beside(path: Path, suffix: str) -> Path:
 
 
 def prepare_file(path: Path, create: bool) -> None:
-    """Make the file if it doesn't exist. A new one may be used by its owner alone; SQLite gives its log the same mode."""
+    """Create the file if it doesn't exist. Only its owner may use a new file; SQLite gives the log the same mode. Raises
+    StoreError if the file is missing and `create` is false, or if it can't be created or used."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(
             f"SQLite {sqlite3.sqlite_version} is too old; expected {'.'.join(map(str, OLDEST_SQLITE))} or newer"
@@ -42,8 +43,8 @@ def prepare_file(path: Path, create: bool) -> None:
 
 
 class FileIdentity:
-    """The file that is at `path` now. SQLite itself goes on with a file that was deleted or replaced, so that all it commits is
-    lost."""
+    """The file that is at `path` now. SQLite itself continues to use a file that was deleted or replaced, so that all commits
+    are lost."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -55,7 +56,7 @@ class FileIdentity:
             there = os.stat(self._path)  # noqa: PTH116
         except (FileNotFoundError, NotADirectoryError):
             there = None
-        except OSError:  # it can't be found out
+        except OSError:  # unknown, for example because a right is missing
             return
         if there is None or there.st_ino != self._file.st_ino or there.st_dev != self._file.st_dev:
             raise StoreReplaced(f"{self._path}: the file was deleted, moved or replaced while it was open")
@@ -91,8 +92,8 @@ def _exists(path: Path) -> bool:
 
 
 def _denied(path: Path) -> Path | None:
-    """The first that this user may not use of the files that SQLite opens, and of the folder that it makes them in. Nothing is
-    opened for that: closing a database file drops every lock that this process has on it."""
+    """Return the first of SQLite's files that this user may not use, or else their folder if that is not usable. No file is
+    opened for this check: to close a database file would drop every lock that this process has on it."""
     for file in (path, beside(path, "-wal"), beside(path, "-shm")):
         if os.path.lexists(file) and not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
             return file

@@ -1,4 +1,4 @@
-"""Dead letters in SQLite: claimed under a token like jobs; a claim is a due time in the future, so it ends by itself."""
+"""Dead letters in SQLite: claimed under a token, as jobs are. A claim is a due time in the future, so it ends by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LENGTHS_SHOWN = """
     + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0))
   from json_each(?) as it cross join jobs on jobs.id = it.value"""
 MEASURED_AT_ONCE = 8
-"""To measure attempts is to read them."""
+"""Few, since attempts must be read to be measured."""
 CLAIM_DEAD_LETTERS = f"""
   update dead_letters set token = {NEXT_TOKEN} | ?, tries = tries + 1, owner = ?, due_at = ?
   where job_id in (select value from json_each(?))"""
@@ -84,7 +84,7 @@ class DeadLetterQueue:
             return _missing(dead_letters, claimed)
 
     def _still_claimed(self, dead_letters: Sequence[DeadLetter]) -> list[list[Any]]:
-        """(id, state, accepted) of the dead letters whose claim is still the one under their token."""
+        """Return (id, state, accepted) of the dead letters that are still claimed under their token."""
         return self._connection.rows(STILL_CLAIMED, packed([(it.id, it.token) for it in dead_letters]))
 
 

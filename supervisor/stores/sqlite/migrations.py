@@ -1,4 +1,4 @@
-"""How a SQLite store of any version becomes one of this version. The old words of a version stand in this file only."""
+"""Migrate a SQLite store of any version to this version. Names of older versions are used in this file only."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ CLOSED_FROM_VERSION_1 = (
 
 
 def bring_up(connection: Connection, synchronous: str, folder: Path) -> None:
-    """Make the schema of a new store, or migrate an older one, in one transaction; `folder` is that of the owners' files. Waits
-    some seconds for other processes that do the same, and closes the connection if it fails."""
+    """Make the schema of a new store, or migrate an older one, in one transaction; `folder` is that of the owners' files. It
+    waits some seconds for other processes that do the same, and closes the connection if it fails."""
     try:
         _wait_until_up(connection, synchronous)
     except BaseException:
@@ -86,7 +86,7 @@ def _bring_up(connection: Connection, synchronous: str) -> None:
     connection.execute(f"pragma journal_size_limit = {connection.limits.wal_bytes}")
     if version < VERSION:
         _migrate(connection)
-    connection.execute("pragma temp_store = memory")  # otherwise savepoints keep what they may undo in files in /tmp
+    connection.execute("pragma temp_store = memory")  # otherwise savepoints keep their undo data in files in /tmp
 
 
 def _known_version(connection: Connection) -> int:
@@ -141,7 +141,7 @@ def _execute_all(connection: Connection, statements: tuple[str, ...] | list[str]
 
 
 def _rename_files_of_version_1(path: Path, folder: Path) -> None:
-    """Keep the locks of owners under the new name, since they prove that these are gone. Remove locks of writers that nobody uses."""
+    """Rename the folder of the owners' locks, which prove that owners are gone. Remove unused locks of writers."""
     with suppress(OSError):
         beside(path, ".bells").rename(folder)
     for name in ("-gate", "-turn"):

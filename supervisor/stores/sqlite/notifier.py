@@ -14,7 +14,7 @@ _UNBOUND = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
 
 
 class Notifier:
-    """Binds the socket of one owner, and notifies those of all others."""
+    """The socket of one owner. It notifies the sockets of all other owners."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -37,7 +37,7 @@ class Notifier:
         return None if self._socket is None else self._socket.fileno()
 
     def clear(self) -> None:
-        """Take off one notification: to find out that there is no other costs more than to be woken by it."""
+        """Read one notification. To look for another one costs more than to be woken once more."""
         with suppress(BlockingIOError):
             if self._socket is not None:
                 self._socket.recv(1)
@@ -84,7 +84,7 @@ def _notify_one(sender: socket, path: str) -> None:
 
 @contextmanager
 def _address(path: str) -> Iterator[str]:
-    """A path to the socket that fits into a socket address, however long the folder's own path is."""
+    """Yield a path to the socket that fits into a socket address, however long the folder's own path is."""
     if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
         yield path
         return

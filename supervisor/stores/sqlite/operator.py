@@ -70,7 +70,7 @@ class OperatorChanges:
         self._connection.run(WITHDRAW, packed(ids))
 
     def remove(self, ids: Sequence[int]) -> None:
-        """Remove also the counts that are 0 now, since queues may come and go."""
+        """Remove the jobs, and counts that are 0 then: names of queues may be used once only."""
         self._connection.counts.write()
         self._connection.run(REMOVE, packed(ids))
         self._connection.run("delete from counts where n = 0")

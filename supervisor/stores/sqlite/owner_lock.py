@@ -1,7 +1,7 @@
 """`<db>.notify/<owner>.lock`: the lock by which others know whether an owner of a SQLite store is gone.
 
-It is held by flock through an open description that the owner's forkserver and workers inherit: if another process can take
-it, all of them are gone. Beside it is the owner's socket: see `notifier`.
+It is taken by flock on an open description that the owner's forkserver and workers inherit: if another process can take the
+lock, all of them have exited. The owner's socket is in the same folder: see `notifier`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _all: WeakSet[OwnerLock] = WeakSet()
 
 
 def _release_in_forked_copy() -> None:
-    """A plugin has forked the supervisor: the copy must not pass for one of the owner's processes."""
+    """Release the locks in a copy of the supervisor that a plugin has forked: it is not one of the owner's processes."""
     for lock in _all:
         lock.release()
 
@@ -31,7 +31,7 @@ os.register_at_fork(after_in_child=_release_in_forked_copy)
 
 
 class OwnerLock:
-    """The lock of one owner, and the state of all others."""
+    """The lock of one owner, and the state of the locks of all others."""
 
     def __init__(self, folder: Path) -> None:
         _all.add(self)
@@ -54,14 +54,14 @@ class OwnerLock:
         return self._fd
 
     def release(self) -> None:
-        """Give up the lock as far as this process holds it."""
+        """Close this process's descriptor of the lock. Children that inherited it still hold the lock."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def is_gone(self, owner: str) -> bool:
-        """Whether every process that held this owner's lock is provably dead. A file that is missing, or can't be opened, proves
-        nothing."""
+        """Return whether every process that held this owner's lock has provably exited. A file that is missing, or can't be
+        opened, proves nothing."""
         try:
             fd = os.open(self._path(owner), _FLAGS)
         except OSError:
@@ -76,7 +76,7 @@ class OwnerLock:
         return True
 
     def owners(self) -> frozenset[str]:
-        """The owners that have a lock here, dead ones too."""
+        """Return the owners that have a lock file here, including those that are gone."""
         try:
             return frozenset(path.stem for path in self.folder.iterdir() if path.suffix == ".lock")
         except OSError:
@@ -91,8 +91,7 @@ class OwnerLock:
             self.folder.rmdir()
 
     def remove_dead(self, owners: Iterable[str]) -> None:
-        """Remove the files of those `owners` that are gone. The lock is held meanwhile, so it can't be that of an owner that is
-        joining."""
+        """Remove the files of those `owners` that are gone. Each lock is held meanwhile, so that no owner can join under it."""
         for owner in owners:
             with suppress(OSError):
                 fd = os.open(self._path(owner), _FLAGS)
@@ -106,7 +105,7 @@ class OwnerLock:
         return self.folder / f"{owner}.{kind}"
 
     def _make_folder(self) -> None:
-        """Raise StoreError if another user has put a folder of his own in its place."""
+        """Make the folder if it is missing. Raises StoreError if a folder of another user is there."""
         with suppress(FileExistsError):
             self.folder.mkdir(mode=0o700)
         try:

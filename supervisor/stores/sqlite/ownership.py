@@ -30,7 +30,7 @@ FORGET = f"""
 
 
 class Ownership:
-    """`id` is the owner's row in `supervisors`, which leases name; None until it has joined."""
+    """The owner of a supervisor. `id` is that of its row in `supervisors`, which leases refer to; None until it has joined."""
 
     def __init__(self, connection: Connection, lock: OwnerLock, notifier: Notifier, random_part: RandomPart) -> None:
         self._connection, self._lock, self._notifier = connection, lock, notifier
@@ -48,7 +48,7 @@ class Ownership:
         return fd
 
     def leave(self) -> None:
-        """An owner with leases left stays on the list, as one that has left, until they are recovered."""
+        """Remove the row of the owner. If it still has leases, mark it as left: the row is kept until they are recovered."""
         if self.id is None:
             self._remove_files()
             return
@@ -64,8 +64,8 @@ class Ownership:
             self._announce(self._who, presence)
 
     def _announce(self, who: tuple[str, str, int], presence: Presence) -> None:
-        """An owner whose row is gone gets a new one with a new id: it was forgotten, or a backup was restored, in which its id may be
-        that of another. It keeps the leases that nobody else can have."""
+        """Write the owner's row. If it is gone (removed by others, or a backup was restored, in which its id may be that of another
+        owner), insert one with a new id. The owner keeps the leases that nobody else can have."""
         workers = orjson.dumps(list(presence.workers)).decode()
         row, owner = (presence.state, self._connection.now(), presence.idle, workers), who[0]
         if not self._connection.run(ANNOUNCE, *row, owner):

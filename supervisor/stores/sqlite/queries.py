@@ -1,4 +1,4 @@
-"""Queries of people, programs and --drain to a SQLite store. Nothing here writes."""
+"""Queries to a SQLite store, for people, programs and --drain. They change no jobs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Queries:
             return self.jobs_shown(ids)
 
     def jobs_shown(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """The jobs that exist, in the order of `ids`."""
+        """Return the jobs that exist, in the order of `ids`."""
         batch = packed(ids)
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, record in self._connection.rows(ATTEMPTS, batch):
@@ -121,7 +121,7 @@ class Queries:
         return {"queues": queues, "supervisors": supervisors}
 
     def _supervisors(self) -> list[dict[str, Any]]:
-        """All but those that hold no lease and have left, are provably gone, or have not been seen for an hour."""
+        """Return the supervisors without those that hold no lease and have left, are gone, or were not seen for an hour."""
         unseen = self._connection.now() - _UNSEEN
         shown = []
         for id, owner, host, pid, state, seen_at, workers in self._connection.rows(SUPERVISORS):
@@ -139,10 +139,10 @@ class Queries:
 def filtered_ids(
     state: JobState | None, queue: str | None, handler: str | None, dead_letter: str | None
 ) -> tuple[str, list[Any]]:
-    """A query for ids, newest first; finished jobs by when they finished, so that an index leads to them.
+    """Return a query for ids, newest first; finished jobs by the time when they finished, so that an index has them in order.
 
-    A `+` keeps SQLite from the index of that column: the few jobs in flight or scheduled are all sorted; of the many that are
-    ready none is, since the newest come first in the table itself.
+    A `+` prevents SQLite from using an index of that column. The few jobs in flight or scheduled are sorted by the query; the
+    many ready ones need no sorting, since they are read from the end of the table.
     """
     conditions: list[str] = []
     parameters: list[Any] = []

@@ -1,4 +1,4 @@
-"""From enqueue to claim in SQLite. One statement per batch and step; every read goes through a partial index."""
+"""Enqueue, look and claim in SQLite, with one statement for each step of a batch. Every read uses a partial index."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
 
 ROWS_OF_A_STATEMENT = 100
-"""Each statement of an enqueue pays once for the id sequence."""
+"""Each statement of an enqueue updates the id sequence once."""
 MEASURED_AT_ONCE = 64
 MAX_RESOLVED = 10_000
 
@@ -61,7 +61,7 @@ LOOK = f"""
 PAUSED = "select json_group_array(queue) from queues where paused"
 
 _IS_SHORT = "coalesce(length(payload), 0) + coalesce(length(headers), 0) <= 4096"
-"""Longer texts are not read with the other candidates."""
+"""The longer texts are read only for the jobs that are claimed."""
 CANDIDATES = Select(
     f"""id, {NEXT_TOKEN} | ?, handler, queue,
       iif({_IS_SHORT}, coalesce(cast(payload as text), ''), null), iif({_IS_SHORT}, cast(headers as text), null),
@@ -88,7 +88,7 @@ LAST_AGE = "select seq from sqlite_sequence where name = 'jobs'"
 
 
 class _Values(NamedTuple):
-    """The columns of a new job, but for those of its own: id, age, created_at and payload."""
+    """The columns of a new job, without id, age, created_at and payload."""
 
     handler: str
     queue: str
@@ -100,7 +100,7 @@ class _Values(NamedTuple):
 
 
 class Policies:
-    """The policies of claimed jobs: kept once each in a table, and named by the rows."""
+    """The policies of claimed jobs: a table has each of them once, and the rows have its id."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -110,7 +110,7 @@ class Policies:
         connection.on_rollback(self._forget)
 
     def assign(self, rows: Iterable[list[Any]], resolve: Resolve) -> dict[int, list[int]]:
-        """Put the policy that each row of a lease is claimed under into the row; returns the ids of the jobs by policy."""
+        """Set the id of its policy in each row of a lease; return the ids of the jobs by that id."""
         if resolve != self._resolve:  # the settings were loaded again
             self._resolve = resolve
             self._resolved.clear()
@@ -124,8 +124,8 @@ class Policies:
         return ids
 
     def leases_from(self, rows: Iterable[list[Any]]) -> list[Lease]:
-        """Make leases of rows with their columns, of which `policy` is its id, and behind them the options. Plain, since this is a
-        hot path."""
+        """Make leases from rows with the columns of Lease, where `policy` is an id, followed by the options. The code is simple,
+        since this is a hot path."""
         leases: list[Lease] = []
         policies, make = self._policies, tuple.__new__
         for row in rows:
@@ -136,7 +136,7 @@ class Policies:
         return leases
 
     def get(self, id: int | None) -> Policy:
-        """The policy with this id; the default for a row that names none (it was put in flight with plain SQL)."""
+        """Return the policy with this id, or the default if a row has none (it was set in flight by plain SQL)."""
         if id is None:
             return Policy()
         if id not in self._policies:
@@ -157,20 +157,20 @@ class Policies:
         return id
 
     def _forget(self) -> None:
-        """A rollback may have removed rows that were remembered."""
+        """Clear the caches: a rollback may have removed rows that they have."""
         self._policies.clear()
         self._resolved.clear()
 
 
 class Queue:
-    """Jobs on their way in, and out to their owner."""
+    """Jobs that are enqueued, become due, and are claimed."""
 
     def __init__(self, connection: Connection, policies: Policies, owner: Ownership, notifier: Notifier) -> None:
         self._connection, self._policies, self._owner, self._notifier = connection, policies, owner, notifier
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
-        """If a commit failed in a way that may have kept the rows, the same EnqueueBatch is not stored twice when it comes again,
-        even if other rows were enqueued, or the store was closed, meanwhile."""
+        """Store the rows. If a commit failed but may have stored them, a repeated call with the same EnqueueBatch does not store them
+        twice, even if other rows were enqueued, or the store was closed, meanwhile."""
         if not rows:
             return []
         attempt = None
@@ -196,7 +196,7 @@ class Queue:
         return first if self._connection.value(KNOWN_BEFORE, first, created_at, rows[0].handler) else None
 
     def _insert(self, rows: Sequence[EnqueueRow]) -> tuple[int, int]:
-        """Return (id of the first, created_at)."""
+        """Insert the rows, and return (id of the first, created_at)."""
         now, first = self._connection.now(), next_age(self._connection)
         if len(rows) == 1:  # as most programs do it
             (row,) = rows
@@ -223,7 +223,7 @@ class Queue:
             self._connection.counts.add(kinds[place].state, kinds[place].queue, 0, n)
 
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
-        """One statement as long as nothing is due: each releases the GIL, and waits to have it again."""
+        """Use one statement as long as nothing is due: each one releases the GIL, and waits to get it again."""
         with self._connection.transaction():
             self._connection.counts.write(READY)
             rows, due = self._connection.json(LOOK)
@@ -270,7 +270,7 @@ class Queue:
         return take.pick(fresh, urgent, retries)
 
     def _with_long_texts(self, rows: list[list[Any]]) -> list[list[Any]]:
-        """The first of these candidates that fit into one claim, with the long texts that were not read with them."""
+        """Return the first of these candidates that fit into one claim, with the long texts that were not read with them."""
         large = [row for row in rows if row[LEASE_PAYLOAD] is None]
         if not large:
             return rows
@@ -281,8 +281,8 @@ class Queue:
 
 
 def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once: int) -> list[int]:
-    """The first of these jobs, as many as fit into one claim; at least one. `lengths` is a statement that selects the lengths of
-    jobs by their ids, for `at_once` jobs at a time."""
+    """Return the first of these jobs, as many as fit into one claim, at least one. `lengths` is a statement that selects the
+    lengths of jobs by their ids; it gets `at_once` ids at a time."""
     room = connection.limits.claim_characters
     for start in range(0, len(ids), at_once):
         for place, length in enumerate(connection.json(lengths, packed(ids[start : start + at_once])), start):
@@ -293,15 +293,15 @@ def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once
 
 
 def next_age(connection: Connection) -> int:
-    """The next value of the id sequence: behind everything that waits."""
+    """Return the next value of the id sequence: an age behind all jobs that wait."""
     return int(connection.value(LAST_AGE)) + 1
 
 
 @lru_cache(256)
 def insert_sql(rows: int, given: tuple[int, ...]) -> str:
-    """An insert of so many rows. Its parameters are the time, the first id, and of each column (payload, then _Values) as many
-    values as are `given`: one for every row, or one that all rows share. To pass a value for each row is most of the cost
-    of a row."""
+    """Return an insert of `rows` rows. Its parameters are the time, the first id, and for each column (payload, then _Values) the
+    number of values in `given`: one for each row, or one that all rows share. To pass a value for each row would be most of
+    the cost of a row."""
     marks, last = [], 2
     for n in given:
         marks.append([last + 1] * rows if n == 1 else range(last + 1, last + 1 + n))
@@ -323,5 +323,5 @@ def _values(row: EnqueueRow, now: int) -> _Values:
 
 
 def _shared(column: Sequence[Any]) -> Sequence[Any]:
-    """One value, if the column has the same in all rows."""
+    """Return one value if the column has the same in all rows, else the column."""
     return column[:1] if column.count(column[0]) == len(column) else column

@@ -12,7 +12,7 @@ from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import Policies
 
-# Steps from owner to owner in the index, so its cost is the number of owners, not of leases.
+# The query steps from owner to owner in the index, so its cost depends on the number of owners, not of leases.
 OWNERS_WITH_LEASES = Select(
     "found.id, supervisors.owner, supervisors.state",
     f"""from (
@@ -40,10 +40,10 @@ EXPIRED = Select(
 OFFER_DEAD_LETTERS = f"update dead_letters set due_at = ? where state = {PENDING} and owner = ?"
 
 _LEASE = slice(2, None)
-"""The columns of EXPIRED that a lease is made of."""
+"""The columns of EXPIRED from which a lease is made."""
 _EVER = 2**62
 _FORGOTTEN_AFTER = 86_400_000_000
-"""Microseconds after which an owner without leases that has given no sign is forgotten."""
+"""Microseconds after which an owner without leases that was not seen is removed."""
 
 
 class Recovery:
@@ -55,7 +55,7 @@ class Recovery:
         self._on_gone = on_gone
 
     def expired_leases(self, limit: int, after: ExpiredLease | None = None) -> list[ExpiredLease]:
-        """Owners that are gone and have no lease left are forgotten on the way."""
+        """Return the expired leases, and remove the owners that are gone and have no lease left."""
         found: list[ExpiredLease] = []
         with_files = self._lock.owners()
         with self._connection.snapshot():
@@ -90,8 +90,8 @@ class Recovery:
         ]
 
     def _forget(self, id: int, gone: str | None) -> None:
-        """Remove the owner, and offer the dead letters that it was publishing to others at once. The file of its lock proves that
-        it is `gone`, so the file must not be removed before the row."""
+        """Remove the owner, and make the dead letters that it had claimed due at once. The file of its lock proves that it is
+        `gone`, so the file must not be removed before the row."""
         with self._connection.transaction():
             if gone is not None:
                 self._connection.after_commit(lambda: self._remove(gone))

@@ -6,7 +6,7 @@ from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import repair_text
 from supervisor.stores.sqlite.connection import ADD_COUNTS, Connection, Select, packed
 
-# Ready jobs are compared by queue, since a claim needs that, and others as a whole: each from an index of its state alone.
+# Ready jobs are compared by queue, as claims need it, other states as a whole: each part reads only the index of its state.
 ANY_WRONG = f"""
   select exists(
       select 1 from (
@@ -35,7 +35,7 @@ class Repair:
         self._connection = connection
 
     def repair(self) -> str:
-        """A job in flight without a lease gets one that has expired."""
+        """Correct the counts, and give an expired lease to each job in flight that has none."""
         with self._connection.transaction():
             self._connection.counts.write()
             unleased = self._connection.run(EXPIRE_UNLEASED)

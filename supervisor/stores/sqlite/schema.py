@@ -90,7 +90,7 @@ INSERTED_BY_SQL = f"""create trigger inserted_by_sql after insert on jobs when n
       insert into counts values ({_STATE_AT_FIRST}, new.queue, new.tier, 1)
         on conflict(state, queue, tier) do update set n = n + 1;
     end"""
-# Of columns that the store itself never updates.
+# It checks columns that the store itself never updates.
 UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, queue, priority, created_at, options on jobs begin
       {_refusals("handler", "queue", "priority", "created_at", "options")}
     end"""
@@ -99,7 +99,7 @@ QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs be
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
     end"""
-# A job takes with it all that belongs to it, whoever deletes it.
+# All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = """create trigger job_deleted after delete on jobs begin
       delete from attempts where job_id = old.id;
       delete from dead_letters where job_id = old.id;
@@ -160,6 +160,6 @@ CLOSED_TRIGGERS = {
 
 
 def closed_trigger(name: str, message: str) -> str:
-    """The statement that makes one of CLOSED_TRIGGERS, which refuses with `message`."""
+    """Return the statement that makes one of CLOSED_TRIGGERS, which refuses with `message`."""
     text = message.replace("'", "''")
     return f"create trigger {name} before {CLOSED_TRIGGERS[name]} begin select raise(abort, '{text}'); end"

@@ -1,4 +1,4 @@
-"""Settle, extend and recover in SQLite: fenced inside the statement itself by token, state and, in recovery, deadline."""
+"""Settle, extend and recover in SQLite: each statement checks the token, the state and, in recovery, the deadline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from supervisor.stores.sqlite.queue import Policies
 
 _SUCCEEDED = JobState.SUCCEEDED
 
-# The batch is {id: µs that it took, or "µs:result"} under one token: to take nested JSON apart costs as much as all the rest.
+# The batch is {id: µs that it took, or "µs:result"} for one token: to read nested JSON costs as much as all the rest.
 SUCCEED = f"""
   update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, expired_count = 0,
     finished_at = ?1, result = it.result, started_at = coalesce(?1 - it.took, started_at)
@@ -50,7 +50,7 @@ DISPOSE = f"""
   where jobs.id = it.id and jobs.token = it.token and jobs.state = {IN_FLIGHT}
     and (it.seen is null or jobs.lease_until = it.seen)"""
 
-# The places, in a batch of [id, token, deadline or null], of jobs that are still leased so, and of jobs settled under that token.
+# Both select indexes in a batch of [id, token, deadline or null]: of jobs still leased so, of jobs settled under that token.
 STILL_LEASED = f"""
   select json_group_array(it.key) from json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[0]')
     and jobs.token = json_extract(it.value, '$[1]') and jobs.state = {IN_FLIGHT}
@@ -150,8 +150,8 @@ class Settles:
     def _settle(
         self, settle: Callable[[Sequence[Outcome], int], int], outcomes: Sequence[Outcome], now: int
     ) -> tuple[Sequence[Outcome], list[int]]:
-        """The accepted outcomes, and the ids of the stale ones. Only if the batch has changed fewer jobs than it should, find out
-        which, and do it without them."""
+        """Return the accepted outcomes, and the ids of the stale ones. Only if the batch has changed fewer jobs than it should, find
+        the stale ones, and repeat it without them."""
         stale: list[int] = []
         if outcomes:
             self._connection.run("savepoint settle")
@@ -163,7 +163,7 @@ class Settles:
         return outcomes, stale
 
     def _sort_out(self, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[int]]:
-        """The outcomes whose jobs are still leased, and the ids of those neither leased nor settled before under the same token."""
+        """Return the outcomes of jobs still leased, and the ids of those neither leased nor settled before under the same token."""
         batch = packed([(outcome.lease.id, outcome.lease.token, outcome.seen) for outcome in outcomes])
         leased = set(self._connection.json(STILL_LEASED, batch))
         settled = set(self._connection.json(SETTLED_BEFORE, batch))
@@ -194,7 +194,7 @@ class Settles:
             self._connection.run(ADD_DEAD_LETTERS, now, packed(dead_letters))
 
     def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
-        """Run the statement on these leases; returns the ids of those that are stale."""
+        """Run the statement on these leases; return the ids of those that are stale."""
         if not leases:
             return set()
         batch = packed([(lease.id, lease.token) for lease in leases])
@@ -205,7 +205,7 @@ class Settles:
 
 
 def _disposed(outcome: Outcome, now: int) -> tuple[Any, ...]:
-    """The values that DISPOSE reads, in its order."""
+    """Return the values that DISPOSE reads, in its order."""
     lease, state = outcome.lease, code_of_state(outcome)
     due = finished = None
     if state in (SUCCEEDED, FAILED, CANCELLED):

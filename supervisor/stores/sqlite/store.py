@@ -28,7 +28,7 @@ DEFAULT_LIMITS = SqliteLimits()
 
 class SqliteStore:
     """Implements `supervisor.stores.protocol.Store`, and `Transferable`: its methods are those of its parts, which share one
-    connection. `clock` gives seconds since the epoch."""
+    connection. `clock` returns seconds since the epoch."""
 
     def __init__(
         self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time,

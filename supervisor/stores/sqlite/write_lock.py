@@ -1,8 +1,8 @@
 """A fair lock for the writers of one SQLite file, so that a busy writer cannot starve the others.
 
-Take the queue lock, take the write lock, release the queue lock, write, release the write lock. While one process writes, the
-next waits with the queue lock: the first can't take it again, and so lets the next one write. SQLite's own locks keep the data
-right; if these files can't be used, only fairness is lost. The kernel drops the locks of a process that dies.
+A writer takes the queue lock, takes the write lock, releases the queue lock, writes, and releases the write lock. While one
+process writes, the next one holds the queue lock: the first can't take that again before the next one has the write lock.
+SQLite's own locks protect the data; without these files only fairness is lost. The kernel drops the locks of a process that exits.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class FairWriteLock:
 
 
 class FileLock:
-    """A lock by a file that is made when it is first taken."""
+    """A lock on a file, which is made when the lock is first taken."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd: int | None = None
 
     def try_take(self) -> bool:
-        """False if another process has it. A file that can't be opened counts as taken, so that nobody waits for it."""
+        """Return False if another process has the lock. If the file can't be opened, return True, so that nobody waits for it."""
         try:
             fcntl.flock(self._descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The environment and the time zone of a worker, restored after a job that changed them."""
+"""Restore the environment variables and the time zone of a worker after a job that changed them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Environment:
         self._zone = _zone()
 
     def restore(self) -> None:
-        """Cheap if nothing has changed."""
+        """Restore the variables and the time zone. It is cheap if nothing has changed."""
         changed: frozenset[bytes] = frozenset()
         if os.environ is not self._environ or self._environ._data != self._variables:  # type: ignore[attr-defined]
             os.environ = self._environ  # noqa: B003 (the very object that other modules hold)
             _make_equal(self._environ._data, self._variables)  # type: ignore[attr-defined]
         if self._of_c.has_changed():
             changed = self._of_c.restore()
-        # The zone stays as it is when its variable is restored; a job may also have restored the variable alone.
+        # To restore the variable TZ does not change the zone; and a job may have restored only the variable itself.
         if b"TZ" in changed or _zone() != self._zone:
             time.tzset()
 
@@ -51,11 +51,11 @@ class _VariablesOfC:
         self._remember()
 
     def has_changed(self) -> bool:
-        """Read no memory of an array that has been replaced, which may be free."""
+        """Return whether the array has changed. The memory of a replaced array is not read, since it may be free."""
         return self._environ.value != self._address or bytes(self._pointers) != self._remembered
 
     def restore(self) -> frozenset[bytes]:
-        """Return the names of the variables that differed."""
+        """Restore the variables, and return the names of those that differed."""
         current, wanted = self._read(), self._variables
         differing = frozenset(name for name in current.keys() | wanted.keys() if current.get(name) != wanted.get(name))
         for name in differing:
@@ -68,7 +68,7 @@ class _VariablesOfC:
 
     def _remember(self) -> None:
         self._address = self._environ.value
-        # With the null pointer at its end: an added variable replaces it.
+        # The null pointer at the end is included: an added variable replaces it.
         self._pointers: Any = _NOTHING
         if self._address is not None:
             self._pointers = (ctypes.c_void_p * (self._count() + 1)).from_address(self._address)

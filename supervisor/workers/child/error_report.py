@@ -1,4 +1,4 @@
-"""The report of a failed attempt: the exception as text, never as an object. To make a report never fails."""
+"""Make the report of a failed attempt: the exception as text, never as an object. This never raises."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) ->
     exception: its frames are left out of the traceback."""
     try:
         return _report(error, handler, hidden)
-    except BaseException as second:  # an exception's own attributes may do anything
+    except BaseException as second:  # code of the job's exception raised it
         name = printable(type.__dict__["__name__"].__get__(type(error)))
         return "failed", plain(name, f"<no message: its attributes raised {type(second).__name__}>")
 
@@ -46,7 +46,7 @@ def without_worker_frames(error: BaseException, hidden: Mapping[str, Any]) -> Ba
 
 
 def plain(type_: str, message: str) -> Error:
-    """Return an error that no exception stands for."""
+    """Return an error that does not come from an exception."""
     return {"type": type_, "message": shortened(printable(message), MAX_MESSAGE), "traceback": ""}
 
 
@@ -80,12 +80,12 @@ def _type_name(kind: type[BaseException]) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as second:  # a handler's own __str__ may do anything
+    except BaseException as second:  # from the exception's own __str__
         return f"<no message: str() raised {type(second).__name__}>"
 
 
 def _traceback(error: BaseException, hidden: Mapping[str, Any]) -> str:
-    """Return it with causes, and without the worker's own frames, which come first."""
+    """Return the traceback with its causes, and without the worker's own frames, which come first."""
     try:
         return "".join(traceback.format_exception(type(error), error, _from_plugin(error.__traceback__, hidden)))
     except BaseException as second:

@@ -14,7 +14,7 @@ MAX_PERIOD = 0.25  # seconds from one look at the clock to the next
 
 
 class Heartbeat:
-    """The worker's only thread besides the main one. `interval` is that of the running job; `shortest` the shortest of all."""
+    """The worker's only thread besides the main one. `interval` is that of the running job, `shortest` the least of all jobs."""
 
     def __init__(self, pipe: int, interval: float, shortest: float, stack: StackDumper) -> None:
         self.interval = interval
@@ -24,8 +24,8 @@ class Heartbeat:
 
     def start(self) -> None:
         self._arm()
-        # By names imported before the plugins, which may replace those of the modules, as gevent does: a greenlet would not run.
-        # Not by `threading`: this does not wait until the thread runs, and jobs that count threads don't see it.
+        # The names were imported before the plugins, which may replace those of the modules, as gevent does (greenlets do not run).
+        # Unlike `threading`, this does not wait until the thread runs, and jobs that count threads don't see the thread.
         start_new_thread(self.run, ())
 
     def run(self) -> None:
@@ -36,7 +36,7 @@ class Heartbeat:
                 if now - last >= self.interval:
                     last = now
                     self._write()
-            except MemoryError:  # a job may have left no memory, not even for a number: the worker runs all the same
+            except MemoryError:  # a job may have left no memory, not even for a number, but the worker still runs
                 self._write()
             sleep(self._period)
             self._arm()
@@ -44,7 +44,7 @@ class Heartbeat:
     def _write(self) -> None:
         try:
             write(self._pipe, b".")
-        except BrokenPipeError:  # the supervisor has exited, and a job had left the group that is killed then
+        except BrokenPipeError:  # the supervisor has exited, and a job had moved this worker out of its group
             os.kill(os.getpid(), signal.SIGKILL)
         except OSError:  # the pipe is full, since the supervisor is stopped; or a job has closed it
             pass

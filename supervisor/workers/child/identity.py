@@ -1,4 +1,4 @@
-"""The user, the groups and the root directory of a worker, none of which can be restored for certain once a job has changed them."""
+"""Check the user, the groups and the root directory of a worker: once changed by a job, they can't reliably be restored."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Identity:
         self._privileged = 0 in os.getresuid() or _has_capabilities()
 
     def check(self, *, thorough: bool) -> None:
-        """Raises IdentityChanged. `thorough` also compares the groups and the root directory, which takes longer."""
+        """Raise IdentityChanged if the user has changed. `thorough` also checks groups and root directory, which takes longer."""
         if self._privileged and (_user() != self._user or (thorough and _place() != self._place)):
             raise IdentityChanged(
-                "a job changed the user, a group or the root directory of its worker: it exits, and another takes its place"
+                "a job changed the user, a group or the root directory of its worker: the worker exits and is replaced"
             )
 
 

@@ -1,4 +1,4 @@
-"""The context that each job runs in: a fresh copy of the one that the plugins left, so that no job sees variables of another."""
+"""The context of each job: a fresh copy of the context that the plugins left, so that no job sees variables of another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def fresh_contexts() -> Callable[[], Context]:
     decimal: Any = sys.modules.get("decimal")
     if decimal is None or not any(isinstance(value, decimal.Context) for value in context.values()):
         return context.copy
-    # The decimal context is an object in a context variable, and jobs change the object itself.
+    # The decimal context is an object in a context variable, and jobs change that object: so each copy gets its own.
     pristine = context.run(decimal.getcontext).copy()
 
     def fresh() -> Context:

@@ -58,7 +58,7 @@ class WorkerInfo:
 
 
 def worker_main(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, load: Callable[[], PluginManager]) -> NoReturn:
-    """Run the worker that was ordered in this process, and exit. `load` returns the plugins, and may import them first."""
+    """Run the ordered worker in this process, and exit. `load` returns the plugins, and may import them first."""
     status = 1
     try:
         ends = move_out_of_reach(ends)
@@ -86,7 +86,7 @@ def _set_up_process(owner: str, ends: WorkerEnds) -> None:
 
 
 def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginManager) -> int:
-    """Return the exit status."""
+    """Run the hooks and the jobs, and return the exit status."""
     info = WorkerInfo(os.getpid(), order.number)
     by_decorator = {name: it.heartbeat for name, it in plugins.handlers.items() if it.heartbeat is not None}
     intervals = {**{name: parse_duration(each) for name, each in by_decorator.items()}, **hello.heartbeats}
@@ -98,11 +98,11 @@ def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginM
         os.write(ends.outcomes, wire.encode_not_ready(f"no thread for its heartbeat: {no_more_threads()}"))
         return 1
     plugins.call("supervisor_worker_started", worker=info)
-    # After the hooks: it takes the state of the process that they left as the one to restore.
+    # It is made after the hooks, since it restores the state of the process that it finds.
     runner = JobRunner(hello, order.token, ends, plugins, heartbeat, intervals, stack)
     try:
         runner.run()
-    except OSError as error:  # not of a job: its errors become its outcome
+    except OSError as error:  # not one of a job, whose errors become its outcome
         if error.errno != errno.EBADF:
             raise
         print("a job closed a channel of its worker", file=sys.stderr)
@@ -115,7 +115,7 @@ def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginM
 
 
 class JobRunner:
-    """Runs jobs until the supervisor has no more. Between two jobs it restores what the first changed of the process."""
+    """Runs jobs until the supervisor has no more. After each job it restores what the job has changed in the process."""
 
     def __init__(
         self, hello: wire.Hello, token: str, ends: WorkerEnds, plugins: PluginManager, heartbeat: Heartbeat,
@@ -146,7 +146,7 @@ class JobRunner:
         os.register_at_fork(after_in_child=self._suspect_every_job)
 
     def run(self) -> None:
-        """Raises OSError if a job has closed a channel."""
+        """Run frames of jobs until the supervisor sends no more. Raises OSError if a job has closed a channel."""
         self._restore_output(NO_JOB, mark=True)
         write(self._outcomes, wire.READY + b"\n")
         for line in self._frames():
@@ -164,7 +164,7 @@ class JobRunner:
                 yield line
 
     def _run_frame(self, frame: bytes, jobs: list[list[Any]]) -> None:
-        """Run the jobs of the frame whose permits are there: the supervisor has reclaimed the others. Hot path."""
+        """Run the jobs of the frame that have a permit: the supervisor has reclaimed the others. Hot path."""
         outcomes, permits, permit = self._outcomes, self._permits, self._permit
         run = self._run_job
         for row in jobs:
@@ -225,12 +225,12 @@ class JobRunner:
         return reply
 
     def _end_if_copy(self, error: BaseException) -> None:
-        """The job may have forked, and this may be the copy, from which the error came out of the handler too."""
+        """End this process if it is a copy that the job forked, in which the handler has raised the error too."""
         if os.getpid() != self._pid:
             end_copy(error_report.without_worker_frames(error, globals()))
 
     def _encode_result(self, job_id: int, took: int, result: Any) -> bytes:
-        """If the result is no JSON the job fails for good: its handler has done the work, and must not do it twice."""
+        """Return the outcome. If the result is not JSON, the job fails for good: its work must not be done twice."""
         try:
             text = payloads.encode(result, limit=self._result_limit, what="result")
         except payloads.NotJSON as error:
@@ -244,14 +244,14 @@ class JobRunner:
         self._process_state.restore_cheap()
 
     def _unblock_permits(self) -> None:
-        """The worker must never wait for a permit."""
+        """Make reads of permits non-blocking again, since the worker must never wait for a permit."""
         try:
             os.set_blocking(self._permits, False)
         except OSError:  # the job has closed it; its outcome is sent all the same
             pass
 
     def _suspect_every_job(self) -> None:
-        """In a copy that a job or a wrapper forked: have `_restore` called, which ends the copy, however short the job was."""
+        """Make a copy that a job or a wrapper forked call `_restore` after the job, however short. `_restore` ends the copy."""
         self._serious = self._slight = -1
 
     def _restore(self, job_id: int, took: int, reply: bytes) -> None:
@@ -270,7 +270,7 @@ class JobRunner:
             raise
 
     def _restore_output(self, job_id: int, *, mark: bool) -> None:
-        """With `mark`, a stream is marked in any case: the supervisor may have read already what the job, or its program, wrote."""
+        """Restore the streams, and mark those written to; with `mark` both, since the supervisor may have read their output."""
         for output in (self._stdout, self._stderr):
             if output.restore() or mark:
                 try:

@@ -1,7 +1,7 @@
 """The plugins' wrappers around each job: hook `supervisor_run`.
 
-They are not called by pluggy, whose call takes several times as long as a small job, but by its rules: the plugin registered last
-is outermost, and what a wrapper returns or raises after its `yield` is what the next one gets.
+This module calls them itself, since a call by pluggy takes several times as long as a small job. It keeps pluggy's rules: the
+plugin registered last is outermost, and the next wrapper gets what a wrapper returns or raises after its `yield`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Wrapper = Callable[..., Generator[None, Any, Any]]
 class Middleware:
     """Runs a handler's function within `wrappers`, the first innermost.
 
-    `took` is the function's own time in nanoseconds, 0 if it was not called. If that is too short for side effects, those of the
-    wrappers stay until after the next job.
+    `took` is the function's own time in nanoseconds, 0 if it was not called. If that is too short for side effects, side effects
+    of the wrappers may stay until after a later job.
     """
 
     def __init__(self, wrappers: Iterable[Wrapper]) -> None:

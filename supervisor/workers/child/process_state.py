@@ -1,4 +1,4 @@
-"""Restores what a job changed of its process, before the next job: directory, umask, environment, time zone, signals, alarms."""
+"""Restore what a job changed in its process, before the next job: directory, umask, environment, time zone, signals, alarms."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def quiet_signals() -> None:
 
 
 def obey_signals_in_forks() -> None:
-    """Have signals end the copies of this process that a job forks, such as those of multiprocessing, as they end any program.
+    """Make signals end the copies of this process that a job forks (with multiprocessing, for example), as they end any program.
 
-    That holds from the first moment of a copy: a signal that comes before the copy has its dispositions is blocked until then.
+    This holds from the start of a copy: a signal that comes before the copy has set its dispositions is blocked until then.
     """
     os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_obey_signals)
 
 
 class _Blocked(threading.local):
     def __init__(self) -> None:
-        # One for each fork under way: a plugin's hook at a fork may fork, too.
+        # There is one mask for each fork under way: a plugin's hook at a fork may fork, too.
         self.masks: list[set[signal.Signals]] = []
 
 
@@ -62,7 +62,7 @@ _blocked = _Blocked()
 
 
 def _block_signals() -> None:
-    # Two calls: a handler of the job may raise in either of them, and by then the mask before must be known.
+    # There are two calls, since a handler of the job may raise in either: the mask must be saved before it is changed.
     _blocked.masks.append(pthread_sigmask(signal.SIG_BLOCK, ()))
     pthread_sigmask(signal.SIG_BLOCK, QUIET)
 
@@ -73,7 +73,7 @@ def _unblock_signals() -> None:
 
 
 def _obey_signals() -> None:
-    """Signals that were blocked arrive under the default dispositions, since an exception of a handler would be lost here."""
+    """Set default dispositions, then unblock signals: an exception of a handler for a blocked signal would be lost here."""
     quiet = [number for number in QUIET if getsignal(number) is ignore_signal]
     for number in quiet:
         signal.signal(number, signal.SIG_DFL)
@@ -85,7 +85,7 @@ def _obey_signals() -> None:
 class SideEffectTimer:
     """Measures how long the quickest calls take that can leave side effects in the process: a shorter job can have left none.
 
-    They are measured as a job is, and again and again: on a machine that is busy when a worker starts they seem to take longer.
+    The calls are measured as a job is, and repeatedly: if the machine is busy when a worker starts, they seem to take longer.
     """
 
     __slots__ = ("_context", "_serious", "_slight", "_umask")
@@ -135,7 +135,7 @@ def _close(fd: int) -> None:
 
 
 def _current_directory() -> str | None:
-    """Return None if it was deleted, or may not be read."""
+    """Return the path of the current directory; None if it was deleted, or can't be read."""
     try:
         return os.getcwd()  # noqa: PTH109 (a path object costs more than the call)
     except OSError:
@@ -155,8 +155,8 @@ class ProcessState:
         self._mask = pthread_sigmask(signal.SIG_BLOCK, ())
 
     def restore(self, *, thorough: bool) -> bool:
-        """Restore all of it, and return whether the directory differed, as it does after chroot. `thorough` also arms the stack
-        dump again, which costs more than all the rest."""
+        """Restore all of the state, and return whether the directory differed, as it does after chroot. `thorough` also installs the
+        handler of the stack signal again, which costs more than all the rest."""
         self.restore_cheap()
         if _dispositions() != self._signals:
             self._restore_signals()
@@ -167,7 +167,7 @@ class ProcessState:
         return differed
 
     def restore_cheap(self) -> None:
-        """Restore what takes the least time to change."""
+        """Restore what even a very short job can change: the umask and the environment."""
         os.umask(self.umask)
         self._environment.restore()
 
@@ -176,7 +176,7 @@ class ProcessState:
             return False
         try:
             os.chdir(self._directory)
-        except OSError:  # it was deleted: the next job starts where the last one ended
+        except OSError:  # it was deleted: the next job starts in the directory of the last one
             pass
         return True
 

@@ -1,4 +1,4 @@
-"""Dumps the Python stacks of a worker to its pipe when the supervisor asks, which it does only before it kills the worker."""
+"""Dump the Python stacks of a worker to a pipe at a signal, which the supervisor sends only before it kills the worker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from supervisor.workers.system.linux import STACK_SIGNAL
 
 
 class StackDumper:
-    """Has faulthandler write the stacks of all threads at STACK_SIGNAL.
+    """Makes faulthandler write the stacks of all threads at STACK_SIGNAL.
 
-    It reads the frames of threads that run meanwhile, which may end the process by SIGSEGV. So it must never dump by itself.
+    A dump reads the frames of threads that run meanwhile, which may crash the process. So there is none without the signal.
     """
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
-        # While faulthandler's handler is not there: the default would end the process.
+        # For the time without faulthandler's handler: the default disposition would end the process.
         signal.signal(STACK_SIGNAL, ignore_signal)
 
     def arm(self) -> None:

@@ -1,7 +1,7 @@
-"""The standard streams of forkservers and workers: always valid, on descriptors 0-2, with the output of each job apart.
+"""The standard streams of forkservers and workers. They are always valid, on descriptors 0-2, and separate the output of jobs.
 
-stdout and stderr are pipes that the supervisor drains. After a job that wrote, a *mark* goes into the stream: the worker's token
-and the job's id. What stands between two marks belongs to the job of the second one.
+stdout and stderr are pipes that the supervisor drains. After a job that wrote, the worker writes a *mark* to the stream: the
+worker's token and the job's id. The output between two marks belongs to the job of the second one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Stream(io.TextIOWrapper):
 
 
 class _Buffer(io.BufferedWriter):
-    """Sets the stream's `wrote` too: what is written to the buffer itself stays there until it is flushed."""
+    """A buffer that sets the stream's `wrote`, too: data that a job writes to the buffer itself stays there until a flush."""
 
     def __init__(self, stream: Stream, raw: io.FileIO) -> None:
         super().__init__(raw)
@@ -113,7 +113,7 @@ class Output:
         self.stream: Any = current if isinstance(current, Stream) and not current.closed else self._new_stream()
 
     def restore(self) -> bool:
-        """After a job: flush its output and restore the stream. Return whether something was written since the last mark."""
+        """Flush the output of a job and restore the stream. Return whether something was written since the last mark."""
         self.make_blocking()
         stream = self.stream
         current = getattr(sys, self._name, None)
@@ -134,13 +134,13 @@ class Output:
         return bool(stream.wrote) or (self._unread != self._unread_at_mark and self._unread != _NOTHING_UNREAD)
 
     def marked(self) -> None:
-        """A mark was written into the pipe."""
+        """Note that a mark was written into the pipe."""
         self.stream.wrote = False
         fcntl.ioctl(self._fd, termios.FIONREAD, self._unread)
         self._unread_at_mark = bytes(self._unread)
 
     def make_blocking(self) -> None:
-        """A job or a program may have made the pipe non-blocking, for all processes that write into it."""
+        """Make the pipe blocking again: a job or a program may have changed this for all processes that write into it."""
         if not os.get_blocking(self.pipe):
             os.set_blocking(self.pipe, True)
 

@@ -1,6 +1,6 @@
 """The forkserver: a fresh interpreter that imports the plugins once, then forks workers from itself on order.
 
-It also kills the programs that ended workers leave. When the supervisor exits, it kills all that is left and exits too.
+It also kills the programs that ended workers leave. When the supervisor exits, the forkserver kills all that is left and exits.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ UNMARKED = (
 
 
 def main(passed: str) -> None:
-    """`passed` has the numbers of two or three descriptors: a stream socket to the supervisor; the parent-death pipe, of which the
-    supervisor alone has the write end; and the owner's lock, which is held as long as this process or a worker has it open.
+    """Run the forkserver. `passed` has the numbers of two or three descriptors: a socket to the supervisor; the parent-death pipe,
+    of which only the supervisor has the write end; and the owner's lock, held as long as this process or a worker has it open.
     """
     control, parent_death, *owner = map(int, passed.split(","))
     for fd in (control, parent_death, *owner):
@@ -69,7 +69,7 @@ def main(passed: str) -> None:
 
 
 class Control:
-    """Messages, and the descriptors that come with them, over the socket to the supervisor."""
+    """The socket to the supervisor, for messages and the descriptors that come with them."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -105,7 +105,7 @@ class Control:
         return messages[0] if messages is not None and isinstance(messages[0], wire.Hello) else None
 
     def take_ends(self) -> WorkerEnds:
-        """Return those of the next order. Raises OSError, with nothing left open, if not all could be received."""
+        """Return the ends of the next order. Raises OSError, with nothing left open, if not all could be received."""
         fds = self._ends.popleft()
         if len(fds) < FDS:
             close_all(fds)
@@ -113,7 +113,7 @@ class Control:
         return WorkerEnds(*fds)
 
     def close(self) -> None:
-        """In a forked worker: close what belongs to the forkserver or to another worker."""
+        """Close, in a forked worker, the descriptors of the forkserver and of other workers."""
         self._channel.close()
         for fds in self._ends:
             close_all(fds)
@@ -139,7 +139,7 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
     warned = {} if spawns else effects.warnings()
     forkserver = Forkserver(control, parent_death, owner, hello, plugins)
     gc.collect()
-    gc.freeze()  # no collection touches what is imported, so that its memory stays shared after a fork
+    gc.freeze()  # collections ignore imported objects, so that their memory stays shared after a fork
     linux.disarm_parent_death(parent_death)
     forkserver.run(wire.Ready([_fields_of(report, warned.get(report.source, ())) for report in plugins.reports]))
 
@@ -251,7 +251,7 @@ class Forkserver:
             os._exit(1)
 
     def _reap(self) -> None:
-        """Answer for the workers that have exited. A zombie that a tracer withholds is an orphan from then on."""
+        """Reap workers that have exited, and answer. A zombie that a tracer withholds for too long becomes an orphan."""
         for serial, deadline in list(self._exited.items()):
             found = proctree.reap(self._workers[serial])
             if found is None and monotonic() < deadline:
@@ -265,7 +265,7 @@ class Forkserver:
 
 
 def _reseed_numpy() -> None:
-    """Seed numpy's global generator anew, as Python does with that of `random` at a fork: all workers would draw the same numbers."""
+    """Seed numpy's global generator, as Python seeds `random` at a fork: otherwise all workers draw the same numbers."""
     random: Any = sys.modules.get("numpy.random")
     with suppress(Exception):  # a plugin may have put anything there
         if random is not None:
@@ -273,7 +273,7 @@ def _reseed_numpy() -> None:
 
 
 def _open_pidfd(pid: int) -> int:
-    """Return a pidfd of this new worker. Raises OSError, with the worker ended, since nothing could watch it."""
+    """Return a pidfd of a new worker. If there is none, kill the worker, which nothing could watch, and raise OSError."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -286,4 +286,4 @@ def _fields_of(report: SourceReport, warnings: Sequence[str]) -> dict[str, Any]:
 
 
 def _wake_up(_number: int, _frame: FrameType | None) -> None:
-    """The wakeup descriptor does the work; without a handler it would not be written to."""
+    """Do nothing: the signal writes to the wakeup descriptor, but only if there is a handler."""

@@ -29,7 +29,7 @@ def spawn(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, owner: Sequence
             interpreter.command(main, str(setup_file.fileno())), stdin=subprocess.DEVNULL, stdout=ends.stdout,
             stderr=ends.stderr, pass_fds=(*ends, *owner, setup_file.fileno()), process_group=0,
         )  # fmt: skip
-    # It is waited for by its pid once its group has been signalled: subprocess must never wait for it before.
+    # The forkserver waits for the pid once the group has been signalled: subprocess must never wait for it before.
     process.returncode = 0
     return process.pid
 
@@ -54,6 +54,6 @@ def _load(hello: wire.Hello, failed: Sequence[str]) -> PluginManager:
 
 
 def _print_report(report: SourceReport) -> None:
-    """To the worker's stderr, which the supervisor logs."""
+    """Print the error of a plugin to the worker's stderr, which the supervisor logs."""
     where = report.source if report.line is None else f"{report.source}:{report.line}"
     print(f"plugin {where} did not load in this worker: {report.error}\n{report.traceback}".rstrip(), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""One forkserver after the other, the workers forked from each, and what becomes of all these processes. It knows no jobs."""
+"""Start and replace the forkserver, keep the workers forked from each, and reap these processes. This part knows no jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from supervisor.workers.system import process_tree as proctree
 from supervisor.workers.system.orphans import Orphans
 
 ORPHANS_INTERVAL = 1.0
-RESTART_DELAYS = (0.4, 10.0)  # after the first restart, which is at once
+RESTART_DELAYS = (0.4, 10.0)  # seconds, the first and the longest, after the first restart, which is at once
 SETTLED_AFTER = 10.0  # seconds: a forkserver that ran for so long exited for a new reason
 START_ATTEMPTS = 3
 
@@ -37,7 +37,7 @@ _all: WeakSet[ForkserverBackend] = WeakSet()
 
 
 def _release_in_forked_copy() -> None:
-    """A plugin has forked the supervisor: what keeps workers running as long as the supervisor must not do so in the copy."""
+    """Close, in a copy of the supervisor that a plugin has forked, the pipes that keep workers running."""
     for backend in _all:
         backend.release_in_copy()
 
@@ -54,7 +54,7 @@ def _running() -> set[int]:
 
 
 class ForkserverBackend:
-    """WorkerBackend and ForkserverListener: one forkserver at a time, and the workers of this one and of those before it."""
+    """Implements WorkerBackend and ForkserverListener: one forkserver at a time, and the workers of this and earlier ones."""
 
     def __init__(
         self, options: WorkerOptions, listener: BackendListener, loop: asyncio.AbstractEventLoop,
@@ -72,7 +72,7 @@ class ForkserverBackend:
         self._quick_exits = 0
         self._stopping = False
         self._serial = 0
-        # Workers by serial number: all, those whose order has no answer, those whose order is not sent, those being reaped.
+        # Workers by serial number: all; those whose order has no answer; those whose order is not sent; those being reaped.
         self._workers: dict[int, ForkedWorker] = {}
         self._ordered: dict[int, ForkedWorker] = {}
         self._waiting: dict[int, WorkerEnds] = {}
@@ -86,7 +86,7 @@ class ForkserverBackend:
     # WorkerBackend
 
     async def start(self) -> Sequence[SourceReport]:
-        """Start the forkserver; return what it found once it has imported the plugins. Raises NoForkserver if none can be started."""
+        """Start the forkserver; return its reports once the plugins are imported. Raises NoForkserver if it can't be started."""
         linux.become_subreaper()
         marks.mark_supervisor(self.options.owner)
         self._first_ready = self.loop.create_future()
@@ -131,7 +131,7 @@ class ForkserverBackend:
             async with asyncio.timeout(self._timeouts.forkserver_stop):
                 await self._until(lambda: self._forkserver is None)
         except TimeoutError:
-            if self._forkserver is not None:  # it may have exited in the same turn of the loop in which the time was up
+            if self._forkserver is not None:  # it may have exited just when the time was up
                 self._forkserver.kill()
                 await self._until(lambda: self._forkserver is None)
 
@@ -141,7 +141,7 @@ class ForkserverBackend:
             await self._changed.wait()
 
     def release_in_copy(self) -> None:
-        """In a copy of this process: close what keeps the forkserver and the workers running."""
+        """Close, in a copy of this process, the descriptors that keep the forkserver and the workers running."""
         for process in self._workers.values():
             process.release_in_copy()
         if self._forkserver is not None:
@@ -160,8 +160,8 @@ class ForkserverBackend:
         self._waiting.clear()
 
     def drop_order(self, process: ForkedWorker) -> bool:
-        """Drop the order for this worker if it was not sent yet, and return whether that was so. `ended` follows later, since the
-        caller may be in the middle of all workers."""
+        """Drop the order for this worker, and return True, if it was not sent yet. `ended` follows later, since the caller may be
+        iterating over all workers."""
         if process.serial not in self._waiting:
             return False
         close_all(self._waiting.pop(process.serial))
@@ -170,7 +170,7 @@ class ForkserverBackend:
         return True
 
     def reap(self, process: ForkedWorker) -> None:
-        """Called once the group of this process, which has exited, was signalled: its pid may be reused from now on."""
+        """Reap a process that has exited. Its group was signalled before, since its pid may be reused from now on."""
         self._reaping[process.serial] = process
         forkserver = self._forkserver
         if forkserver is not None and process.forkserver is forkserver:
@@ -179,7 +179,7 @@ class ForkserverBackend:
             self._reap_adopted(process)
 
     def _reap_adopted(self, process: ForkedWorker) -> None:
-        """Its forkserver has exited, so that it is a child of this process."""
+        """Reap a worker that has become a child of this process, since its forkserver has exited."""
         del self._reaping[process.serial]
         self._ended(process, *(proctree.reap(process.pid or 0) or proctree.Exit(None, None)))
 
@@ -190,7 +190,7 @@ class ForkserverBackend:
         self._changed.set()
 
     def oom_killer_has_struck(self) -> bool:
-        """Return whether the kernel has killed a process for memory since this was last asked."""
+        """Return whether the kernel has killed a process for memory since the last call."""
         before, self._oom_kills = self._oom_kills, linux.oom_kills()
         return before is not None and self._oom_kills is not None and self._oom_kills > before
 
@@ -239,7 +239,7 @@ class ForkserverBackend:
         self._listener.forkserver_output(stream, lines)
 
     def forkserver_ended(self, forkserver: ForkserverClient, how: str, blamed: SourceReport | None) -> None:
-        """Its workers keep running, as children of this process, which is a subreaper."""
+        """Start another forkserver. The workers keep running, as children of this process, which is a subreaper."""
         self._forkserver = None
         for process in list(self._reaping.values()):
             if process.forkserver is forkserver:
@@ -262,7 +262,7 @@ class ForkserverBackend:
         self._start_again(how)
 
     def _start_again(self, how: str) -> None:
-        """At once, then with growing delays; but give up if there was no forkserver yet."""
+        """Start another forkserver, at once or after a growing delay. If none was ever ready, give up after START_ATTEMPTS."""
         self._quick_exits += 1
         if self._first_ready is not None and not self._first_ready.done() and self._quick_exits >= START_ATTEMPTS:
             self._first_ready.set_exception(NoForkserver(f"no forkserver could be started: the last one {how}"))

@@ -46,7 +46,7 @@ class ForkserverListener(Protocol):
     def reaped(self, serial: int, status: int | None, peak: int | None) -> None: ...
     def forkserver_output(self, stream: str, lines: Sequence[str]) -> None: ...
     def forkserver_ended(self, forkserver: ForkserverClient, how: str, blamed: SourceReport | None) -> None:
-        """`blamed` is the source whose import ended it, if it was importing."""
+        """The forkserver has exited. `blamed` is the source whose import ended it, if it was importing."""
 
 
 class ForkserverClient:
@@ -56,7 +56,7 @@ class ForkserverClient:
         self, loop: asyncio.AbstractEventLoop, options: WorkerOptions, listener: ForkserverListener, skip: Sequence[str],
         timeouts: Timeouts,
     ) -> None:  # fmt: skip
-        """Start it. `skip` names the sources not to import. Raises OSError, with nothing left open or running."""
+        """Start the forkserver. `skip` names sources not to import. Raises OSError, with nothing left open or running."""
         self.ready = False
         self.started = loop.time()
         self._loop = loop
@@ -92,21 +92,21 @@ class ForkserverClient:
     # orders
 
     def ask(self, order: wire.Fork | wire.Reap, ends: WorkerEnds | None = None) -> None:
-        """Order what has an answer. Close `ends` once they are sent, or can't be."""
+        """Send an order that will be answered. `ends` are closed once they are sent, or can't be sent."""
         self._unanswered += 1
         if self._unanswered == 1:
             self._expect(self._answer_timeout)
         self._order(order, ends)
 
     def stop(self) -> None:
-        """Have it exit. While it imports it does not read its orders, and has nothing to lose."""
+        """Make the forkserver exit. While it imports plugins it reads no orders and has no workers: then it is killed."""
         if self.ready:
             self._order(wire.Stop())
         else:
             self.kill()
 
     def kill(self) -> None:
-        """Kill it: with all its descendants while it imports, alone once it may have workers."""
+        """Kill the forkserver: with all its descendants while it imports, alone once it may have workers."""
         below = None if self.ready else proctree.Snapshot(self.pid)
         linux.send_signal(self._pidfd, signal.SIGKILL)
         if below is not None:
@@ -114,7 +114,7 @@ class ForkserverClient:
             below.kill()
 
     def release_in_copy(self) -> None:
-        """In a copy of this process: the forkserver exits with the last process that has these open."""
+        """Close, in a copy of this process, the descriptors that keep the forkserver running."""
         os.close(self._parent_death)
         self._channel.close()
 
@@ -225,7 +225,7 @@ class ForkserverClient:
         self._timer = self._loop.call_later(CONTINUE_AFTER, self._continue, seconds)
 
     def _continue(self, seconds: float) -> None:
-        """As long as it is stopped by a signal, no worker is replaced. If it is not stopped, SIGCONT has no effect."""
+        """Continue a forkserver that a signal has stopped: it could replace no worker. If it runs, SIGCONT has no effect."""
         linux.send_signal(self._pidfd, signal.SIGCONT)
         self._timer = self._loop.call_later(max(0.0, seconds - CONTINUE_AFTER), self._too_late, seconds)
 
@@ -284,7 +284,7 @@ class _Started(NamedTuple):
 
 
 def _start(options: WorkerOptions) -> _Started:
-    """Raises OSError, with nothing left open or running."""
+    """Start the process and its channels. Raises OSError, with nothing left open or running."""
     opened, process = Opened(), None
     try:
         channel, theirs = opened.pair()

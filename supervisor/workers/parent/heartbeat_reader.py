@@ -1,4 +1,4 @@
-"""Reads a worker's heartbeat pipe, into which its job may write too."""
+"""Read a worker's heartbeat pipe, to which its job may write too."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from supervisor.workers.channels import CHUNK
 HEARTBEAT = b"."
 READ_INTERVAL = 0.010  # seconds: however much is written, the loop has time for other things
 MAX_BYTES = 4096
-"""Of one read: a worker that sends heartbeats without a pause writes a hundredth of that in the interval."""
+"""The limit of one read: a worker that sends heartbeats without a pause writes a hundredth of this in the interval."""
 
 
 class HeartbeatCheck:
-    """One read, and not two in a row, may bring more than MAX_BYTES: they gathered while the supervisor stood still."""
+    """The check of each read. One may exceed MAX_BYTES, if the supervisor did not run for a time, but not two in a row."""
 
     __slots__ = ("_was_too_long",)
 

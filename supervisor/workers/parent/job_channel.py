@@ -1,4 +1,4 @@
-"""The supervisor's side of one worker's jobs: frames and permits to it, outcomes and output from it. No signals, no exits."""
+"""The supervisor's side of one worker's jobs: it sends frames and permits, and reads outcomes and output."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from supervisor.workers.interface import Reply, WorkerListener
 from supervisor.workers.parent.output_reader import OutputReader
 from supervisor.workers.system import linux
 
-MAX_ERROR_BYTES = 1 << 20  # of an outcome without a result: the worker cuts the texts of an error, then escapes them
+MAX_ERROR_BYTES = 1 << 20  # an outcome without a result: the worker cuts the texts of an error, then escapes them
 MAX_ESCAPED = 7  # times the bytes of a result, once it is JSON text inside JSON
-FORGED_PERMITS = "its channel of permits holds what the supervisor has not put there"
+FORGED_PERMITS = "its channel of permits has data that the supervisor has not written"
 _ERROR: Final = 4  # a field of Reply that the hot path takes by index
 
 
@@ -63,7 +63,7 @@ class JobChannel:
     # jobs and permits
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
-        """Hot path."""
+        """Send jobs in one frame. Hot path."""
         ends = self._ends
         if ends is None:
             return
@@ -72,17 +72,17 @@ class JobChannel:
             put = os.write(ends.permits_put, bytes((frame,)) * len(leases))
         except BlockingIOError:
             put = 0
-        if put < len(leases):  # a job has filled it
+        if put < len(leases):  # a job has filled the pipe
             self._owner.channel_broken(FORGED_PERMITS)
         elif self._sends:
             self._write(wire.encode_frame(frame, leases))
 
     def send_no_more(self) -> None:
-        """Ask the worker to exit. The channel stays open instead: a plugin may have forked the supervisor, and hold it open."""
+        """Ask the worker to exit. To close the channel would not be enough: a copy of the supervisor may have it open."""
         self._write(wire.NO_MORE + b"\n")
 
     def stop_sending(self) -> None:
-        """The worker will take no more permits: those put from now on are there to be reclaimed."""
+        """Send no more frames, since the worker will take no more permits. Permits are still written, to be reclaimed."""
         self._sends = False
 
     def _write(self, data: bytes) -> None:
@@ -100,7 +100,7 @@ class JobChannel:
             except BlockingIOError:
                 self._loop.add_writer(ends.jobs, self._send_unsent)
                 return
-            except OSError:  # it has exited, or will
+            except OSError:  # the worker has exited, or will
                 unsent.clear()
                 break
             if sent == len(unsent[0]):
@@ -145,7 +145,7 @@ class JobChannel:
     # outcomes
 
     def listen(self) -> None:
-        """Read outcomes from now on. Before, the worker may have been quicker than the forkserver's answer with its pid."""
+        """Read outcomes from now on, since the pid is known: the worker may be faster than the forkserver's answer."""
         if self._ends is not None:
             self._receive = self._receive_ready
             self._loop.add_reader(self._ends.outcomes, self._read_outcomes)
@@ -191,7 +191,7 @@ class JobChannel:
             self._receive_outcomes(rest)
 
     def _receive_outcomes(self, block: bytes) -> None:
-        """Hot path."""
+        """Pass the outcomes on. Hot path."""
         replies: list[Reply] = []
         broken = None
         try:
@@ -237,7 +237,7 @@ class JobChannel:
         return bool(outcomes.poll(0))
 
     def finish_output(self) -> str | None:
-        """Emit what is left, and return the end of what the running job wrote to stderr."""
+        """Emit the rest of the output, and return the end of what the running job wrote to stderr."""
         tail = self._stderr.finish()
         self._stdout.finish()
         return tail or None

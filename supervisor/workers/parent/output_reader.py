@@ -1,4 +1,4 @@
-"""Reads what workers and the forkserver write to stdout and stderr: always, in bounded memory, by line and by job."""
+"""Read what workers and the forkserver write to stdout and stderr: always, in bounded memory, by line and by job."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from supervisor.workers.channels import CHUNK
 GATHER_SECONDS = 0.002  # from the moment a stream is readable until it is read
 HOLD_SECONDS = 0.020  # that lines wait for the mark which names their job
 RATE = 1_000_000  # bytes a second of one stream; what comes beyond is dropped and counted
-LINE_COST = 64  # bytes that a line is counted for besides its own
+LINE_COST = 64  # bytes that a line counts in addition to its own
 MAX_LINE_BYTES = 16_384
 MAX_TAIL = 16_384
 MAX_TAILS = 256
 MAX_LAST_READS = 64
 MAX_ID_DIGITS = 20
 NO_JOB = 0
-"""The job id in the mark after what was written before the first job."""
+"""The job id in the mark after the output before the first job."""
 
 
 class HeldLine(NamedTuple):
-    """A line that was not emitted yet, and the job that wrote it: for sure if `sure`, else as a guess."""
+    """A line that was not emitted yet, and the job that wrote it; unless it is `sure`, the job is a guess."""
 
     job_id: int | None
     sure: bool
@@ -65,7 +65,7 @@ class OutputSplitter:
         return (self._tail_of(job_id) + _text(self._partial))[-MAX_TAIL:]
 
     def renew_allowance(self) -> None:
-        """Called once a second: RATE bytes more are emitted."""
+        """Allow RATE bytes more. It is called once a second."""
         self._spent = 0
 
     def feed(self, data: bytes) -> list[Lines]:
@@ -91,13 +91,13 @@ class OutputSplitter:
         return marked
 
     def _ends_in_part_of_a_mark(self) -> bool:
-        """The first token in it counts: a job that knows its token may write it again and again."""
+        """Return whether the unfinished line ends in an unfinished mark. Only the first token counts: a job may repeat it."""
         at = self._partial.find(self._token)
         return at >= 0 and len(self._partial) - at < len(self._token) + MAX_ID_DIGITS
 
     def attribute(self, job_id: int, *, sure: bool) -> None:
-        """Attribute what the last read brought after its last mark to this job, which ran before that read: for sure if it ran
-        after the read too, else unless a mark that follows names another."""
+        """Attribute the lines after the last mark of the last read to this job, which ran before that read. `sure` is whether it
+        ran after the read too; otherwise a later mark may name another job."""
         self._held[self._held_before :] = [
             HeldLine(job_id, sure, held.line) for held in self._held[self._held_before :]
         ]
@@ -106,7 +106,7 @@ class OutputSplitter:
             self._tail = deque((owner or job_id, line) for owner, line in self._tail)
 
     def _drop(self, data: bytes) -> None:
-        """Drop it without a look at its lines: a job that writes so much must not cost so much."""
+        """Drop the data without splitting it into lines: a job that writes too much must not cost time in proportion."""
         keep = len(self._token)  # a mark may begin at the end
         self._dropped += len(data) - keep
         self._remember(data[:-keep])
@@ -163,7 +163,7 @@ def _text(data: bytes) -> str:
 
 
 class JobsOfStream(Protocol):
-    """The jobs of the worker that writes a stream, to attribute its lines."""
+    """The jobs of the worker that writes a stream, to which its lines are attributed."""
 
     def drain(self) -> None:
         """Read the outcomes that have come."""
@@ -195,7 +195,7 @@ class OutputReader:
         loop.add_reader(fd, self._readable)
 
     def _readable(self) -> None:
-        """Read a moment later: short jobs come to their marks until then, and endless output leaves time to others."""
+        """Read a moment later: short jobs have written their marks by then, and endless output leaves time for other work."""
         self._loop.remove_reader(self._fd)
         self._gathering = self._loop.call_later(GATHER_SECONDS, self._read_gathered)
 
@@ -207,13 +207,13 @@ class OutputReader:
             self._loop.add_reader(self._fd, self._readable)
 
     def read_all(self) -> None:
-        """Read what the pipe holds now, on behalf of outcomes: what a job wrote is in its pipe before its outcome is in its channel."""
+        """Read all that is in the pipe, before outcomes are passed on: a job's output is in the pipe before its outcome is sent."""
         while self._read(drained=False):
             pass
 
     def finish(self) -> str:
-        """Emit what is left, up to a limit, since a program that outlives the worker may go on writing. Return the end of what the
-        running job, or an unknown one, wrote since the last mark."""
+        """Emit the rest of the output, up to a limit, since a program that outlives the worker may write without end. Return the
+        end of what the running job, or an unknown one, wrote since the last mark."""
         for _ in range(MAX_LAST_READS):
             if not self._read(drained=False):
                 break

@@ -1,4 +1,4 @@
-"""Reads faulthandler's dumps and makes them readable: the threads of a job, without the frames of the worker around it."""
+"""Read faulthandler's dumps and make them readable: the threads of a job, without the worker's own frames."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from supervisor.workers.child import heartbeat
 OWN_CODE = Path(workers.__file__).parent
 HEARTBEAT_FILE = heartbeat.__file__
 MAX_CHARACTERS = 16_384
-UNANSWERED = "no stack: the process did not answer the signal that asks for it in time"
+UNANSWERED = "no stack: the process did not answer the signal for a stack dump in time"
 _OWN_FRAME = re.compile(rf'  File "(?P<file>{re.escape(str(OWN_CODE))}/[^"]*)", line \d+ in ')
 _HEADING = re.compile(r"(?:Current thread|Thread) (?P<thread>0x[0-9a-f]+)(?: \[[^\]]*\])? \(most recent call first\):$")
 
 
 def is_whole(dump: str) -> bool:
-    """Return whether the dump has come to the worker's own frames: those of its main thread, which are the last."""
+    """Return whether the dump has reached the worker's own frames in the main thread, which are the last."""
     frames = map(_OWN_FRAME.match, dump.splitlines())
     return any(frame["file"] != HEARTBEAT_FILE for frame in frames if frame)
 
 
 def readable(dump: str) -> str | None:
-    """Return the threads of the last dump in `dump`, in order; None if they show nothing of a job."""
+    """Return the threads of the last dump in `dump`, in order; None if they have no frame of a job."""
     threads: list[list[str]] = []
     seen: set[str] = set()
     for line in dump.splitlines():
@@ -43,7 +43,7 @@ def readable(dump: str) -> str | None:
 
 
 def _without_own_frames(thread: list[str]) -> list[str]:
-    """Return the frames from the innermost to the last one above the worker's own; nothing of the heartbeat thread."""
+    """Return the thread without the worker's own frames, which are the outermost; nothing of the heartbeat thread."""
     for at, line in enumerate(thread):
         frame = _OWN_FRAME.match(line)
         if frame:
@@ -52,7 +52,7 @@ def _without_own_frames(thread: list[str]) -> list[str]:
 
 
 class StackReader:
-    """Reads what the worker dumps after `expect`, and calls `received` when more has come. Before that nothing is read: a job that
+    """Reads the worker's dump after `expect`, and calls `received` when more has come. Before `expect` nothing is read: a job that
     writes to the pipe fills it, and costs the supervisor nothing."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pipe: int, received: Callable[[], None]) -> None:
@@ -63,7 +63,7 @@ class StackReader:
         self._expected = False
 
     def expect(self) -> None:
-        """A dump is being requested: drop what is in the pipe already."""
+        """Prepare for a dump that is being requested: drop what is in the pipe already, and read from now on."""
         self._read()
         self._dump = b""
         self._expected = True

@@ -1,4 +1,4 @@
-"""One worker process as the supervisor holds it: its start, its signals, its exit."""
+"""One worker process, as the supervisor controls it: its start, its signals, its exit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProcessOwner(Protocol):
 
 
 class ForkedWorker:
-    """WorkerProcess: a process forked or spawned by a forkserver."""
+    """Implements WorkerProcess: a process forked or spawned by a forkserver."""
 
     def __init__(
         self, number: int, serial: int, ends: SupervisorEnds, owner: ProcessOwner, listener: WorkerListener,
@@ -67,7 +67,7 @@ class ForkedWorker:
         )
         jobs = JobChannel(loop, ends, self.token.encode(), self, listener, options.result_limit)
         self._jobs = jobs
-        # Hot paths go to the channel without a call between.
+        # Hot paths: callers call the channel itself.
         self.send, self.reclaim, self.untaken, self.drain = jobs.send, jobs.reclaim, jobs.untaken, jobs.drain
 
     # its start
@@ -107,7 +107,7 @@ class ForkedWorker:
             self._kill_now()
             return
         self.phase = Phase.DUMPING
-        # The signal may interrupt the call that hangs, and its job has failed already: that must not pass for a success.
+        # The signal may interrupt the call that hangs, so that the job ends; but it has failed already, and must not succeed.
         self._jobs.ignore_outcomes()
         self._stack.expect()
         linux.send_signal(self._pidfd, linux.STACK_SIGNAL)
@@ -134,7 +134,7 @@ class ForkedWorker:
         below.kill()
 
     def _kill_group(self) -> None:
-        """Safe as long as the process is not reaped: until then no other process can have its pid."""
+        """Kill the group of the process. This is safe until it is reaped: before, no other process can have its pid."""
         if self.pid is not None and self._pidfd is not None and linux.exists(self._pidfd):
             linux.kill_group(self.pid)
 
@@ -146,7 +146,7 @@ class ForkedWorker:
             self.kill()
 
     def channel_closed(self, why: str) -> None:
-        """Only an exit should have done that, so it must follow."""
+        """Expect an exit, which should be the cause of the closed channel; if it does not follow, the channel is broken."""
         if not self._is_ending():
             self._loop.call_later(self._timeouts.closed_channel, self.channel_broken, why)
 
@@ -157,7 +157,7 @@ class ForkedWorker:
     # its exit
 
     def _exited(self) -> None:
-        """It is a zombie until it is reaped, so that its group may still be signalled by its pid."""
+        """Kill what is left of the group, then have the process reaped: as long as it is a zombie, its pid is not reused."""
         assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
         self._note_exit()
@@ -174,7 +174,7 @@ class ForkedWorker:
         self._killing = None
 
     def reaped(self, status: int | None, peak: int | None) -> None:
-        """Report how it ended or why it was not started, and close its channels. `status` is as from waitpid, `peak` is bytes."""
+        """Report the end, or why there was no start, and close the channels. `status` is that of waitpid, `peak` is bytes."""
         self._note_exit()
         stderr, stack = self._last_output()
         code = None if status is None else os.waitstatus_to_exitcode(status)  # below zero: the number of a signal
@@ -186,17 +186,17 @@ class ForkedWorker:
         self._close()
 
     def _last_output(self) -> tuple[str | None, str | None]:
-        """Return the end of its stderr, and its stack; neither if it was abandoned."""
+        """Return the end of the process's stderr, and its stack; neither if it was abandoned."""
         return (None, None) if self._ends is None else (self._jobs.finish_output(), self._stack.stack())
 
     def abandon(self, why: str) -> None:
-        """Wait for it no longer, and receive nothing more from it."""
+        """Stop waiting for the process, and receive nothing more from it."""
         self._listener.output("stderr", None, [why])
         self._last_output()
         self._close()
 
     def release_in_copy(self) -> None:
-        """In a copy of this process: the last process that closes this end has the worker killed."""
+        """Close, in a copy of this process, the write end that keeps the worker running."""
         if self._ends is not None:
             os.close(self._ends.parent_death)
 

@@ -1,4 +1,4 @@
-"""Fresh interpreters that import what this one imports, from the same places; and how an interpreter exits."""
+"""Start fresh interpreters that import from the same places as this one, and end an interpreter within a time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _BOOT = "import sys; sys.path[:] = sys.argv[2].split('\\n'); from {0} import {1}
 
 
 def command(function: Callable[[str], None], argument: str) -> list[str]:
-    """Return the command that calls this function of a module. It adds no directory to the path."""
+    """Return the command line that calls this function of a module, with the import path of this process."""
     boot = _BOOT.format(function.__module__, function.__name__)
     return [sys.executable, "-P", "-c", boot, argument, "\n".join(sys.path)]
 
 
 def end_within(seconds: float, status: int) -> NoReturn:
-    """Exit as usual, but at the latest after so many seconds, whatever threads or exit hooks of a plugin still run."""
+    """Exit as usual, but after `seconds` at the latest, even if threads or exit hooks of a plugin still run."""
 
     def end() -> None:
         sleep(seconds)

@@ -26,9 +26,9 @@ def become_subreaper() -> None:
 
 
 def arm_parent_death(pipe: int) -> None:
-    """Have the kernel send SIGKILL to this process's whole group when the last write end of the pipe closes.
+    """Make the kernel send SIGKILL to this process's whole group when the last write end of the pipe closes.
 
-    No code of this process runs for it: it works while the GIL is held in C, and with every signal ignored or blocked. If no
+    This needs no code of this process: it works while the GIL is held in C, and with every signal ignored or blocked. If no
     write end is left already, this call sends the SIGKILL itself.
     """
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
@@ -93,7 +93,7 @@ def name_of_signal(number: int) -> str:
 
 
 def prefer_as_oom_victim() -> None:
-    """Have the kernel, if memory runs out, rather kill this process than the supervisor, as far as that is allowed."""
+    """Make the kernel prefer this process to the supervisor if memory runs out and it has to kill one. Errors are ignored."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:
         file.write(_OOM_SCORE)
 

@@ -1,4 +1,4 @@
-"""The tree of processes, from /proc, and how processes in it are killed. Processes come and go while it is read."""
+"""Read the tree of processes from /proc, and kill processes in it. Processes start and exit while it is read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stat(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """How a child exited: `status` is as from waitpid, `peak` is bytes. Both are None if another caller has waited for it."""
+    """The exit of a child: `status` is that of waitpid, `peak` is bytes. Both are None if other code has waited for it."""
 
     status: int | None
     peak: int | None
@@ -51,7 +51,7 @@ def children(pid: int) -> list[int]:
 
 
 def stat(pid: int) -> Stat | None:
-    """Return None if there is no such process."""
+    """Return the state of the process, or None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name, in brackets, may hold anything, brackets too.
@@ -67,7 +67,7 @@ def is_alive(pid: int) -> bool:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Return None once the process has exited: a zombie has no memory."""
+    """Return the resident memory; None once the process has exited: a zombie has no memory."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE or None
@@ -77,7 +77,7 @@ def resident_bytes(pid: int) -> int | None:
 
 def reap(pid: int) -> Exit | None:
     """Reap a child that has exited. Return None as long as that can't be done. It never waits: a tracer, such as a debugger, can
-    withhold the exit of a process from its parent without end."""
+    withhold the exit of a process from its parent forever."""
     try:
         reaped, status, usage = os.wait4(pid, os.WNOHANG)
     except ChildProcessError:
@@ -86,7 +86,7 @@ def reap(pid: int) -> Exit | None:
 
 
 def kill(pid: int) -> bool:
-    """Return whether it is being killed, or has ended: a process of another user can't be killed."""
+    """Kill the process. Return False if it belongs to another user and can't be killed; True also if it has ended already."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -97,7 +97,7 @@ def kill(pid: int) -> bool:
 
 
 def kill_with_group(pid: int) -> bool:
-    """Kill the process, and its group if it leads one. Return as `kill`."""
+    """Kill the process, and its group if it leads one. The return value is that of `kill`."""
     now = stat(pid)
     if now is not None and now.group == pid:
         linux.kill_group(pid)
@@ -105,8 +105,8 @@ def kill_with_group(pid: int) -> bool:
 
 
 def end(find: Callable[[], Collection[int]], seconds: float) -> None:
-    """Kill and reap the children that `find` returns, until it returns none, or none that can be killed, or the time is up: one that
-    waits for a disk or a network file system does not exit, even on SIGKILL."""
+    """Kill and reap the processes that `find` returns, until there are none, or none that can be killed, or the time is up: a
+    process that waits for a disk or a network file system does not exit, even on SIGKILL."""
     deadline = monotonic() + seconds
     while found := find():
         killed = [kill_with_group(pid) for pid in found]

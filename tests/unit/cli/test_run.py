@@ -78,12 +78,12 @@ def test_a_config_that_the_supervisor_refuses_is_a_mistake(
     fake: type[FakeSupervisor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(self: FakeSupervisor) -> int:
-        raise ConfigError(["dlq.sinks[0].type: no plugin brings a sink 'fil'", "and more"])
+        raise ConfigError(["dlq.sinks[0].type: no plugin has a sink 'fil'", "and more"])
 
     monkeypatch.setattr(fake, "run", refuse)
     assert run_command_line(["run"]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "Error: dlq.sinks[0].type: no plugin brings a sink 'fil'",
+        "Error: dlq.sinks[0].type: no plugin has a sink 'fil'",
         "Error: and more",
     ]
 

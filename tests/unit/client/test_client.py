@@ -355,7 +355,7 @@ def test_waiting_for_other_threads_counts_against_the_timeout(url):
         client.enqueue("a")
     with pytest.raises(StoreUnavailable, match="locked"):
         client._ask(locked)
-    with in_use_by_another_thread(client), pytest.raises(StoreUnavailable, match="too long; the last of them: locked"):
+    with in_use_by_another_thread(client), pytest.raises(StoreUnavailable, match="too long; their last error: locked"):
         client.enqueue("a")
     assert client.enqueue("a") == 1
     client.close()

@@ -98,6 +98,6 @@ def test_sources_that_cannot_be_inspected_are_reported(
     is_file = Path.is_file
     monkeypatch.setattr(Path, "is_file", refuse)
     manager, reports = load("plugins", "x" * 300, "plugins/closed")
-    assert reports["plugins/closed"].error == "can't be looked at: Permission denied"
-    assert reports["x" * 300].error == "can't be looked at: File name too long"
+    assert reports["plugins/closed"].error == "can't be read: Permission denied"
+    assert reports["x" * 300].error == "can't be read: File name too long"
     assert list(manager.handlers) == ["good"]

@@ -158,7 +158,7 @@ def test_the_mappings_of_a_hook_are_merged_and_the_first_value_of_a_key_stays() 
         manager.register(plugin, type(plugin).__name__)
     assert manager.merged("supervisor_sinks") == {"file": "first", "pager": "p"}
     assert [(one.plugin, one.error) for one in failed] == [
-        ("Pager", "'file' is already brought by Files"),
+        ("Pager", "'file' is already defined by Files"),
         ("Broken", "expected a mapping, got ['x']"),
     ]
 

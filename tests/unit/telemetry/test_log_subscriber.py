@@ -155,7 +155,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         (events.StoreAvailableAgain(12.345), "INFO store available again after 12.35s"),
         (
             events.StoreLost("/data/jobs.db: the file was deleted"),
-            "ERROR store lost: /data/jobs.db: the file was deleted; what is not settled yet is not kept; "
+            "ERROR store lost: /data/jobs.db: the file was deleted; outcomes not settled yet are lost; "
             "start the supervisor again",
         ),
         (
@@ -174,7 +174,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         (
             events.StoreCallFailed("prune jobs", "postgresql://me:secret@db/jobs: a foreign key", "jobs stay"),
             "ERROR the store refuses to prune jobs: postgresql://***@db/jobs: a foreign key; meanwhile jobs stay, all else goes on, "
-            "and it is tried again: grant or repair what it names",
+            "and it is tried again: remove the cause of the error",
         ),
         (
             events.ConfigReloaded(("retry",), ("store",)),

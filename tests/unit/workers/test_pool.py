@@ -311,7 +311,7 @@ def test_a_worker_without_channels_is_reported_and_forked_after_a_delay() -> Non
     here.backend.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     here.pool.resize(2)
     (ended,) = [event for event in here.events if isinstance(event, WorkerExited)]
-    assert ended.pid == 0 and ended.how.startswith("could not be started: no channels: Too many open files")
+    assert ended.pid == 0 and ended.how.startswith("could not be started: its channels can't be opened: Too many")
     here.backend.error = None
     here.pool.fill()
     assert len(here.backend.forked) == 1
