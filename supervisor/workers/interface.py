@@ -67,6 +67,9 @@ class WorkerProcess(Protocol):
     def drain(self) -> None:
         """Read what the worker has written up to now; its listener has every reply before this returns."""
 
+    def correct(self, right: int) -> None:
+        """Of the replies that are being received, only so many were for jobs sent: count the others for none."""
+
     def kill(self, *, with_stack: bool = False) -> None:
         """Send SIGKILL to the whole group and tree, after a request for the Python stack if wanted; `ended` follows. Idempotent."""
 

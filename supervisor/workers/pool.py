@@ -203,6 +203,7 @@ class Pool:
         was_due = slot.current
         slot.reclaim()
         if reason.cause is Cause.TIMEOUT and slot.current is not was_due:  # it had not started
+            self.replace_used_up(slot)
             return
         was_running = slot.current
         slot.process.drain()
@@ -235,8 +236,10 @@ class Pool:
             self._reforks.reset()
 
     def replace_used_up(self, slot: WorkerSlot) -> None:
-        slot.retire()
-        self.fill()
+        """It has done its last job, or does not take the next one."""
+        if slot.state is State.READY:
+            slot.retire()
+            self.fill()
 
     def slot_ended(self, slot: WorkerSlot, *, with_job: bool) -> None:
         del self.workers[slot.number]

@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import groupby, islice
 from typing import Final, NamedTuple, Protocol
 
-from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerStarted
+from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerStarted, WorkerWarning
 from supervisor.jobs import (
     LEASE_HANDLER,
     LEASE_ID,
@@ -28,6 +28,7 @@ from supervisor.jobs import (
 )
 from supervisor.workers.blame import HOST, KillReason, broken_channel, outcome_at_exit
 from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend
+from supervisor.workers.reply_check import REPEATED, ReplyCheck
 from supervisor.workers.run_times import RunTimes
 
 FRAME_SECONDS = 0.010
@@ -81,8 +82,8 @@ class WorkerSlot:
     """A worker process and the jobs sent to it. It is the listener of its process."""
 
     __slots__ = (
-        "_bus", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool", "_times",
-        "backend", "done", "heartbeat_at", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
+        "_bus", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool", "_replies",
+        "_times", "backend", "done", "heartbeat_at", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
         "retries", "sent", "started", "state",
     )  # fmt: skip
 
@@ -101,6 +102,7 @@ class WorkerSlot:
         self._frame = 0  # the last one sent
         # In order: how many jobs of each frame are in `sent`; has_room limits their number.
         self._frames: dict[int, int] = {}
+        self._replies = ReplyCheck()
         self.retries = 0  # of the jobs in `sent`
         self.started = now  # since when the first job may be running
         self.ready_at: float | None = None
@@ -248,16 +250,23 @@ class WorkerSlot:
             if lease[LEASE_ID] != reply[REPLY_JOB_ID]:
                 break
             right += 1
-        leases = [sent.popleft() for _ in range(right)]
         if right < len(replies):
-            self.channel_broken(f"a reply for job {replies[right].job_id}, which it does not run")
+            replies, repeated, wrong = self._replies.check(sent, replies)
+            self.process.correct(len(replies))
+            if repeated is not None:
+                self.warn(REPEATED.format(repeated))
+            if wrong is not None:
+                self.channel_broken(f"a reply for job {wrong}, which it does not run")
+        leases = [sent.popleft() for _ in replies]
         self.started = self.heartbeat_at = self.retired_at = now
         if leases:
-            replies = replies[:right]
+            self._replies.answered.extend([reply[REPLY_JOB_ID] for reply in replies])
             self._count_done(leases)
             self._learn(leases, replies)
             self._listener.jobs_ended(_outcomes(leases, replies, self.process.pid))
-        if self.state is State.READY and ((not sent and self._is_used_up()) or self._has_outgrown(now)):
+        if self.state is State.READY and (
+            (not sent and self._is_used_up()) or self._has_outgrown(now) or self._replies.repeated
+        ):
             self._pool.replace_used_up(self)
         self._listener.workers_changed()
 
@@ -300,6 +309,9 @@ class WorkerSlot:
         handler = current.handler if current is not None and current.id == job_id else None
         self._bus.emit(WorkerOutput(self.number, self.process.pid or 0, stream, job_id, lines, handler))
 
+    def warn(self, message: str) -> None:
+        self._bus.emit(WorkerWarning(self.number, self.process.pid or 0, message))
+
     def channel_broken(self, why: str) -> None:
         self.kill(broken_channel(why))
 
@@ -326,14 +338,14 @@ class WorkerSlot:
             age = self._now() - self.heartbeat_at
             self._listener.jobs_ended([outcome_at_exit(culprit, self.kill_reason, report, ran=ran, heartbeat_age=age)])
         job = (culprit.id, culprit.handler, ran) if culprit is not None else (None, None, None)
-        self._bus.emit(WorkerExited(self.number, report.pid, self._exit_cause(report), report.how, *job))
+        cause = _exit_cause(report, self.state) if self.kill_reason is None else self.kill_reason.name
+        self._bus.emit(WorkerExited(self.number, report.pid, cause, report.how, *job))
         self._listener.workers_changed()
 
-    def _exit_cause(self, report: ExitReport) -> str:
-        if self.kill_reason is not None:
-            return self.kill_reason.name
-        normal = self.state is State.RETIRING and (report.exit_code == 0 or report.start_error is not None)
-        return "stopped" if normal else "crash"
+
+def _exit_cause(report: ExitReport, state: State) -> str:
+    normal = state is State.RETIRING and (report.exit_code == 0 or report.start_error is not None)
+    return "stopped" if normal else "crash"
 
 
 def _retries(leases: Iterable[Lease]) -> int:

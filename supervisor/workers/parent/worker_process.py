@@ -67,6 +67,7 @@ class ForkedWorker:
         self._jobs = jobs
         # Hot paths go to the channel without a call between.
         self.send, self.reclaim, self.untaken, self.drain = jobs.send, jobs.reclaim, jobs.untaken, jobs.drain
+        self.correct = jobs.correct
 
     # its start
 
