@@ -210,7 +210,7 @@ def _worker_output(event: events.WorkerOutput) -> None:
 
 
 def _worker_warning(event: events.WorkerWarning) -> None:
-    line = "worker %d (pid %d): %s"
+    line = "worker %d (pid %d) %s"
     _log(logging.WARNING, line, event.number, event.pid, event.message, worker=event.number, pid=event.pid)
 
 

@@ -92,6 +92,7 @@ class Pool:
         self.max_memory = max_memory
         self.times = RunTimes()
         self.workers: dict[int, WorkerSlot] = {}
+        self.stuck: dict[int, WorkerSlot] = {}  # those that were killed, do no more, and have not exited
         self.stopping = False
         self._bus = bus
         self._timer = timer
@@ -242,7 +243,11 @@ class Pool:
             self.fill()
 
     def slot_ended(self, slot: WorkerSlot, *, with_job: bool) -> None:
+        if self.stuck.pop(slot.number, None) is not None:
+            return
         del self.workers[slot.number]
+        if slot.stuck is not None:
+            self.stuck[slot.number] = slot
         if not with_job and self._reforks.was_useless(slot):
             if not self.stopping:
                 self._reforks.add()

@@ -11,7 +11,7 @@ from supervisor.workers.interface import Reply
 
 MAX_REMEMBERED = 256  # jobs: as many as a frame has
 MAX_REPEATED = 100
-REPEATED = "a second outcome of job {} is ignored, and the worker is replaced: a handler has written into its channel"
+REPEATED = "wrote a second outcome of job {}, which is ignored, and is replaced: a handler has written into its channel"
 
 
 class Checked(NamedTuple):

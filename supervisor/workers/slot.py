@@ -35,6 +35,7 @@ FRAME_SECONDS = 0.010
 FRAME_JOBS = 256
 FRAME_BYTES = 256 * 1024
 MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
+STUCK = "was not ended by SIGKILL: it is stuck in the kernel ({}), does no more, and exits once the wait there is over"
 MIN_GROWTH = 1.1  # a worker that was past the limit at its start would only be replaced by one of the same size
 
 # Fields of replies that the hot paths take by index.
@@ -84,7 +85,7 @@ class WorkerSlot:
     __slots__ = (
         "_bus", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool", "_replies",
         "_times", "backend", "done", "heartbeat_at", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
-        "retries", "sent", "started", "state",
+        "retries", "sent", "started", "state", "stuck",
     )  # fmt: skip
 
     def __init__(self, number: int, backend: WorkerBackend, limits: Limits, context: SlotContext) -> None:
@@ -110,6 +111,7 @@ class WorkerSlot:
         self.retired_at = now  # or the time of its last reply after that
         self.done = 0
         self.kill_reason: KillReason | None = None
+        self.stuck: str | None = None  # where in the kernel, once its job has an outcome though it has not exited
         self.reported: Lease | None = None
         self._memory_at_start = 0
         self._memory_checked_at = now
@@ -328,6 +330,12 @@ class WorkerSlot:
 
     def ended(self, report: ExitReport) -> None:
         """Blame the job that was running; the pool replaces the worker if it has not done so."""
+        if self.stuck is not None:
+            self._pool.slot_ended(self, with_job=False)
+            self.warn("was stuck in the kernel, and has exited")
+            self._listener.workers_changed()
+            return
+        self.stuck = report.stuck
         self.reclaim()
         ran = self._now() - self.started
         culprit = self.sent.popleft() if self.sent else None
@@ -340,6 +348,8 @@ class WorkerSlot:
         job = (culprit.id, culprit.handler, ran) if culprit is not None else (None, None, None)
         cause = _exit_cause(report, self.state) if self.kill_reason is None else self.kill_reason.name
         self._bus.emit(WorkerExited(self.number, report.pid, cause, report.how, *job))
+        if self.stuck is not None:
+            self.warn(STUCK.format(self.stuck))
         self._listener.workers_changed()
 
 

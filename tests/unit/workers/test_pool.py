@@ -181,6 +181,28 @@ def test_a_timed_out_job_has_an_outcome_once_its_worker_has_ended() -> None:
     assert [lease.id for lease in here.received.reclaimed] == [2]
 
 
+def test_the_job_of_a_worker_that_is_stuck_in_the_kernel_has_one_outcome_and_the_worker_is_known_until_it_exits() -> (
+    None
+):
+    here = Setup()
+    here.send(1, 2)
+    here.process.start_next()
+    slot, process = here.worker, here.process
+    here.pool.kill(slot, timed_out(1.0))
+    process.listener.ended(ExitReport(process.pid or 0, stuck="state D, in wait"))
+    assert here.failed() == [(1, Cause.TIMEOUT)]
+    assert [lease.id for lease in here.received.reclaimed] == [2]
+    failure = here.received.outcomes[-1].failure
+    assert failure is not None and failure.message.endswith("its process is stuck in the kernel: state D, in wait")
+    assert [*here.pool.workers] == [2] and [*here.pool.stuck] == [1]
+    here.pool.kill_all(SHUTDOWN)
+    process.listener.ended(ExitReport(process.pid or 0, signal="SIGKILL"))
+    assert [*here.pool.workers] == [2] and not here.pool.stuck
+    assert len(here.received.outcomes) == 1
+    assert [event.job_id for event in here.events if isinstance(event, WorkerExited)] == [1]
+    assert [event.pid for event in here.events if isinstance(event, WorkerWarning)] == [process.pid, process.pid]
+
+
 def test_a_killed_worker_is_replaced_when_it_ends_or_50_ms_after_the_kill() -> None:
     here = Setup()
     here.send(1)
