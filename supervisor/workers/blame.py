@@ -49,6 +49,7 @@ def outcome_at_exit(
     if reason.cause is None:
         return Outcome(lease, Kind.RELEASED, took=ran)
     message = reason.message if report.stuck is None else f"{reason.message}; its process is {report.how}"
+    message += "".join(f"; {survivor} goes on, since the supervisor may not kill it" for survivor in report.survivors)
     failure = Failure(
         reason.cause, type=reason.type, message=message, attempt=lease.attempt, exit_code=report.exit_code,
         signal=report.signal, peak_memory=report.peak_memory, oom_suspected=report.oom_suspected,

@@ -30,7 +30,8 @@ class Reply(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ExitReport:
     """How a worker process ended; if it could not be started, `pid` is 0 and `start_error` is the reason. `peak_memory` is bytes;
-    `stack` is its Python stack, if that was requested; `stuck` is where it waits in the kernel, if it has not ended yet."""
+    `stack` is its Python stack, if that was requested; `stuck` is where it waits in the kernel, if it has not ended yet;
+    `survivors` are processes below it that the supervisor may not kill, as text for people."""
 
     pid: int
     exit_code: int | None = None
@@ -41,6 +42,7 @@ class ExitReport:
     stderr: str | None = None
     start_error: str | None = None
     stuck: str | None = None
+    survivors: tuple[str, ...] = ()
 
     @property
     def how(self) -> str:

@@ -36,6 +36,7 @@ FRAME_JOBS = 256
 FRAME_BYTES = 256 * 1024
 MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
 STUCK = "was not ended by SIGKILL: it is stuck in the kernel ({}), does no more, and exits once the wait there is over"
+SURVIVES = "has left {} running, which the supervisor may not kill; the worker was killed while it ran {}"
 MIN_GROWTH = 1.1  # a worker that was past the limit at its start would only be replaced by one of the same size
 
 # Fields of replies that the hot paths take by index.
@@ -348,6 +349,10 @@ class WorkerSlot:
         job = (culprit.id, culprit.handler, ran) if culprit is not None else (None, None, None)
         cause = _exit_cause(report, self.state) if self.kill_reason is None else self.kill_reason.name
         self._bus.emit(WorkerExited(self.number, report.pid, cause, report.how, *job))
+        for survivor in report.survivors:
+            self.warn(
+                SURVIVES.format(survivor, "no job" if culprit is None else f"job {culprit.id} ({culprit.handler})")
+            )
         if self.stuck is not None:
             self.warn(STUCK.format(self.stuck))
         self._listener.workers_changed()

@@ -107,7 +107,10 @@ class ForkserverClient:
         linux.send_signal(self._pidfd, signal.SIGKILL)
         if below is not None:
             linux.kill_group(self.pid)
-            below.kill()
+            for survivor in below.kill():
+                self._listener.forkserver_output(
+                    "stderr", [f"{survivor} goes on, since the supervisor may not kill it"]
+                )
         _cancel(self._killing)
         self._killing = self._loop.call_later(self._kill_timeout, self._outlived_kill)
 

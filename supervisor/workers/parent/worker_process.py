@@ -61,6 +61,7 @@ class ForkedWorker:
         self._unready: asyncio.TimerHandle | None = None
         self._killing: asyncio.TimerHandle | None = None
         self._warned = False  # that it can't be killed
+        self._survivors: tuple[str, ...] = ()
         self._stack = StackReader(loop, ends.stack, self._stack_received)
         self._heartbeat = HeartbeatReader(
             loop, ends.heartbeat, listener.heartbeat, self.channel_broken, self.channel_closed
@@ -128,7 +129,7 @@ class ForkedWorker:
         below = proctree.Snapshot(self.pid)
         self._kill_group()
         linux.send_signal(self._pidfd, signal.SIGKILL)  # it may have joined another group
-        below.kill()
+        self._survivors = below.kill()
         self._killing = self._loop.call_later(self._timeouts.kill, self._outlived_kill)
 
     def _outlived_kill(self) -> None:
@@ -146,7 +147,8 @@ class ForkedWorker:
         self.phase = Phase.STUCK
         self.drain()
         stderr, stack = self._last_output()
-        self._listener.ended(ExitReport(self.pid, stack=stack, stderr=stderr, stuck=where))
+        report = ExitReport(self.pid, stack=stack, stderr=stderr, stuck=where, survivors=self._survivors)
+        self._listener.ended(report)
         self._close_channels()
 
     def _kill_group(self) -> None:
@@ -201,7 +203,11 @@ class ForkedWorker:
         name = linux.name_of_signal(-code) if code is not None and code < 0 else None
         oom = code == -signal.SIGKILL and not self._was_killed() and self._owner.oom_killer_has_struck()
         code = code if name is None else None
-        self._listener.ended(ExitReport(self.pid or 0, code, name, peak, oom, stack, stderr, self.start_error))
+        self._listener.ended(
+            ExitReport(
+                self.pid or 0, code, name, peak, oom, stack, stderr, self.start_error, survivors=self._survivors
+            )
+        )  # fmt: skip
         self._close()
 
     def _last_output(self) -> tuple[str | None, str | None]:

@@ -83,6 +83,16 @@ def is_alive(pid: int) -> bool:
     return found is not None and found.state not in ENDED
 
 
+def described(pid: int) -> str:
+    """Return the process, its program and its user as text for people."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if line.startswith(("Name:", "Uid:")))
+        return f"process {pid} ({fields['Name']}) of user {fields['Uid'].split()[1]}"
+    except (OSError, KeyError):
+        return f"process {pid}"
+
+
 def resident_bytes(pid: int) -> int | None:
     """Return None once the process has exited: a zombie has no memory."""
     try:
@@ -163,7 +173,7 @@ class Snapshot:
     """The descendants of a process, each held by a pidfd, so that no other process that gets the same pid is killed."""
 
     def __init__(self, pid: int) -> None:
-        self._pidfds: list[int] = []
+        self._pidfds: dict[int, int] = {}  # by pid
         found = descendants(pid)
         above = {pid, *found}
         for descendant in found:
@@ -174,12 +184,16 @@ class Snapshot:
             # Another process may have got the pid since it was read.
             now = stat(descendant)
             if now is not None and now.parent in above:
-                self._pidfds.append(pidfd)
+                self._pidfds[descendant] = pidfd
             else:
                 os.close(pidfd)
 
-    def kill(self) -> None:
-        for pidfd in self._pidfds:
-            linux.send_signal(pidfd, signal.SIGKILL)
+    def kill(self) -> tuple[str, ...]:
+        """Return the processes that can't be killed, since they belong to another user, as text for people."""
+        survivors: list[str] = []
+        for pid, pidfd in self._pidfds.items():
+            if not linux.send_signal(pidfd, signal.SIGKILL):
+                survivors.append(described(pid))
             os.close(pidfd)
         self._pidfds.clear()
+        return tuple(survivors)
