@@ -248,13 +248,10 @@ class WorkerSlot:
         """Hot path."""
         now = self._now()
         sent = self.sent
-        right = 0
-        for lease, reply in zip(sent, replies, strict=False):
-            if lease[LEASE_ID] != reply[REPLY_JOB_ID]:
-                break
-            right += 1
-        if right < len(replies):
+        ids = [reply[REPLY_JOB_ID] for reply in replies]
+        if ids != [lease[LEASE_ID] for lease in islice(sent, len(ids))]:
             replies, repeated, wrong = self._replies.check(sent, replies)
+            ids = [reply[REPLY_JOB_ID] for reply in replies]
             self.process.correct(len(replies))
             if repeated is not None:
                 self.warn(REPEATED.format(repeated))
@@ -263,7 +260,7 @@ class WorkerSlot:
         leases = [sent.popleft() for _ in replies]
         self.started = self.heartbeat_at = self.retired_at = now
         if leases:
-            self._replies.answered.extend([reply[REPLY_JOB_ID] for reply in replies])
+            self._replies.answered.extend(ids)
             self._count_done(leases)
             self._learn(leases, replies)
             self._listener.jobs_ended(_outcomes(leases, replies, self.process.pid))
