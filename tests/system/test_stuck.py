@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.workers.interface import Timeouts
+from supervisor.workers.system import linux, stuck
 from supervisor.workers.system import process_tree as proctree
-from supervisor.workers.system import stuck
 from tests.system.command import Command, wait_for
 from tests.system.freezer import freezer
 from tests.system.real_workers import World, lease, play
@@ -91,6 +91,24 @@ def test_the_end_of_a_stuck_worker_is_reported_once_in_advance_and_once_when_it_
             cold.thaw()
             await here.until(lambda: here.ended[process].signal == "SIGKILL")
         assert here.warnings == []
+
+    play(tmp_path, scene, timeouts=QUICK)
+
+
+def test_the_end_is_reported_in_advance_where_there_is_no_freezer_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(here: World) -> None:
+        process = await here.worker(1)
+        await here.begin(process, "hang")
+        with monkeypatch.context() as patched:
+            patched.setattr(linux, "send_signal", lambda pidfd, number: True)
+            patched.setattr(linux, "kill_group", lambda pid: None)
+            patched.setattr(stuck, "will_do_no_more", lambda pid: True)
+            process.kill()
+            report = await here.end(process)
+        assert report.stuck is not None and report.stuck.startswith("state S")
+        await here.until(lambda: here.ended[process].signal == "SIGKILL")  # by the end of its parent-death pipe
 
     play(tmp_path, scene, timeouts=QUICK)
 
