@@ -119,6 +119,14 @@ class WorkerOutput(NamedTuple):
     handler: str | None = None
 
 
+class WorkerWarning(NamedTuple):
+    """Something is wrong with a worker, or with what its job has left."""
+
+    number: int
+    pid: int
+    message: str
+
+
 class QueueDepths(NamedTuple):
     """The ready jobs of the served, unpaused queues, as (fresh, retries), just before a claim.
 

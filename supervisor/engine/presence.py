@@ -30,7 +30,7 @@ class Announcer:
         now = self._loop.time()
         rows = [
             {"pid": slot.process.pid, "state": _state(slot), "current_job": _current_job(slot, now)}
-            for slot in self._pool.workers.values()
+            for slot in (*self._pool.workers.values(), *self._pool.stuck.values())
         ]
         return Presence(state, rows, self._pool.idle_count(), self._leases.ttl)
 
@@ -40,7 +40,7 @@ class Announcer:
         workers = [
             (slot.process.pid, slot.state, slot.current and slot.current[:2]) for slot in self._pool.workers.values()
         ]
-        current = (state, workers, [lease[:2] for lease in running])
+        current = (state, workers, [*self._pool.stuck], [lease[:2] for lease in running])
         if current == self._last and now - self._announced_at < ttl / 3:
             return
         self._last, self._announced_at = current, now
@@ -52,6 +52,8 @@ class Announcer:
 
 
 def _state(slot: WorkerSlot) -> str:
+    if slot.stuck is not None:
+        return f"stuck in the kernel: {slot.stuck}"
     if slot.state is State.READY:
         return "busy" if slot.sent else "idle"
     return str(slot.state.value)

@@ -18,7 +18,7 @@ from supervisor.workers.slot import State, WorkerSlot
 BLOCKED_AFTER = 0.020
 CHECKS_PER_TIMEOUT = 4  # of the heartbeat timeout
 GAP = 1.0
-RETIRE_SECONDS = 30.0  # until a worker must have exited after its last job
+RETIRE_SECONDS = 30.0  # until a worker must have exited after its last job, or taken the next one
 
 
 def seconds_suspended() -> float:
@@ -109,6 +109,8 @@ class Watchdog:
                 if len(slot.sent) > 1:
                     slot.reclaim_blocked()
                 slot.report_started()
+            if slot.current is not slot.reported and now - slot.started >= RETIRE_SECONDS:
+                self._pool.replace_used_up(slot)
             self._check_deadline(slot, now)
         # A worker that was retired at its start may still be importing.
         if not slot.kill_reason and slot.ready_at is not None:

@@ -51,8 +51,7 @@ class LogSubscriber:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._repeats = RateLimit(clock)
-        self._store_errors = RateLimit(clock)
+        self._repeats, self._store_errors = RateLimit(clock), RateLimit(clock)
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             events.SupervisorStarted: _supervisor_started,
             events.SupervisorStopping: _supervisor_stopping,
@@ -66,6 +65,7 @@ class LogSubscriber:
             events.WorkerStarted: _worker_started,
             events.WorkerExited: self._worker_exited,
             events.WorkerOutput: _worker_output,
+            events.WorkerWarning: _worker_warning,
             events.JobsClaimed: _jobs_claimed,
             events.JobStarted: _job_started,
             events.JobsSettled: _jobs_settled,
@@ -210,6 +210,11 @@ def _worker_output(event: events.WorkerOutput) -> None:
     job, fields = _job_of(event)
     for line in event.lines:
         _log_worker(event, "%s%s: %s", event.stream, f" {job}" if job else "", line, stream=event.stream, **fields)
+
+
+def _worker_warning(event: events.WorkerWarning) -> None:
+    line = "worker %d (pid %d) %s"
+    _log(logging.WARNING, line, event.number, event.pid, event.message, worker=event.number, pid=event.pid)
 
 
 def _jobs_claimed(event: events.JobsClaimed) -> None:

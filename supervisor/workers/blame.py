@@ -48,8 +48,10 @@ def outcome_at_exit(
         reason = KillReason("crash", Cause.CRASH, "WorkerCrashed", how)
     if reason.cause is None:
         return Outcome(lease, Kind.RELEASED, took=ran)
+    message = reason.message if report.stuck is None else f"{reason.message}; its process is {report.how}"
+    message += "".join(f"; {survivor} goes on, since the supervisor may not kill it" for survivor in report.survivors)
     failure = Failure(
-        reason.cause, type=reason.type, message=reason.message, attempt=lease.attempt, exit_code=report.exit_code,
+        reason.cause, type=reason.type, message=message, attempt=lease.attempt, exit_code=report.exit_code,
         signal=report.signal, peak_memory=report.peak_memory, oom_suspected=report.oom_suspected,
         heartbeat_age=max(0.0, heartbeat_age), stack=report.stack, stderr=report.stderr, host=HOST, pid=report.pid,
     )  # fmt: skip

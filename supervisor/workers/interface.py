@@ -30,7 +30,8 @@ class Reply(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ExitReport:
     """The end of a worker process. If it could not be started, `pid` is 0 and `start_error` is the reason. `peak_memory` is bytes;
-    `stack` is its Python stack, if that was requested."""
+    `stack` is its Python stack, if that was requested; `stuck` is where it waits in the kernel, if it has not exited yet;
+    `survivors` are processes below it that the supervisor may not kill, as text for people."""
 
     pid: int
     exit_code: int | None = None
@@ -40,11 +41,15 @@ class ExitReport:
     stack: str | None = None
     stderr: str | None = None
     start_error: str | None = None
+    stuck: str | None = None
+    survivors: tuple[str, ...] = ()
 
     @property
     def how(self) -> str:
         if self.start_error is not None:
             return f"could not be started: {self.start_error}"
+        if self.stuck is not None:
+            return f"stuck in the kernel: {self.stuck}"
         if self.signal is not None:
             return f"killed by {self.signal}"
         return "status unknown" if self.exit_code is None else f"exited with status {self.exit_code}"
@@ -67,6 +72,9 @@ class WorkerProcess(Protocol):
     def drain(self) -> None:
         """Read what the worker has written up to now; its listener has every reply before this returns."""
 
+    def correct(self, right: int) -> None:
+        """Of the replies that are being received, only so many were for jobs sent: count the others for none."""
+
     def kill(self, *, with_stack: bool = False) -> None:
         """Send SIGKILL to the whole group and tree, after a request for the Python stack if wanted; `ended` follows. Idempotent."""
 
@@ -81,13 +89,20 @@ class WorkerProcess(Protocol):
 
 
 class WorkerListener(Protocol):
-    """The receiver of one worker's events: its slot. All replies come before `exited`, if that comes, and `ended` is the last."""
+    """The receiver of one worker's events: its slot. All replies come before `exited`, if that comes, and `ended` is the last.
+
+    `ended` comes a second time, when the process has exited, if SIGKILL could not end it for seconds: the first report has `stuck`
+    then, and the process does no more.
+    """
 
     def ready(self) -> None: ...
     def replied(self, replies: Sequence[Reply]) -> None: ...
     def heartbeat(self) -> None: ...
     def output(self, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
         """Receive lines written to "stdout" or "stderr", and the job that wrote them, if known."""
+
+    def warn(self, message: str) -> None:
+        """Log what is wrong with the process; `message` continues a sentence that it begins."""
 
     def channel_broken(self, why: str) -> None:
         """Kill the worker, which has closed one of its channels, or written something to it that is not a message."""

@@ -93,6 +93,7 @@ class Pool:
         self.max_memory = max_memory
         self.times = RunTimes()
         self.workers: dict[int, WorkerSlot] = {}
+        self.stuck: dict[int, WorkerSlot] = {}  # those that were killed, do no more, and have not exited
         self.stopping = False
         self._bus = bus
         self._timer = timer
@@ -208,6 +209,7 @@ class Pool:
         was_due = slot.current
         slot.reclaim()
         if reason.cause is Cause.TIMEOUT and slot.current is not was_due:  # that job had not started
+            self.replace_used_up(slot)
             return
         was_running = slot.current
         slot.process.drain()
@@ -240,11 +242,17 @@ class Pool:
             self._reforks.reset()
 
     def replace_used_up(self, slot: WorkerSlot) -> None:
-        slot.retire()
-        self.fill()
+        """It has done its last job, or does not take the next one."""
+        if slot.state is State.READY:
+            slot.retire()
+            self.fill()
 
     def slot_ended(self, slot: WorkerSlot, *, with_job: bool) -> None:
+        if self.stuck.pop(slot.number, None) is not None:
+            return
         del self.workers[slot.number]
+        if slot.stuck is not None:
+            self.stuck[slot.number] = slot
         if not with_job and self._reforks.was_useless(slot):
             if not self.stopping:
                 self._reforks.add()

@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import groupby, islice
 from typing import Final, NamedTuple, Protocol
 
-from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerStarted
+from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerStarted, WorkerWarning
 from supervisor.jobs import (
     LEASE_HANDLER,
     LEASE_ID,
@@ -28,12 +28,15 @@ from supervisor.jobs import (
 )
 from supervisor.workers.blame import HOST, KillReason, broken_channel, outcome_at_exit
 from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend
+from supervisor.workers.reply_check import REPEATED, ReplyCheck
 from supervisor.workers.run_times import RunTimes
 
 FRAME_SECONDS = 0.010
 FRAME_JOBS = 256
 FRAME_BYTES = 256 * 1024
 MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
+STUCK = "was not ended by SIGKILL: it is stuck in the kernel ({}), does no more, and exits once the wait there is over"
+SURVIVES = "has left {} running, which the supervisor may not kill; the worker was killed while it ran {}"
 MIN_GROWTH = 1.1  # a worker that was past the limit at its start would only be replaced by one of the same size
 
 # Fields of replies that the hot paths take by index.
@@ -81,9 +84,9 @@ class WorkerSlot:
     """A worker process and the jobs sent to it. It is the listener of its process."""
 
     __slots__ = (
-        "_bus", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool", "_times",
-        "backend", "done", "heartbeat_at", "how", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
-        "retries", "sent", "started", "state",
+        "_bus", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool", "_replies",
+        "_times", "backend", "done", "heartbeat_at", "how", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
+        "retries", "sent", "started", "state", "stuck",
     )  # fmt: skip
 
     def __init__(self, number: int, backend: WorkerBackend, limits: Limits, context: SlotContext) -> None:
@@ -101,6 +104,7 @@ class WorkerSlot:
         self._frame = 0  # the last one sent
         # In order: how many jobs of each frame are in `sent`; has_room limits their number.
         self._frames: dict[int, int] = {}
+        self._replies = ReplyCheck()
         self.retries = 0  # of the jobs in `sent`
         self.started = now  # since when the first job may be running
         self.ready_at: float | None = None
@@ -108,6 +112,7 @@ class WorkerSlot:
         self.retired_at = now  # or the time of its last reply after that
         self.done = 0
         self.kill_reason: KillReason | None = None
+        self.stuck: str | None = None  # where in the kernel, once its job has an outcome though it has not exited
         self.reported: Lease | None = None
         self.how = ""  # it ended
         self._memory_at_start = 0
@@ -244,21 +249,25 @@ class WorkerSlot:
         """Receive outcomes of the first jobs in `sent`, in order. Hot path."""
         now = self._now()
         sent = self.sent
-        right = 0
-        for lease, reply in zip(sent, replies, strict=False):
-            if lease[LEASE_ID] != reply[REPLY_JOB_ID]:
-                break
-            right += 1
-        leases = [sent.popleft() for _ in range(right)]
-        if right < len(replies):
-            self.channel_broken(f"a reply for job {replies[right].job_id}, which it does not run")
+        ids = [reply[REPLY_JOB_ID] for reply in replies]
+        if ids != [lease[LEASE_ID] for lease in islice(sent, len(ids))]:
+            replies, repeated, wrong = self._replies.check(sent, replies)
+            ids = [reply[REPLY_JOB_ID] for reply in replies]
+            self.process.correct(len(replies))
+            if repeated is not None:
+                self.warn(REPEATED.format(repeated))
+            if wrong is not None:
+                self.channel_broken(f"a reply for job {wrong}, which it does not run")
+        leases = [sent.popleft() for _ in replies]
         self.started = self.heartbeat_at = self.retired_at = now
         if leases:
-            replies = replies[:right]
+            self._replies.answered.extend(ids)
             self._count_done(leases)
             self._learn(leases, replies)
             self._listener.jobs_ended(_outcomes(leases, replies, self.process.pid))
-        if self.state is State.READY and ((not sent and self._is_used_up()) or self._has_outgrown(now)):
+        if self.state is State.READY and (
+            (not sent and self._is_used_up()) or self._has_outgrown(now) or self._replies.repeated
+        ):
             self._pool.replace_used_up(self)
         self._listener.workers_changed()
 
@@ -301,6 +310,9 @@ class WorkerSlot:
         handler = current.handler if current is not None and current.id == job_id else None
         self._bus.emit(WorkerOutput(self.number, self.process.pid or 0, stream, job_id, lines, handler))
 
+    def warn(self, message: str) -> None:
+        self._bus.emit(WorkerWarning(self.number, self.process.pid or 0, message))
+
     def channel_broken(self, why: str) -> None:
         self.kill(broken_channel(why))
 
@@ -317,6 +329,12 @@ class WorkerSlot:
 
     def ended(self, report: ExitReport) -> None:
         """Blame the job that was running. The pool replaces the worker if it has not done so yet."""
+        if self.stuck is not None:
+            self._pool.slot_ended(self, with_job=False)
+            self.warn("was stuck in the kernel, and has exited")
+            self._listener.workers_changed()
+            return
+        self.stuck = report.stuck
         self.reclaim()
         ran = self._now() - self.started
         culprit = self.sent.popleft() if self.sent else None
@@ -328,14 +346,20 @@ class WorkerSlot:
             age = self._now() - self.heartbeat_at
             self._listener.jobs_ended([outcome_at_exit(culprit, self.kill_reason, report, ran=ran, heartbeat_age=age)])
         job = (culprit.id, culprit.handler, ran) if culprit is not None else (None, None, None)
-        self._bus.emit(WorkerExited(self.number, report.pid, self._exit_cause(report), report.how, *job))
+        cause = _exit_cause(report, self.state) if self.kill_reason is None else self.kill_reason.name
+        self._bus.emit(WorkerExited(self.number, report.pid, cause, report.how, *job))
+        for survivor in report.survivors:
+            self.warn(
+                SURVIVES.format(survivor, "no job" if culprit is None else f"job {culprit.id} ({culprit.handler})")
+            )
+        if self.stuck is not None:
+            self.warn(STUCK.format(self.stuck))
         self._listener.workers_changed()
 
-    def _exit_cause(self, report: ExitReport) -> str:
-        if self.kill_reason is not None:
-            return self.kill_reason.name
-        normal = self.state is State.RETIRING and (report.exit_code == 0 or report.start_error is not None)
-        return "stopped" if normal else "crash"
+
+def _exit_cause(report: ExitReport, state: State) -> str:
+    normal = state is State.RETIRING and (report.exit_code == 0 or report.start_error is not None)
+    return "stopped" if normal else "crash"
 
 
 def _retries(leases: Iterable[Lease]) -> int:

@@ -26,6 +26,7 @@ READY = b'["ready"]'
 NOT_READY = "not ready"
 NO_MORE = b"[]"
 KINDS = frozenset({"failed", "rejected", "retry", "unknown"})
+MAX_MEMORY = 1 << 52  # bytes: no machine can address more
 
 
 class Broken(ValueError):
@@ -209,27 +210,34 @@ def _printable(lease: Lease) -> Lease:
     )
 
 
-def decode_outcomes(block: bytes) -> Iterator[Reply]:
-    """Yield the outcomes of whole lines, in order. Raises Broken at the first line that is not an outcome."""
+def decode_outcomes(block: bytes, max_result: int, longest: float) -> Iterator[Reply]:
+    """Yield the outcomes of whole lines, in order. Raises Broken at the first line that is not an outcome.
+
+    A result longer than `max_result` is none. No job can have taken more than `longest` seconds: a time that is impossible, such
+    as that of a job that replaced its clock, becomes the nearest possible one.
+    """
     try:
         rows = orjson.loads(b"[%b]" % block.replace(b"\n", b",")) or _one_by_one(block)
     except ValueError:
         rows = _one_by_one(block)
-    new = tuple.__new__
-    if _all_succeeded(rows):
+    new, most = tuple.__new__, longest * 1e6
+    if _all_succeeded(rows, max_result, most):
         yield from [new(Reply, (job_id, "ok", took * 1e-6, result, None)) for job_id, took, result in rows]
         return
     for row in rows:
         try:
             if len(row) == 3:
                 job_id, took, result = row
-                if type(job_id) is int and type(took) is int and (result is None or type(result) is str):
-                    yield new(Reply, (job_id, "ok", took * 1e-6, result, None))
+                fits = result is None or (type(result) is str and len(result) <= max_result)
+                if type(job_id) is int and type(took) is int and fits:
+                    seconds = took * 1e-6 if 0 <= took <= most else _bounded(took, most)
+                    yield new(Reply, (job_id, "ok", seconds, result, None))
                     continue
             else:
                 job_id, took, kind, error = row
                 if type(job_id) is int and type(took) is int and kind in KINDS and _is_error(error):
-                    yield new(Reply, (job_id, kind, took * 1e-6, None, error))
+                    seconds = took * 1e-6 if 0 <= took <= most else _bounded(took, most)
+                    yield new(Reply, (job_id, kind, seconds, None, error))
                     continue
         except (TypeError, ValueError):
             pass
@@ -239,12 +247,21 @@ def decode_outcomes(block: bytes) -> Iterator[Reply]:
 _ONLY_LISTS, _ONLY_THREE, _ONLY_INTEGERS, _TEXT_OR_NONE = {list}, {3}, {int}, {str, type(None)}
 
 
-def _all_succeeded(rows: Any) -> bool:
-    """Return whether all rows are outcomes of successes. It checks them together, which is faster than one by one."""
+def _all_succeeded(rows: Any, max_result: int, most: float) -> bool:
+    """Return whether all rows are outcomes of successes, of at most so many microseconds. It checks them together, which is faster
+    than one by one."""
     if type(rows) is not list or set(map(type, rows)) != _ONLY_LISTS or set(map(len, rows)) != _ONLY_THREE:
         return False
     ids, times, results = zip(*rows, strict=True)
-    return set(map(type, ids)) == set(map(type, times)) == _ONLY_INTEGERS and set(map(type, results)) <= _TEXT_OR_NONE
+    if not (
+        set(map(type, ids)) == set(map(type, times)) == _ONLY_INTEGERS and set(map(type, results)) <= _TEXT_OR_NONE
+    ):
+        return False
+    return min(times) >= 0 and max(times) <= most and max(map(len, filter(None, results)), default=0) <= max_result
+
+
+def _bounded(took: int, most: float) -> float:
+    return max(0.0, min(took, most)) * 1e-6
 
 
 _ERROR_FIELDS: Mapping[str, tuple[type, ...]] = {
@@ -263,7 +280,9 @@ def _is_error(error: Any) -> bool:
         type(value) not in _ERROR_FIELDS.get(key, (type(value),)) for key, value in error.items()
     ):
         return False
-    after = error.get("after")
+    peak, after = error.get("peak_memory"), error.get("after")
+    if peak is not None and not 0 <= peak <= MAX_MEMORY:
+        return False
     return after is None or (type(after) in _NUMBER and 0 <= after <= MAX_SECONDS)
 
 

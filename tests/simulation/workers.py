@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Lease
-from supervisor.workers.interface import ExitReport, WorkerListener
+from supervisor.workers.interface import USUAL_TIMEOUTS, ExitReport, WorkerListener
 from tests.simulation.checks import Run
 from tests.unit.fakes import FakeWorker
 
@@ -28,6 +28,7 @@ class SimulatedWorker(FakeWorker):
         self.alive = True
         self.up = False
         self.silent = False
+        self.stuck = False  # in the kernel, and reported as ended
         self.run: Run | None = None
         self._busy_since: float | None = None
         lot = self.world.random.random()
@@ -66,8 +67,12 @@ class SimulatedWorker(FakeWorker):
         if self.run is not None:
             self.world.checks.killed(self.owner, self.run, self.listener.kill_reason, self.silent)  # type: ignore[attr-defined]
         self.stop_running("cut")
-        late = self.world.random.random() < 0.02
-        self.owner.after(self.world.random.uniform(0.5, 3.0) if late else 0.003, self.perish, "signal", "SIGKILL")
+        lot = self.world.random.random()
+        late = self.world.random.uniform(0.5, 3.0) if lot < 0.02 else 0.003
+        if lot < 0.005 and not self.stuck:
+            self.owner.after(USUAL_TIMEOUTS.kill, self.report_stuck)
+            late += USUAL_TIMEOUTS.kill
+        self.owner.after(late, self.perish, "signal", "SIGKILL")
 
     def retire(self) -> None:
         super().retire()
@@ -125,9 +130,16 @@ class SimulatedWorker(FakeWorker):
             self.stop_running("cut")
             self.owner.after(0.001, self.report_exit, how, value)
 
+    def report_stuck(self) -> None:
+        if self.alive:
+            self.drain()
+            self.stuck = True
+            self.listener.ended(ExitReport(self.pid or 0, stuck="state D"))
+
     def report_exit(self, how: str, value: Any) -> None:
-        self.drain()
-        self.listener.exited()
+        if not self.stuck:
+            self.drain()
+            self.listener.exited()
         self.owner.after(self.world.random.choice((0.0, 0.001, 0.5)), self.report_end, how, value)
 
     def report_end(self, how: str, value: Any) -> None:

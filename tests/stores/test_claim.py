@@ -35,6 +35,7 @@ def test_a_lease_holds_all_that_a_worker_and_its_supervisor_need(factory, store)
         "due_at": factory.clock.microseconds,
         "created_at": factory.clock.microseconds,
         "policy": POLICY,
+        "expired_count": 0,
     }
     assert lease.attempt == 1
     assert state_of(store, id) == "in_flight"

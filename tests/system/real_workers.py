@@ -67,6 +67,7 @@ class World:
     heartbeats: int = 0
     lines: list[tuple[str, int | None, str]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     forkserver_exits: list[tuple[int, str]] = field(default_factory=list)
     forkservers: list[int] = field(default_factory=list)
     permits_at_end: Mapping[int, int] = field(default_factory=dict)
@@ -165,6 +166,10 @@ class Listener:
         self._world.lines += [(stream, job_id, line) for line in lines]
         self._world.changed.set()
 
+    def warn(self, message: str) -> None:
+        self._world.warnings.append(message)
+        self._world.changed.set()
+
     def channel_broken(self, why: str) -> None:
         self._world.broken.append(why)
         self._world.changed.set()
@@ -173,7 +178,8 @@ class Listener:
         assert self.process not in self._world.ended
 
     def ended(self, report: ExitReport) -> None:
-        assert self.process not in self._world.ended
+        before = self._world.ended.get(self.process)
+        assert before is None or (before.stuck is not None and report.stuck is None)
         self._world.permits_at_end = self.process.reclaim()
         self._world.ended[self.process] = report
         self._world.changed.set()

@@ -72,6 +72,12 @@ HANDLERS = r"""
         time.sleep(0.5)
 
     @handler(max_retries=0)
+    def forge_outcome(job):
+        took, result = job.payload
+        os.write(channels()["outcomes"], b'[%d,%d,"%b"]\n' % (job.id, took, result.encode()))
+        time.sleep(0.3)
+
+    @handler(max_retries=0)
     def good(job):
         return job.payload
 
@@ -111,6 +117,20 @@ def test_a_job_that_breaks_a_channel_is_blamed_for_a_crash_and_other_jobs_are_un
     assert run.wait() == 0
     assert "a job closed a channel of its worker" in run.log
     assert "Traceback" not in run.log
+
+
+def test_a_job_that_forges_its_outcome_gets_no_other_blamed_and_its_worker_is_replaced(command: Command) -> None:
+    command.write(config="workers: {count: 1}\n", plugins={"handlers.py": HANDLERS})
+    run = command.run()
+    forging = command.enqueue("forge_outcome", [-(10**15), "no JSON"])
+    behind = [command.enqueue("good", number) for number in range(5)]
+    assert command.until(forging, "succeeded")["result"] == "no JSON"
+    for id in behind:
+        assert command.until(id, "succeeded")["errors"] == []
+    assert f"wrote a second outcome of job {forging}," in run.logged("WARNING worker 1")
+    assert "crashed" not in run.log
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
 
 
 @pytest.mark.parametrize("how", ["die", "return"])

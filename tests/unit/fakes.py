@@ -70,6 +70,7 @@ class FakeWorker:
         self.permits: list[int] = []
         self.jobs: list[tuple[int, Lease]] = []
         self.unread: list[Reply] = []
+        self.corrected: list[int] = []
         self.killed: list[bool] = []
         self.retired = False
         self.cpu: float | None = 0.0
@@ -86,6 +87,9 @@ class FakeWorker:
 
     def untaken(self) -> int:
         return len(self.permits)
+
+    def correct(self, right: int) -> None:
+        self.corrected.append(right)
 
     def drain(self) -> None:
         replies, self.unread = self.unread, []

@@ -22,7 +22,7 @@ from supervisor.workers.interface import (
     WorkerProcess,
 )  # fmt: skip
 from supervisor.workers.parent.forkserver_client import ForkserverClient
-from supervisor.workers.parent.worker_process import ForkedWorker
+from supervisor.workers.parent.worker_process import ForkedWorker, Phase
 from supervisor.workers.system import descriptors, linux, marks
 from supervisor.workers.system import process_tree as proctree
 from supervisor.workers.system.orphans import Orphans
@@ -116,10 +116,10 @@ class ForkserverBackend:
             process.kill()
         try:
             async with asyncio.timeout(self._timeouts.kill):
-                await self._until(lambda: not self._workers)
+                await self._until(lambda: all(process.phase is Phase.STUCK for process in self._workers.values()))
         except TimeoutError:
             for process in self._workers.values():
-                process.abandon(f"it has not exited {self._timeouts.kill:g}s after SIGKILL, and is left running")
+                process.abandon()
         await self._stop_forkserver()
         self._orphans.end(_running())
 

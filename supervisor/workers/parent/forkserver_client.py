@@ -22,7 +22,7 @@ from supervisor.workers.channels import CHUNK, Opened, WorkerEnds, close_all
 from supervisor.workers.forkserver import main as forkserver
 from supervisor.workers.interface import Timeouts, WorkerOptions
 from supervisor.workers.parent.output_reader import OutputReader
-from supervisor.workers.system import descriptors, interpreter, linux
+from supervisor.workers.system import descriptors, interpreter, linux, stuck
 from supervisor.workers.system import process_tree as proctree
 
 MAX_LINE_BYTES = 1 << 26  # the errors of all plugins, with their tracebacks, are one line
@@ -63,10 +63,12 @@ class ForkserverClient:
         self._listener = listener
         self._import_timeout = options.import_timeout
         self._answer_timeout = timeouts.forkserver_answer
+        self._kill_timeout = timeouts.kill
         self._importing: str | None = None
         self._fault: str | None = None  # why it is being killed
         self._late = False
         self._timer: asyncio.TimerHandle | None = None
+        self._killing: asyncio.TimerHandle | None = None
         self._orders: deque[tuple[bytes, WorkerEnds | None]] = deque()
         self._unanswered = 0
         self._lines = wire.Lines()
@@ -111,7 +113,12 @@ class ForkserverClient:
         linux.send_signal(self._pidfd, signal.SIGKILL)
         if below is not None:
             linux.kill_group(self.pid)
-            below.kill()
+            for survivor in below.kill():
+                self._listener.forkserver_output(
+                    "stderr", [f"{survivor} goes on, since the supervisor may not kill it"]
+                )
+        _cancel(self._killing)
+        self._killing = self._loop.call_later(self._kill_timeout, self._outlived_kill)
 
     def release_in_copy(self) -> None:
         """Close, in a copy of this process, the descriptors that keep the forkserver running."""
@@ -230,9 +237,8 @@ class ForkserverClient:
         self._timer = self._loop.call_later(max(0.0, seconds - CONTINUE_AFTER), self._too_late, seconds)
 
     def _expect_nothing(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        _cancel(self._timer)
+        self._timer = None
 
     def _too_late(self, seconds: float) -> None:
         self._late = True
@@ -241,10 +247,21 @@ class ForkserverClient:
 
     # its exit
 
+    def _outlived_kill(self) -> None:
+        """An import may wait in the kernel for ever: if the end of the process is certain, it is no longer waited for."""
+        if stuck.has_exited(self._pidfd):  # the loop is about to find that
+            return
+        if stuck.will_do_no_more(self.pid):
+            how = f"is stuck in the kernel ({stuck.where(self.pid)}) after SIGKILL"
+            self._fault = how if self._fault is None else f"{self._fault}; it {how}"
+            self._ended()
+        else:
+            self.kill()
+
     def _ended(self) -> None:
         self._loop.remove_reader(self._pidfd)
         code = self._process.poll()
-        if code is None:  # a tracer withholds its exit: the zombie is reaped with the orphans
+        if code is None:  # a tracer withholds its exit, or it is stuck: the zombie is reaped with the orphans
             self._process.returncode = 0
             how = "exited, status unknown"
         else:
@@ -261,6 +278,7 @@ class ForkserverClient:
 
     def _close(self) -> None:
         self._expect_nothing()
+        _cancel(self._killing)
         self._loop.remove_reader(self._channel)
         self._loop.remove_writer(self._channel)
         self._channel.close()
@@ -272,6 +290,11 @@ class ForkserverClient:
             if ends is not None:
                 close_all(ends)
         self._orders.clear()
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
 
 
 class _Started(NamedTuple):

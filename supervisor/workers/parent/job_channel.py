@@ -49,11 +49,14 @@ class JobChannel:
         self._ends: SupervisorEnds | None = ends
         self._owner = owner
         self._listener = listener
+        self._max_result = result_limit
         self._max_line_bytes = MAX_ESCAPED * result_limit + MAX_ERROR_BYTES
         self._sends = True
         self._unsent: deque[memoryview] = deque()
         self._frames: deque[SentFrame] = deque()  # those with jobs that have no outcome
         self._replied = 0  # jobs of the first of these frames that have an outcome
+        self._before: tuple[deque[SentFrame], int] = deque(), 0  # these two, before the last outcomes
+        self._ready_at = 0.0
         self._lines = wire.Lines()
         self._receive: Callable[[bytes], None] | None = None  # None: nothing is read yet
         self._stdout = OutputReader(loop, ends.stdout, token, self, partial(listener.output, "stdout"))
@@ -186,6 +189,7 @@ class JobChannel:
                 self._owner.channel_broken(str(error))
             return
         self._receive = self._receive_outcomes
+        self._ready_at = self._loop.time()
         self._owner.became_ready()
         if more:
             self._receive_outcomes(rest)
@@ -195,9 +199,10 @@ class JobChannel:
         replies: list[Reply] = []
         broken = None
         try:
-            replies.extend(wire.decode_outcomes(block))
+            replies.extend(wire.decode_outcomes(block, self._max_result, self._loop.time() - self._ready_at))
         except wire.Broken as error:
             broken = str(error)
+        self._before = self._frames.copy(), self._replied
         self._count_replied(len(replies))
         for reply in replies:
             if reply[_ERROR] is not None:
@@ -216,6 +221,10 @@ class JobChannel:
             tail = self._stderr.tails.pop(reply.job_id, None)
             if tail is not None and reply.error is not None:
                 reply.error["stderr"] = tail  # type: ignore[index]
+
+    def correct(self, right: int) -> None:
+        self._frames, self._replied = self._before
+        self._count_replied(right)
 
     def _count_replied(self, count: int) -> None:
         frames = self._frames

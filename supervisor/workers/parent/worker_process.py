@@ -15,7 +15,7 @@ from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.parent.heartbeat_reader import HeartbeatReader
 from supervisor.workers.parent.job_channel import JobChannel
 from supervisor.workers.parent.stack_text import StackReader
-from supervisor.workers.system import linux
+from supervisor.workers.system import linux, stuck
 from supervisor.workers.system import process_tree as proctree
 
 MAX_REASON = 500  # characters
@@ -27,6 +27,7 @@ class Phase(Enum):
     RETIRING = "retiring"  # it was asked to exit after its jobs
     DUMPING = "dumping"  # its stack was requested; SIGKILL follows
     KILLED = "killed"  # SIGKILL was sent, or will be as soon as its pid is known
+    STUCK = "stuck"  # SIGKILL has not ended it for seconds; it does no more, and has been reported as ended
     EXITED = "exited"  # it exited, and not from a SIGKILL of the supervisor; or it could not be started
 
 
@@ -61,6 +62,8 @@ class ForkedWorker:
         self._pidfd: int | None = None
         self._unready: asyncio.TimerHandle | None = None
         self._killing: asyncio.TimerHandle | None = None
+        self._warned = False  # that it can't be killed
+        self._survivors: tuple[str, ...] = ()
         self._stack = StackReader(loop, ends.stack, self._stack_received)
         self._heartbeat = HeartbeatReader(
             loop, ends.heartbeat, listener.heartbeat, self.channel_broken, self.channel_closed
@@ -69,6 +72,7 @@ class ForkedWorker:
         self._jobs = jobs
         # Hot paths: callers call the channel itself.
         self.send, self.reclaim, self.untaken, self.drain = jobs.send, jobs.reclaim, jobs.untaken, jobs.drain
+        self.correct = jobs.correct
 
     # its start
 
@@ -114,10 +118,10 @@ class ForkedWorker:
         self._killing = self._loop.call_later(self._timeouts.stack, self._kill_now)
 
     def _is_ending(self) -> bool:
-        return self.phase in (Phase.DUMPING, Phase.KILLED, Phase.EXITED)
+        return self.phase in (Phase.DUMPING, Phase.KILLED, Phase.STUCK, Phase.EXITED)
 
     def _stack_received(self) -> None:
-        if self._killing is not None and self._stack.is_whole():
+        if self.phase is Phase.DUMPING and self._killing is not None and self._stack.is_whole():
             deadline = min(self._killing.when(), self._loop.time() + STACK_QUIET)
             self._killing.cancel()
             self._killing = self._loop.call_at(deadline, self._kill_now)
@@ -131,7 +135,27 @@ class ForkedWorker:
         below = proctree.Snapshot(self.pid)
         self._kill_group()
         linux.send_signal(self._pidfd, signal.SIGKILL)  # it may have joined another group
-        below.kill()
+        self._survivors = below.kill()
+        self._killing = self._loop.call_later(self._timeouts.kill, self._outlived_kill)
+
+    def _outlived_kill(self) -> None:
+        """Report its end in advance if it is certain, so that its job need not wait for it; else kill it again."""
+        assert self.pid is not None and self._pidfd is not None
+        if stuck.has_exited(self._pidfd):  # the loop is about to find that
+            return
+        where = stuck.where(self.pid)
+        if not stuck.will_do_no_more(self.pid):
+            if not self._warned:
+                self._listener.warn(f"can't be killed ({where}): its job stays in flight until it exits")
+            self._warned = True
+            self._kill_now()
+            return
+        self.phase = Phase.STUCK
+        self.drain()
+        stderr, stack = self._last_output()
+        report = ExitReport(self.pid, stack=stack, stderr=stderr, stuck=where, survivors=self._survivors)
+        self._listener.ended(report)
+        self._close_channels()
 
     def _kill_group(self) -> None:
         """Kill the group of the process. This is safe until it is reaped: before, no other process can have its pid."""
@@ -162,16 +186,20 @@ class ForkedWorker:
         self._loop.remove_reader(self._pidfd)
         self._note_exit()
         self._kill_group()
-        self.drain()
-        self._listener.exited()
+        if self.phase is not Phase.STUCK:
+            self.drain()
+            self._listener.exited()
         self._owner.reap(self)
 
     def _note_exit(self) -> None:
-        if self.phase is not Phase.KILLED:
+        if not self._was_killed():
             self.phase = Phase.EXITED
         self._jobs.stop_sending()
         _cancel(self._killing)
         self._killing = None
+
+    def _was_killed(self) -> bool:
+        return self.phase in (Phase.KILLED, Phase.STUCK)
 
     def reaped(self, status: int | None, peak: int | None) -> None:
         """Report the end, or why there was no start, and close the channels. `status` is that of waitpid, `peak` is bytes."""
@@ -179,21 +207,24 @@ class ForkedWorker:
         stderr, stack = self._last_output()
         code = None if status is None else os.waitstatus_to_exitcode(status)  # below zero: the number of a signal
         name = linux.name_of_signal(-code) if code is not None and code < 0 else None
-        oom = code == -signal.SIGKILL and self.phase is not Phase.KILLED and self._owner.oom_killer_has_struck()
+        oom = code == -signal.SIGKILL and not self._was_killed() and self._owner.oom_killer_has_struck()
         code = code if name is None else None
         pid = (self.pid or 0) if self.start_error is None else 0
-        self._listener.ended(ExitReport(pid, code, name, peak, oom, stack, stderr, self.start_error))
+        self._listener.ended(
+            ExitReport(pid, code, name, peak, oom, stack, stderr, self.start_error, survivors=self._survivors)
+        )
         self._close()
 
     def _last_output(self) -> tuple[str | None, str | None]:
-        """Return the end of the process's stderr, and its stack; neither if it was abandoned."""
+        """Return the end of the process's stderr, and its stack; neither if its channels are closed."""
         return (None, None) if self._ends is None else (self._jobs.finish_output(), self._stack.stack())
 
-    def abandon(self, why: str) -> None:
+    def abandon(self) -> None:
         """Stop waiting for the process, and receive nothing more from it."""
-        self._listener.output("stderr", None, [why])
-        self._last_output()
-        self._close()
+        if self.phase is not Phase.STUCK:
+            self._listener.warn(f"has not exited {self._timeouts.kill:g}s after SIGKILL, and is left running")
+            self._last_output()
+            self._close()
 
     def release_in_copy(self) -> None:
         """Close, in a copy of this process, the write end that keeps the worker running."""
@@ -201,6 +232,13 @@ class ForkedWorker:
             os.close(self._ends.parent_death)
 
     def _close(self) -> None:
+        self._close_channels()
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def _close_channels(self) -> None:
         _cancel(self._unready)
         _cancel(self._killing)
         ends, self._ends = self._ends, None
@@ -209,10 +247,6 @@ class ForkedWorker:
             self._heartbeat.close()
             self._stack.close()
             close_all(ends)
-        if self._pidfd is not None:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
 
     # what it uses
 

@@ -71,10 +71,15 @@ def pid_of(pidfd: int) -> int | None:
         return next((int(line.split()[1]) for line in file if line.startswith(b"Pid:")), None)
 
 
-def send_signal(pidfd: int, number: int) -> None:
-    """Signal a process that may have exited."""
-    with suppress(ProcessLookupError, PermissionError):
+def send_signal(pidfd: int, number: int) -> bool:
+    """Signal a process that may have exited. Return False if it belongs to another user, and may not be signalled."""
+    try:
         signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return True
 
 
 def kill_group(pid: int) -> None:

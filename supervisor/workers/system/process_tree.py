@@ -66,6 +66,16 @@ def is_alive(pid: int) -> bool:
     return found is not None and found.state not in ENDED
 
 
+def described(pid: int) -> str:
+    """Return the process, its program and its user as text for people."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if line.startswith(("Name:", "Uid:")))
+        return f"process {pid} ({fields['Name']}) of user {fields['Uid'].split()[1]}"
+    except (OSError, KeyError):
+        return f"process {pid}"
+
+
 def resident_bytes(pid: int) -> int | None:
     """Return the resident memory; None once the process has exited: a zombie has no memory."""
     try:
@@ -122,7 +132,7 @@ class Snapshot:
     thousands: those that are not found in `SNAPSHOT_SECONDS`, parents before children, are left to their group, or become orphans."""
 
     def __init__(self, pid: int, now: Callable[[], float] = monotonic) -> None:
-        self._pidfds: list[int] = []
+        self._pidfds: dict[int, int] = {}  # by pid
         deadline = now() + SNAPSHOT_SECONDS
         waiting = deque((pid,))
         while waiting:
@@ -142,11 +152,15 @@ class Snapshot:
         if found is None or found.parent != parent:  # another process may have got the pid since it was read
             os.close(pidfd)
             return False
-        self._pidfds.append(pidfd)
+        self._pidfds[pid] = pidfd
         return True
 
-    def kill(self) -> None:
-        for pidfd in self._pidfds:
-            linux.send_signal(pidfd, signal.SIGKILL)
+    def kill(self) -> tuple[str, ...]:
+        """Return the processes that can't be killed, since they belong to another user, as text for people."""
+        survivors: list[str] = []
+        for pid, pidfd in self._pidfds.items():
+            if not linux.send_signal(pidfd, signal.SIGKILL):
+                survivors.append(described(pid))
             os.close(pidfd)
         self._pidfds.clear()
+        return tuple(survivors)

@@ -224,6 +224,29 @@ def test_a_silent_worker_that_has_not_begun_its_job_is_killed_and_the_job_runs_e
     assert [lease.id for lease in here.received.reclaimed] == [1]
 
 
+def test_a_worker_that_does_not_take_its_job_is_replaced_and_killed_and_nobody_is_blamed() -> None:
+    here = Watched(heartbeat_timeout=None)
+    here.send(1, timeout=None)
+    hung = here.process
+    here.watchdog.work_sent(here.worker)
+    here.pass_time(RETIRE_SECONDS + 2)
+    assert [lease.id for lease in here.received.reclaimed] == [1]
+    assert here.backend.forked[1:] and hung.retired and not hung.killed
+    here.pass_time(RETIRE_SECONDS + 2)
+    assert hung.killed
+    assert here.failed() == []
+
+
+def test_a_worker_that_does_not_take_its_job_within_the_timeout_is_replaced() -> None:
+    here = Watched()
+    here.send(1, timeout=2.0)
+    hung = here.process
+    here.watchdog.work_sent(here.worker)
+    here.timer.advance(2.1)
+    assert [lease.id for lease in here.received.reclaimed] == [1]
+    assert hung.retired and not hung.killed and here.process is not hung
+
+
 def test_a_retired_worker_that_does_not_exit_after_its_last_job_is_killed() -> None:
     here = Watched()
     here.start(1, timeout=None)

@@ -102,6 +102,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (events.WorkerOutput(2, 123, "stdout", 42, ["hi"]), "INFO worker 2 (pid 123) stdout job=42: hi"),
         (events.WorkerOutput(2, 123, "stdout", None, ["hello"]), "INFO worker 2 (pid 123) stdout: hello"),
+        (events.WorkerWarning(2, 123, "is stuck"), "WARNING worker 2 (pid 123) is stuck"),
         (events.JobsClaimed([lease(retries=1)]), "DEBUG job=42 handler=thumb attempt 2 claimed under token 7"),
         (events.JobStarted(lease(), 123), "DEBUG job=42 handler=thumb attempt 1 started on pid 123"),
         (

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.events import Bus, JobStarted, WorkerExited
+from supervisor.events import Bus, JobStarted, WorkerExited, WorkerWarning
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.workers.blame import LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.workers.interface import ExitReport, Reply
 from supervisor.workers.pool import REFORK_DELAYS, Pool
+from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
 from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, State, WorkerSlot
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker, make_lease
 
@@ -180,6 +181,28 @@ def test_a_timed_out_job_has_an_outcome_once_its_worker_has_ended() -> None:
     assert [lease.id for lease in here.received.reclaimed] == [2]
 
 
+def test_the_job_of_a_worker_that_is_stuck_in_the_kernel_has_one_outcome_and_the_worker_is_known_until_it_exits() -> (
+    None
+):
+    here = Setup()
+    here.send(1, 2)
+    here.process.start_next()
+    slot, process = here.worker, here.process
+    here.pool.kill(slot, timed_out(1.0))
+    process.listener.ended(ExitReport(process.pid or 0, stuck="state D, in wait"))
+    assert here.failed() == [(1, Cause.TIMEOUT)]
+    assert [lease.id for lease in here.received.reclaimed] == [2]
+    failure = here.received.outcomes[-1].failure
+    assert failure is not None and failure.message.endswith("its process is stuck in the kernel: state D, in wait")
+    assert [*here.pool.workers] == [2] and [*here.pool.stuck] == [1]
+    here.pool.kill_all(SHUTDOWN)
+    process.listener.ended(ExitReport(process.pid or 0, signal="SIGKILL"))
+    assert [*here.pool.workers] == [2] and not here.pool.stuck
+    assert len(here.received.outcomes) == 1
+    assert [event.job_id for event in here.events if isinstance(event, WorkerExited)] == [1]
+    assert [event.pid for event in here.events if isinstance(event, WorkerWarning)] == [process.pid, process.pid]
+
+
 def test_a_killed_worker_is_replaced_when_it_ends_or_50_ms_after_the_kill() -> None:
     here = Setup()
     here.send(1)
@@ -260,6 +283,56 @@ def test_a_reply_for_another_job_breaks_the_channel_and_the_running_job_is_blame
     assert here.process.killed == [False]
     here.process.die(signal="SIGKILL")
     assert here.failed() == [(1, Cause.CRASH)]
+
+
+def test_a_second_outcome_of_a_job_blames_nobody_who_was_sent_later_and_its_worker_is_replaced() -> None:
+    here = Setup()
+    worker, process = here.worker, here.process
+    here.send(1)
+    process.start_next()
+    process.unread.append(Reply(1, "ok", 0.001, None, None))
+    process.drain()
+    here.send(2, 3)
+    process.finish()  # the real end of job 1
+    process.start_next()
+    process.drain()
+    assert not process.killed and process.retired and worker.state is State.RETIRING
+    assert [lease.id for lease in here.received.reclaimed] == [3]
+    assert len(here.backend.forked) == 2
+    assert [event.message for event in here.events if isinstance(event, WorkerWarning)] == [REPEATED.format(1)]
+    process.finish()
+    process.die(exit_code=0)
+    assert [(outcome.lease.id, outcome.kind) for outcome in here.received.outcomes] == [
+        (1, Kind.SUCCEEDED),
+        (2, Kind.SUCCEEDED),
+    ]
+
+
+def test_outcomes_repeated_in_one_batch_are_ignored_and_the_others_count() -> None:
+    here = Setup()
+    process = here.process
+    here.send(1, 2, 3)
+    process.start_next()
+    process.unread += [Reply(id, "ok", 0.001, None, None) for id in (1, 1, 2, 1, 2)]
+    process.drain()
+    assert [outcome.lease.id for outcome in here.received.outcomes] == [1, 2]
+    assert process.corrected == [2]
+    assert not process.killed
+
+
+def test_a_worker_that_repeats_outcomes_without_end_is_broken() -> None:
+    here = Setup()
+    process = here.process
+    here.send(1)
+    process.run_next()
+    for _ in range(MAX_REPEATED):
+        process.unread.append(Reply(1, "ok", 0.001, None, None))
+        process.drain()
+    assert not process.killed
+    process.unread.append(Reply(1, "ok", 0.001, None, None))
+    process.drain()
+    assert process.killed == [False]
+    assert len([event for event in here.events if isinstance(event, WorkerWarning)]) == 1
 
 
 def test_a_reply_for_a_job_that_never_started_breaks_the_channel() -> None:

@@ -81,10 +81,13 @@ def test_an_unfinished_line_is_counted() -> None:
     assert buffer.pending == 2
 
 
+MAX_RESULT, LONGEST = 20, 60.0
+
+
 def outcomes(block: bytes) -> tuple[list[tuple[object, ...]], str | None]:
     found: list[tuple[object, ...]] = []
     try:
-        found.extend(map(tuple, wire.decode_outcomes(block)))
+        found.extend(map(tuple, wire.decode_outcomes(block, MAX_RESULT, LONGEST)))
     except wire.Broken as error:
         return found, str(error)
     return found, None
@@ -123,10 +126,30 @@ def test_a_broken_line_ends_the_stream_after_the_outcomes_before_it(broken: byte
         {"message": None},
         {"stderr": 5},
         {"peak_memory": "1"},
+        {"peak_memory": -1},
+        {"peak_memory": 2**62},
         {"retryable": 0},
     ],
 )
 def test_an_error_that_a_job_forged_is_broken(error: dict[str, Any]) -> None:
     line = wire.encode_failure(1, 5, "failed", error).rstrip(b"\n")
     with pytest.raises(wire.Broken):
-        list(wire.decode_outcomes(line))
+        list(wire.decode_outcomes(line, MAX_RESULT, LONGEST))
+
+
+@pytest.mark.parametrize("others", [b"", b'\n[2,5,"failed",{}]'])
+def test_a_result_that_is_too_long_is_broken(others: bytes) -> None:
+    found, fault = outcomes(b'[1,5,"%b"]\n[3,5,"%b"]' % (b"7" * MAX_RESULT, b"7" * (MAX_RESULT + 1)) + others)
+    assert [reply[0] for reply in found] == [1]
+    assert fault is not None
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "seconds"), [(-1, 0.0), (-(2**63), 0.0), (60_000_001, 60.0), (2**63, 60.0), (60_000_000, 60.0)]
+)
+def test_a_time_that_no_job_can_have_taken_becomes_the_nearest_that_it_can(microseconds: int, seconds: float) -> None:
+    line = b'[1,%d,null]\n[2,%d,"failed",{}]\n[3,5,null]' % (microseconds, microseconds)
+    found, broken = outcomes(line)
+    assert broken is None
+    assert [reply[2] for reply in found] == pytest.approx([seconds, seconds, 5e-6])
+    assert [reply[2] for reply in outcomes(b"[1,%d,null]" % microseconds)[0]] == pytest.approx([seconds])

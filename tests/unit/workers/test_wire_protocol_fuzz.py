@@ -91,7 +91,7 @@ def test_a_line_is_a_message_or_broken(line: bytes) -> None:
 def test_a_block_is_outcomes_up_to_the_first_line_that_is_none(block: bytes) -> None:
     found: list[Reply] = []
     try:
-        found.extend(wire.decode_outcomes(block))
+        found.extend(wire.decode_outcomes(block, 100, 60.0))
     except wire.Broken as broken:
         assert len(str(broken)) < 500
     else:
@@ -100,6 +100,9 @@ def test_a_block_is_outcomes_up_to_the_first_line_that_is_none(block: bytes) -> 
         assert type(reply.job_id) is int
         assert (reply.kind == "ok") == (reply.error is None)
         assert reply.kind in {"ok", *wire.KINDS}
+        assert 0 <= reply.took <= 60.0
+        assert len(reply.result or "") <= 100
+        assert 0 <= ((reply.error or {}).get("peak_memory") or 0) <= wire.MAX_MEMORY
         assert 0 <= ((reply.error or {}).get("after") or 0) <= MAX_SECONDS
 
 
@@ -165,4 +168,4 @@ def test_a_stack_pipe_may_hold_anything(dump: str) -> None:
 def test_a_delay_that_no_worker_would_ask_for_is_broken(after: object) -> None:
     line = wire.encode_failure(1, 5, "retry", {"after": after}).rstrip(b"\n")
     with pytest.raises(wire.Broken):
-        list(wire.decode_outcomes(line))
+        list(wire.decode_outcomes(line, 100, 60.0))

@@ -118,6 +118,23 @@ def test_permits_that_a_job_has_forged_break_its_channel_and_reclaim_nothing(
     assert worker.channel.running() == 1
 
 
+def test_replies_that_were_for_no_job_sent_are_not_counted(worker: ScriptedWorker) -> None:
+    worker.channel.send(1, [make_lease(1)])
+    worker.take_permit()
+    worker.write(b"[1,5,null]\n")
+    worker.channel.send(2, [make_lease(2), make_lease(3)])
+    worker.write(b"[1,5,null]\n[2,5,null]\n")
+    worker.channel.correct(1)
+    assert worker.channel.running() == 3
+    worker.write(b"[1,5,null]\n[99,5,null]\n")
+    worker.channel.correct(0)
+    assert worker.channel.running() == 3
+    assert worker.broken == []
+    worker.take_permit()
+    assert worker.channel.reclaim() == {2: 1}
+    assert worker.broken == []
+
+
 def test_a_channel_of_permits_that_a_job_has_filled_is_broken(worker: ScriptedWorker) -> None:
     with suppress(BlockingIOError):
         while True:
