@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import socket
 import threading
 from contextlib import closing
 
@@ -13,6 +12,7 @@ import pytest
 
 from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.records import EnqueueRow
+from supervisor.stores.sqlite import notifier
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.store import SqliteStore
@@ -58,7 +58,7 @@ def test_jobs_are_enqueued_without_a_descriptor_left_to_notify_others(tmp_path, 
 
     with closing(SqliteStore(tmp_path / "jobs.db", create=True)) as store:
         store.join("one", "host", 1)
-        monkeypatch.setattr(socket, "socket", no_socket)
+        monkeypatch.setattr(notifier, "socket", no_socket)
         assert store.enqueue([EnqueueRow("mail", "null")]) == [1]
         store.notify()
         store.leave()

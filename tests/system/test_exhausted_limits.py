@@ -20,6 +20,7 @@ import pytest
 
 from supervisor.text.os_errors import DESCRIPTOR_LIMITS
 from supervisor.workers.interface import USUAL_TIMEOUTS
+from supervisor.workers.parent import forkserver_client
 from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.parent.worker_process import ForkedWorker
 from supervisor.workers.system import process_tree as proctree
@@ -138,7 +139,7 @@ def test_orders_wait_while_their_user_has_too_many_descriptors_on_their_way(
         return really(*arguments)
 
     async def scene(here: World) -> None:
-        monkeypatch.setattr(socket, "send_fds", send_fds)
+        monkeypatch.setattr(forkserver_client, "send_fds", send_fds)
         assert len(await here.run(await here.worker(1), lease(1, "noop"))) == 1
         assert refused and here.forkserver_exits == []
 
