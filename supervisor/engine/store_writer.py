@@ -50,6 +50,7 @@ class Purpose(Enum):
     POSTPONE = "postpone dead letters", "they are offered again after a minute"
     PAUSED = "read which queues are paused", "jobs of queues that were paused just now may start"
     STATS = "read the rows of other supervisors", "jobs that wait here are not released to them"
+    SINKS = "look for the sinks that dead letters wait for", "sinks that no supervisor has are not reported"
     COUNT = "count the jobs that are left", "a drain goes on, and after shutdown.grace it ends with exit code 1"
     READ = "read jobs", "they are read again later"
     LEAVE = "remove the row of this supervisor", "it stays in `status`"

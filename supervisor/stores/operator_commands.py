@@ -9,8 +9,19 @@ from typing import NamedTuple, Protocol
 
 from supervisor.config.settings import RetentionSettings
 from supervisor.jobs import JobState
-from supervisor.stores.codes import CANCELLED, DEAD_LETTERS, FAILED, READY, SCHEDULED, STATES, SUCCEEDED
+from supervisor.stores.codes import (
+    CANCELLED,
+    DEAD_LETTERS,
+    DELIVERED,
+    FAILED,
+    PENDING,
+    READY,
+    SCHEDULED,
+    STATES,
+    SUCCEEDED,
+)
 from supervisor.stores.records import OperatorResult, microseconds
+from supervisor.stores.sinks import is_complete, missing_sinks, sinks_of, sinks_text
 
 BATCH = 1000
 NO_SUCH_JOB = "no such job"
@@ -54,6 +65,12 @@ class OperatorChanges(Protocol):
     def remove(self, ids: Sequence[int]) -> None:
         """Delete the jobs with their attempts and dead letters, and take them off the counts."""
 
+    def pending_lists(self) -> Iterable[tuple[str, str]]:
+        """The pairs of `owed` and `accepted` of pending dead letters."""
+
+    def set_owed(self, before: tuple[str, str], owed: str, state: int, limit: int) -> int:
+        """Change up to `limit` pending dead letters with the pair `before`; returns how many."""
+
     def set_paused(self, queue: str, paused: bool) -> None: ...
 
 
@@ -82,6 +99,26 @@ class BatchedCommands:
 
     def purge(self, force: bool = False) -> OperatorResult:
         return self._change(None, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self._delete)
+
+    def drop_sink(self, sink: str) -> int:
+        dropped = 0
+        while waiting := self._waiting_for(sink):  # again, since a supervisor may have claimed some meanwhile
+            dropped += sum(self._drop(sink, *lists) for lists in waiting)
+        self._notify()
+        return dropped
+
+    def _waiting_for(self, sink: str) -> list[tuple[str, str]]:
+        with self._transaction():
+            return [lists for lists in self._changes.pending_lists() if sink in missing_sinks(*lists)]
+
+    def _drop(self, sink: str, owed: str, accepted: str) -> int:
+        left, dropped, changed = sinks_of(owed) - {sink}, 0, BATCH
+        state = DELIVERED if is_complete(left, sinks_of(accepted)) else PENDING
+        while changed == BATCH:
+            with self._transaction():
+                changed = self._changes.set_owed((owed, accepted), sinks_text(left), state, BATCH)
+            dropped += changed
+        return dropped
 
     def pause(self, queue: str, paused: bool) -> None:
         with self._transaction():

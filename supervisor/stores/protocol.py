@@ -26,6 +26,7 @@ from supervisor.stores.records import (
     Presence,
     Resolve,
 )
+from supervisor.stores.sinks import Sinks
 
 
 class Enqueues(Protocol):
@@ -40,8 +41,8 @@ class Enqueues(Protocol):
 class Ownership(Protocol):
     """A supervisor's own row in the store, by its owner's name, and the notifications that it gets."""
 
-    def join(self, owner: str, host: str, pid: int) -> int | None:
-        """Register this owner. Returns a file descriptor that the forkserver and the workers must inherit, or None: the owner is
+    def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
+        """Register this owner, with the names of its sinks: every dead letter that it makes or claims is owed to them. Returns a file descriptor that the forkserver and the workers must inherit, or None: the owner is
         not gone while any process holds its open description."""
 
     def leave(self) -> None:
@@ -106,12 +107,13 @@ class Recovers(Protocol):
 
 
 class DeadLetterQueue(Protocol):
-    def claim_dead_letters(self, limit: int, ttl: float) -> list[DeadLetter]:
-        """Claim, for `ttl` seconds, pending dead letters that are due, oldest first. A claim puts off the due time, so that nobody
-        else claims them meanwhile. A store may return fewer where payloads are large, but at least one."""
+    def claim_dead_letters(self, limit: int, ttl: float, sinks: Sinks | None = None) -> list[DeadLetter]:
+        """Claim, for `ttl` seconds, pending dead letters that are due, oldest first, if any of `sinks` (by default all of this owner)
+        has not accepted them. A claim puts off the due time, so that nobody else claims them meanwhile. A store may return fewer where payloads are large, but at least one."""
 
-    def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
-        """Note that `sink` has them; they are delivered once all `wanted` sinks have. Returns the stale ids. Raises RowsLocked (of
+    def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str) -> list[int]:
+        """Note that `sink` has them; they are delivered once all sinks that they are owed to have. The claim of those that
+        only sinks of others lack ends. Returns the stale ids. Raises RowsLocked (of
         dead letters) if it would have to wait for a lock."""
 
     def postpone(self, dead_letters: Sequence[DeadLetter], delay: float) -> list[int]:
@@ -123,11 +125,12 @@ class Queries(Protocol):
         """Seconds since the epoch by the clock that due times are counted by."""
 
     def stats(self) -> dict[str, Any]:
-        """The object that `status --json` prints: `queues` and `supervisors`."""
+        """The object that `status --json` prints: `queues`, `supervisors` and `sinks`."""
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         """The work that keeps --drain from ending: counts of `ready`, `in_flight`, `scheduled` (only due by `latest`, as `clock`
-        has it, unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out. Where it counts rows it
+        has it, unless None) of served, unpaused queues, and of pending `dead_letters` that wait for a sink of this owner, and
+        `dead_letters_for_other_sinks`; zeros left out. Where it counts rows it
         may stop at `most`."""
 
     def get(self, id: int) -> dict[str, Any] | None:
@@ -162,6 +165,10 @@ class OperatorCommands(Protocol):
     def delete(self, ids: Sequence[int], force: bool = False) -> OperatorResult: ...
 
     def purge(self, force: bool = False) -> OperatorResult: ...
+
+    def drop_sink(self, sink: str) -> int:
+        """Let pending dead letters wait for `sink` no longer, and deliver those that wait for no other and that some sink has;
+        returns how many waited for it. A supervisor that has this sink adds it again to each that it claims."""
 
     def pause(self, queue: str, paused: bool) -> None: ...
 

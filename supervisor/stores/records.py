@@ -254,6 +254,7 @@ class Shown(NamedTuple):
     headers: str | None
     errors: Sequence[Mapping[str, Any]]
     dead_letter: str | None
+    missing_sinks: Sequence[str]
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
@@ -276,6 +277,7 @@ def job_dict(job: Shown) -> dict[str, Any]:
         "headers": {} if job.headers is None else readable(job.headers),
         "errors": [{**error, "at": iso(error["at"])} for error in job.errors],
         "dead_letter": job.dead_letter,
+        "missing_sinks": list(job.missing_sinks),
     }
 
 

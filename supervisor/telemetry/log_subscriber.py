@@ -51,8 +51,7 @@ class LogSubscriber:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._repeats = RateLimit(clock)
-        self._store_errors = RateLimit(clock)
+        self._repeats, self._store_errors = RateLimit(clock), RateLimit(clock)
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             events.SupervisorStarted: _supervisor_started,
             events.SupervisorStopping: _supervisor_stopping,
@@ -77,6 +76,7 @@ class LogSubscriber:
             events.DeadLettersPublished: _dead_letters_published,
             events.DeadLettersFailed: self._dead_letters_failed,
             events.DeadLettersStale: _dead_letters_stale,
+            events.SinkMissing: _sink_missing,
             events.StoreBecameUnavailable: self._store_unavailable,
             events.StoreAvailableAgain: self._store_available_again,
             events.StoreLost: _store_lost,
@@ -287,6 +287,10 @@ def _dead_letters_stale(event: events.DeadLettersStale) -> None:
     line = "job=%d dead letter for sink %s: stale %s, nothing changed"
     for id in event.ids:
         _log(logging.WARNING, line, id, event.sink, event.what, job=id, sink=event.sink)
+
+
+def _sink_missing(event: events.SinkMissing) -> None:
+    _log(logging.WARNING, "%s", event.text, sink=event.sink)
 
 
 def _loop_gap(event: events.LoopGap) -> None:

@@ -107,7 +107,7 @@ def test_a_redriven_job_starts_over_and_keeps_its_history(factory, store):
     store.settle([again(take_one(store), delay=0.0)])
     promote(store, 1)
     store.settle([dead(take_one(store))])
-    store.mark_accepted(dead_letters(store), "file", frozenset({"file"}))
+    store.mark_accepted(dead_letters(store), "file")
     factory.clock.step(5)
     assert store.redrive([id]) == ({id: "failed"}, {})
     job = store.get(id)
@@ -130,9 +130,7 @@ def test_a_pending_dead_letter_is_dropped_only_by_force(store, command):
 def test_redrive_and_purge_of_all_mean_the_dead_letters(store):
     delivered, pending = make_dead(store, "a", "b")
     (plain,) = make_dead(store, "c", dead_letter=False)
-    store.mark_accepted(
-        [dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered], "file", frozenset({"file"})
-    )
+    store.mark_accepted([dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered], "file")
     done, refused = store.redrive(None)
     assert (list(done), list(refused)) == ([delivered], [pending])
     done, refused = store.purge()
@@ -170,7 +168,7 @@ def test_jobs_kept_for_no_time_are_pruned_at_the_moment_they_ended(factory, stor
     }  # fmt: skip
     (dead_letter,) = dead_letters(store)
     assert store.prune(at_once, 100) == 0, "it is being delivered"
-    store.mark_accepted([dead_letter], "file", frozenset({"file"}))
+    store.mark_accepted([dead_letter], "file")
     assert store.prune(at_once, 100) == 1
     assert store.stats()["queues"][0]["failed"] == 0
     factory.check()

@@ -21,6 +21,7 @@ from tests.stores.test_sqlite_crash_points import killed_before
 
 DUMP = Path(__file__).parent / "version_1" / "sqlite.sql"
 NEW_NAMES = {"letters": "dead_letters", "shut": "transfer_out", "received": "transfers_in"}
+NEW_COLUMNS = {"dead_letters": {"owed": "[]"}, "supervisors": {"sinks": "[]"}}
 DEAD_OWNER = "host-2-bbbbbbbbbbbbbbbb"
 CLOSED = """
   create table shut(id text not null, target text not null, place text not null, arrived int not null);
@@ -78,7 +79,9 @@ def rows_of(path):
         rows = {table: [dict(row) for row in raw.execute(f"select * from {table}")] for table in tables}
     return {
         NEW_NAMES.get(table, table): [
-            {"expired_count" if column == "lapses" else column: value for column, value in row.items()} for row in its
+            NEW_COLUMNS.get(NEW_NAMES.get(table, table), {})
+            | {"expired_count" if column == "lapses" else column: value for column, value in row.items()}
+            for row in its
         ]
         for table, its in rows.items()
     }
@@ -122,13 +125,13 @@ def test_its_jobs_are_shown_as_they_were(migrated):
 
 
 def test_its_jobs_go_on(migrated, clock):
-    migrated.join("new", "host", 3)
+    migrated.join("new", "host", 3, frozenset({"file", "web"}))
     (expired,) = migrated.expired_leases(10)
     assert (expired.lease.id, expired.owner, expired.expired_count) == (3, DEAD_OWNER, 0)
     assert migrated.recover([again(expired.lease)._replace(seen=expired.deadline)]) == []
     (dead_letter,) = migrated.claim_dead_letters(10, 30.0)
     assert (dead_letter.id, dead_letter.accepted, dead_letter.tries) == (2, {"file"}, 2)
-    assert migrated.mark_accepted([dead_letter], "web", frozenset({"file", "web"})) == []
+    assert migrated.mark_accepted([dead_letter], "web") == []
     assert migrated.get(2)["dead_letter"] == "delivered"
     migrated.pause("slow", False)
     clock.step(3600)

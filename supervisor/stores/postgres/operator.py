@@ -9,7 +9,9 @@ from supervisor.stores.operator_commands import Target
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.enqueue import reserve_ids
+from supervisor.stores.postgres.queries import Queries
 from supervisor.stores.postgres.row_locks import RowLocks
+from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.settle import LOCK_JOBS
 
 # After LOCK_JOBS, and in a statement of its own: a settle that was waited for may have left a dead letter.
@@ -36,6 +38,13 @@ REDRIVE = f"""
   from unnest($1::bigint[], $2::bigint[]) as it(id, age) where jobs.id = it.id"""
 WITHDRAW = f"update {{s}}.dead_letters set state = {WITHDRAWN} where job_id = any($1::bigint[])"
 REMOVE = "delete from {s}.jobs where id = any($1::bigint[])"
+SET_OWED = f"""
+  with its as materialized (
+    select job_id from {{s}}.dead_letters
+    where state = {PENDING} and {SINK_LISTS} = hashtextextended($1 || $2, 0) and owed = $1 and accepted = $2
+    order by job_id limit $5 for no key update)
+  update {{s}}.dead_letters set owed = $3, state = $4 from its where dead_letters.job_id = its.job_id
+  returning its.job_id"""
 PAUSE = """
   insert into {s}.queues(queue, paused) values ($1, $2) on conflict(queue) do update set paused = excluded.paused"""
 
@@ -43,8 +52,8 @@ PAUSE = """
 class OperatorChanges:
     """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
-    def __init__(self, connection: Connection, counts: Counts, locks: RowLocks) -> None:
-        self._connection, self._locks, self.count = connection, locks, counts.add
+    def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, queries: Queries) -> None:
+        self._connection, self._locks, self.count, self._queries = connection, locks, counts.add, queries
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return self._connection.column(DEAD, after, limit)
@@ -58,6 +67,9 @@ class OperatorChanges:
         self._connection.later(LOCK_JOBS, wanted)
         return [Target(*row) for row in self._connection.rows(TARGETS, wanted)]
 
+    def pending_lists(self) -> list[tuple[str, str]]:
+        return [(owed, accepted) for owed, accepted, _ in self._queries.pending(1)]
+
     def make_cancelled(self, ids: Sequence[int]) -> None:
         self._connection.later(CANCEL, array(ids))
 
@@ -70,6 +82,9 @@ class OperatorChanges:
 
     def remove(self, ids: Sequence[int]) -> None:
         self._connection.later(REMOVE, array(ids))
+
+    def set_owed(self, before: tuple[str, str], owed: str, state: int, limit: int) -> int:
+        return len(self._connection.column(SET_OWED, *before, owed, state, limit))
 
     def set_paused(self, queue: str, paused: bool) -> None:
         self._connection.run(PAUSE, queue, paused)

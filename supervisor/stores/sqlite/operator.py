@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
+from supervisor.stores.sqlite.schema import SINK_LISTS
 
 TARGETS = Select(
     "jobs.id, jobs.state, queue, tier, dead_letters.state",
@@ -36,14 +38,18 @@ REDRIVE = f"""
   from json_each(?3) as it where jobs.id = it.value"""
 WITHDRAW = f"update dead_letters set state = {WITHDRAWN} where job_id in (select value from json_each(?))"
 REMOVE = "delete from jobs where id in (select value from json_each(?))"
+SET_OWED = f"""
+  update dead_letters set owed = ?3, state = ?4 where job_id in (
+    select job_id from dead_letters
+    where state = {PENDING} and {SINK_LISTS} = ?1 || ?2 and +owed = ?1 and +accepted = ?2 limit ?5)"""
 PAUSE = "insert or replace into queues(queue, paused) values (?, ?)"
 
 
 class OperatorChanges:
     """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection, self.count = connection, connection.counts.add
+    def __init__(self, connection: Connection, queries: Queries) -> None:
+        self._connection, self.count, self._queries = connection, connection.counts.add, queries
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         with self._connection.snapshot():
@@ -56,6 +62,9 @@ class OperatorChanges:
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
         return [Target(*row) for row in self._connection.rows(TARGETS, packed(ids))]
+
+    def pending_lists(self) -> list[tuple[str, str]]:
+        return [(owed, accepted) for owed, accepted, _ in self._queries.pending(1)]
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
         self._connection.run(CANCEL, self._connection.now(), packed(ids))
@@ -74,6 +83,9 @@ class OperatorChanges:
         self._connection.counts.write()
         self._connection.run(REMOVE, packed(ids))
         self._connection.run("delete from counts where n = 0")
+
+    def set_owed(self, before: tuple[str, str], owed: str, state: int, limit: int) -> int:
+        return self._connection.run(SET_OWED, *before, owed, state, limit)
 
     def set_paused(self, queue: str, paused: bool) -> None:
         self._connection.run(PAUSE, queue, paused)

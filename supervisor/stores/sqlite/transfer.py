@@ -38,7 +38,7 @@ SIZES = Select(
 EXPORTED = Select(
     """jobs.id, age, jobs.token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), priority,
       jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
-      cast(result as text), dead_letters.state, dead_letters.due_at, tries, accepted""",
+      cast(result as text), dead_letters.state, dead_letters.due_at, tries, owed, accepted""",
     f"""from json_each(?) as it cross join jobs on jobs.id = it.value
       left join policies on policies.id = jobs.policy
       left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}""",
@@ -51,7 +51,7 @@ IMPORT_JOBS = """
   values (:id, :age, :token, :handler, :queue, :payload, :headers, :priority, :state, :tier, :retries, :expired_count,
     :due_at, :created_at, :started_at, :finished_at, :policy, :options, :result)"""
 IMPORT_ATTEMPTS = "insert into attempts(job_id, record) values (?, ?)"
-IMPORT_DEAD_LETTERS = "insert into dead_letters(job_id, state, due_at, tries, accepted) values (?, ?, ?, ?, ?)"
+IMPORT_DEAD_LETTERS = "insert into dead_letters(job_id, state, due_at, tries, owed, accepted) values (?, ?, ?, ?, ?, ?)"
 RAISE_LAST_ID = "update sqlite_sequence set seq = max(seq, ?) where name = 'jobs'"
 
 

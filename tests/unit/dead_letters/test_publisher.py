@@ -30,15 +30,68 @@ def test_a_dead_letter_that_another_supervisor_left_claimed_is_offered_when_the_
     play(act)
 
 
-def test_a_dead_letter_whose_missing_sink_is_no_longer_configured_is_delivered(play: Play) -> None:
+def test_a_dead_letter_waits_for_a_sink_that_is_configured_nowhere_until_an_operator_drops_it(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        before = here.other_supervisor("file", "gone")
+        (id,) = here.fail_jobs(by=before)
+        before.leave()
+        file = ScriptedSink("file")
+        publisher = here.publish(file)
+        await asyncio.sleep(100.0)
+        assert (here.dead_letter(id), file.offered) == ("pending", [id])
+        assert here.store.remaining(None, None) == {"dead_letters_for_other_sinks": 1}
+        assert publisher.quiet
+        assert here.store.drop_sink("gone") == 1
+        assert here.dead_letter(id) == "delivered"
+
+    play(act)
+
+
+def test_a_dead_letter_that_an_older_store_kept_is_delivered_once_the_sinks_of_now_have_it(play: Play) -> None:
+    """Such a store did not keep the sinks that a dead letter was owed to."""
+
     async def act(here: Scene) -> None:
         (id,) = here.fail_jobs()
-        here.store.mark_accepted(here.store.claim_dead_letters(10, 1.0), "file", frozenset({"file", "gone"}))
-        await asyncio.sleep(2.0)
+        record = here.store.state.jobs[id].dead_letter
+        assert record is not None
+        record.owed, record.accepted = frozenset(), frozenset({"file"})
         file = ScriptedSink("file")
         here.publish(file)
         await asyncio.sleep(10.0)
         assert (here.dead_letter(id), file.offered) == ("delivered", [])
+
+    play(act)
+
+
+def test_a_sink_that_only_another_supervisor_has_gets_the_dead_letters_of_both(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        there = here.other_supervisor("file", "pager")
+        (ours,), (theirs,) = here.fail_jobs(), here.fail_jobs(by=there)
+        here.publish(ScriptedSink("file"))
+        await asyncio.sleep(CLAIM)
+        assert (here.dead_letter(ours), here.dead_letter(theirs)) == ("delivered", "pending")
+        claimed = there.claim_dead_letters(10, CLAIM)
+        assert [(it.id, it.accepted) for it in claimed] == [(theirs, {"file"})]
+        there.mark_accepted(claimed, "pager")
+        assert here.dead_letter(theirs) == "delivered"
+
+    play(act)
+
+
+def test_a_dead_letter_is_not_claimed_while_only_a_sink_that_rests_lacks_it(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        down = ScriptedSink("down", lambda _: len(down.offered) > 5)
+        here.publish(ScriptedSink("file"), down)
+        (id,) = here.fail_jobs()
+        for _ in range(200):
+            await asyncio.sleep(1.0)
+            if here.dead_letter(id) == "pending":
+                here.publisher.look()
+        assert here.dead_letter(id) == "delivered"
+        record = here.store.state.jobs[id].dead_letter
+        assert record is not None and record.tries == len(down.offered)
+
+    play(act)
 
     play(act)
 
@@ -205,7 +258,7 @@ def test_a_store_that_raises_at_a_claim_of_dead_letters_is_reported_as_a_fault(p
     async def act(here: Scene) -> None:
         faults: list[Any] = []
         here.loop.set_exception_handler(lambda _, context: faults.append(context["exception"]))
-        here.store.claim_dead_letters = lambda limit, ttl: 1 / 0  # type: ignore[assignment, return-value]
+        here.store.claim_dead_letters = lambda *_: 1 / 0  # type: ignore[assignment, return-value]
         here.publish(ScriptedSink("file"))
         await asyncio.sleep(1.0)
         assert [type(fault) for fault in faults] == [ZeroDivisionError]
