@@ -14,6 +14,7 @@ import orjson
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, Failure, JobState, Lease, Outcome, Policy
 from supervisor.stores.codes import CODES
+from supervisor.stores.limits import MAX_TIME
 from supervisor.text.printable import printable
 from supervisor.text.strict_json import NotJSON, decode
 
@@ -307,6 +308,24 @@ def failure_record(failure: Failure, lease: Lease, now: int) -> dict[str, Any]:
     """The failure as it is kept: attempt and time filled in, long texts cut, every text one that any store takes."""
     kept = replace(failure, attempt=failure.attempt or lease.attempt, at=failure.at or now)
     return {key: cut(printable(value)) if isinstance(value, str) else value for key, value in kept.record().items()}
+
+
+def readable_attempt(text: str, at: int | None = None) -> dict[str, Any]:
+    """A failure as it is kept, with the time `at` if that is kept apart. What another program has put in its place is shown as its
+    message: one bad row must not hold up others."""
+    try:
+        record = orjson.loads(text)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        record = {"message": text}
+    at = record.get("at") if at is None else at
+    return {
+        "attempt": 0,
+        "cause": "unreadable",
+        **record,
+        "at": at if isinstance(at, int) and abs(at) <= MAX_TIME else 0,
+    }
 
 
 def cut(text: str) -> str:

@@ -153,6 +153,19 @@ def test_every_row_is_as_it_was(nothing, more):
     assert rows_of(nothing) == before, "it is migrated once"
 
 
+def test_garbage_in_its_dead_letters_keeps_it_from_no_version(nothing):
+    """What no row of this version may hold was put in by another program."""
+    garbage = """update supervisor.letters set accepted = 'x', tries = -1, due_at = 9223372036854775807,
+      token = 9223372036854775807, state = 7 where job_id = 2"""
+    load(nothing, LONG_AGO, garbage)
+    migrate(nothing)
+    store = nothing.joined("new")
+    (dead_letter,) = store.claim_dead_letters(10, 30.0)
+    assert (dead_letter.id, dead_letter.accepted) == (2, frozenset())
+    assert store.mark_accepted([dead_letter], "file") == []
+    assert store.get(2)["dead_letter"] == "delivered"
+
+
 def test_its_jobs_are_shown_as_they_were(factory):
     store = factory.open()
     states = {job["id"]: job["state"] for job in store.list_jobs()}

@@ -111,6 +111,22 @@ def test_what_belongs_to_jobs_that_were_deleted_is_not_kept(tmp_path):
     assert {row["job_id"] for row in rows["dead_letters"] + rows["attempts"]}.isdisjoint({1, 2})
 
 
+def test_garbage_in_its_dead_letters_keeps_it_from_no_version(tmp_path, clock):
+    """What no row of this version may hold was put in by another program."""
+    garbage = (
+        "update letters set accepted = 'x', tries = -1, due_at = 'soon', token = 1e300, state = 7 where job_id = 2"
+    )
+    load(path := tmp_path / "jobs.db", garbage)
+    store = SqliteStore(path, clock=clock)
+    store.join("new", "host", 3, frozenset({"file"}))
+    (dead_letter,) = store.claim_dead_letters(10, 30.0)
+    assert (dead_letter.id, dead_letter.accepted) == (2, frozenset())
+    assert store.mark_accepted([dead_letter], "file") == []
+    assert store.get(2)["dead_letter"] == "delivered"
+    store.leave()
+    store.close()
+
+
 def test_its_jobs_are_shown_as_they_were(migrated):
     states = {job["id"]: job["state"] for job in migrated.list_jobs()}
     assert states == {

@@ -139,6 +139,15 @@ def test_transferred_jobs_go_on_where_they_were(factories, source, target):
     target.leave()
 
 
+def test_lists_and_failures_that_another_program_wrote_stop_no_transfer(factories, source, target):
+    (id,) = make_dead(source)
+    factories[0].sql("update {s}.attempts set record = 'x'")
+    factories[0].sql("""update {s}.dead_letters set owed = '["a", 7, "b\\u0007"]', accepted = ' [ ]'""")
+    transfer_jobs(left_alone(source), target)
+    job = target.get(id)
+    assert (job["missing_sinks"], job["errors"][0]["message"]) == (["a"], "x")
+
+
 def test_ids_are_never_given_again(factories, source, target):
     ids = put(source, "a", "b", "c")
     source.delete(ids)

@@ -30,7 +30,7 @@ from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
-from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries
+from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries, readable_attempt
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 
 SHOWN = """
@@ -99,7 +99,7 @@ class Queries:
         batch = array(ids)
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, at, record in self._connection.rows(ATTEMPTS, batch):
-            errors.setdefault(job_id, []).append({**orjson.loads(record), "at": at})
+            errors.setdefault(job_id, []).append(readable_attempt(record, at))
         return [job_dict(_shown(row, errors)) for row in self._connection.rows(SHOWN, batch)]
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:

@@ -21,7 +21,7 @@ from supervisor.stores.codes import (
     WITHDRAWN,
 )
 from supervisor.stores.counts import queue_rows, running_jobs
-from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries
+from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries, readable_attempt
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.owner_lock import OwnerLock
@@ -36,7 +36,7 @@ SHOWN = Select(
       left join dead_letters on dead_letters.job_id = jobs.id""",
 )
 ATTEMPTS = Select(
-    "job_id, json(record)",
+    "job_id, cast(record as text)",
     "from json_each(?) as it cross join attempts on attempts.job_id = it.value",
 )
 
@@ -102,7 +102,7 @@ class Queries:
         batch = packed(ids)
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, record in self._connection.rows(ATTEMPTS, batch):
-            errors.setdefault(job_id, []).append(record)
+            errors.setdefault(job_id, []).append(readable_attempt(record))
         return [job_dict(self._shown(row, errors)) for row in self._connection.rows(SHOWN, batch)]
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
