@@ -76,7 +76,7 @@ class Coordinator:
         intake = Intake(leases, buffers, committer, unknown, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits)
         self._announcer = announcer = Announcer(writer, pool, leases, loop)
-        pruner, sinks = Pruner(writer, config), SinkWatch(writer, bus, now)
+        pruner, sinks = Pruner(writer, config, now), SinkWatch(writer, bus, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,

@@ -21,13 +21,14 @@ from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.tasks import BackgroundTasks, SingleTask
 from supervisor.events import Bus, ClockStepped, SinkMissing, StoreRepaired
 from supervisor.stores.protocol import Store
+from supervisor.stores.records import PruneRun
 from supervisor.workers.pool import Pool
 
 PRUNED_AT_ONCE = 1000
 PRUNE_PERIODS = 10
 REPAIR_PERIODS = 10
-REPAIR_COST = 100.0
-"""The next look for what has to be repaired is so many times as late as the last one took."""
+COST = 100.0
+"""The next look for what has to be pruned or repaired is so many times as late as the last one took in vain."""
 CHECK_PERIODS = 10
 SINK_PERIODS = 60
 REPORT_SINK_AGAIN = 3600.0  # seconds
@@ -66,19 +67,31 @@ class Pruner:
 
     _writer: Writer
     _config: CurrentConfig
+    _now: Callable[[], float]
+    _next: float = 0.0
 
-    async def prune(self) -> None:
-        """Delete until there are no more, or the store refuses to."""
+    async def prune_when_due(self) -> None:
+        if self._now() >= self._next:
+            in_vain = await self.prune()
+            self._next = self._now() + COST * in_vain
+
+    async def prune(self) -> float:
+        """Delete until there are no more, or the store refuses to. Return the seconds of calls that have deleted nothing: they pass
+        over jobs with pending dead letters."""
+        in_vain = 0.0
         if self._writer.unavailable:
-            return
-        retention = self._config.settings.retention
+            return in_vain
+        retention, run = self._config.settings.retention, PruneRun()
 
         def prune(store: Store) -> int:
-            return store.prune(retention, PRUNED_AT_ONCE)
+            return store.prune(retention, PRUNED_AT_ONCE, run)
 
         with suppress(NotDone):
-            while await self._writer.submit(prune, Purpose.PRUNE) >= PRUNED_AT_ONCE:
-                pass
+            while run.more:
+                began = self._now()
+                if not await self._writer.submit(prune, Purpose.PRUNE):
+                    in_vain += self._now() - began
+        return in_vain
 
 
 @dataclass(eq=False)
@@ -99,7 +112,7 @@ class Repairer:
         wrong = ""
         with suppress(NotDone):
             wrong = await self._writer.submit(lambda store: store.repair(), Purpose.REPAIR)
-        self._next = self._now() + REPAIR_COST * (self._now() - began)
+        self._next = self._now() + COST * (self._now() - began)
         if wrong:
             self._bus.emit(StoreRepaired(wrong))
             self._on_repaired()
@@ -150,7 +163,7 @@ class Maintenance:
         self._periods = 0
         self._state = ""
         self._looking_around = SingleTask(tasks, self._look_around)
-        self._pruning = SingleTask(tasks, pruner.prune)
+        self._pruning = SingleTask(tasks, pruner.prune_when_due)
         self._repairing = SingleTask(tasks, repairer.repair)
         self._looking_at_sinks = SingleTask(tasks, sinks.look)
         self._releasing_paused = SingleTask(tasks, self._release_paused)

@@ -20,10 +20,14 @@ from supervisor.stores.codes import (
     STATES,
     SUCCEEDED,
 )
-from supervisor.stores.records import OperatorResult, microseconds
+from supervisor.stores.records import OperatorResult, Place, PruneRun, microseconds
 from supervisor.stores.sinks import is_complete, missing_sinks, sinks_of, sinks_text
 
 BATCH = 1000
+PASSED_AT_ONCE = 2000
+"""Jobs that one call of `prune` looks at: of any number the dead letters may be pending, which keeps them in the store."""
+BEFORE_ALL: Place = (-(2**63), -(2**63))
+BEHIND_ALL: Place = (2**63 - 1, 2**63 - 1)
 NO_SUCH_JOB = "no such job"
 
 Refusal = Callable[[JobState, str | None], str | None]
@@ -46,8 +50,12 @@ class OperatorChanges(Protocol):
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         """The first ids above `after` of jobs that are dead letters, ascending. Is also called outside of a transaction."""
 
-    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
-        """Ids of jobs that ended in `state` at least `age` microseconds ago; none of a job whose dead letter is pending."""
+    def page_end(self, state: int, age: int, after: Place, size: int) -> Place | None:
+        """The place of the last of `size` jobs that ended in `state` at least `age` microseconds ago, behind `after`. None if there
+        are fewer."""
+
+    def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
+        """Ids of such jobs between these places; none of a job whose dead letter is pending."""
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
         """The jobs that exist among these; nobody else changes them before this transaction ends."""
@@ -125,16 +133,24 @@ class BatchedCommands:
             self._changes.set_paused(queue, paused)
         self._notify()
 
-    def prune(self, retention: RetentionSettings, limit: int) -> int:
+    def prune(self, retention: RetentionSettings, limit: int, run: PruneRun | None = None) -> int:
+        run = run or PruneRun()
         kept = ((SUCCEEDED, retention.succeeded), (CANCELLED, retention.cancelled), (FAILED, retention.failed))
-        pruned = 0
+        pruned, run.more = 0, False
         with self._transaction():
             for state, seconds in kept:
-                if seconds is not None and pruned < limit:
-                    ids = self._changes.find_past(state, microseconds(seconds), limit - pruned)
+                after = run.passed.get(state, BEFORE_ALL)
+                if seconds is None or after == BEHIND_ALL:
+                    continue
+                if pruned < limit:
+                    age = microseconds(seconds)
+                    until = self._changes.page_end(state, age, after, PASSED_AT_ONCE) or BEHIND_ALL
+                    ids = self._changes.find_past(state, age, after, until, limit - pruned)
                     if ids:
                         self._delete(self._changes.find_targets(ids))
                     pruned += len(ids)
+                    run.passed[state] = after = until if pruned < limit else after
+                run.more |= after != BEHIND_ALL
         return pruned
 
     def _change(

@@ -24,6 +24,7 @@ from supervisor.stores.records import (
     Look,
     OperatorResult,
     Presence,
+    PruneRun,
     Resolve,
 )
 from supervisor.stores.sinks import Sinks
@@ -172,8 +173,9 @@ class OperatorCommands(Protocol):
 
     def pause(self, queue: str, paused: bool) -> None: ...
 
-    def prune(self, retention: RetentionSettings, limit: int) -> int:
-        """Delete up to `limit` terminal jobs past their retention, never one with a pending dead letter; returns how many."""
+    def prune(self, retention: RetentionSettings, limit: int, run: PruneRun | None = None) -> int:
+        """Delete up to `limit` terminal jobs past their retention, never one with a pending dead letter; returns how many. It looks
+        at a limited number of jobs, behind those that earlier calls with the same `run` have passed."""
 
 
 class Store(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, overload
@@ -231,6 +231,18 @@ class OperatorResult(NamedTuple):
 
     changed: dict[int, JobState]
     refused: dict[int, str]
+
+
+Place = tuple[int, int]
+"""Of an ended job in the order of pruning: when it ended, and its id."""
+
+
+@dataclass(slots=True)
+class PruneRun:
+    """How far one run through the jobs past their retention has come, by code of state; `more` is whether it has not ended."""
+
+    passed: dict[int, Place] = field(default_factory=dict)
+    more: bool = True
 
 
 # --- jobs as people see them

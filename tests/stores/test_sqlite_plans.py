@@ -27,7 +27,11 @@ STATEMENTS = {
         recovery.EXPIRED.as_text_each,
         "SEARCH jobs USING INDEX in_flight (owner=? AND lease_until>? AND lease_until<?)",
     ),
-    "prune": (operator.PAST, "SEARCH jobs USING INDEX terminal (state=? AND finished_at<?)"),
+    "prune": (operator.PAST, "SEARCH jobs USING INDEX terminal (state=? AND finished_at>? AND finished_at<?)"),
+    "end of a page to prune": (
+        operator.PAGE_END,
+        "SEARCH jobs USING INDEX terminal (state=? AND finished_at>? AND finished_at<?)",
+    ),
     "list finished": (
         queries.filtered_ids(JobState.FAILED, None, None, None)[0] + " limit ?",
         "SEARCH jobs USING INDEX terminal (state=?)",

@@ -10,6 +10,7 @@ from supervisor.jobs import JobState, Tier
 from supervisor.stores.codes import CODES, DEAD_LETTERS, STATES
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.operator_commands import Target
+from supervisor.stores.records import Place
 from supervisor.stores.sinks import sinks_of
 
 
@@ -36,7 +37,11 @@ class OperatorChanges:
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return [id for id, job in self._state.jobs.items() if id > after and job.dead_letter_state is not None][:limit]
 
-    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
+    def page_end(self, state: int, age: int, after: Place, size: int) -> Place | None:
+        """All are one page."""
+        return None
+
+    def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         latest = self._state.now() - age
         past = [
             job

@@ -13,6 +13,7 @@ from supervisor.stores.postgres.queries import Queries
 from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.settle import LOCK_JOBS
+from supervisor.stores.records import Place
 
 # After LOCK_JOBS, and in a statement of its own: a settle that was waited for may have left a dead letter.
 TARGETS = """
@@ -21,10 +22,13 @@ TARGETS = """
   left join {s}.dead_letters on dead_letters.job_id = jobs.id order by place"""
 DEAD = f"""
   select job_id from {{s}}.dead_letters where state in ({PENDING}, {DELIVERED}) and job_id > $1 order by job_id limit $2"""
+_ENDED = f"""from {{s}}.jobs where state = $1 and state >= {SUCCEEDED} and finished_at <= {NOW} - $2
+    and (finished_at, id) > ($3, $4)"""
+PAGE_END = f"select finished_at, id {_ENDED} order by finished_at, id limit 1 offset $5"
 PAST = f"""
-  select id from {{s}}.jobs where state = $1 and state >= {SUCCEEDED} and finished_at <= {NOW} - $2
+  select id {_ENDED} and (finished_at, id) <= ($5, $6)
     and not exists (select 1 from {{s}}.dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
-  order by finished_at limit $3 for update skip locked"""
+  order by finished_at, id limit $7 for update skip locked"""
 
 CANCEL = f"""
   update {{s}}.jobs set state = {CANCELLED}, token = token + 1, finished_at = {NOW}, owner = null, lease_until = null
@@ -58,9 +62,14 @@ class OperatorChanges:
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return self._connection.column(DEAD, after, limit)
 
-    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
+    def page_end(self, state: int, age: int, after: Place, size: int) -> Place | None:
+        found = [] if self._locks.skips_locked else self._connection.rows(PAGE_END, state, age, *after, size - 1)
+        return next(((finished_at, id) for finished_at, id in found), None)
+
+    def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         """None while locked rows are skipped: attempts or dead letters of these jobs may be locked, and there is time."""
-        return [] if self._locks.skips_locked else self._connection.column(PAST, state, age, limit)
+        skips = self._locks.skips_locked
+        return [] if skips else self._connection.column(PAST, state, age, *after, *until, limit)
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
         wanted = array(dict.fromkeys(ids))

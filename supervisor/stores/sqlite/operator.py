@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
-from supervisor.stores.operator_commands import Target
+from supervisor.stores.operator_commands import BEHIND_ALL, Target
+from supervisor.stores.records import Place
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
@@ -19,11 +20,15 @@ TARGETS = Select(
 DEAD = f"""
   select json_group_array(job_id) from (
     select job_id from dead_letters where state in ({PENDING}, {DELIVERED}) and job_id > ? order by job_id limit ?)"""
+_ENDED = f"""
+  from jobs where state = ? and state >= {SUCCEEDED} and (finished_at, id) > (?, ?) and (finished_at, id) <= (?, ?)"""
+PAGE_END = f"""
+  select json_group_array(json_array(finished_at, id)) from (
+    select finished_at, id {_ENDED} order by finished_at, id limit 1 offset ?)"""
 PAST = f"""
   select json_group_array(id) from (
-    select id from jobs where state = ? and state >= {SUCCEEDED} and finished_at <= ?
-      and not exists (select 1 from dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
-    order by finished_at limit ?)"""
+    select id {_ENDED} and not exists (select 1 from dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
+    order by finished_at, id limit ?)"""
 
 CANCEL = f"""
   update jobs set state = {CANCELLED}, token = token + 1, finished_at = ?1, owner = null, lease_until = null
@@ -56,8 +61,13 @@ class OperatorChanges:
             ids: list[int] = self._connection.json(DEAD, after, limit)
         return ids
 
-    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
-        ids: list[int] = self._connection.json(PAST, state, self._connection.now() - age, limit)
+    def page_end(self, state: int, age: int, after: Place, size: int) -> Place | None:
+        found = self._connection.json(PAGE_END, state, *after, self._connection.now() - age, BEHIND_ALL[1], size - 1)
+        return next(((finished_at, id) for finished_at, id in found), None)
+
+    def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
+        until = min(until, (self._connection.now() - age, BEHIND_ALL[1]))
+        ids: list[int] = self._connection.json(PAST, state, *after, *until, limit)
         return ids
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
