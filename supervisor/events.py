@@ -207,7 +207,7 @@ class SinkMissing(NamedTuple):
 
 
 class DeadLettersStale(NamedTuple):
-    """The claim on these dead letters had ended. `what` is "claim" if `sink` was not called for that reason, or "acceptance" if
+    """The claim on these dead letters had ended, or was about to. `what` is "claim" if `sink` was not called for that reason, or "acceptance" if
     the sink has accepted them and the store refused to record that."""
 
     sink: str

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from supervisor.dead_letters.sink_runner import BatchSplitter, SinkRunner, delay_after
+from supervisor.dead_letters.sink_runner import LIMITS, BatchSplitter, SinkRunner, delay_after
 from supervisor.engine.store_writer import CallFailed, Purpose, Writer
 from supervisor.engine.tasks import report_error
 from supervisor.errors import RowsLocked
@@ -22,7 +22,7 @@ SLACK = 0.01  # seconds after a delay, so that a delayed dead letter is due by t
 
 class PublisherLimits(NamedTuple):
     batch: int = 100  # dead letters that are claimed at once
-    claim: float = 60.0  # seconds that they stay claimed
+    claim: float = 90.0  # seconds that they stay claimed; a publish begins only if it can end within them
     look: float = 5.0  # seconds between two looks for dead letters that another supervisor has left
     slow_sink: float = 1.0  # seconds until the next are claimed although a sink is still busy with these
     locked: float = 1.0  # seconds between two attempts to record an acceptance whose row is locked
@@ -125,8 +125,8 @@ class DeadLetterPublisher:
         return claimed
 
     def _claim(self, free: Sinks, store: Store) -> tuple[Sequence[DeadLetter], float]:
-        """Claim dead letters; the second value is the time of the loop's clock when the claim expires."""
-        until = self._loop.time() + self._limits.claim
+        """Claim dead letters; the second value is the time of the loop's clock until which a publish of them may begin."""
+        until = self._loop.time() + self._limits.claim - LIMITS.publish
         return store.claim_dead_letters(self._limits.batch, self._limits.claim, free), until
 
     def _start(self, work: Coroutine[Any, Any, None], dead_letters: Sequence[DeadLetter]) -> asyncio.Task[None]:
@@ -182,10 +182,10 @@ class DeadLetterPublisher:
             self._bus.emit(DeadLettersStale(runner.name, [dead_letter.id for dead_letter in parts.left], "claim"))
         if parts.offered:
             self._report(runner, parts)
-        if parts.claim_expired:
-            return {}
-        waits = {dead_letter.id: runner.rest_seconds for dead_letter in parts.left}
-        return waits | {dead_letter.id: delay_after(dead_letter.tries) for dead_letter in parts.refused}
+        wait = 0.0 if parts.claim_expired else runner.rest_seconds
+        return dict.fromkeys([dead_letter.id for dead_letter in parts.left], wait) | {
+            dead_letter.id: delay_after(dead_letter.tries) for dead_letter in parts.refused
+        }
 
     def _report(self, runner: SinkRunner, parts: BatchSplitter) -> None:
         if parts.accepted:

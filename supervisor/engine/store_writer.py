@@ -47,7 +47,7 @@ class Purpose(Enum):
     REPAIR = "compare its counts with its rows", "wrong counts stay"
     CLAIM_DEAD_LETTERS = "claim dead letters", "they stay pending"
     ACCEPT = "mark dead letters as accepted", "they stay pending, and their sinks may get them again"
-    POSTPONE = "postpone dead letters", "they are offered again after a minute"
+    POSTPONE = "postpone dead letters", "they are offered again after 90s"
     PAUSED = "read which queues are paused", "jobs of queues that were paused just now may start"
     STATS = "read the rows of other supervisors", "jobs that wait here are not released to them"
     SINKS = "look for the sinks that dead letters wait for", "sinks that no supervisor has are not reported"

@@ -84,9 +84,12 @@ class Scene:
         self.events: list[Any] = []
         self.bus.subscribe(self.events.append)
 
-    def publish(self, *runners: SinkRunner) -> DeadLetterPublisher:
-        self.store.join("us", "here", 1, frozenset(runner.name for runner in runners))
-        publisher = DeadLetterPublisher(DirectWriter(self.store), runners, self.bus, self.loop)  # type: ignore[arg-type]
+    def publish(self, *runners: SinkRunner, store: MemoryStore | None = None) -> DeadLetterPublisher:
+        """Publish as the supervisor of this store, or of another one."""
+        if store is None:
+            store = self.store
+            store.join("us", "here", 1, frozenset(runner.name for runner in runners))
+        publisher = DeadLetterPublisher(DirectWriter(store), runners, self.bus, self.loop)  # type: ignore[arg-type]
         publisher.look()
         self.publisher = publisher
         return publisher

@@ -9,11 +9,12 @@ from typing import Any
 
 from supervisor.config.settings import RetentionSettings
 from supervisor.dead_letters.publisher import DeadLetterPublisher, PublisherLimits
-from supervisor.dead_letters.sink_runner import SinkRunner
+from supervisor.dead_letters.sink_runner import LIMITS, SinkRunner
 from supervisor.events import DeadLettersFailed, DeadLettersStale
 from tests.stores.factories import promote
 from tests.unit.dead_letters.conftest import Play
 from tests.unit.dead_letters.scripted import DirectWriter, Scene, ScriptedSink
+from tests.unit.jumping_loop import JumpingLoop
 
 CLAIM = PublisherLimits().claim
 
@@ -79,19 +80,24 @@ def test_a_sink_that_only_another_supervisor_has_gets_the_dead_letters_of_both(p
 
 
 def test_a_dead_letter_is_not_claimed_while_only_a_sink_that_rests_lacks_it(play: Play) -> None:
-    async def act(here: Scene) -> None:
-        down = ScriptedSink("down", lambda _: len(down.offered) > 5)
-        here.publish(ScriptedSink("file"), down)
-        (id,) = here.fail_jobs()
-        for _ in range(200):
-            await asyncio.sleep(1.0)
-            if here.dead_letter(id) == "pending":
-                here.publisher.look()
-        assert here.dead_letter(id) == "delivered"
-        record = here.store.state.jobs[id].dead_letter
-        assert record is not None and record.tries == len(down.offered)
+    """It would be put off for as long as the sink has failed, by tries that the sink never saw."""
 
-    play(act)
+    async def act(here: Scene) -> None:
+        here.fail_jobs()
+        down = ScriptedSink("down", lambda _: False)
+        publisher = here.publish(ScriptedSink("file"), down)
+        await asyncio.sleep(3.5)
+        there = here.other_supervisor("file")
+        (id,) = here.fail_jobs()
+        there.mark_accepted(there.claim_dead_letters(10, CLAIM), "file")
+        assert down.rests and here.dead_letter(id) == "pending"
+        publisher.look()
+        await asyncio.sleep(0.1)
+        assert down.rests
+        record = here.store.state.jobs[id].dead_letter
+        assert record is not None and record.tries == 1
+        await asyncio.sleep(LIMITS.rest)
+        assert down.offered.count(id) == 1
 
     play(act)
 
@@ -205,6 +211,60 @@ def test_an_acceptance_after_the_claim_has_expired_changes_nothing_and_is_report
         await asyncio.sleep(1.0)
         assert here.dead_letter(id) == "pending"
         assert here.emitted(DeadLettersStale) == [("file", [id], "acceptance")]
+
+    play(act)
+
+
+class TimedSink:
+    """Takes so many seconds for a publish, and refuses the first ones; it is its own caller. `spans` has the ids, the beginning and
+    the end of each publish."""
+
+    def __init__(self, loop: JumpingLoop, seconds: float, refuses: int) -> None:
+        self._loop, self._seconds, self._refuses = loop, seconds, refuses
+        self.spans: list[tuple[set[int], float, float]] = []
+
+    def publish(self, dead_letters: Any) -> Any:
+        began, ids = self._loop.time() - self._seconds, {dead_letter["id"] for dead_letter in dead_letters}
+        self.spans.append((ids, began, self._loop.time()))
+        if len(self.spans) <= self._refuses:
+            raise ConnectionError("nobody there")
+        return ids
+
+    def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        answer = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                answer.set_result(work())
+            except ConnectionError as error:
+                answer.set_exception(error)
+
+        self._loop.call_later(self._seconds, run)
+        return answer
+
+    def end(self) -> None:
+        pass
+
+
+def test_no_publish_goes_on_after_its_claim_has_ended_beside_that_of_another_supervisor(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        sinks = [TimedSink(here.loop, LIMITS.publish - 1.0, refuses) for refuses in (2, 0)]
+        ids = here.fail_jobs(4)
+        for store, sink in zip((here.store, here.other_supervisor()), sinks, strict=True):
+            runner = SinkRunner("file", sink, lambda _, sink=sink: sink)  # type: ignore[misc, arg-type]
+            here.publish(runner, store=store)
+        await asyncio.sleep(600.0)
+        assert {here.dead_letter(id) for id in ids} == {"delivered"}
+        ours, theirs = (sink.spans for sink in sinks)
+        at_once = [
+            (one, other)
+            for one in ours
+            for other in theirs
+            if one[0] & other[0] and one[1] < other[2] and other[1] < one[2]
+        ]
+        assert at_once == []
+        assert not [event for event in here.emitted(DeadLettersStale) if event.what == "acceptance"]
+        assert sum(len(ids) for ids, _, _ in ours[2:] + theirs) == 4, "each is accepted once"
 
     play(act)
 
