@@ -296,7 +296,7 @@ def job_dict(job: Shown) -> dict[str, Any]:
 
 def iso(microseconds: int | None) -> str | None:
     """ISO 8601 in UTC with microseconds; a time that the calendar can't hold is shown as the nearest it can."""
-    if microseconds is None:
+    if not isinstance(microseconds, int):  # SQLite lets another program put in a text
         return None
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds)
@@ -356,8 +356,12 @@ def policy_text(policy: Policy) -> str:
 
 
 def policy_of(text: str | bytes) -> Policy:
-    max_retries, backoff, timeout, heartbeat_timeout = orjson.loads(text)
-    return Policy(max_retries, Backoff(*backoff), timeout, heartbeat_timeout)
+    """The default if another program has put something else in its place: one bad row must not hold up others."""
+    try:
+        max_retries, backoff, timeout, heartbeat_timeout = orjson.loads(text)
+        return Policy(max_retries, Backoff(*backoff), timeout, heartbeat_timeout)
+    except (ValueError, TypeError):
+        return Policy()
 
 
 def options_text(row: EnqueueRow) -> str | None:

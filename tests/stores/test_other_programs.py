@@ -145,6 +145,30 @@ def unchecked(factory):
 ATTEMPTS = ("x", "", "7", "[]", "null", '{"at": "yesterday"}', '{"at": 1e300}', '{"message": "mine"}')
 
 
+OF_JOBS = {
+    "sqlite": ("state = 9", "started_at = 'a'", "finished_at = 9223372036854775807", "policy = 77", "payload = x'ff'"),
+    "postgresql": (
+        "policy = 'x'",
+        "policy = '7'",
+        "policy = '[1]'",
+        "finished_at = 9223372036854775807",
+        "headers = '{'",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("factory", "change"), [(kind, change) for kind, its in OF_JOBS.items() for change in its], indirect=["factory"]
+)
+def test_a_job_that_another_program_has_changed_holds_up_no_other_dead_letter(factory, store, change):
+    ids = make_dead(store, "a", "b")
+    factory.sql(f"update {{s}}.jobs set {change} where id = {ids[0]}")
+    claimed = dead_letters(store)
+    assert [dead_letter.id for dead_letter in claimed] == ids
+    assert store.mark_accepted(claimed, "file") == []
+    assert {job["id"] for job in store.list_jobs()} == set(ids)
+
+
 @DURABLE
 @pytest.mark.parametrize("text", ATTEMPTS)
 def test_a_failure_that_another_program_wrote_holds_up_nothing(factory, store, text):

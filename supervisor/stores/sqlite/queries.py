@@ -108,7 +108,10 @@ class Queries:
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
         id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter, owed, accepted = row
         most = own_max_retries(options, None if policy is None else self._policies.get(policy))
-        known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
+        shown = (
+            STATES[state].value if state in range(len(STATES)) else str(state)
+        )  # another program may have changed it
+        known = (id, handler, payload, queue, priority, shown, retries, most, *rest)
         missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
         return Shown._make((*known, errors.get(id, ()), DEAD_LETTERS[dead_letter or WITHDRAWN], missing))
 
