@@ -6,6 +6,7 @@ Durations are seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from shlex import quote
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -197,8 +198,24 @@ class DeadLettersFailed(NamedTuple):
     retry_in: float
 
 
+class SinkMissing(NamedTuple):
+    """Pending dead letters wait for a sink that no running supervisor has; `pending` is their number, at most MAX_COUNTED."""
+
+    sink: str
+    pending: int
+
+    @property
+    def text(self) -> str:
+        """Return what is wrong, and what to do."""
+        number = f"{self.pending} or more" if self.pending >= MAX_COUNTED else str(self.pending)
+        return (
+            f"{number} pending dead letter{'s wait' if self.pending > 1 else ' waits'} for sink {self.sink}, which no running "
+            f"supervisor has: start one that has it, or drop it with: supervisor dlq drop-sink {quote(self.sink)}"
+        )
+
+
 class DeadLettersStale(NamedTuple):
-    """The claim on these dead letters had ended. `what` is "claim" if `sink` was not called for that reason, or "acceptance" if
+    """The claim on these dead letters had ended, or was about to. `what` is "claim" if `sink` was not called for that reason, or "acceptance" if
     the sink has accepted them and the store refused to record that."""
 
     sink: str

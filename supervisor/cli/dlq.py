@@ -1,21 +1,24 @@
-"""supervisor dlq list, show, redrive, purge"""
+"""supervisor dlq list, show, redrive, purge, drop-sink"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from supervisor.cli.context import UserMistake, load_settings
-from supervisor.cli.job_output import change_jobs, print_job, print_jobs
+from supervisor.cli.job_output import change_jobs, print_job, print_jobs, print_missing_sinks
 from supervisor.cli.options import COUNT, SuggestingGroup, config_option, force_option, json_option, limit_option
 from supervisor.cli.store_access import use_store
 from supervisor.config.settings import Settings
+from supervisor.stores.protocol import Store
+from supervisor.text.names import did_you_mean_or_all
 
 
 @click.group(cls=SuggestingGroup)
 def dlq() -> None:
-    """Show dead letters, and redrive or purge them."""
+    """Show dead letters, redrive or purge them, and drop sinks."""
 
 
 @dlq.command("list")
@@ -25,8 +28,14 @@ def dlq() -> None:
 def list_dead_letters(limit: int, as_json: bool) -> None:
     """List dead letters, newest first."""
     settings = load_settings()
-    found = use_store(settings, lambda store: store.list_jobs(dead_letter="any", limit=limit))
+
+    def read(store: Store) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        return store.list_jobs(dead_letter="any", limit=limit), store.stats()["sinks"]
+
+    found, sinks = use_store(settings, read)
     print_jobs(found, as_json, _empty(settings))
+    if not as_json:
+        print_missing_sinks(sinks)
 
 
 def _empty(settings: Settings) -> str:
@@ -41,12 +50,14 @@ def _empty(settings: Settings) -> str:
 @json_option
 def show(id: int, as_json: bool) -> None:
     """Show everything about one dead letter."""
-    job = use_store(load_settings(), lambda store: store.get(id))
+    job, sinks = use_store(load_settings(), lambda store: (store.get(id), store.stats()["sinks"]))
     if job is None:
         raise UserMistake(f"no job {id}")
     if job["dead_letter"] is None:
         raise UserMistake(f"job {id} is {job['state']}, not a dead letter")
     print_job(job, as_json)
+    if not as_json:
+        print_missing_sinks([row for row in sinks if row["sink"] in job["missing_sinks"]])
 
 
 @dlq.command()
@@ -67,3 +78,24 @@ def redrive(ids: Sequence[int], everything: bool, force: bool) -> None:
 def purge(force: bool) -> None:
     """Delete all dead letters."""
     change_jobs("purged", lambda store: store.purge(force=force), empty="no dead letters")
+
+
+@dlq.command("drop-sink")
+@config_option
+@click.argument("name")
+def drop_sink(name: str) -> None:
+    """Let pending dead letters wait no longer for a sink that is gone for good."""
+    dropped = use_store(load_settings(), lambda store: _drop_sink(store, name))
+    click.echo(f"dropped sink {name}: {dropped} dead letter{'s' if dropped > 1 else ''} waited for it")
+
+
+def _drop_sink(store: Store, name: str) -> int:
+    sinks = {row["sink"]: row for row in store.stats()["sinks"]}
+    waited_for = [sink for sink, row in sinks.items() if row["pending"]]
+    if name not in waited_for:
+        raise UserMistake(f"no pending dead letter waits for sink {name!r}{did_you_mean_or_all(name, waited_for)}")
+    if sinks[name]["supervisors"]:
+        raise UserMistake(
+            f"sink {name}: a running supervisor has it; remove it from dlq.sinks there, and restart that first"
+        )
+    return store.drop_sink(name)

@@ -9,15 +9,16 @@ from typing import Any
 import click
 import orjson
 
-from supervisor.cli.context import UserMistake, load_settings
+from supervisor.cli.context import UserMistake, echo, load_settings
 from supervisor.cli.render import ago, clipped, print_block, print_fields, print_heading, print_json, print_table
 from supervisor.cli.store_access import use_store
+from supervisor.events import SinkMissing
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import OperatorResult
 from supervisor.text.units import format_duration
 
-COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead letter", "last error")
+COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead letter", "missing sinks", "last error")
 FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "max_retries", "dead_letter")
 TIMES = ("created_at", "due_at", "started_at", "finished_at")
 ERROR_FIELDS = ("signal", "exit_code", "peak_memory", "oom_suspected", "heartbeat_age", "host", "pid")
@@ -42,13 +43,20 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         return
     fields = {name: job.get(name) for name in FIELDS}
     times = {name: f"{job[name]}  ({ago(job[name])})" for name in TIMES if job.get(name)}
-    print_fields({**fields, **times})
+    print_fields({**fields, "missing_sinks": ", ".join(job["missing_sinks"]) or None, **times})
     for name in ("headers", "payload", "result"):
         if job.get(name) not in (None, {}):
             print_heading(name)
             print_block(orjson.dumps(job[name], option=orjson.OPT_INDENT_2).decode())
     for error in job.get("errors") or []:
         _print_error(error)
+
+
+def print_missing_sinks(sinks: Sequence[dict[str, Any]]) -> None:
+    """Print which of these sinks (as in `status --json`) dead letters wait for in vain."""
+    for row in sinks:
+        if row["pending"] and not row["supervisors"]:
+            echo(SinkMissing(row["sink"], row["pending"]).text)
 
 
 def change_jobs(
@@ -77,7 +85,7 @@ def _row(job: dict[str, Any]) -> list[Any]:
     return [
         job["id"], job["handler"], job["queue"], job["state"], job["attempt"],
         ago(job["due_at"]) if job["state"] in (JobState.SCHEDULED, JobState.READY) else "",
-        ago(job["finished_at"]), job["dead_letter"], _last_error(job),
+        ago(job["finished_at"]), job["dead_letter"], ", ".join(job["missing_sinks"]), _last_error(job),
     ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from supervisor.cli.context import load_settings
+from supervisor.cli.job_output import print_missing_sinks
 from supervisor.cli.options import config_option, json_option
 from supervisor.cli.render import ago, print_json, print_table
 from supervisor.cli.store_access import use_store
@@ -14,6 +15,8 @@ from supervisor.text.units import format_duration
 
 QUEUE_COLUMNS = ("queue", "fresh", "retries", "scheduled", "in flight", "failed", "workers busy", "")
 QUEUE_KEYS = ("queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "processing")
+SINK_COLUMNS = ("sink", "dead letters", "supervisors")
+SINK_KEYS = ("sink", "pending", "supervisors")
 WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for")
 
 
@@ -21,7 +24,7 @@ WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for")
 @config_option
 @json_option
 def status(as_json: bool) -> None:
-    """Show every queue, every supervisor and the current job of each worker."""
+    """Show every queue, every supervisor and the current job of each worker, and the sinks of dead letters."""
     stats = use_store(load_settings(), lambda store: store.stats())
     if as_json:
         print_json(stats)
@@ -29,6 +32,10 @@ def status(as_json: bool) -> None:
     print_queues(stats["queues"])
     click.echo()
     _print_supervisors(stats["supervisors"])
+    if stats["sinks"]:
+        click.echo()
+        print_table(SINK_COLUMNS, [[row[key] for key in SINK_KEYS] for row in stats["sinks"]])
+        print_missing_sinks(stats["sinks"])
 
 
 def print_queues(queues: list[dict[str, Any]]) -> None:

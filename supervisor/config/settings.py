@@ -151,6 +151,11 @@ class DlqSettings(Section):
     def active(self) -> bool:
         return self.enabled and bool(self.sinks)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the sinks that dead letters go to."""
+        return frozenset(sink.name for sink in self.sinks) if self.enabled else frozenset()
+
 
 class ShutdownSettings(Section):
     grace: float = setting(kind.duration, default=30.0)

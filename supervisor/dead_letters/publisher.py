@@ -8,20 +8,21 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from supervisor.dead_letters.sink_runner import BatchSplitter, SinkRunner, delay_after
+from supervisor.dead_letters.sink_runner import LIMITS, BatchSplitter, SinkRunner, delay_after
 from supervisor.engine.store_writer import CallFailed, Purpose, Writer
 from supervisor.engine.tasks import report_error
 from supervisor.errors import RowsLocked
 from supervisor.events import Bus, DeadLettersFailed, DeadLettersPublished, DeadLettersStale
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import DeadLetter
+from supervisor.stores.sinks import Sinks
 
 SLACK = 0.01  # seconds after a delay, so that a delayed dead letter is due by then
 
 
 class PublisherLimits(NamedTuple):
     batch: int = 100  # dead letters that are claimed at once
-    claim: float = 60.0  # seconds that they stay claimed
+    claim: float = 90.0  # seconds that they stay claimed; a publish begins only if it can end within them
     look: float = 5.0  # seconds between two looks for dead letters that another supervisor has left
     slow_sink: float = 1.0  # seconds until the next are claimed although a sink is still busy with these
     locked: float = 1.0  # seconds between two attempts to record an acceptance whose row is locked
@@ -46,7 +47,7 @@ class DeadLetterPublisher:
         self._bus = bus
         self._loop = loop
         self._limits = limits
-        self._wanted = frozenset(runner.name for runner in runners)
+        self._sinks = frozenset(runner.name for runner in runners)
         self._more = asyncio.Event()
         self._stopping = False
         self._publishing: dict[asyncio.Task[None], Sequence[DeadLetter]] = {}
@@ -105,27 +106,28 @@ class DeadLetterPublisher:
     async def _run(self) -> None:
         while not self._stopping:
             self._more.clear()
-            any_free = any(runner.free for runner in self._runners)  # else dead letters are better left in the store
-            dead_letters, until = await self._claimed() if any_free else ((), 0.0)
+            free = frozenset(runner.name for runner in self._runners if runner.free)
+            dead_letters, until = await self._claimed(free) if free else ((), 0.0)
             if dead_letters:
                 publishing = self._start(self._publish(dead_letters, until), dead_letters)
                 await asyncio.wait([publishing], timeout=self._limits.slow_sink)
             else:
                 await self._rest()
 
-    async def _claimed(self) -> tuple[Sequence[DeadLetter], float]:
+    async def _claimed(self, free: Sinks) -> tuple[Sequence[DeadLetter], float]:
+        """Claim dead letters that one of these sinks lacks; others are better left in the store."""
         try:
-            claimed = await self._writer.submit(self._claim, Purpose.CLAIM_DEAD_LETTERS)
+            claimed = await self._writer.submit(partial(self._claim, free), Purpose.CLAIM_DEAD_LETTERS)
         except CallFailed:
             self._refused = True
             return (), 0.0
         self._refused = False
         return claimed
 
-    def _claim(self, store: Store) -> tuple[Sequence[DeadLetter], float]:
-        """Claim dead letters; the second value is the time of the loop's clock when the claim expires."""
-        until = self._loop.time() + self._limits.claim
-        return store.claim_dead_letters(self._limits.batch, self._limits.claim), until
+    def _claim(self, free: Sinks, store: Store) -> tuple[Sequence[DeadLetter], float]:
+        """Claim dead letters; the second value is the time of the loop's clock until which a publish of them may begin."""
+        until = self._loop.time() + self._limits.claim - LIMITS.publish
+        return store.claim_dead_letters(self._limits.batch, self._limits.claim, free), until
 
     def _start(self, work: Coroutine[Any, Any, None], dead_letters: Sequence[DeadLetter]) -> asyncio.Task[None]:
         """Start a task about these dead letters, which are released if it is cancelled."""
@@ -152,8 +154,8 @@ class DeadLetterPublisher:
 
     async def _publish(self, dead_letters: Sequence[DeadLetter], until: float) -> None:
         """Offer the dead letters to every sink, and postpone those that a sink has not accepted."""
-        # A dead letter that all sinks have accepted waited for one that is no longer configured.
-        complete = [dead_letter for dead_letter in dead_letters if self._wanted <= dead_letter.accepted]
+        # A store of an older version did not keep the sinks that these were owed to, and these waited for one that is gone.
+        complete = [dead_letter for dead_letter in dead_letters if self._sinks <= dead_letter.accepted]
         if complete:
             await self._record_accepted(complete, self._runners[0].name)
         waits: dict[int, float] = {}
@@ -180,10 +182,10 @@ class DeadLetterPublisher:
             self._bus.emit(DeadLettersStale(runner.name, [dead_letter.id for dead_letter in parts.left], "claim"))
         if parts.offered:
             self._report(runner, parts)
-        if parts.claim_expired:
-            return {}
-        waits = {dead_letter.id: runner.rest_seconds for dead_letter in parts.left}
-        return waits | {dead_letter.id: delay_after(dead_letter.tries) for dead_letter in parts.refused}
+        wait = 0.0 if parts.claim_expired else runner.rest_seconds
+        return dict.fromkeys([dead_letter.id for dead_letter in parts.left], wait) | {
+            dead_letter.id: delay_after(dead_letter.tries) for dead_letter in parts.refused
+        }
 
     def _report(self, runner: SinkRunner, parts: BatchSplitter) -> None:
         if parts.accepted:
@@ -231,10 +233,10 @@ class DeadLetterPublisher:
 
         def record(store: Store) -> tuple[list[int], frozenset[int]]:
             try:
-                return store.mark_accepted(dead_letters, sink, self._wanted), frozenset()
+                return store.mark_accepted(dead_letters, sink), frozenset()
             except RowsLocked as error:
                 free = [dead_letter for dead_letter in dead_letters if dead_letter.id not in error.ids]
-                return store.mark_accepted(free, sink, self._wanted) if free else [], error.ids
+                return store.mark_accepted(free, sink) if free else [], error.ids
 
         try:
             stale, locked = await self._writer.submit(record, Purpose.ACCEPT)

@@ -193,7 +193,7 @@ class SinkRunner:
     async def offer(self, dead_letters: Sequence[DeadLetter], until: float, on_accepted: OnAccepted) -> BatchSplitter:
         """Offer dead letters in parts, and wait for `on_accepted` after each part of which some are accepted.
 
-        No part is begun after `until`, the end of the claim by the loop's clock. A part that is not offered is no failure.
+        No part is begun after `until` by the loop's clock: it might go on when the claim has ended. A part that is not offered is no failure.
         """
         parts = BatchSplitter(dead_letters, self.failures)
         try:

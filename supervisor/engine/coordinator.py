@@ -18,7 +18,7 @@ from supervisor.engine.fetcher import Fetcher, Intake
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
-from supervisor.engine.maintenance import Maintenance, Pruner, Repairer, WallClock
+from supervisor.engine.maintenance import Maintenance, Pruner, Repairer, SinkWatch, WallClock
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.store_writer import Purpose, Writer
@@ -80,11 +80,11 @@ class Coordinator:
         intake = Intake(leases, buffers, committer, unknown, Suspects(writer, leases, committer, now), keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits)
         self._announcer = announcer = Announcer(writer, pool, leases, loop)
-        pruner = Pruner(writer, config)
+        pruner, sinks = Pruner(writer, config, now), SinkWatch(writer, bus, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,
-            clock, self.tasks,
+            sinks, clock, self.tasks,
         )  # fmt: skip
         self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
         self.recover, self.newly_broken = self.recovery.recover_all, config.newly_broken

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from supervisor.engine.claim_planner import BUFFERED_SECONDS
 from supervisor.engine.committer import Committer
@@ -19,16 +19,19 @@ from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.tasks import BackgroundTasks, SingleTask
-from supervisor.events import Bus, ClockStepped, StoreRepaired
+from supervisor.events import Bus, ClockStepped, SinkMissing, StoreRepaired
 from supervisor.stores.protocol import Store
+from supervisor.stores.records import PruneRun
 from supervisor.workers.pool import Pool
 
 PRUNED_AT_ONCE = 1000
 PRUNE_PERIODS = 10
 REPAIR_PERIODS = 10
-REPAIR_COST = 100.0
-"""The next repair starts after so many times the time that the last one took."""
+COST = 100.0
+"""The next look for jobs to prune or rows to repair starts after so many times the time that the last one took in vain."""
 CHECK_PERIODS = 10
+SINK_PERIODS = 60
+REPORT_SINK_AGAIN = 3600.0  # seconds
 RETRY_REFUSED_PERIODS = 5
 CLOCK_STEP = 1.0  # seconds
 
@@ -64,19 +67,31 @@ class Pruner:
 
     _writer: Writer
     _config: CurrentConfig
+    _now: Callable[[], float]
+    _next: float = 0.0
 
-    async def prune(self) -> None:
-        """Delete until there are no more, or the store refuses to."""
+    async def prune_when_due(self) -> None:
+        if self._now() >= self._next:
+            in_vain = await self.prune()
+            self._next = self._now() + COST * in_vain
+
+    async def prune(self) -> float:
+        """Delete until there are no more, or the store refuses to. Return the seconds of calls that have deleted nothing: they pass
+        over jobs with pending dead letters."""
+        in_vain = 0.0
         if self._writer.unavailable:
-            return
-        retention = self._config.settings.retention
+            return in_vain
+        retention, run = self._config.settings.retention, PruneRun()
 
         def prune(store: Store) -> int:
-            return store.prune(retention, PRUNED_AT_ONCE)
+            return store.prune(retention, PRUNED_AT_ONCE, run)
 
         with suppress(NotDone):
-            while await self._writer.submit(prune, Purpose.PRUNE) >= PRUNED_AT_ONCE:
-                pass
+            while run.more:
+                began = self._now()
+                if not await self._writer.submit(prune, Purpose.PRUNE):
+                    in_vain += self._now() - began
+        return in_vain
 
 
 @dataclass(eq=False)
@@ -97,10 +112,34 @@ class Repairer:
         wrong = ""
         with suppress(NotDone):
             wrong = await self._writer.submit(lambda store: store.repair(), Purpose.REPAIR)
-        self._next = self._now() + REPAIR_COST * (self._now() - began)
+        self._next = self._now() + COST * (self._now() - began)
         if wrong:
             self._bus.emit(StoreRepaired(wrong))
             self._on_repaired()
+
+
+@dataclass(eq=False)
+class SinkWatch:
+    """Reports sinks that dead letters wait for and that no running supervisor has, at two looks in a row: one may be restarting."""
+
+    _writer: Writer
+    _bus: Bus
+    _now: Callable[[], float]
+    _missing: dict[str, float] = field(default_factory=dict)
+    """When each is to be reported."""
+
+    async def look(self) -> None:
+        if self._writer.unavailable:
+            return
+        with suppress(NotDone):
+            stats = await self._writer.submit(lambda store: store.stats(), Purpose.SINKS)
+            pending = {row["sink"]: row["pending"] for row in stats["sinks"] if not row["supervisors"]}
+            now, known = self._now(), self._missing
+            self._missing = {sink: known.get(sink, now) for sink in pending}
+            for sink in sorted(pending.keys() & known.keys()):
+                if self._missing[sink] <= now:
+                    self._missing[sink] = now + REPORT_SINK_AGAIN
+                    self._bus.emit(SinkMissing(sink, pending[sink]))
 
 
 class Maintenance:
@@ -109,7 +148,7 @@ class Maintenance:
     def __init__(
         self, writer: Writer, pool: Pool, leases: Leases, lease_keeper: LeaseKeeper, recovery: Recovery,
         buffers: QueueBuffers, dispatcher: Dispatcher, committer: Committer, announcer: Announcer, pruner: Pruner,
-        repairer: Repairer, clock: WallClock, tasks: BackgroundTasks,
+        repairer: Repairer, sinks: SinkWatch, clock: WallClock, tasks: BackgroundTasks,
     ) -> None:  # fmt: skip
         self._writer = writer
         self._pool = pool
@@ -124,8 +163,9 @@ class Maintenance:
         self._periods = 0
         self._state = ""
         self._looking_around = SingleTask(tasks, self._look_around)
-        self._pruning = SingleTask(tasks, pruner.prune)
+        self._pruning = SingleTask(tasks, pruner.prune_when_due)
         self._repairing = SingleTask(tasks, repairer.repair)
+        self._looking_at_sinks = SingleTask(tasks, sinks.look)
         self._releasing_paused = SingleTask(tasks, self._release_paused)
 
     def run(self, state: str) -> None:
@@ -140,6 +180,8 @@ class Maintenance:
             self._pruning.start()
         if self._periods % REPAIR_PERIODS == 0:
             self._repairing.start()
+        if self._periods % SINK_PERIODS == 0:
+            self._looking_at_sinks.start()
         self._committer.retry_locked()
         if self._periods % RETRY_REFUSED_PERIODS == 0:
             self._committer.retry_refused()

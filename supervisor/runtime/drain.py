@@ -19,6 +19,7 @@ from supervisor.stores.protocol import Store
 LOOK_EVERY = 0.5  # seconds
 BATCH = 500  # jobs
 UNCOUNTED = "uncounted"
+FOR_OTHER_SINKS = "dead_letters_for_other_sinks"
 
 
 class Left(NamedTuple):
@@ -37,7 +38,7 @@ async def until_drained(
     or only what this run can't do.
 
     It can't do jobs whose handler no plugin serves. It waits for `grace` seconds, in which there is nothing else to do, for
-    dead letters that no sink takes, and for a store that refuses to count.
+    dead letters that no sink takes or that wait for sinks of other supervisors, and for a store that refuses to count.
     """
     loop = asyncio.get_running_loop()
     stuck_since: float | None = None
@@ -46,7 +47,7 @@ async def until_drained(
             left = await _left_to_do(engine, latest)
             if not left:
                 return
-            if left == {UNCOUNTED} or (left == {"dead_letters"} and dead_letters.stuck):
+            if left <= {UNCOUNTED, FOR_OTHER_SINKS, "dead_letters" if dead_letters.stuck else UNCOUNTED}:
                 stuck_since = stuck_since if stuck_since is not None else loop.time()
                 if loop.time() - stuck_since >= grace:
                     return

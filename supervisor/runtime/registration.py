@@ -75,7 +75,7 @@ class Registration:
             self.store = store
         if self.horizon is not None and self.latest is None:
             self.latest = store.clock() + self.horizon
-        self.owner_fd = store.join(self.owner, HOST, os.getpid())
+        self.owner_fd = store.join(self.owner, HOST, os.getpid(), self.settings.dlq.names)
         return store
 
     async def joined(self) -> None:

@@ -12,4 +12,6 @@ MAX_TIME = 2**60
 """Microseconds from the epoch, either way: 36,500 years."""
 MAX_TOKEN = 2**62
 MAX_EXPIRED_COUNT = 2**30
+MAX_DEAD_LETTER_TOKEN = MAX_TOKEN + MAX_TOKEN // 2
+MAX_TRIES = 2**30
 """Claims and recoveries count up from the inserted value, so these limits are checked for inserts only."""

@@ -9,10 +9,25 @@ from typing import NamedTuple, Protocol
 
 from supervisor.config.settings import RetentionSettings
 from supervisor.jobs import JobState
-from supervisor.stores.codes import CANCELLED, DEAD_LETTERS, FAILED, READY, SCHEDULED, STATES, SUCCEEDED
-from supervisor.stores.records import OperatorResult, microseconds
+from supervisor.stores.codes import (
+    CANCELLED,
+    DEAD_LETTERS,
+    DELIVERED,
+    FAILED,
+    PENDING,
+    READY,
+    SCHEDULED,
+    STATES,
+    SUCCEEDED,
+)
+from supervisor.stores.records import OperatorResult, Place, PruneRun, microseconds
+from supervisor.stores.sinks import is_complete, missing_sinks, sinks_of, sinks_text
 
 BATCH = 1000
+PASSED_AT_ONCE = 2000
+"""Jobs that one call of `prune` looks at: of any number the dead letters may be pending, which keeps them in the store."""
+BEFORE_ALL: Place = (-(2**63), -(2**63))
+BEHIND_ALL: Place = (2**63 - 1, 2**63 - 1)
 NO_SUCH_JOB = "no such job"
 
 Refusal = Callable[[JobState, str | None], str | None]
@@ -35,8 +50,12 @@ class OperatorChanges(Protocol):
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         """Return the first ids above `after` of jobs that are dead letters, ascending. No transaction is needed."""
 
-    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
-        """Return ids of jobs that ended in `state` at least `age` microseconds ago, without jobs with a pending dead letter."""
+    def page_end(self, state: int, age: int, after: Place, size: int) -> Place | None:
+        """Return the place of the last of `size` jobs that ended in `state` at least `age` microseconds ago, behind `after`, or
+        None if there are fewer."""
+
+    def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
+        """Return ids of such jobs between these places, without jobs with a pending dead letter."""
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
         """Return the jobs that exist among `ids`; nobody else can change them before this transaction ends."""
@@ -53,6 +72,12 @@ class OperatorChanges(Protocol):
 
     def remove(self, ids: Sequence[int]) -> None:
         """Delete the jobs with their attempts and dead letters, and subtract them from the counts."""
+
+    def pending_lists(self) -> Iterable[tuple[str, str]]:
+        """The pairs of `owed` and `accepted` of pending dead letters."""
+
+    def set_owed(self, before: tuple[str, str], owed: str, state: int, limit: int) -> int:
+        """Change up to `limit` pending dead letters with the pair `before`; returns how many."""
 
     def set_paused(self, queue: str, paused: bool) -> None: ...
 
@@ -83,21 +108,49 @@ class BatchedCommands:
     def purge(self, force: bool = False) -> OperatorResult:
         return self._change(None, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self._delete)
 
+    def drop_sink(self, sink: str) -> int:
+        dropped = 0
+        while waiting := self._waiting_for(sink):  # again, since a supervisor may have claimed some meanwhile
+            dropped += sum(self._drop(sink, *lists) for lists in waiting)
+        self._notify()
+        return dropped
+
+    def _waiting_for(self, sink: str) -> list[tuple[str, str]]:
+        with self._transaction():
+            return [lists for lists in self._changes.pending_lists() if sink in missing_sinks(*lists)]
+
+    def _drop(self, sink: str, owed: str, accepted: str) -> int:
+        left, dropped, changed = sinks_of(owed) - {sink}, 0, BATCH
+        state = DELIVERED if is_complete(left, sinks_of(accepted)) else PENDING
+        while changed == BATCH:
+            with self._transaction():
+                changed = self._changes.set_owed((owed, accepted), sinks_text(left), state, BATCH)
+            dropped += changed
+        return dropped
+
     def pause(self, queue: str, paused: bool) -> None:
         with self._transaction():
             self._changes.set_paused(queue, paused)
         self._notify()
 
-    def prune(self, retention: RetentionSettings, limit: int) -> int:
+    def prune(self, retention: RetentionSettings, limit: int, run: PruneRun | None = None) -> int:
+        run = run or PruneRun()
         kept = ((SUCCEEDED, retention.succeeded), (CANCELLED, retention.cancelled), (FAILED, retention.failed))
-        pruned = 0
+        pruned, run.more = 0, False
         with self._transaction():
             for state, seconds in kept:
-                if seconds is not None and pruned < limit:
-                    ids = self._changes.find_past(state, microseconds(seconds), limit - pruned)
+                after = run.passed.get(state, BEFORE_ALL)
+                if seconds is None or after == BEHIND_ALL:
+                    continue
+                if pruned < limit:
+                    age = microseconds(seconds)
+                    until = self._changes.page_end(state, age, after, PASSED_AT_ONCE) or BEHIND_ALL
+                    ids = self._changes.find_past(state, age, after, until, limit - pruned)
                     if ids:
                         self._delete(self._changes.find_targets(ids))
                     pruned += len(ids)
+                    run.passed[state] = after = until if pruned < limit else after
+                run.more |= after != BEHIND_ALL
         return pruned
 
     def _change(

@@ -24,8 +24,10 @@ from supervisor.stores.records import (
     Look,
     OperatorResult,
     Presence,
+    PruneRun,
     Resolve,
 )
+from supervisor.stores.sinks import Sinks
 
 
 class Enqueues(Protocol):
@@ -40,9 +42,10 @@ class Enqueues(Protocol):
 class Ownership(Protocol):
     """The row of this supervisor in the store, identified by the name of its owner, and the notifications to it."""
 
-    def join(self, owner: str, host: str, pid: int) -> int | None:
-        """Register this owner. Return a file descriptor that the forkserver and the workers must inherit, or None: the owner is
-        not gone while any process has the descriptor open."""
+    def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
+        """Register this owner, with the names of its sinks: every dead letter that it makes or claims is owed to them. Return a file
+        descriptor that the forkserver and the workers must inherit, or None: the owner is not gone while any process has the
+        descriptor open."""
 
     def leave(self) -> None:
         """Remove the row that `join` made. Leases still held are left to recovery."""
@@ -107,13 +110,15 @@ class Recovers(Protocol):
 
 
 class DeadLetterQueue(Protocol):
-    def claim_dead_letters(self, limit: int, ttl: float) -> list[DeadLetter]:
-        """Claim, for `ttl` seconds, pending dead letters that are due, oldest first. A claim postpones the due time, so that
-        nobody else claims them meanwhile. A store may return fewer if payloads are large, but at least one."""
+    def claim_dead_letters(self, limit: int, ttl: float, sinks: Sinks | None = None) -> list[DeadLetter]:
+        """Claim, for `ttl` seconds, pending dead letters that are due, oldest first, if any of `sinks` (by default all sinks of this
+        owner) has not accepted them. A claim postpones the due time, so that nobody else claims them meanwhile. A store may return
+        fewer if payloads are large, but at least one."""
 
-    def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
-        """Record that `sink` has accepted the dead letters; they are delivered once all `wanted` sinks have. Return the stale ids.
-        Raises RowsLocked (of dead letters) if it would have to wait for a lock."""
+    def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str) -> list[int]:
+        """Record that `sink` has accepted the dead letters; they are delivered once all sinks that they are owed to have. The claim
+        ends if only sinks of other owners lack them. Return the stale ids. Raises RowsLocked (of dead letters) if it would have to
+        wait for a lock."""
 
     def postpone(self, dead_letters: Sequence[DeadLetter], delay: float) -> list[int]:
         """Make the dead letters due after `delay` seconds, since some sink has not accepted them; return the stale ids."""
@@ -124,12 +129,13 @@ class Queries(Protocol):
         """Return seconds since the epoch by the clock that decides which jobs are due."""
 
     def stats(self) -> dict[str, Any]:
-        """Return the object that `status --json` prints: `queues` and `supervisors`."""
+        """Return the object that `status --json` prints: `queues`, `supervisors` and `sinks`."""
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         """Return the work that --drain waits for, without zeros: the numbers of `ready`, `in_flight` and `scheduled` jobs in
-        served, unpaused queues, and of pending `dead_letters`. `scheduled` are only the jobs that are due by `latest` (seconds,
-        as `clock`), unless it is None. Where rows are counted, the count may stop at `most`."""
+        served, unpaused queues, of pending `dead_letters` that wait for a sink of this owner, and of
+        `dead_letters_for_other_sinks`. `scheduled` are only the jobs that are due by `latest` (seconds, as `clock`), unless it is
+        None. Where rows are counted, the count may stop at `most`."""
 
     def get(self, id: int) -> dict[str, Any] | None:
         """Return the job as `jobs show --json` prints it, or None if there is no such job."""
@@ -165,10 +171,15 @@ class OperatorCommands(Protocol):
 
     def purge(self, force: bool = False) -> OperatorResult: ...
 
+    def drop_sink(self, sink: str) -> int:
+        """Let pending dead letters wait for `sink` no longer, and deliver those that wait for no other and that some sink has;
+        returns how many waited for it. A supervisor that has this sink adds it again to each that it claims."""
+
     def pause(self, queue: str, paused: bool) -> None: ...
 
-    def prune(self, retention: RetentionSettings, limit: int) -> int:
-        """Delete up to `limit` terminal jobs past their retention, never one with a pending dead letter. Return how many."""
+    def prune(self, retention: RetentionSettings, limit: int, run: PruneRun | None = None) -> int:
+        """Delete up to `limit` terminal jobs past their retention, never one with a pending dead letter. Return how many. It looks
+        at a limited number of jobs, behind those that earlier calls with the same `run` have passed."""
 
 
 class Store(

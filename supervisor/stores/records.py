@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, overload
@@ -14,6 +14,7 @@ import orjson
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, Failure, JobState, Lease, Outcome, Policy
 from supervisor.stores.codes import CODES
+from supervisor.stores.limits import MAX_TIME
 from supervisor.text.printable import printable
 from supervisor.text.strict_json import NotJSON, decode
 
@@ -231,6 +232,18 @@ class OperatorResult(NamedTuple):
     refused: dict[int, str]
 
 
+Place = tuple[int, int]
+"""Of an ended job in the order of pruning: when it ended, and its id."""
+
+
+@dataclass(slots=True)
+class PruneRun:
+    """How far one run through the jobs past their retention has come, by code of state; `more` is whether it has not ended."""
+
+    passed: dict[int, Place] = field(default_factory=dict)
+    more: bool = True
+
+
 # --- jobs as people see them
 
 
@@ -253,6 +266,7 @@ class Shown(NamedTuple):
     headers: str | None
     errors: Sequence[Mapping[str, Any]]
     dead_letter: str | None
+    missing_sinks: Sequence[str]
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
@@ -275,12 +289,13 @@ def job_dict(job: Shown) -> dict[str, Any]:
         "headers": {} if job.headers is None else readable(job.headers),
         "errors": [{**error, "at": iso(error["at"])} for error in job.errors],
         "dead_letter": job.dead_letter,
+        "missing_sinks": list(job.missing_sinks),
     }
 
 
 def iso(microseconds: int | None) -> str | None:
     """Return ISO 8601 text in UTC with microseconds; a time outside of the calendar becomes the nearest time inside."""
-    if microseconds is None:
+    if not isinstance(microseconds, int):  # other programs can put a text into SQLite
         return None
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds)
@@ -306,6 +321,24 @@ def failure_record(failure: Failure, lease: Lease, now: int) -> dict[str, Any]:
     return {key: cut(printable(value)) if isinstance(value, str) else value for key, value in kept.record().items()}
 
 
+def readable_attempt(text: str, at: int | None = None) -> dict[str, Any]:
+    """A failure as it is kept, with the time `at` if that is kept apart. What another program has put in its place is shown as its
+    message: one bad row must not hold up others."""
+    try:
+        record = orjson.loads(text)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        record = {"message": text}
+    at = record.get("at") if at is None else at
+    return {
+        "attempt": 0,
+        "cause": "unreadable",
+        **record,
+        "at": at if isinstance(at, int) and abs(at) <= MAX_TIME else 0,
+    }
+
+
 def cut(text: str) -> str:
     """Return at most 16 KB of UTF-8: a quarter of it from the beginning of the text, the rest from its end."""
     data = text.encode()
@@ -322,8 +355,12 @@ def policy_text(policy: Policy) -> str:
 
 
 def policy_of(text: str | bytes) -> Policy:
-    max_retries, backoff, timeout, heartbeat_timeout = orjson.loads(text)
-    return Policy(max_retries, Backoff(*backoff), timeout, heartbeat_timeout)
+    """The default if another program has put something else in its place: one bad row must not hold up others."""
+    try:
+        max_retries, backoff, timeout, heartbeat_timeout = orjson.loads(text)
+        return Policy(max_retries, Backoff(*backoff), timeout, heartbeat_timeout)
+    except (ValueError, TypeError):
+        return Policy()
 
 
 def options_text(row: EnqueueRow) -> str | None:

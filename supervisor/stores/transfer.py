@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, READY, SCHEDULED, STATES
+from supervisor.stores.sinks import sinks_of, sinks_text
 
 TRANSFERRED_STATES = (READY, SCHEDULED, FAILED)
 
@@ -34,11 +35,12 @@ LIMITS = TransferLimits()
 
 
 class TransferredDeadLetter(NamedTuple):
-    """The dead letter of a transferred job. `accepted` is a JSON list of sinks."""
+    """The dead letter of a transferred job. `owed` and `accepted` are JSON lists of sinks."""
 
     state: int
     due_at: int
     tries: int
+    owed: str
     accepted: str
 
 
@@ -299,8 +301,11 @@ def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool
 
 def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]] = ()) -> TransferredJob:
     """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter."""
-    *job, state, due_at, tries, accepted = row
-    dead_letter = None if state is None else TransferredDeadLetter(state, due_at, tries, accepted)
+    *job, state, due_at, tries, owed, accepted = row
+    dead_letter = None
+    if state is not None:  # lists that another program may have written, in a form that every store takes
+        sinks = [sinks_text(sinks_of(text)) for text in (owed, accepted)]
+        dead_letter = TransferredDeadLetter(state, due_at, tries, *sinks)
     return TransferredJob._make([*job, attempts, dead_letter])
 
 

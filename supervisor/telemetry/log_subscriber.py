@@ -53,41 +53,14 @@ class LogSubscriber:
         self._clock = clock
         self._repeats, self._store_errors = RateLimit(clock), RateLimit(clock)
         self.writers: dict[type[Any], Callable[[Any], None]] = {
-            events.SupervisorStarted: _supervisor_started,
-            events.SupervisorStopping: _supervisor_stopping,
-            events.SupervisorStopped: _supervisor_stopped,
-            events.PluginLoaded: _plugin_loaded,
-            events.PluginFailed: _plugin_failed,
-            events.PluginWarning: _plugin_warning,
+            **_WRITERS,
             events.HookFailed: self._hook_failed,
-            events.ForkserverStarted: _forkserver_started,
             events.ForkserverExited: self._forkserver_exited,
-            events.WorkerStarted: _worker_started,
             events.WorkerExited: self._worker_exited,
-            events.WorkerOutput: _worker_output,
-            events.WorkerWarning: _worker_warning,
-            events.JobsClaimed: _jobs_claimed,
-            events.JobStarted: _job_started,
-            events.JobsSettled: _jobs_settled,
-            events.JobsStale: _jobs_stale,
-            events.JobsLocked: _jobs_locked,
             events.JobsReleased: self._jobs_released,
-            events.JobCancelled: _job_cancelled,
-            events.LeasesRecovered: _leases_recovered,
-            events.DeadLettersPublished: _dead_letters_published,
             events.DeadLettersFailed: self._dead_letters_failed,
-            events.DeadLettersStale: _dead_letters_stale,
             events.StoreBecameUnavailable: self._store_unavailable,
             events.StoreAvailableAgain: self._store_available_again,
-            events.StoreLost: _store_lost,
-            events.StoreRepaired: _store_repaired,
-            events.LoopGap: _loop_gap,
-            events.ClockStepped: _clock_stepped,
-            events.StoreCallFailed: _store_call_failed,
-            events.ConfigReloaded: _config_reloaded,
-            events.ConfigRefused: _config_refused,
-            events.StatusDumped: _status_dumped,
-            events.Dropped: _dropped,
         }
 
     def __call__(self, event: events.Event) -> None:
@@ -297,6 +270,10 @@ def _dead_letters_stale(event: events.DeadLettersStale) -> None:
         _log(logging.WARNING, line, id, event.sink, event.what, job=id, sink=event.sink)
 
 
+def _sink_missing(event: events.SinkMissing) -> None:
+    _log(logging.WARNING, "%s", event.text, sink=event.sink)
+
+
 def _loop_gap(event: events.LoopGap) -> None:
     line = "the supervisor stood still for %.2fs; timeouts and heartbeats do not count this time"
     _log(logging.WARNING, line, event.seconds)
@@ -371,3 +348,36 @@ def _brief(failure: Failure) -> str:
 
 def _times(held: int) -> str:
     return f" ({held} more times since the last such line)" if held else ""
+
+
+_WRITERS: dict[type[Any], Callable[[Any], None]] = {
+    events.SupervisorStarted: _supervisor_started,
+    events.SupervisorStopping: _supervisor_stopping,
+    events.SupervisorStopped: _supervisor_stopped,
+    events.PluginLoaded: _plugin_loaded,
+    events.PluginFailed: _plugin_failed,
+    events.PluginWarning: _plugin_warning,
+    events.ForkserverStarted: _forkserver_started,
+    events.WorkerStarted: _worker_started,
+    events.WorkerOutput: _worker_output,
+    events.WorkerWarning: _worker_warning,
+    events.JobsClaimed: _jobs_claimed,
+    events.JobStarted: _job_started,
+    events.JobsSettled: _jobs_settled,
+    events.JobsStale: _jobs_stale,
+    events.JobsLocked: _jobs_locked,
+    events.JobCancelled: _job_cancelled,
+    events.LeasesRecovered: _leases_recovered,
+    events.DeadLettersPublished: _dead_letters_published,
+    events.DeadLettersStale: _dead_letters_stale,
+    events.SinkMissing: _sink_missing,
+    events.StoreLost: _store_lost,
+    events.StoreRepaired: _store_repaired,
+    events.LoopGap: _loop_gap,
+    events.ClockStepped: _clock_stepped,
+    events.StoreCallFailed: _store_call_failed,
+    events.ConfigReloaded: _config_reloaded,
+    events.ConfigRefused: _config_refused,
+    events.StatusDumped: _status_dumped,
+    events.Dropped: _dropped,
+}

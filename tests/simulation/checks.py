@@ -65,6 +65,7 @@ class Record:
     settled: int = 0  # the token under which it was settled last
     lost: set[int] = field(default_factory=set)  # tokens that ended without their owner
     runs: list[Run] = field(default_factory=list)
+    owed: set[str] = field(default_factory=set)  # the sinks that must get its dead letter
 
 
 class Checks:
@@ -148,7 +149,7 @@ class Checks:
             return
         holds(record.owner == owner.number, "settled by another than its owner:", outcome, record)
         self._agrees_with_its_run(owner, outcome)
-        self._change_state(record, outcome)
+        self._change_state(owner, record, outcome)
 
     def _agrees_with_its_run(self, owner: Owner, outcome: Outcome) -> None:
         run = self.runs.get((outcome.lease.id, outcome.lease.token))
@@ -187,10 +188,10 @@ class Checks:
                 suspected = outcome.lease.expired_count >= SOLE_SUSPECT
                 holds(suspected, "counted although it was no sole suspect:", outcome, record)
             record.lost.add(record.token)
-            self._change_state(record, outcome)
+            self._change_state(owner, record, outcome)
             self.count["recovered"] += 1
 
-    def _change_state(self, record: Record, outcome: Outcome) -> None:
+    def _change_state(self, owner: Owner, record: Record, outcome: Outcome) -> None:
         run = self.runs.get((record.id, record.token))
         if run is not None:
             run.settled = True
@@ -204,6 +205,7 @@ class Checks:
         record.state = state if state in TERMINAL else WAITING
         record.since, record.delayed = self._world.clock.now, outcome.delay > 0
         self.count[record.state] += record.state in TERMINAL
+        record.owed = set(owner.sinks)
 
     def _claim_dead_letters(self, owner: Owner, arguments: Any, dead_letters: Sequence[DeadLetter]) -> None:
         for dead_letter in dead_letters:
@@ -212,12 +214,18 @@ class Checks:
                 "a dead letter of a job that has not failed:",
                 dead_letter.id,
             )
+            holds(not set(owner.sinks) <= dead_letter.accepted, "claimed in vain:", owner, dead_letter.id)
+            self.records[dead_letter.id].owed.update(owner.sinks)
 
     def _mark_accepted(self, owner: Owner, arguments: Any, stale: Sequence[int]) -> None:
-        dead_letters, sink, _ = arguments
+        dead_letters, sink = arguments
         for dead_letter in dead_letters:
             known = dead_letter.id in self._world.taken[sink] or sink in dead_letter.accepted
             holds(known or dead_letter.id in stale, "accepted by a sink that has it not:", dead_letter.id, sink)
+
+    def dropped(self, sink: str) -> None:
+        for record in self.records.values():
+            record.owed.discard(sink)
 
     def operated(self, command: str, changed: Sequence[int]) -> None:
         for id in changed:
@@ -325,8 +333,10 @@ class Checks:
                 done = any(run.end == "ok" and run.settled for run in record.runs)
                 holds(done, "succeeded without its effect:", record)
             if record.state == "failed":
-                for name, ids in self._world.taken.items():
-                    holds(record.id in ids, f"the sink {name} never had the dead letter of", record)
+                taken = self._world.taken
+                for name in record.owed:
+                    holds(record.id in taken[name], f"the sink {name} never had the dead letter of", record)
+                holds(any(record.id in ids for ids in taken.values()), "no sink ever had the dead letter of", record)
 
     def _resolved(self, run: Run, record: Record) -> None:
         excused = run.settled or run.end == "vanished" or run.token in record.lost or run.owner in self._world.ended

@@ -47,7 +47,8 @@ class Owner:
         self.listened: set[SimulatedWorker] = set()
         self._late: list[Callable[[], None]] = []
         self._late_in_workers: list[Callable[[], None]] = []
-        inner.join(f"owner-{number}", "here", number)
+        self.sinks = world.next_sinks()
+        inner.join(f"owner-{number}", "here", number, frozenset(self.sinks))
         self.loop.call_soon(self._begin)
 
     def __repr__(self) -> str:
@@ -125,7 +126,7 @@ class Owner:
         workers = self.settings.workers
         self.pool = Pool(workers.count, self.bus, self.loop, max_jobs=workers.max_jobs)
         self.writer = Writer(self.store, self.loop, self.bus, lambda writer: Executor(writer, self))  # type: ignore[arg-type]
-        runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in world.taken]
+        runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in self.sinks]
         self.dead_letters = DeadLetterPublisher(self.writer, runners, self.bus, self.loop, world.publisher_limits)
         self.engine = Coordinator(
             self.store, self.pool, self.settings, self._reports(), self.bus, self.loop, self.writer,  # type: ignore[arg-type]

@@ -61,7 +61,9 @@ class World:
         self.odds = Odds()
         self.stormy = True
         self.handlers = HANDLERS
-        self.taken: dict[str, set[int]] = {name: set() for name in ("first", "second")[: self.random.randint(1, 2)]}
+        self.taken: dict[str, set[int]] = {
+            name: set() for name in ("first", "second", "third")[: self.random.randint(1, 3)]
+        }
         self.cursed: set[int] = set()
         self.paused: set[str] = set()
         self.checks = Checks(self)
@@ -108,6 +110,11 @@ class World:
 
     def next_period(self) -> float:
         return 1.0 if self.dense else self.random.uniform(20.0, self.longest_period)
+
+    def next_sinks(self) -> tuple[str, ...]:
+        """The sinks of the next owner, as in a deploy that adds one or removes one."""
+        some = self.random.choice(list(self.taken))
+        return tuple(name for name in self.taken if name == some or self.random.random() < 0.6)
 
     def latency(self) -> float:
         """Of the writer's thread, one way."""
@@ -380,6 +387,13 @@ class World:
         (self.paused.add if paused else self.paused.discard)(queue)
         self.notify()
 
+    def drop_sinks(self) -> None:
+        """Drop those that no supervisor has."""
+        for name in self.taken:
+            if not any(name in owner.sinks for owner in self.owners):
+                self.client.drop_sink(name)
+                self.checks.dropped(name)
+
     def change_weather(self) -> None:
         self.stormy = not self.stormy
 
@@ -402,6 +416,10 @@ class World:
             self._keep_fresh_ones_coming()
             self._go_on_for(20.0)
         self._go_on_for(600.0)
+        self.drop_sinks()
+        left = self.client.remaining(None, None)
+        if any(kind.startswith("dead_letters") for kind in left):
+            raise Broken(f"dead letters are pending: {left}, {self.client.stats()['sinks']}")
         self.checks.all_ended()
         self.checks.store_agrees(self.client)
         self._at_rest()
@@ -431,4 +449,5 @@ class World:
 FAULTS: dict[Callable[[World], None], int] = {
     World.kill_owner: 3, World.end_owner: 2, World.freeze_owner: 4, World.lose_store: 3, World.step_clock: 2,
     World.kill_child: 6, World.resize: 2, World.reload: 1, World.operate: 4, World.pause: 2, World.change_weather: 3,
+    World.drop_sinks: 1,
 }  # fmt: skip

@@ -79,9 +79,10 @@ class StoreFactory:
         self._opened.append(store := self._open())
         return store
 
-    def joined(self, owner: str) -> Store:
+    def joined(self, owner: str, *sinks: str) -> Store:
+        """A store of a supervisor that has these sinks; "file" if none is named."""
         store = self.open()
-        store.join(owner, "host", 4711)
+        store.join(owner, "host", 4711, frozenset(sinks or ("file",)))
         return store
 
     def notified(self, store: Store) -> bool:

@@ -32,6 +32,11 @@ class ModelDeadLetter:
     accepted: frozenset[str] = frozenset()
     state: str | None = "pending"
     owner: str | None = None
+    owed: frozenset[str] = frozenset()
+
+    @property
+    def missing(self) -> frozenset[str]:
+        return self.owed - self.accepted if self.state == "pending" else frozenset()
 
 
 @dataclass
@@ -83,6 +88,7 @@ class ModelJob:
             "due_at": iso(self.due_at), "created_at": iso(self.created_at), "started_at": iso(self.started_at),
             "finished_at": iso(self.finished_at), "result": self.result and orjson.loads(self.result), "headers": {},
             "errors": self.errors, "dead_letter": self.dead_letter_state,
+            "missing_sinks": sorted(self.dead_letter.missing) if self.dead_letter else [],
         }  # fmt: skip
 
 
@@ -94,6 +100,8 @@ class Model:
         self.jobs: dict[int, ModelJob] = {}
         self.paused: set[str] = set()
         self.gone: set[str] = set()
+        self.sinks: dict[str, frozenset[str]] = {}
+        """By owner."""
         self.last_id = self.last_age = 0
         self.random_part = 0
         """Of the tokens of claims: see `fencing`."""
@@ -161,13 +169,13 @@ class Model:
         job = self.jobs.get(lease.id)
         return job if job and job.state is IN_FLIGHT and job.token == lease.token else None
 
-    def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
-        return [it.lease.id for it in outcomes if not self._settle(it) and not self._settled_before(it.lease)]
+    def settle(self, owner: str, outcomes: Sequence[Outcome]) -> list[int]:
+        return [it.lease.id for it in outcomes if not self._settle(owner, it) and not self._settled_before(it.lease)]
 
     def _settled_before(self, lease: Lease) -> bool:
         return lease.id in self.jobs and self.jobs[lease.id].settled == lease.token
 
-    def _settle(self, outcome: Outcome) -> bool:
+    def _settle(self, owner: str, outcome: Outcome) -> bool:
         job = self.leased(outcome.lease)
         if job is None or outcome.seen not in (None, job.deadline):
             return False
@@ -191,7 +199,8 @@ class Model:
         if outcome.counted:
             job.retries, job.tier, job.age = job.retries + 1, Tier.RETRY, job.due_at
         if outcome.dead_letter:
-            job.dead_letter = ModelDeadLetter(self.now, token=job.dead_letter.token + 1 if job.dead_letter else 0)
+            token = job.dead_letter.token + 1 if job.dead_letter else 0
+            job.dead_letter = ModelDeadLetter(self.now, token, owed=self.sinks[owner])
         return True
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
@@ -219,18 +228,20 @@ class Model:
             if job.owner and job.owner != owner and (job.owner in self.gone or job.deadline <= self.now)
         ]
 
-    def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
-        return [outcome.lease.id for outcome in outcomes if not self._settle(outcome)]
+    def recover(self, owner: str, outcomes: Sequence[Outcome]) -> list[int]:
+        return [outcome.lease.id for outcome in outcomes if not self._settle(owner, outcome)]
 
     # dead letters
 
-    def may_offer(self, dead_letters: Sequence[DeadLetter], limit: int) -> bool:
-        """Pending ones that nobody publishes now, oldest first. One whose claimer is gone may be offered before its time."""
+    def may_offer(self, owner: str, dead_letters: Sequence[DeadLetter], limit: int) -> bool:
+        """Pending ones that nobody publishes now and a sink of this owner lacks, oldest first. One whose claimer is gone may be offered before its time."""
         given = [dead_letter.id for dead_letter in dead_letters]
         pending = {
             job.id: job.dead_letter
             for job in self.jobs.values()
-            if job.dead_letter and job.dead_letter.state == "pending"
+            if job.dead_letter
+            and job.dead_letter.state == "pending"
+            and not self.sinks[owner] <= job.dead_letter.accepted
         }
         due = [id for _, id in sorted((it.due_at, id) for id, it in pending.items() if it.due_at <= self.now)]
         early = {id for id in given if id in pending and id not in due and pending[id].owner in self.gone}
@@ -244,14 +255,17 @@ class Model:
             assert dead_letter is not None
             dead_letter.token, dead_letter.tries = self._next_token(dead_letter.token), dead_letter.tries + 1
             dead_letter.owner, dead_letter.due_at = owner, self.after(ttl)
+            dead_letter.owed |= self.sinks[owner]
             claimed.append((id, dead_letter.token, dead_letter.tries, dead_letter.accepted))
         return claimed
 
-    def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
+    def mark_accepted(self, owner: str, dead_letters: Sequence[DeadLetter], sink: str) -> list[int]:
         for dead_letter in self._claimed_dead_letters(dead_letters):
             dead_letter.accepted |= {sink}
-            if wanted <= dead_letter.accepted:
+            if not dead_letter.missing:
                 dead_letter.state = "delivered"
+            if self.sinks[owner] <= dead_letter.accepted:
+                dead_letter.due_at = self.now
         return self._stale_dead_letters(dead_letters)
 
     def postpone(self, dead_letters: Sequence[DeadLetter], delay: float) -> list[int]:
@@ -361,8 +375,23 @@ class Model:
                 found[queue] = Waiting(tiers.count(Tier.FRESH), tiers.count(Tier.RETRY))
         return found
 
-    def remaining(self, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
-        left = {"dead_letters": sum(job.dead_letter_state == "pending" for job in self.jobs.values())}
+    def drop_sink(self, sink: str) -> int:
+        waiting = [it.dead_letter for it in self.jobs.values() if it.dead_letter and sink in it.dead_letter.missing]
+        for dead_letter in waiting:
+            dead_letter.owed -= {sink}
+            if dead_letter.accepted and not dead_letter.missing:
+                dead_letter.state = "delivered"
+        return len(waiting)
+
+    def sink_rows(self) -> dict[str, int]:
+        """The number of dead letters that wait for each sink."""
+        missing = [sink for job in self.jobs.values() if job.dead_letter for sink in job.dead_letter.missing]
+        return {sink: missing.count(sink) for sink in missing}
+
+    def remaining(self, owner: str, served: frozenset[str] | None, horizon: float | None) -> dict[str, int]:
+        pending = [it.dead_letter for it in self.jobs.values() if it.dead_letter and it.dead_letter_state == "pending"]
+        others = sum(self.sinks[owner] <= dead_letter.accepted for dead_letter in pending)
+        left = {"dead_letters": len(pending) - others, "dead_letters_for_other_sinks": others}
         for job in self.those(SCHEDULED, READY, IN_FLIGHT):
             later = job.state is SCHEDULED and horizon is not None and job.due_at > self.after(horizon)
             if job.row.queue not in self.paused and (served is None or job.row.queue in served) and not later:

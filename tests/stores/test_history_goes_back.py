@@ -82,8 +82,8 @@ def test_a_dead_letter_of_the_lost_time_is_not_marked_as_accepted(durable: Any) 
     (lost,) = dead_letters(ours)
     durable.sql(BEFORE_THE_CLAIM_OF_THE_DEAD_LETTER)
     (held,) = dead_letters(theirs)
-    assert ours.mark_accepted([lost], "file", frozenset({"file"})) == [lost.id]
-    assert theirs.mark_accepted([held], "file", frozenset({"file"})) == []
+    assert ours.mark_accepted([lost], "file") == [lost.id]
+    assert theirs.mark_accepted([held], "file") == []
 
 
 def test_an_owner_whose_id_is_that_of_another_now_joins_again_under_a_new_one(factory, store, caplog):

@@ -39,7 +39,8 @@ from tests.stores.model import Model
 EXAMPLES = int(os.environ.get("SUPERVISOR_MODEL_EXAMPLES", "40"))
 STEPS = 30
 TTL = 30.0
-SINKS = frozenset({"x", "y"})
+SINKS_OF = (("x",), ("x", "y"))
+"""Of the two supervisors."""
 RETENTION = RetentionSettings(succeeded=5.0, cancelled=None, failed=0.5)
 
 
@@ -77,8 +78,8 @@ OPERATIONS = st.one_of(
     op("promote", limit=st.integers(1, 4)),
     op("extend", picks=PICKS, started=PICKS),
     op("recover", meanwhile=st.sampled_from(["nothing", "extended", "settled"])),
-    op("claim_dead_letters", limit=FEW), op("accept", picks=PICKS, sink=st.sampled_from(sorted(SINKS))),
-    op("postpone", picks=PICKS),
+    op("claim_dead_letters", limit=FEW), op("accept", picks=PICKS, sink=st.sampled_from(["x", "y"])),
+    op("postpone", picks=PICKS), op("drop_sink", sink=st.sampled_from(["x", "y"])),
     op("change", command=st.sampled_from(["retry", "cancel"]), ids=IDS),
     op("change", command=st.sampled_from(["retry", "redrive", "delete"]), ids=IDS, force=st.booleans()),
     op("redrive_all", force=st.booleans()),
@@ -125,7 +126,9 @@ class Machine(RuleBasedStateMachine):
     def join(self, at: int) -> Store:
         self.lives += 1
         self.owners[at] = f"owner-{self.lives}"
-        return self.factory.joined(self.owners[at])
+        sinks = SINKS_OF[at]
+        self.model.sinks[self.owners[at]] = frozenset(sinks)
+        return self.factory.joined(self.owners[at], *sinks)
 
     # events
 
@@ -285,7 +288,7 @@ class Machine(RuleBasedStateMachine):
     def settle(self, store: Store, owner: str, picks: Mapping[int, str], twice: bool) -> None:
         endings = {lease.id: (lease, how) for at, how in picks.items() for lease in pick(self.leases, [at])}
         outcomes = [outcome(lease, how) for lease, how in endings.values()] * (1 + twice)  # of a job, one lease
-        assert sorted(store.settle(outcomes)) == sorted(self.model.settle(outcomes))
+        assert sorted(store.settle(outcomes)) == sorted(self.model.settle(owner, outcomes))
 
     def settle_undecided(self, store: Store, owner: str, picks: Sequence[int]) -> None:
         """A refused batch changes nothing, whatever else is in it."""
@@ -308,12 +311,12 @@ class Machine(RuleBasedStateMachine):
             assert store.extend(leases, 2 * TTL, []) == self.model.extend(leases, 2 * TTL, [])
         elif meanwhile == "settled":
             settled = [outcome(lease, "success") for lease in leases]
-            assert store.settle(settled) == self.model.settle(settled)
-        assert sorted(store.recover(outcomes)) == sorted(self.model.recover(outcomes))
+            assert store.settle(settled) == self.model.settle(owner, settled)
+        assert sorted(store.recover(outcomes)) == sorted(self.model.recover(owner, outcomes))
 
     def claim_dead_letters(self, store: Store, owner: str, limit: int) -> None:
         dead_letters = store.claim_dead_letters(limit, TTL)
-        assert self.model.may_offer(dead_letters, limit)
+        assert self.model.may_offer(owner, dead_letters, limit)
         given = [
             (dead_letter.id, dead_letter.token, dead_letter.tries, dead_letter.accepted) for dead_letter in dead_letters
         ]
@@ -325,11 +328,14 @@ class Machine(RuleBasedStateMachine):
 
     def accept(self, store: Store, owner: str, picks: Sequence[int], sink: str) -> None:
         dead_letters = one_each(pick(self.dead_letters, picks))
-        assert store.mark_accepted(dead_letters, sink, SINKS) == self.model.mark_accepted(dead_letters, sink, SINKS)
+        assert store.mark_accepted(dead_letters, sink) == self.model.mark_accepted(owner, dead_letters, sink)
 
     def postpone(self, store: Store, owner: str, picks: Sequence[int]) -> None:
         dead_letters = one_each(pick(self.dead_letters, picks))
         assert store.postpone(dead_letters, 3.0) == self.model.postpone(dead_letters, 3.0)
+
+    def drop_sink(self, store: Store, owner: str, sink: str) -> None:
+        assert store.drop_sink(sink) == self.model.drop_sink(sink)
 
     def change(self, store: Store, owner: str, command: str, ids: Sequence[int], **options: bool) -> None:
         ids = [self.model.last_id - id for id in ids]
@@ -375,14 +381,17 @@ class Machine(RuleBasedStateMachine):
     def every_answer_is_the_models(self) -> None:
         for store, owner in zip(self.stores, self.owners, strict=True):
             assert sorted(store.held()) == self.model.held(owner)
-        store = self.stores[-1]
+        store, owner = self.stores[-1], self.owners[-1]
         assert store.stats()["queues"] == self.model.queues()
+        assert {
+            row["sink"]: row["pending"] for row in store.stats()["sinks"] if row["pending"]
+        } == self.model.sink_rows()
         assert store.paused() == self.model.paused
         assert next_due(store) == self.model.next_due()
         for served in (None, frozenset("a")):
             assert waiting(store, served) == self.model.waiting(served)
-            assert store.remaining(served, None) == self.model.remaining(served, None)
-            assert store.remaining(served, store.clock() + 4.0) == self.model.remaining(served, 4.0)
+            assert store.remaining(served, None) == self.model.remaining(owner, served, None)
+            assert store.remaining(served, store.clock() + 4.0) == self.model.remaining(owner, served, 4.0)
 
     def teardown(self) -> None:
         try:

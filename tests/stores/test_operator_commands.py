@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.config.settings import RetentionSettings
+from supervisor.stores.records import PruneRun
 from tests.stores.factories import (
     again,
     dead,
@@ -107,7 +108,7 @@ def test_a_redriven_job_starts_over_and_keeps_its_history(factory, store):
     store.settle([again(take_one(store), delay=0.0)])
     promote(store, 1)
     store.settle([dead(take_one(store))])
-    store.mark_accepted(dead_letters(store), "file", frozenset({"file"}))
+    store.mark_accepted(dead_letters(store), "file")
     factory.clock.step(5)
     assert store.redrive([id]) == ({id: "failed"}, {})
     job = store.get(id)
@@ -130,9 +131,7 @@ def test_a_pending_dead_letter_is_dropped_only_by_force(store, command):
 def test_redrive_and_purge_of_all_mean_the_dead_letters(store):
     delivered, pending = make_dead(store, "a", "b")
     (plain,) = make_dead(store, "c", dead_letter=False)
-    store.mark_accepted(
-        [dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered], "file", frozenset({"file"})
-    )
+    store.mark_accepted([dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered], "file")
     done, refused = store.redrive(None)
     assert (list(done), list(refused)) == ([delivered], [pending])
     done, refused = store.purge()
@@ -140,6 +139,32 @@ def test_redrive_and_purge_of_all_mean_the_dead_letters(store):
     assert store.purge(force=True) == ({pending: "failed"}, {})
     assert states(store, [delivered, plain]) == ["ready", "failed"]
     assert store.purge() == ({}, {})
+
+
+def test_jobs_behind_many_with_pending_dead_letters_are_pruned_by_a_later_call_of_the_same_run(factory, store):
+    """A call passes over a limited number of them, so that no other call waits for long."""
+    for _ in range(3):
+        make_dead(store, *["mail"] * 1000)
+    factory.clock.step(1)
+    (last,) = make_dead(store, dead_letter=False)
+    factory.clock.step(1)
+    run, pruned, calls = PruneRun(), 0, 0
+    while run.more:
+        pruned, calls = pruned + store.prune(RetentionSettings(failed=0.5), 100, run), calls + 1
+    assert (pruned, store.get(last)) == (1, None)
+    assert (calls > 1) == factory.durable
+    assert len(store.list_jobs(limit=5000)) == 3000
+
+
+def test_a_run_that_prunes_as_many_as_it_may_goes_on_where_it_was(factory, store):
+    for _ in range(2):
+        make_dead(store, *["mail"] * 10, dead_letter=False)
+        make_dead(store)
+    factory.clock.step(1)
+    run = PruneRun()
+    assert [store.prune(RetentionSettings(failed=0.5), 8, run) for _ in range(3)] == [8, 8, 4]
+    assert not run.more
+    assert store.prune(RetentionSettings(failed=0.5), 8, run) == 0, "it has ended"
 
 
 def test_ids_given_twice_are_done_once(store):
@@ -170,7 +195,7 @@ def test_jobs_kept_for_no_time_are_pruned_at_the_moment_they_ended(factory, stor
     }  # fmt: skip
     (dead_letter,) = dead_letters(store)
     assert store.prune(at_once, 100) == 0, "it is being delivered"
-    store.mark_accepted([dead_letter], "file", frozenset({"file"}))
+    store.mark_accepted([dead_letter], "file")
     assert store.prune(at_once, 100) == 1
     assert store.stats()["queues"][0]["failed"] == 0
     factory.check()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
 
 from supervisor.stores.records import EnqueueRow, Waiting
 from tests.stores.factories import (
+    PostgresFactory,
     StoreFactory,
     dead_letters,
     make_dead,
@@ -69,6 +71,115 @@ def test_a_dead_letter_that_was_inserted_without_a_job_is_passed_over(factory, s
     (id,) = make_dead(store)
     factory.sql("insert into {s}.dead_letters(job_id, state, due_at) values (77, 1, 0)")
     assert [dead_letter.id for dead_letter in dead_letters(store)] == [id]
+
+
+GARBAGE = {
+    "accepted": ("x", "", "7", '{"a": 1}', '["file"'),
+    "owed": ("x", "null", '"file"'),
+    "state": (-1, 3),
+    "token": (-1, 2**63 - 1),
+    "tries": (-1, 2**31 - 1),
+    "due_at": (-(2**63), 2**63 - 1),
+}
+READABLE = ("[null, 7]", '[["file"], {"file": 1}]', '["\u2028", "\\ufffe"]', ' [ "alert" ] ')
+"""Lists that no store writes, and that every store takes."""
+
+
+@DURABLE
+@pytest.mark.parametrize(("column", "value"), [(column, value) for column, its in GARBAGE.items() for value in its])
+def test_a_dead_letter_that_no_claim_could_read_is_refused(factory, store, column, value):
+    (id,) = make_dead(store)
+    literal = f"'{value}'" if isinstance(value, str) else value
+    with pytest.raises((sqlite3.Error, psycopg.Error), match=r"(?i)check|json"):
+        factory.sql(f"update {{s}}.dead_letters set {column} = {literal}")
+    assert [dead_letter.id for dead_letter in dead_letters(store)] == [id]
+
+
+@pytest.mark.parametrize("factory", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("column", ["accepted", "owed", "state", "token", "tries", "due_at"])
+def test_a_dead_letter_with_a_value_of_another_type_is_refused(factory, store, column):
+    make_dead(store)
+    with pytest.raises(sqlite3.Error, match="CHECK"):
+        factory.sql(f"update {{s}}.dead_letters set {column} = x'5b5d'")
+
+
+@DURABLE
+@pytest.mark.parametrize("text", READABLE)
+@pytest.mark.parametrize("column", ["accepted", "owed"])
+def test_a_list_of_sinks_that_another_program_wrote_is_read_as_far_as_it_can_be(factory, store, column, text):
+    ids = make_dead(store, "a", "b")
+    factory.sql(f"update {{s}}.dead_letters set {column} = '{text}' where job_id = {ids[0]}")
+    claimed = dead_letters(store)
+    assert [dead_letter.id for dead_letter in claimed] == ids
+    assert store.mark_accepted(claimed, "file") == []
+    store.drop_sink("alert")
+    assert store.get(ids[1])["dead_letter"] == "delivered"
+    assert store.get(ids[0])["dead_letter"] == "delivered"
+
+
+@DURABLE
+@pytest.mark.parametrize("text", ["x", '["file"'])
+def test_garbage_that_is_there_all_the_same_holds_up_no_other_dead_letter(factory, store, text):
+    """As after a check was dropped, or in a damaged file."""
+    ids = make_dead(store, "a", "b", "c")
+    with unchecked(factory) as sql:
+        sql(f"update {{s}}.dead_letters set accepted = '{text}' where job_id = {ids[0]}")
+        sql(f"update {{s}}.dead_letters set owed = '{text}' where job_id = {ids[1]}")
+    claimed = dead_letters(store)
+    assert [dead_letter.id for dead_letter in claimed] == ids
+    assert store.mark_accepted(claimed, "file") == []
+    assert [store.get(id)["dead_letter"] for id in ids] == ["delivered"] * 3
+
+
+@contextmanager
+def unchecked(factory):
+    if isinstance(factory, PostgresFactory):
+        factory.sql("alter table {s}.dead_letters drop constraint claimable_dead_letter")
+        yield factory.sql
+        return
+    with closing(sqlite3.connect(factory.path, isolation_level=None)) as database:
+        database.execute("pragma ignore_check_constraints = on")
+        yield lambda text: database.execute(text.replace("{s}", "main"))
+
+
+ATTEMPTS = ("x", "", "7", "[]", "null", '{"at": "yesterday"}', '{"at": 1e300}', '{"message": "mine"}')
+
+
+OF_JOBS = {
+    "sqlite": ("state = 9", "started_at = 'a'", "finished_at = 9223372036854775807", "policy = 77", "payload = x'ff'"),
+    "postgresql": (
+        "policy = 'x'",
+        "policy = '7'",
+        "policy = '[1]'",
+        "finished_at = 9223372036854775807",
+        "headers = '{'",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("factory", "change"), [(kind, change) for kind, its in OF_JOBS.items() for change in its], indirect=["factory"]
+)
+def test_a_job_that_another_program_has_changed_holds_up_no_other_dead_letter(factory, store, change):
+    ids = make_dead(store, "a", "b")
+    factory.sql(f"update {{s}}.jobs set {change} where id = {ids[0]}")
+    claimed = dead_letters(store)
+    assert [dead_letter.id for dead_letter in claimed] == ids
+    assert store.mark_accepted(claimed, "file") == []
+    assert {job["id"] for job in store.list_jobs()} == set(ids)
+
+
+@DURABLE
+@pytest.mark.parametrize("text", ATTEMPTS)
+def test_a_failure_that_another_program_wrote_holds_up_nothing(factory, store, text):
+    ids = make_dead(store, "a", "b")
+    factory.sql(f"update {{s}}.attempts set record = '{text}' where job_id = {ids[0]}")
+    claimed = dead_letters(store)
+    assert [dead_letter.id for dead_letter in claimed] == ids
+    (error,) = store.get(ids[0])["errors"]
+    assert error["cause"] == "unreadable"
+    assert error.get("message", text) in (text, "mine")
+    assert {job["id"] for job in store.list_jobs()} == set(ids)
 
 
 @DURABLE

@@ -32,8 +32,6 @@ from tests.stores.factories import (
     take,
 )
 
-FILE = frozenset({"file"})
-
 
 @pytest.fixture
 def factory(tmp_path):
@@ -225,19 +223,19 @@ def test_an_accepted_dead_letter_that_is_locked_is_refused_and_its_claim_goes_on
     ids = make_dead(store, "a", "b")
     claimed = dead_letters(store)
     with locked(factory, "dead_letters", f"job_id = {ids[0]}"):
-        accept = met(lambda: store.mark_accepted(claimed, "file", FILE))
+        accept = met(lambda: store.mark_accepted(claimed, "file"))
         with pytest.raises(RowsLocked) as raised:
             accept()
         assert raised.value.ids == {ids[0]}
         assert store.postpone(claimed, 5.0) == []
-        assert store.mark_accepted([it for it in claimed if it.id == ids[1]], "file", FILE) == []
-    assert store.mark_accepted([it for it in claimed if it.id == ids[0]], "file", FILE) == []
+        assert store.mark_accepted([it for it in claimed if it.id == ids[1]], "file") == []
+    assert store.mark_accepted([it for it in claimed if it.id == ids[0]], "file") == []
     assert {store.get(id)["dead_letter"] for id in ids} == {"delivered"}
 
 
 def test_nothing_is_pruned_while_locked_rows_are_skipped(factory, store):
     ids = make_dead(store, "a", "b")
-    store.mark_accepted(dead_letters(store), "file", FILE)
+    store.mark_accepted(dead_letters(store), "file")
     factory.clock.step(40 * 86_400)
     with locked(factory, "dead_letters", f"job_id = {ids[0]}"):
         assert met(lambda: store.prune(RetentionSettings(), 10))() == 0

@@ -72,12 +72,14 @@ STATEMENTS = {
     "locked": (row_locks.LOCKED_JOBS, ("{1,2}",), {"jobs_pkey"}),
     "held": (settle.HELD, (1,), {"in_flight"}),
     "expired": (recovery.EXPIRED, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
-    "prune": (operator.PAST, (3, 1, 100), {"terminal"}),
+    "prune": (operator.PAST, (3, 1, 0, 0, 10**6, 0, 100), {"terminal"}),
+    "end of a page to prune": (operator.PAGE_END, (3, 1, 0, 0, 100), {"terminal"}),
     "due within": (queries.DUE_BY, (10**15, "{q1,q2}", 1), {"scheduled"}),
     "pending dead letters": (queries.PENDING_DEAD_LETTERS, (1,), {"pending_dead_letters"}),
+    "drop sink": (operator.SET_OWED, ("[]", "[]", "[]", 1, 10), {"dead_letters_pkey"}),
     "claim dead letters": (
         dead_letters.CLAIM_DEAD_LETTERS,
-        (10, 10**6, 1, 1, 0),
+        (10, 10**6, 1, 1, 0, "{[]}", "{[]}", "{[]}"),
         {"pending_dead_letters", "dead_letters_pkey", "jobs_pkey", "attempts_of"},
     ),
 }
@@ -111,11 +113,16 @@ def test_a_drain_that_asks_whether_anything_is_left_reads_little_of_it(store, mo
     """Of all that is scheduled within the horizon, and of as many pending dead letters."""
     latest = None if horizon is None else store.clock() + horizon
     asked = []
-    value = store.connection.value
+    value, rows = store.connection.value, store.connection.rows
     monkeypatch.setattr(
         store.connection, "value", lambda sql, *parameters: asked.append((sql, parameters)) or value(sql, *parameters)
     )
+    monkeypatch.setattr(
+        store.connection, "rows", lambda sql, *parameters: asked.append((sql, parameters)) or rows(sql, *parameters)
+    )
     store.remaining(None, latest, 10)
+    monkeypatch.undo()
+    asked = [it for it in asked if it[0] in (queries.DUE_BY, queries.PENDING_DEAD_LETTERS)]
     assert len(asked) == (1 if latest is None else 2)
     for sql, parameters in asked:
         assert blocks(store, sql, *parameters) < 100

@@ -391,5 +391,5 @@ def test_an_acceptance_is_repeated_after_its_connection_was_cut(factory, store):
     claimed = dead_letters(store)
     cut(factory)
     with pytest.raises(StoreUnavailable):
-        store.mark_accepted(claimed, "file", frozenset({"file"}))
-    assert store.mark_accepted(claimed, "file", frozenset({"file"})) == []
+        store.mark_accepted(claimed, "file")
+    assert store.mark_accepted(claimed, "file") == []

@@ -50,7 +50,7 @@ def test_dead_letters_are_listed_by_their_state(store):
     delivered, pending = make_dead(store, "a", "b")
     make_dead(store, "c", dead_letter=False)
     claimed = [dead_letter for dead_letter in dead_letters(store) if dead_letter.id == delivered]
-    store.mark_accepted(claimed, "file", frozenset({"file"}))
+    store.mark_accepted(claimed, "file")
     assert ids(store.list_jobs(dead_letter="pending")) == [pending]
     assert ids(store.list_jobs(dead_letter="delivered")) == [delivered]
     assert ids(store.list_jobs(dead_letter="any")) == [pending, delivered]
@@ -128,7 +128,7 @@ def test_the_status_has_the_presence_of_each_supervisor(factory, store):
     store.announce(Presence("running", [worker], idle=1))
     assert store.stats()["supervisors"] == [
         {"owner": "one", "host": "host", "pid": 4711, "state": "running", "seen_at": "2023-11-14T22:13:20.000000Z",
-         "workers": [worker]}
+         "workers": [worker], "sinks": ["file"]}
     ]  # fmt: skip
     other = factory.joined("two")
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]

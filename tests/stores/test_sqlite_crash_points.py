@@ -47,7 +47,7 @@ def recover(store: SqliteStore) -> None:
 
 
 def accept(store: SqliteStore) -> None:
-    store.mark_accepted(dead_letters(store), "a", frozenset("a"))
+    store.mark_accepted(dead_letters(store), "a")
 
 
 ACTS: dict[str, Act] = {

@@ -19,7 +19,7 @@ def most():
 def store(tmp_path, most):
     limits = SqliteLimits(claim_characters=most)
     store = SqliteStore(tmp_path / "jobs.db", create=True, synchronous="normal", limits=limits)
-    store.join("one", "host", 4711)
+    store.join("one", "host", 4711, frozenset({"file"}))
     yield store
     store.leave()
     store.close()

@@ -42,7 +42,7 @@ def factories(request, tmp_path) -> Iterator[tuple[StoreFactory, StoreFactory]]:
 
 @pytest.fixture
 def source(factories):
-    return factories[0].joined("one")
+    return factories[0].joined("one", "file", "web")
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def filled(factories, source):
     _, half, delivered = make_dead(source, "pending", "half", "delivered")
     for dead_letter in dead_letters(source):
         if dead_letter.id in (half, delivered):
-            source.mark_accepted(
-                [dead_letter], "file", frozenset({"file"} if dead_letter.id == delivered else {"file", "web"})
-            )
+            source.mark_accepted([dead_letter], "file")
+        if dead_letter.id == delivered:
+            source.mark_accepted([dead_letter], "web")
     put(source, "old", "retry", "due", queue="again")
     old, *others = take(source, queue="again")
     source.settle([release(old)])
@@ -122,7 +122,7 @@ def test_every_job_is_as_it_was(factories, source, target):
 def test_transferred_jobs_go_on_where_they_were(factories, source, target):
     filled(factories, source)
     transfer_jobs(left_alone(source), target)
-    target.join("two", "host", 1)
+    target.join("two", "host", 1, frozenset({"web"}))
     assert put(target, "new")[0] > max(job["id"] for job in jobs_of(source))
     target.pause("post", False)
     (lease,) = take(target, queue="post")
@@ -131,11 +131,21 @@ def test_transferred_jobs_go_on_where_they_were(factories, source, target):
     again = take(target, queue="again")
     assert [(lease.handler, lease.attempt, lease.token) for lease in again] == [("due", 2, 2), ("old", 1, 2)]
     factories[1].clock.step(31)  # the source's claims of dead letters have ended
-    assert {dead_letter.job["handler"]: dead_letter.accepted for dead_letter in dead_letters(target)} == {
-        "half": {"file"},
-        "pending": set(),
-    }
+    claimed = dead_letters(target)
+    assert {it.job["handler"]: it.accepted for it in claimed} == {"half": {"file"}, "pending": set()}
+    target.mark_accepted(claimed, "web")
+    waiting = {it.job["handler"]: target.get(it.id)["missing_sinks"] for it in claimed}
+    assert waiting == {"half": [], "pending": ["file"]}, "they are still owed to the sinks of the source"
     target.leave()
+
+
+def test_lists_and_failures_that_another_program_wrote_stop_no_transfer(factories, source, target):
+    (id,) = make_dead(source)
+    factories[0].sql("update {s}.attempts set record = 'x'")
+    factories[0].sql("""update {s}.dead_letters set owed = '["a", 7, "b\\u0007"]', accepted = ' [ ]'""")
+    transfer_jobs(left_alone(source), target)
+    job = target.get(id)
+    assert (job["missing_sinks"], job["errors"][0]["message"]) == (["a"], "x")
 
 
 def test_ids_are_never_given_again(factories, source, target):

@@ -35,7 +35,7 @@ JOBS = {
 }
 FILE = "workers: {count: 2}\ndlq: {sinks: [{type: file, path: dead.jsonl}]}\n"
 JOB_KEYS = {"id", "handler", "payload", "queue", "priority", "state", "attempt", "retries", "max_retries", "due_at"} | {
-    "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter"
+    "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter", "missing_sinks"
 }  # fmt: skip
 QUEUE_KEYS = {"queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "paused", "processing"}
 
@@ -214,7 +214,7 @@ def test_json_has_exactly_the_documented_keys(command: Command) -> None:
         assert set(queue) == QUEUE_KEYS
         assert (queue["queue"], queue["in_flight"], queue["queue_size"], queue["paused"]) == ("default", 1, 0, False)
         (row,) = status["supervisors"]
-        assert set(row) == {"owner", "host", "pid", "state", "seen_at", "workers"}
+        assert set(row) == {"owner", "host", "pid", "state", "seen_at", "workers", "sinks"}
         assert (row["pid"], row["state"]) == (run.pid, "running")
         busy = [worker for worker in row["workers"] if worker["current_job"]]
         assert len(busy) == 1

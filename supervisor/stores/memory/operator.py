@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 
 from supervisor.jobs import JobState, Tier
 from supervisor.stores.codes import CODES, DEAD_LETTERS, STATES
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.operator_commands import Target
+from supervisor.stores.records import Place
+from supervisor.stores.sinks import sinks_of
 
 
 class OperatorChanges:
@@ -17,13 +20,28 @@ class OperatorChanges:
     def __init__(self, state: MemoryState) -> None:
         self._state = state
 
+    def pending_lists(self) -> list[tuple[str, str]]:
+        return list(self._state.pending_by_lists())
+
+    def set_owed(self, before: tuple[str, str], owed: str, state: int, limit: int) -> int:
+        jobs = self._state.pending_by_lists().get(before, [])[:limit]
+        for job in jobs:
+            assert job.dead_letter is not None
+            record = replace(job.dead_letter, owed=sinks_of(owed), state=DEAD_LETTERS[state])
+            self._state.change(job, dead_letter=record)
+        return len(jobs)
+
     def set_paused(self, queue: str, paused: bool) -> None:
         (self._state.paused.add if paused else self._state.paused.discard)(queue)
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return [id for id, job in self._state.jobs.items() if id > after and job.dead_letter_state is not None][:limit]
 
-    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
+    def page_end(self, state: int, age: int, after: Place, size: int) -> Place | None:
+        """All are one page."""
+        return None
+
+    def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         latest = self._state.now() - age
         past = [
             job

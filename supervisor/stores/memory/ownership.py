@@ -10,21 +10,24 @@ from supervisor.errors import StoreError
 from supervisor.stores.codes import LEFT
 from supervisor.stores.memory.state import MemoryState, OwnerRecord
 from supervisor.stores.records import Presence
+from supervisor.stores.sinks import Sinks
 
 
 class Ownership:
     def __init__(self, state: MemoryState) -> None:
         self._state = state
         self.name: str | None = None
+        self.sinks: Sinks = frozenset()
 
-    def join(self, owner: str, host: str, pid: int) -> int | None:
+    def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
         with self._state.lock:
-            self.name = owner
+            self.name, self.sinks = owner, sinks
             if owner not in self._state.owners:
                 pipe = os.pipe()
                 for end in pipe:
                     os.set_blocking(end, False)
                 self._state.owners[owner] = OwnerRecord(host, pid, self._state.now(), pipe)
+            self._state.owners[owner].sinks = sinks
         return None
 
     def leave(self) -> None:

@@ -9,13 +9,15 @@ from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.counts import queue_rows, running_jobs
+from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import MemoryState, OwnerRecord
 from supervisor.stores.records import iso, microseconds
+from supervisor.stores.sinks import count_by_work, sink_rows
 
 
 class Queries:
-    def __init__(self, state: MemoryState) -> None:
-        self._state = state
+    def __init__(self, state: MemoryState, owner: Ownership) -> None:
+        self._state, self._owner = state, owner
 
     def stats(self) -> dict[str, Any]:
         with self._state.lock:
@@ -26,7 +28,10 @@ class Queries:
             processing = Counter(job.row.queue for job in running if job.state is JobState.IN_FLIGHT)
             counted = [(queue, CODES[state], tier, n) for (queue, tier, state), n in counts if n]
             queues = queue_rows(counted, frozenset(self._state.paused), processing)
-            return {"queues": queues, "supervisors": supervisors}
+            return {"queues": queues, "supervisors": supervisors, "sinks": sink_rows(self._pending(), supervisors)}
+
+    def _pending(self) -> list[tuple[str, str, int]]:
+        return [(*lists, len(jobs)) for lists, jobs in self._state.pending_by_lists().items()]
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         with self._state.lock:
@@ -37,7 +42,7 @@ class Queries:
                 if not job.state.terminal and queue not in self._state.paused and (served is None or queue in served):
                     beyond = job.state is JobState.SCHEDULED and last is not None and job.due_at > last
                     left[job.state.value] += not beyond
-            left["dead_letters"] = min(most, len(self._state.pending_dead_letters()))
+            left.update(count_by_work(self._pending(), self._owner.sinks, most))
             if last is not None:
                 left["scheduled"] = min(most, left["scheduled"])
             return {name: n for name, n in left.items() if n}
@@ -86,4 +91,5 @@ def _owner_dict(name: str, owner: OwnerRecord) -> dict[str, Any]:
         "state": "gone" if gone else owner.presence.state,
         "seen_at": iso(owner.seen_at),
         "workers": list(owner.presence.workers),
+        "sinks": [] if gone else sorted(owner.sinks),
     }

@@ -59,7 +59,8 @@ class Settles:
         if outcome.failure is not None:
             changes["errors"] = _thinned((*job.errors, failure_record(outcome.failure, outcome.lease, now)))
         if outcome.dead_letter:
-            changes["dead_letter"] = DeadLetterRecord(now, token=job.dead_letter.token + 1 if job.dead_letter else 0)
+            token = job.dead_letter.token + 1 if job.dead_letter else 0
+            changes["dead_letter"] = DeadLetterRecord(now, token, owed=self._owner.sinks)
         self._state.change(job, **changes)
         return True
 

@@ -25,6 +25,7 @@ from supervisor.stores.records import (
     overlaid,
     own_max_retries,
 )
+from supervisor.stores.sinks import Sinks, sinks_text
 
 
 @dataclass(slots=True)
@@ -32,7 +33,8 @@ class DeadLetterRecord:
     due_at: int
     token: int = 0
     tries: int = 0
-    accepted: frozenset[str] = frozenset()
+    accepted: Sinks = frozenset()
+    owed: Sinks = frozenset()
     state: str | None = "pending"
 
 
@@ -65,6 +67,11 @@ class JobRecord:
     def dead_letter_state(self) -> str | None:
         return None if self.dead_letter is None else self.dead_letter.state
 
+    @property
+    def missing_sinks(self) -> list[str]:
+        record = self.dead_letter
+        return sorted(record.owed - record.accepted) if record is not None and record.state == "pending" else []
+
     def lease(self) -> Lease:
         row, options, policy = self.row, options_text(self.row), self.policy or Policy()
         return Lease(
@@ -78,6 +85,7 @@ class JobRecord:
         return job_dict(Shown(
             self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,
             self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
+            self.missing_sinks,
         ))  # fmt: skip
 
 
@@ -91,6 +99,7 @@ class OwnerRecord:
     seen_at: int
     notification_pipe: tuple[int, int]
     presence: Presence = field(default_factory=lambda: Presence("starting"))
+    sinks: Sinks = frozenset()
 
 
 class MemoryState:
@@ -172,6 +181,14 @@ class MemoryState:
 
     def pending_dead_letters(self) -> list[JobRecord]:
         return [job for job in self.jobs.values() if job.dead_letter_state == "pending"]
+
+    def pending_by_lists(self) -> dict[tuple[str, str], list[JobRecord]]:
+        """Pending dead letters by `owed` and `accepted`, as texts."""
+        found: dict[tuple[str, str], list[JobRecord]] = {}
+        for job in self.pending_dead_letters():
+            if (record := job.dead_letter) is not None:
+                found.setdefault((sinks_text(record.owed), sinks_text(record.accepted)), []).append(job)
+        return found
 
     def candidates(self, queue: str, tier: int, limit: int) -> list[JobRecord]:
         """Return the first ready jobs of a tier, without removing them from it."""

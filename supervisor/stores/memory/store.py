@@ -25,7 +25,7 @@ class MemoryStore:
         self.state = state = state or MemoryState(clock)
         owner = Ownership(state)
         queue, settles = Queue(state, owner), Settles(state, owner)
-        dead_letters, queries = DeadLetterQueue(state), Queries(state)
+        dead_letters, queries = DeadLetterQueue(state, owner), Queries(state, owner)
         commands = BatchedCommands(OperatorChanges(state), state.transaction, owner.notify)
         self.transaction, self.enqueue, self.notify = state.transaction, queue.enqueue, owner.notify
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
@@ -40,7 +40,7 @@ class MemoryStore:
         self.get, self.list_jobs = queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
-        self.pause, self.repair = commands.pause, queries.repair
+        self.pause, self.repair, self.drop_sink = commands.pause, queries.repair, commands.drop_sink
 
     def close(self) -> None:
         pass

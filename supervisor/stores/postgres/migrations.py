@@ -5,19 +5,31 @@ from __future__ import annotations
 import hashlib
 
 from supervisor.errors import StoreError, StoreMissing, StoreUnavailable
-from supervisor.stores.codes import IN_FLIGHT, LEFT
+from supervisor.stores.codes import DELIVERED, IN_FLIGHT, LEFT, PENDING, WITHDRAWN
+from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
 from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.schema import (
+    CLAIMABLE,
     CLOSE,
     INSERTED_BY_SQL,
     JOBS_DELETED,
     LEASED,
+    PENDING_DEAD_LETTERS,
     QUEUE_CHANGED,
     SCHEMA,
     VERSION,
 )
+from supervisor.stores.sinks import sinks_of, sinks_text
+
+# What no row of this version may hold was put in by another program.
+CORRECT_DEAD_LETTERS = f"""
+  update {{s}}.dead_letters set state = {PENDING}, token = 0, due_at = 0, tries = 0
+  where state not between {WITHDRAWN} and {DELIVERED} or token not between 0 and {MAX_DEAD_LETTER_TOKEN}
+    or due_at not between {-MAX_TIME} and {MAX_TIME} or tries not between 0 and {MAX_TRIES}"""
+ACCEPTED = "select distinct accepted from {s}.letters"
+SET_ACCEPTED = "update {s}.letters set accepted = $2 where accepted = $1"
 
 FROM_VERSION_1 = (
     "drop trigger put_by_hand on {s}.jobs",
@@ -26,14 +38,21 @@ FROM_VERSION_1 = (
     "alter table {s}.jobs alter column id set generated always",
     "alter table {s}.letters rename to dead_letters",
     "alter index {s}.letters_pkey rename to dead_letters_pkey",
-    "alter index {s}.pending_letters rename to pending_dead_letters",
+    "drop index {s}.pending_letters",
     "alter table {s}.supervisors rename column place to owner_lock",
+    "alter table {s}.supervisors add column sinks text not null default '[]'",
+    # It did not keep the sinks that they are owed to: they are owed to those of the supervisor that claims them.
+    """alter table {s}.dead_letters alter column accepted type text collate "C",
+      add column owed text collate "C" not null default '[]'""",
+    PENDING_DEAD_LETTERS,
     *INSERTED_BY_SQL,
     f"alter table {{s}}.jobs add constraint leased {LEASED}",
     *QUEUE_CHANGED,
     *JOBS_DELETED,
     "delete from {s}.dead_letters where job_id not in (select id from {s}.jobs)",
     "delete from {s}.attempts where job_id not in (select id from {s}.jobs)",
+    CORRECT_DEAD_LETTERS,
+    f"alter table {{s}}.dead_letters add constraint claimable_dead_letter {CLAIMABLE}",
     *FUNCTIONS,
 )
 CLOSED_FROM_VERSION_1 = (
@@ -145,6 +164,8 @@ def _migrate_version_1(connection: Connection) -> None:
     closed = has_table(connection, "shut")
     if not closed:
         connection.run(EXPIRE_UNLEASED)
+    for text in connection.column(ACCEPTED):
+        connection.run(SET_ACCEPTED, text, sinks_text(sinks_of(text)))
     _run_all(connection, FROM_VERSION_1)
     if closed:
         _run_all(connection, CLOSED_FROM_VERSION_1)

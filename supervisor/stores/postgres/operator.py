@@ -9,8 +9,11 @@ from supervisor.stores.operator_commands import Target
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.enqueue import reserve_ids
+from supervisor.stores.postgres.queries import Queries
 from supervisor.stores.postgres.row_locks import RowLocks
+from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.settle import LOCK_JOBS
+from supervisor.stores.records import Place
 
 # It runs after LOCK_JOBS, as a separate statement: a settle that was waited for may have made a dead letter.
 TARGETS = """
@@ -19,10 +22,13 @@ TARGETS = """
   left join {s}.dead_letters on dead_letters.job_id = jobs.id order by place"""
 DEAD = f"""
   select job_id from {{s}}.dead_letters where state in ({PENDING}, {DELIVERED}) and job_id > $1 order by job_id limit $2"""
+_ENDED = f"""from {{s}}.jobs where state = $1 and state >= {SUCCEEDED} and finished_at <= {NOW} - $2
+    and (finished_at, id) > ($3, $4)"""
+PAGE_END = f"select finished_at, id {_ENDED} order by finished_at, id limit 1 offset $5"
 PAST = f"""
-  select id from {{s}}.jobs where state = $1 and state >= {SUCCEEDED} and finished_at <= {NOW} - $2
+  select id {_ENDED} and (finished_at, id) <= ($5, $6)
     and not exists (select 1 from {{s}}.dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
-  order by finished_at limit $3 for update skip locked"""
+  order by finished_at, id limit $7 for update skip locked"""
 
 CANCEL = f"""
   update {{s}}.jobs set state = {CANCELLED}, token = token + 1, finished_at = {NOW}, owner = null, lease_until = null
@@ -36,6 +42,13 @@ REDRIVE = f"""
   from unnest($1::bigint[], $2::bigint[]) as it(id, age) where jobs.id = it.id"""
 WITHDRAW = f"update {{s}}.dead_letters set state = {WITHDRAWN} where job_id = any($1::bigint[])"
 REMOVE = "delete from {s}.jobs where id = any($1::bigint[])"
+SET_OWED = f"""
+  with its as materialized (
+    select job_id from {{s}}.dead_letters
+    where state = {PENDING} and {SINK_LISTS} = hashtextextended($1 || $2, 0) and owed = $1 and accepted = $2
+    order by job_id limit $5 for no key update)
+  update {{s}}.dead_letters set owed = $3, state = $4 from its where dead_letters.job_id = its.job_id
+  returning its.job_id"""
 PAUSE = """
   insert into {s}.queues(queue, paused) values ($1, $2) on conflict(queue) do update set paused = excluded.paused"""
 
@@ -43,20 +56,28 @@ PAUSE = """
 class OperatorChanges:
     """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
-    def __init__(self, connection: Connection, counts: Counts, locks: RowLocks) -> None:
-        self._connection, self._locks, self.count = connection, locks, counts.add
+    def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, queries: Queries) -> None:
+        self._connection, self._locks, self.count, self._queries = connection, locks, counts.add, queries
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return self._connection.column(DEAD, after, limit)
 
-    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
+    def page_end(self, state: int, age: int, after: Place, size: int) -> Place | None:
+        found = [] if self._locks.skips_locked else self._connection.rows(PAGE_END, state, age, *after, size - 1)
+        return next(((finished_at, id) for finished_at, id in found), None)
+
+    def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         """Return no ids while locked rows are skipped: rows of these jobs may be locked, and pruning can wait."""
-        return [] if self._locks.skips_locked else self._connection.column(PAST, state, age, limit)
+        skips = self._locks.skips_locked
+        return [] if skips else self._connection.column(PAST, state, age, *after, *until, limit)
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
         wanted = array(dict.fromkeys(ids))
         self._connection.later(LOCK_JOBS, wanted)
         return [Target(*row) for row in self._connection.rows(TARGETS, wanted)]
+
+    def pending_lists(self) -> list[tuple[str, str]]:
+        return [(owed, accepted) for owed, accepted, _ in self._queries.pending(1)]
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
         self._connection.later(CANCEL, array(ids))
@@ -70,6 +91,9 @@ class OperatorChanges:
 
     def remove(self, ids: Sequence[int]) -> None:
         self._connection.later(REMOVE, array(ids))
+
+    def set_owed(self, before: tuple[str, str], owed: str, state: int, limit: int) -> int:
+        return len(self._connection.column(SET_OWED, *before, owed, state, limit))
 
     def set_paused(self, queue: str, paused: bool) -> None:
         self._connection.run(PAUSE, queue, paused)

@@ -14,16 +14,18 @@ from supervisor.stores.postgres.notifier import Notifier
 from supervisor.stores.postgres.owner_lock import OwnerLock
 from supervisor.stores.postgres.row_locks import SUPERVISORS, RowLocks
 from supervisor.stores.records import NEW_ID, Presence, microseconds
+from supervisor.stores.sinks import Sinks, sinks_text
 
 _logger = logging.getLogger(__name__)
 
 ANNOUNCE = f"""
-  update {{s}}.supervisors set owner_lock = $2, state = $3, seen_at = {NOW}, unseen_after = {NOW} + $4, idle = $5, workers = $6
+  update {{s}}.supervisors set owner_lock = $2, state = $3, seen_at = {NOW}, unseen_after = {NOW} + $4, idle = $5, workers = $6,
+    sinks = $7
   where owner = $1 returning id"""
 # It inserts nothing if another row has the next id of the sequence, or this owner; that id is used up then.
 REGISTER = f"""
-  insert into {{s}}.supervisors(owner, owner_lock, state, seen_at, unseen_after, idle, workers, host, pid)
-  values ($1, $2, $3, {NOW}, {NOW} + $4, $5, $6, $7, $8) on conflict do nothing returning id"""
+  insert into {{s}}.supervisors(owner, owner_lock, state, seen_at, unseen_after, idle, workers, sinks, host, pid)
+  values ($1, $2, $3, {NOW}, {NOW} + $4, $5, $6, $7, $8, $9) on conflict do nothing returning id"""
 KEEP_LEASES = f"""
   update {{s}}.jobs set owner = $1 where state = {IN_FLIGHT} and owner = $2
     and not exists (select from {{s}}.supervisors where id = $2)"""
@@ -40,7 +42,8 @@ _UNSEEN_TTLS times the ttl of its leases, and at least _MIN_UNSEEN seconds."""
 
 
 class Ownership:
-    """The owner of a supervisor. `id` is that of its row in `supervisors`, which leases refer to; None until it has joined."""
+    """The owner of a supervisor. `id` is that of its row in `supervisors`, which leases refer to; None until it has joined. `sinks`
+    are the names of its sinks."""
 
     def __init__(
         self, connection: Connection, locks: RowLocks, lock: OwnerLock, notifier: Notifier, random_part: RandomPart
@@ -51,12 +54,13 @@ class Ownership:
         self._id_before: int | None = None  # before this transaction
         connection.on_rollback(self._rolled_back)
         self._who: tuple[str, str, int] | None = None
+        self.sinks: Sinks = frozenset()
         self._unseen = _UNSEEN_AT_FIRST
         connection.before_close(self._release)
 
-    def join(self, owner: str, host: str, pid: int) -> int | None:
+    def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
         fd = self._lock.take(owner)
-        self.id, self._id_before, self._who = None, None, (owner, host, pid)
+        self.id, self._id_before, self._who, self.sinks = None, None, (owner, host, pid), sinks
         with self._connection.transaction():
             self._announce(self._who, Presence("starting"))
         self._notifier.bind()
@@ -95,7 +99,8 @@ class Ownership:
         owner), insert one with a new id. The owner keeps the leases that nobody else can have."""
         workers = orjson.dumps(list(presence.workers)).decode()
         owner, *at = who
-        row = (owner, self._lock.address, presence.state, microseconds(self._unseen), presence.idle, workers)
+        state, unseen = presence.state, microseconds(self._unseen)
+        row = (owner, self._lock.address, state, unseen, presence.idle, workers, sinks_text(self.sinks))
         id = self._connection.value(ANNOUNCE, *row)
         while id is None:
             id = self._connection.value(REGISTER, *row, *at) or self._connection.value(ANNOUNCE, *row)

@@ -29,11 +29,13 @@ from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
-from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries
+from supervisor.stores.postgres.schema import SINK_LISTS
+from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries, readable_attempt
+from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 
 SHOWN = """
   select jobs.id, handler, coalesce(payload, ''), queue, priority, jobs.state, retries, policy, options, jobs.due_at,
-    created_at, started_at, finished_at, result, headers, dead_letters.state
+    created_at, started_at, finished_at, result, headers, dead_letters.state, owed, accepted
   from unnest($1::bigint[]) with ordinality as it(id, place) join {s}.jobs on jobs.id = it.id
   left join {s}.dead_letters on dead_letters.job_id = jobs.id order by place"""
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by id"
@@ -45,13 +47,22 @@ DUE_BY = f"""
   select count(*) from (
     select from {{s}}.jobs where state = {SCHEDULED} and due_at <= $1 and queue = any($2::text[])
     order by due_at, id limit $3) as it"""
+# Steps from one pair of lists to the next in the index: many dead letters share few of them.
 PENDING_DEAD_LETTERS = f"""
-  select count(*) from (
-    select from {{s}}.dead_letters where state = {PENDING} order by due_at, job_id limit $1) as it"""
+  with recursive steps(lists, owed, accepted) as (
+    (select {SINK_LISTS}, owed, accepted from {{s}}.dead_letters where state = {PENDING} order by {SINK_LISTS} limit 1)
+    union all
+    select next.* from steps cross join lateral (
+      select {SINK_LISTS}, owed, accepted from {{s}}.dead_letters where state = {PENDING} and {SINK_LISTS} > steps.lists
+      order by {SINK_LISTS} limit 1) as next)
+  select owed, accepted, (
+    select count(*) from (
+      select from {{s}}.dead_letters where state = {PENDING} and {SINK_LISTS} = steps.lists limit $1) as its)
+  from steps"""
 RUNNING_BY_QUEUE = f"""
   select queue, count(*) from {{s}}.jobs where id = any($1::bigint[]) and state = {IN_FLIGHT} group by queue"""
 SUPERVISORS = f"""
-  select id, owner, host, pid, state, owner_lock, seen_at, workers, {NOW} > unseen_after,
+  select id, owner, host, pid, state, owner_lock, seen_at, workers, sinks, {NOW} > unseen_after,
     exists (select 1 from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id)
   from {{s}}.supervisors order by id"""
 CLOCK = f"select {NOW}"
@@ -88,7 +99,7 @@ class Queries:
         batch = array(ids)
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, at, record in self._connection.rows(ATTEMPTS, batch):
-            errors.setdefault(job_id, []).append({**orjson.loads(record), "at": at})
+            errors.setdefault(job_id, []).append(readable_attempt(record, at))
         return [job_dict(_shown(row, errors)) for row in self._connection.rows(SHOWN, batch)]
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
@@ -104,9 +115,13 @@ class Queries:
             if latest is not None and left[SCHEDULED]:
                 waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
                 left[SCHEDULED] = self._connection.value(DUE_BY, microseconds(latest), list(waiting), most)
-            dead_letters = self._connection.value(PENDING_DEAD_LETTERS, most)
-        counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": dead_letters}
+            dead_letters = count_by_work(self.pending(most), self._owner.sinks, most)
+        counts = {STATES[state].value: n for state, n in left.items()} | dead_letters
         return {name: n for name, n in counts.items() if n}
+
+    def pending(self, most: int) -> list[tuple[str, str, int]]:
+        """(owed, accepted, n) of pending dead letters; it counts to `most` only."""
+        return [(owed, accepted, n) for owed, accepted, n in self._connection.rows(PENDING_DEAD_LETTERS, most)]
 
     def stats(self) -> dict[str, Any]:
         with self._connection.snapshot():
@@ -115,30 +130,30 @@ class Queries:
             processing: dict[str, int] = dict(self._connection.rows(RUNNING_BY_QUEUE, array(running_jobs(supervisors))))
             paused = frozenset(self._connection.column(PAUSED))
             queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
-        return {"queues": queues, "supervisors": supervisors}
+            sinks = sink_rows(self.pending(MAX_COUNTED), supervisors)
+        return {"queues": queues, "supervisors": supervisors, "sinks": sinks}
 
     def _supervisors(self) -> list[dict[str, Any]]:
         """Return the supervisors without those that hold no lease and have left, are provably gone, or were not seen for long."""
         shown = []
-        for id, owner, host, pid, state, lock, seen_at, workers, overdue, has_leases in self._connection.rows(
-            SUPERVISORS
-        ):
+        for row in self._connection.rows(SUPERVISORS):
+            id, owner, host, pid, state, lock, seen_at, workers, sinks, overdue, has_leases = row
             gone = state == LEFT or (id != self._owner.id and is_gone(lock))
             if (gone or overdue) and not has_leases:
                 continue
             state = "gone" if gone else state
-            workers = [] if gone else orjson.loads(workers)
-            shown.append(
-                {"owner": owner, "host": host, "pid": pid, "state": state, "seen_at": iso(seen_at), "workers": workers}
-            )
+            workers, sinks = ([], []) if gone else (orjson.loads(workers), sorted(sinks_of(sinks)))
+            known = {"owner": owner, "host": host, "pid": pid, "state": state, "seen_at": iso(seen_at)}
+            shown.append({**known, "workers": workers, "sinks": sinks})
         return shown
 
 
 def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
-    id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter = row
+    id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter, owed, accepted = row
     most = own_max_retries(options, None if policy is None else stored_policy(policy, None))
     known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
-    return Shown._make((*known, errors.get(id, ()), DEAD_LETTERS[dead_letter or WITHDRAWN]))
+    missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
+    return Shown._make((*known, errors.get(id, ()), DEAD_LETTERS[dead_letter or WITHDRAWN], missing))
 
 
 def filtered_ids(

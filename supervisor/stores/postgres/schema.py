@@ -6,8 +6,16 @@ Times are microseconds since the epoch, by `{s}.clock()` alone.
 from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
-from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
-from supervisor.stores.limits import MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_OPTION_SECONDS, MAX_TIME, MAX_TOKEN
+from supervisor.stores.codes import DELIVERED, IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED, WITHDRAWN
+from supervisor.stores.limits import (
+    MAX_DEAD_LETTER_TOKEN,
+    MAX_EXPIRED_COUNT,
+    MAX_FACTOR,
+    MAX_OPTION_SECONDS,
+    MAX_TIME,
+    MAX_TOKEN,
+    MAX_TRIES,
+)
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS
 from supervisor.stores.transfer import closed_message
 
@@ -63,6 +71,15 @@ _JOBS = f"""create table {{s}}.jobs(
       and (options is null or coalesce(options::jsonb @@ '{_OPTIONS}', false))))
   with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05)"""
+
+SINK_LISTS = "hashtextextended(owed || accepted, 0)"
+"""One number for both lists, which may be too long for an index."""
+PENDING_DEAD_LETTERS = f"""create index pending_dead_letters on {{s}}.dead_letters({SINK_LISTS}, due_at, job_id)
+    where state = {PENDING}"""
+CLAIMABLE = f"""check (state between {WITHDRAWN} and {DELIVERED} and token between 0 and {MAX_DEAD_LETTER_TOKEN}
+    and tries between 0 and {MAX_TRIES} and due_at between {-2 * MAX_TIME} and {2 * MAX_TIME}
+    and jsonb_typeof(owed::jsonb) = 'array' and jsonb_typeof(accepted::jsonb) = 'array')"""
+"""A dead letter that no claim could read is refused. `owed` and `accepted` are lists of sinks: see `supervisor.stores.sinks`."""
 
 _COUNTS = """create table {s}.counts(
     n bigint not null, state smallint not null, tier smallint not null, queue text collate "C" not null)
@@ -149,15 +166,17 @@ SCHEMA = (
       at bigint not null,
       record text not null)""",
     "create index attempts_of on {s}.attempts(job_id, id)",
-    """create table {s}.dead_letters(
+    f"""create table {{s}}.dead_letters(
       job_id bigint primary key,
       state smallint not null,
       token bigint not null default 0,
       owner bigint,
       due_at bigint not null,
       tries int not null default 0,
-      accepted text not null default '[]')""",
-    f"create index pending_dead_letters on {{s}}.dead_letters(due_at, job_id) where state = {PENDING}",
+      accepted text collate "C" not null default '[]',
+      owed text collate "C" not null default '[]',
+      constraint claimable_dead_letter {CLAIMABLE})""",
+    PENDING_DEAD_LETTERS,
     """create table {s}.queues(queue text collate "C" primary key, paused boolean not null)""",
     """create table {s}.supervisors(
       id bigint generated always as identity primary key,
@@ -169,7 +188,8 @@ SCHEMA = (
       seen_at bigint not null,
       unseen_after bigint not null,
       idle int not null default 0,
-      workers text not null default '[]')
+      workers text not null default '[]',
+      sinks text not null default '[]')
     with (fillfactor = 50)""",
     *QUEUE_CHANGED,
     *JOBS_DELETED,

@@ -33,6 +33,7 @@ from supervisor.stores.records import (
     microseconds,
     require_seen,
 )
+from supervisor.stores.sinks import sinks_text
 
 _SUCCEEDED = JobState.SUCCEEDED
 _BEHIND_TOKEN: Final = 2
@@ -94,10 +95,10 @@ THIN_OUT_ATTEMPTS = f"""
     from {{s}}.attempts where job_id = any($1::bigint[])) as it
   where attempts.id = it.id and from_first > 1 and from_last >= {MAX_ATTEMPTS_KEPT}"""
 ADD_DEAD_LETTERS = f"""
-  insert into {{s}}.dead_letters as old(job_id, state, due_at)
-  select id, {PENDING}, {NOW} from unnest($1::bigint[]) as it(id)
+  insert into {{s}}.dead_letters as old(job_id, state, due_at, owed)
+  select id, {PENDING}, {NOW}, $2 from unnest($1::bigint[]) as it(id)
   on conflict(job_id) do update set state = {PENDING}, token = old.token + 1, owner = null, due_at = excluded.due_at,
-    tries = 0, accepted = '[]'"""
+    tries = 0, owed = excluded.owed, accepted = '[]'"""
 
 Claim = tuple[int, int]
 """(id, token)"""
@@ -210,7 +211,7 @@ class Settles:
                 self._connection.later(THIN_OUT_ATTEMPTS, array(failure["job_id"] for failure in failures))
         dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
         if dead_letters:
-            self._connection.later(ADD_DEAD_LETTERS, array(dead_letters))
+            self._connection.later(ADD_DEAD_LETTERS, array(dead_letters), sinks_text(self._owner.sinks))
 
     def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
         """Run the statement on these leases; return the ids of those that are stale."""

@@ -46,7 +46,7 @@ class PostgresStore:
         settles, recovery = Settles(connection, counts, locks, owner), Recovery(connection, locks, owner)
         queries = Queries(connection, counts, owner)
         dead_letters = DeadLetterQueue(connection, locks, queries, owner, limits.claim_bytes)
-        changes = OperatorChanges(connection, counts, locks)
+        changes = OperatorChanges(connection, counts, locks, queries)
         commands = BatchedCommands(changes, connection.transaction, notifier.notify)
         transfer = Transfer(connection, counts, queries, limits.id_range)
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
@@ -61,6 +61,7 @@ class PostgresStore:
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge = commands.delete, commands.purge
+        self.drop_sink = commands.drop_sink
         self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts).repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival

@@ -47,7 +47,7 @@ SIZES = f"""
 EXPORTED = f"""
   select jobs.id, age, jobs.token, handler, queue, coalesce(payload, ''), headers, priority, jobs.state, tier, retries,
     expired_count, jobs.due_at, created_at, started_at, finished_at, policy, options, result,
-    dead_letters.state, dead_letters.due_at, tries, accepted
+    dead_letters.state, dead_letters.due_at, tries, owed, accepted
   from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
   left join {{s}}.dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN} order by place"""
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by job_id, id"
@@ -59,7 +59,7 @@ IMPORT_JOBS = """
   copy {s}.jobs(id, age, token, handler, queue, payload, headers, priority, state, tier, retries, expired_count, due_at,
     created_at, started_at, finished_at, policy, options, result) from stdin"""
 IMPORT_ATTEMPTS = "copy {s}.attempts(job_id, at, record) from stdin"
-IMPORT_DEAD_LETTERS = "copy {s}.dead_letters(job_id, state, due_at, tries, accepted) from stdin"
+IMPORT_DEAD_LETTERS = "copy {s}.dead_letters(job_id, state, due_at, tries, owed, accepted) from stdin"
 
 _BEHIND_RESULT: Final = 19
 """The columns of IMPORT_JOBS are the fields of a TransferredJob before this one."""

@@ -8,12 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.errors import StoreError, StoreUnavailable
+from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schema import (
     APPLICATION_ID,
     CLOSED_TRIGGERS,
+    DEAD_LETTERS,
     INSERTED_BY_SQL,
     JOB_DELETED,
     PENDING_DEAD_LETTERS,
@@ -21,12 +23,23 @@ from supervisor.stores.sqlite.schema import (
     SCHEMA,
     UPDATED_BY_SQL,
     VERSION,
+    between,
     closed_trigger,
+    is_list,
 )
 from supervisor.stores.sqlite.write_lock import FileLock
 from supervisor.stores.transfer import closed_message
 
 _OPENING_SECONDS = 5.0
+
+# It did not keep the sinks that they are owed to: they are owed to those of the supervisor that claims them. What no row of this
+# version may hold was put in by another program.
+DEAD_LETTERS_OF_VERSION_1 = f"""
+  insert into dead_letters(job_id, state, token, owner, due_at, tries, accepted)
+  select job_id, iif(state in (0, 1, 2), state, 1), iif({between("token", 0, MAX_DEAD_LETTER_TOKEN)}, token, 0), owner,
+    iif({between("due_at", -MAX_TIME, MAX_TIME)}, due_at, 0), iif({between("tries", 0, MAX_TRIES)}, tries, 0),
+    iif({is_list("accepted")}, accepted, '[]')
+  from letters"""
 
 FROM_VERSION_1 = (
     "drop trigger put_by_hand",
@@ -34,9 +47,11 @@ FROM_VERSION_1 = (
     "alter table jobs rename column lapses to expired_count",
     INSERTED_BY_SQL,
     UPDATED_BY_SQL,
-    "drop index pending_letters",
-    "alter table letters rename to dead_letters",
+    DEAD_LETTERS,
+    DEAD_LETTERS_OF_VERSION_1,
+    "drop table letters",
     PENDING_DEAD_LETTERS,
+    "alter table supervisors add column sinks text not null default '[]'",
     QUEUE_CHANGED,
     JOB_DELETED,
     "delete from dead_letters where job_id not in (select id from jobs)",

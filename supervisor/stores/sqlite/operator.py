@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
-from supervisor.stores.operator_commands import Target
+from supervisor.stores.operator_commands import BEHIND_ALL, Target
+from supervisor.stores.records import Place
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
+from supervisor.stores.sqlite.schema import SINK_LISTS
 
 TARGETS = Select(
     "jobs.id, jobs.state, queue, tier, dead_letters.state",
@@ -17,11 +20,15 @@ TARGETS = Select(
 DEAD = f"""
   select json_group_array(job_id) from (
     select job_id from dead_letters where state in ({PENDING}, {DELIVERED}) and job_id > ? order by job_id limit ?)"""
+_ENDED = f"""
+  from jobs where state = ? and state >= {SUCCEEDED} and (finished_at, id) > (?, ?) and (finished_at, id) <= (?, ?)"""
+PAGE_END = f"""
+  select json_group_array(json_array(finished_at, id)) from (
+    select finished_at, id {_ENDED} order by finished_at, id limit 1 offset ?)"""
 PAST = f"""
   select json_group_array(id) from (
-    select id from jobs where state = ? and state >= {SUCCEEDED} and finished_at <= ?
-      and not exists (select 1 from dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
-    order by finished_at limit ?)"""
+    select id {_ENDED} and not exists (select 1 from dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
+    order by finished_at, id limit ?)"""
 
 CANCEL = f"""
   update jobs set state = {CANCELLED}, token = token + 1, finished_at = ?1, owner = null, lease_until = null
@@ -36,26 +43,38 @@ REDRIVE = f"""
   from json_each(?3) as it where jobs.id = it.value"""
 WITHDRAW = f"update dead_letters set state = {WITHDRAWN} where job_id in (select value from json_each(?))"
 REMOVE = "delete from jobs where id in (select value from json_each(?))"
+SET_OWED = f"""
+  update dead_letters set owed = ?3, state = ?4 where job_id in (
+    select job_id from dead_letters
+    where state = {PENDING} and {SINK_LISTS} = ?1 || ?2 and +owed = ?1 and +accepted = ?2 limit ?5)"""
 PAUSE = "insert or replace into queues(queue, paused) values (?, ?)"
 
 
 class OperatorChanges:
     """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection, self.count = connection, connection.counts.add
+    def __init__(self, connection: Connection, queries: Queries) -> None:
+        self._connection, self.count, self._queries = connection, connection.counts.add, queries
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         with self._connection.snapshot():
             ids: list[int] = self._connection.json(DEAD, after, limit)
         return ids
 
-    def find_past(self, state: int, age: int, limit: int) -> Sequence[int]:
-        ids: list[int] = self._connection.json(PAST, state, self._connection.now() - age, limit)
+    def page_end(self, state: int, age: int, after: Place, size: int) -> Place | None:
+        found = self._connection.json(PAGE_END, state, *after, self._connection.now() - age, BEHIND_ALL[1], size - 1)
+        return next(((finished_at, id) for finished_at, id in found), None)
+
+    def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
+        until = min(until, (self._connection.now() - age, BEHIND_ALL[1]))
+        ids: list[int] = self._connection.json(PAST, state, *after, *until, limit)
         return ids
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
         return [Target(*row) for row in self._connection.rows(TARGETS, packed(ids))]
+
+    def pending_lists(self) -> list[tuple[str, str]]:
+        return [(owed, accepted) for owed, accepted, _ in self._queries.pending(1)]
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
         self._connection.run(CANCEL, self._connection.now(), packed(ids))
@@ -74,6 +93,9 @@ class OperatorChanges:
         self._connection.counts.write()
         self._connection.run(REMOVE, packed(ids))
         self._connection.run("delete from counts where n = 0")
+
+    def set_owed(self, before: tuple[str, str], owed: str, state: int, limit: int) -> int:
+        return self._connection.run(SET_OWED, *before, owed, state, limit)
 
     def set_paused(self, queue: str, paused: bool) -> None:
         self._connection.run(PAUSE, queue, paused)

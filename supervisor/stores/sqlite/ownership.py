@@ -10,15 +10,16 @@ from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.fencing import RandomPart
 from supervisor.stores.records import NEW_ID, Presence
+from supervisor.stores.sinks import Sinks, sinks_text
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 
 _logger = logging.getLogger(__name__)
 
-ANNOUNCE = "update supervisors set state = ?, seen_at = ?, idle = ?, workers = ? where owner = ?"
+ANNOUNCE = "update supervisors set state = ?, seen_at = ?, idle = ?, workers = ?, sinks = ? where owner = ?"
 REGISTER = """
-  insert into supervisors(state, seen_at, idle, workers, owner, host, pid) values (?, ?, ?, ?, ?, ?, ?)"""
+  insert into supervisors(state, seen_at, idle, workers, sinks, owner, host, pid) values (?, ?, ?, ?, ?, ?, ?, ?)"""
 ID = "select id from supervisors where owner = ?"
 KEEP_LEASES = f"""
   update jobs set owner = ?1 where state = {IN_FLIGHT} and owner = ?2
@@ -30,7 +31,8 @@ FORGET = f"""
 
 
 class Ownership:
-    """The owner of a supervisor. `id` is that of its row in `supervisors`, which leases refer to; None until it has joined."""
+    """The owner of a supervisor. `id` is that of its row in `supervisors`, which leases refer to; None until it has joined. `sinks`
+    are the names of its sinks."""
 
     def __init__(self, connection: Connection, lock: OwnerLock, notifier: Notifier, random_part: RandomPart) -> None:
         self._connection, self._lock, self._notifier = connection, lock, notifier
@@ -39,9 +41,10 @@ class Ownership:
         self._id_before: int | None = None  # before this transaction
         connection.on_rollback(self._rolled_back)
         self._who: tuple[str, str, int] | None = None
+        self.sinks: Sinks = frozenset()
 
-    def join(self, owner: str, host: str, pid: int) -> int:
-        self.id, self._id_before, self._who = None, None, (owner, host, pid)
+    def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int:
+        self.id, self._id_before, self._who, self.sinks = None, None, (owner, host, pid), sinks
         fd = self._take_files(owner)
         with self._connection.transaction():
             self._announce(self._who, Presence("starting"))
@@ -67,7 +70,7 @@ class Ownership:
         """Write the owner's row. If it is gone (removed by others, or a backup was restored, in which its id may be that of another
         owner), insert one with a new id. The owner keeps the leases that nobody else can have."""
         workers = orjson.dumps(list(presence.workers)).decode()
-        row, owner = (presence.state, self._connection.now(), presence.idle, workers), who[0]
+        row, owner = (presence.state, self._connection.now(), presence.idle, workers, sinks_text(self.sinks)), who[0]
         if not self._connection.run(ANNOUNCE, *row, owner):
             self._connection.run(REGISTER, *row, *who)
         id = int(self._connection.value(ID, owner))

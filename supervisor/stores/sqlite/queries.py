@@ -21,20 +21,22 @@ from supervisor.stores.codes import (
     WITHDRAWN,
 )
 from supervisor.stores.counts import queue_rows, running_jobs
-from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries
+from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries, readable_attempt
+from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import PAUSED, Policies
+from supervisor.stores.sqlite.schema import SINK_LISTS
 
 SHOWN = Select(
     """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priority, jobs.state, retries, policy, options,
-      jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), dead_letters.state""",
+      jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), dead_letters.state, owed, accepted""",
     """from json_each(?) as it cross join jobs on jobs.id = it.value
       left join dead_letters on dead_letters.job_id = jobs.id""",
 )
 ATTEMPTS = Select(
-    "job_id, json(record)",
+    "job_id, cast(record as text)",
     "from json_each(?) as it cross join attempts on attempts.job_id = it.value",
 )
 
@@ -43,7 +45,22 @@ DUE_BY = f"""
   select count(*) from (
     select 1 from jobs where state = {SCHEDULED} and due_at <= ?1 and queue in (select value from json_each(?2))
     order by due_at limit ?3)"""
-PENDING_DEAD_LETTERS = f"select count(*) from (select 1 from dead_letters where state = {PENDING} limit ?)"
+# Steps from one pair of lists to the next in the index: many dead letters share few of them.
+PENDING_DEAD_LETTERS = Select(
+    f"""owed, accepted, (
+      select count(*) from (
+        select 1 from dead_letters where state = {PENDING} and {SINK_LISTS} = steps.lists limit ?))""",
+    f"""from (
+      with recursive steps(lists) as (
+        select * from (select {SINK_LISTS} from dead_letters where state = {PENDING} order by {SINK_LISTS} limit 1)
+        union all
+        select (
+          select {SINK_LISTS} from dead_letters where state = {PENDING} and {SINK_LISTS} > steps.lists
+          order by {SINK_LISTS} limit 1) from steps where lists is not null)
+      select lists from steps) as steps
+    cross join dead_letters on dead_letters.job_id = (
+      select job_id from dead_letters where state = {PENDING} and {SINK_LISTS} = steps.lists limit 1)""",
+)
 
 COUNTED = Select("queue, state, tier, n", "from counts where n > 0")
 RUNNING_BY_QUEUE = Select(
@@ -52,7 +69,7 @@ RUNNING_BY_QUEUE = Select(
       select queue, count(*) as n from json_each(?) as it cross join jobs on jobs.id = it.value and jobs.state = {IN_FLIGHT}
       group by queue)""",
 )
-SUPERVISORS = Select("id, owner, host, pid, state, seen_at, json(workers)", "from supervisors")
+SUPERVISORS = Select("id, owner, host, pid, state, seen_at, json(workers), sinks", "from supervisors")
 HOLDS_LEASES = f"select 1 from jobs where state = {IN_FLIGHT} and owner = ?"
 _UNSEEN = 3_600_000_000
 
@@ -85,14 +102,18 @@ class Queries:
         batch = packed(ids)
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, record in self._connection.rows(ATTEMPTS, batch):
-            errors.setdefault(job_id, []).append(record)
+            errors.setdefault(job_id, []).append(readable_attempt(record))
         return [job_dict(self._shown(row, errors)) for row in self._connection.rows(SHOWN, batch)]
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
-        id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter = row
+        id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter, owed, accepted = row
         most = own_max_retries(options, None if policy is None else self._policies.get(policy))
-        known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
-        return Shown._make((*known, errors.get(id, ()), DEAD_LETTERS[dead_letter or WITHDRAWN]))
+        shown = (
+            STATES[state].value if state in range(len(STATES)) else str(state)
+        )  # another program may have changed it
+        known = (id, handler, payload, queue, priority, shown, retries, most, *rest)
+        missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
+        return Shown._make((*known, errors.get(id, ()), DEAD_LETTERS[dead_letter or WITHDRAWN], missing))
 
     def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
         with self._connection.snapshot():
@@ -107,9 +128,13 @@ class Queries:
             if latest is not None and left[SCHEDULED]:
                 waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
                 left[SCHEDULED] = self._connection.value(DUE_BY, microseconds(latest), packed(list(waiting)), most)
-            dead_letters = self._connection.value(PENDING_DEAD_LETTERS, most)
-        counts = {STATES[state].value: n for state, n in left.items()} | {"dead_letters": dead_letters}
+            dead_letters = count_by_work(self.pending(most), self._owner.sinks, most)
+        counts = {STATES[state].value: n for state, n in left.items()} | dead_letters
         return {name: n for name, n in counts.items() if n}
+
+    def pending(self, most: int) -> list[tuple[str, str, int]]:
+        """(owed, accepted, n) of pending dead letters; it counts to `most` only."""
+        return [(owed, accepted, n) for owed, accepted, n in self._connection.rows(PENDING_DEAD_LETTERS, most)]
 
     def stats(self) -> dict[str, Any]:
         with self._connection.snapshot():
@@ -118,21 +143,21 @@ class Queries:
             processing = dict(self._connection.rows(RUNNING_BY_QUEUE, packed(running_jobs(supervisors))))
             paused = frozenset(self._connection.json(PAUSED))
             queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
-        return {"queues": queues, "supervisors": supervisors}
+            sinks = sink_rows(self.pending(MAX_COUNTED), supervisors)
+        return {"queues": queues, "supervisors": supervisors, "sinks": sinks}
 
     def _supervisors(self) -> list[dict[str, Any]]:
         """Return the supervisors without those that hold no lease and have left, are gone, or were not seen for an hour."""
         unseen = self._connection.now() - _UNSEEN
         shown = []
-        for id, owner, host, pid, state, seen_at, workers in self._connection.rows(SUPERVISORS):
+        for id, owner, host, pid, state, seen_at, workers, sinks in self._connection.rows(SUPERVISORS):
             gone = state == LEFT or (id != self._owner.id and self._lock.is_gone(owner))
             if (gone or seen_at < unseen) and not self._connection.value(HOLDS_LEASES, id):
                 continue
             state = "gone" if gone else state
-            workers = [] if gone else workers
-            shown.append(
-                {"owner": owner, "host": host, "pid": pid, "state": state, "seen_at": iso(seen_at), "workers": workers}
-            )
+            workers, sinks = ([], []) if gone else (workers, sorted(sinks_of(sinks)))
+            known = {"owner": owner, "host": host, "pid": pid, "state": state, "seen_at": iso(seen_at)}
+            shown.append({**known, "workers": workers, "sinks": sinks})
         return shown
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
-from supervisor.stores.limits import MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_OPTION_SECONDS, MAX_TIME, MAX_TOKEN
+from supervisor.stores.limits import (
+    MAX_DEAD_LETTER_TOKEN,
+    MAX_EXPIRED_COUNT,
+    MAX_FACTOR,
+    MAX_OPTION_SECONDS,
+    MAX_TIME,
+    MAX_TOKEN,
+    MAX_TRIES,
+)
 
 APPLICATION_ID = 0x4A535631
 VERSION = 2
@@ -106,15 +114,31 @@ JOB_DELETED = """create trigger job_deleted after delete on jobs begin
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
     end"""
 
-DEAD_LETTERS = """create table dead_letters(
+
+def between(column: str, least: int, most: int) -> str:
+    """A condition for a whole number from `least` to `most`."""
+    return f"typeof({column}) = 'integer' and {column} between {least} and {most}"
+
+
+def is_list(column: str) -> str:
+    """A condition for a list in JSON."""
+    return f"iif(typeof({column}) = 'text' and json_valid({column}), json_type({column}) = 'array', 0)"
+
+
+# `owed` and `accepted` are JSON lists of sinks: see `supervisor.stores.sinks`. A row that no claim could read is refused.
+DEAD_LETTERS = f"""create table dead_letters(
       job_id integer primary key,
-      state int not null,
-      token int not null default 0,
+      state int not null check (state in (0, 1, 2)),
+      token int not null default 0 check ({between("token", 0, MAX_DEAD_LETTER_TOKEN)}),
       owner int,
-      due_at int not null,
-      tries int not null default 0,
-      accepted text not null default '[]')"""
-PENDING_DEAD_LETTERS = f"create index pending_dead_letters on dead_letters(due_at) where state = {PENDING}"
+      due_at int not null check ({between("due_at", -2 * MAX_TIME, 2 * MAX_TIME)}),
+      tries int not null default 0 check ({between("tries", 0, MAX_TRIES)}),
+      owed text not null default '[]' check ({is_list("owed")}),
+      accepted text not null default '[]' check ({is_list("accepted")}))"""
+SINK_LISTS = "owed || accepted"
+"""Both lists as one text, so that the index can be walked from one pair to the next."""
+PENDING_DEAD_LETTERS = f"""create index pending_dead_letters on dead_letters({SINK_LISTS}, due_at)
+      where state = {PENDING}"""
 
 SUPERVISORS = """create table supervisors(
       id integer primary key autoincrement,
@@ -124,7 +148,8 @@ SUPERVISORS = """create table supervisors(
       state text not null,
       seen_at int not null,
       idle int not null default 0,
-      workers text not null default '[]')"""
+      workers text not null default '[]',
+      sinks text not null default '[]')"""
 
 SCHEMA = (
     JOBS,

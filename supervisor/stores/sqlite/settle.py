@@ -17,6 +17,7 @@ from supervisor.stores.records import (
     microseconds,
     require_seen,
 )
+from supervisor.stores.sinks import sinks_text
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import Policies
@@ -83,8 +84,8 @@ THIN_OUT_ATTEMPTS = f"""
   delete from attempts where job_id = ?1 and id > (select min(id) from attempts where job_id = ?1)
     and id not in (select id from attempts where job_id = ?1 order by id desc limit {MAX_ATTEMPTS_KEPT - 1})"""
 ADD_DEAD_LETTERS = f"""
-  insert into dead_letters(job_id, state, due_at) select value, {PENDING}, ?1 from json_each(?2) where true
-  on conflict(job_id) do update set state = {PENDING}, token = token + 1, owner = null, due_at = ?1, tries = 0,
+  insert into dead_letters(job_id, state, due_at, owed) select value, {PENDING}, ?1, ?3 from json_each(?2) where true
+  on conflict(job_id) do update set state = {PENDING}, token = token + 1, owner = null, due_at = ?1, tries = 0, owed = ?3,
     accepted = '[]'"""
 
 
@@ -191,7 +192,7 @@ class Settles:
                 self._connection.run(THIN_OUT_ATTEMPTS, id)
         dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
         if dead_letters:
-            self._connection.run(ADD_DEAD_LETTERS, now, packed(dead_letters))
+            self._connection.run(ADD_DEAD_LETTERS, now, packed(dead_letters), sinks_text(self._owner.sinks))
 
     def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
         """Run the statement on these leases; return the ids of those that are stale."""

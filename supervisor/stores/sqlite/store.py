@@ -45,7 +45,7 @@ class SqliteStore:
         recovery = Recovery(connection, policies, owner, lock)
         queries = Queries(connection, policies, owner, lock)
         dead_letters = DeadLetterQueue(connection, queries, owner)
-        commands = BatchedCommands(OperatorChanges(connection), connection.transaction, notifier.notify)
+        commands = BatchedCommands(OperatorChanges(connection, queries), connection.transaction, notifier.notify)
         transfer = Transfer(self.url, connection, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
         self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
@@ -60,6 +60,7 @@ class SqliteStore:
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge = commands.delete, commands.purge
         self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection).repair
+        self.drop_sink = commands.drop_sink
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import orjson
-
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED, STATES, WITHDRAWN
+from supervisor.stores.records import readable_attempt
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.operator import PAUSE
 from supervisor.stores.sqlite.queries import ATTEMPTS, Queries
@@ -38,7 +37,7 @@ SIZES = Select(
 EXPORTED = Select(
     """jobs.id, age, jobs.token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), priority,
       jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
-      cast(result as text), dead_letters.state, dead_letters.due_at, tries, accepted""",
+      cast(result as text), dead_letters.state, dead_letters.due_at, tries, owed, accepted""",
     f"""from json_each(?) as it cross join jobs on jobs.id = it.value
       left join policies on policies.id = jobs.policy
       left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}""",
@@ -51,7 +50,7 @@ IMPORT_JOBS = """
   values (:id, :age, :token, :handler, :queue, :payload, :headers, :priority, :state, :tier, :retries, :expired_count,
     :due_at, :created_at, :started_at, :finished_at, :policy, :options, :result)"""
 IMPORT_ATTEMPTS = "insert into attempts(job_id, record) values (?, ?)"
-IMPORT_DEAD_LETTERS = "insert into dead_letters(job_id, state, due_at, tries, accepted) values (?, ?, ?, ?, ?)"
+IMPORT_DEAD_LETTERS = "insert into dead_letters(job_id, state, due_at, tries, owed, accepted) values (?, ?, ?, ?, ?, ?)"
 RAISE_LAST_ID = "update sqlite_sequence set seq = max(seq, ?) where name = 'jobs'"
 
 
@@ -103,7 +102,8 @@ class Transfer:
         batch = packed(ids)
         with self._connection.snapshot():
             attempts: dict[int, list[tuple[int, str]]] = {}
-            for job_id, record in self._connection.rows(ATTEMPTS, batch):
+            for job_id, text in self._connection.rows(ATTEMPTS, batch):
+                record = readable_attempt(text)
                 attempts.setdefault(job_id, []).append((record["at"], packed(record)))
             jobs = [transferred_job(row) for row in self._connection.rows(EXPORTED, batch)]
         return [job._replace(attempts=attempts.get(job.id, ())) for job in jobs]
@@ -137,7 +137,7 @@ class Transfer:
         self._connection.run_many(IMPORT_JOBS, [{**job._asdict(), "policy": policies[job.policy]} for job in jobs])
         self._connection.run_many(
             IMPORT_ATTEMPTS,
-            [(job.id, packed({**orjson.loads(record), "at": at})) for job in jobs for at, record in job.attempts],
+            [(job.id, packed(readable_attempt(record, at))) for job in jobs for at, record in job.attempts],
         )
         self._connection.run_many(
             IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None]

@@ -84,34 +84,40 @@ class Scene:
         self.events: list[Any] = []
         self.bus.subscribe(self.events.append)
 
-    def publish(self, *runners: SinkRunner) -> DeadLetterPublisher:
-        publisher = DeadLetterPublisher(DirectWriter(self.store), runners, self.bus, self.loop)  # type: ignore[arg-type]
+    def publish(self, *runners: SinkRunner, store: MemoryStore | None = None) -> DeadLetterPublisher:
+        """Publish as the supervisor of this store, or of another one."""
+        if store is None:
+            store = self.store
+            store.join("us", "here", 1, frozenset(runner.name for runner in runners))
+        publisher = DeadLetterPublisher(DirectWriter(store), runners, self.bus, self.loop)  # type: ignore[arg-type]
         publisher.look()
+        self.publisher = publisher
         return publisher
 
-    def fail_jobs(self, count: int = 1) -> list[int]:
-        """Return the ids of new jobs whose dead letters are pending."""
-        put(self.store, *["mail"] * count)
+    def fail_jobs(self, count: int = 1, by: MemoryStore | None = None) -> list[int]:
+        """Return the ids of new jobs whose dead letters are pending; `by` is the store of the supervisor that runs them."""
+        store = by or self.store
+        put(store, *["mail"] * count)
         takes = [ClaimRequest("default", count, count, count, 100)]
-        leases = self.store.claim(takes, 30.0, lambda handler, queue: Policy())
-        self.store.settle([dead(lease) for lease in leases])
+        leases = store.claim(takes, 30.0, lambda handler, queue: Policy())
+        store.settle([dead(lease) for lease in leases])
         return [lease.id for lease in leases]
 
     def lock(self, *ids: int) -> set[int]:
         """Return the ids whose rows another session has locked from now on; remove them to unlock."""
         accepted, locked = self.store.mark_accepted, set(ids)
 
-        def accept(dead_letters: Sequence[DeadLetter], sink: str, wanted: frozenset[str]) -> list[int]:
+        def accept(dead_letters: Sequence[DeadLetter], sink: str) -> list[int]:
             if held := locked.intersection(dead_letter.id for dead_letter in dead_letters):
                 raise RowsLocked("locked", frozenset(held))
-            return accepted(dead_letters, sink, wanted)
+            return accepted(dead_letters, sink)
 
         self.store.mark_accepted = accept  # type: ignore[method-assign]
         return locked
 
-    def other_supervisor(self) -> MemoryStore:
+    def other_supervisor(self, *sinks: str) -> MemoryStore:
         other = MemoryStore(state=self.store.state)
-        other.join("them", "there", 2)
+        other.join("them", "there", 2, frozenset(sinks or ("file",)))
         return other
 
     def dead_letter(self, id: int) -> str:

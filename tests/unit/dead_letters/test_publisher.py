@@ -9,11 +9,12 @@ from typing import Any
 
 from supervisor.config.settings import RetentionSettings
 from supervisor.dead_letters.publisher import DeadLetterPublisher, PublisherLimits
-from supervisor.dead_letters.sink_runner import SinkRunner
+from supervisor.dead_letters.sink_runner import LIMITS, SinkRunner
 from supervisor.events import DeadLettersFailed, DeadLettersStale
 from tests.stores.factories import promote
 from tests.unit.dead_letters.conftest import Play
 from tests.unit.dead_letters.scripted import DirectWriter, Scene, ScriptedSink
+from tests.unit.jumping_loop import JumpingLoop
 
 CLAIM = PublisherLimits().claim
 
@@ -30,15 +31,73 @@ def test_a_dead_letter_that_another_supervisor_left_claimed_is_offered_when_the_
     play(act)
 
 
-def test_a_dead_letter_whose_missing_sink_is_no_longer_configured_is_delivered(play: Play) -> None:
+def test_a_dead_letter_waits_for_a_sink_that_is_configured_nowhere_until_an_operator_drops_it(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        before = here.other_supervisor("file", "gone")
+        (id,) = here.fail_jobs(by=before)
+        before.leave()
+        file = ScriptedSink("file")
+        publisher = here.publish(file)
+        await asyncio.sleep(100.0)
+        assert (here.dead_letter(id), file.offered) == ("pending", [id])
+        assert here.store.remaining(None, None) == {"dead_letters_for_other_sinks": 1}
+        assert publisher.quiet
+        assert here.store.drop_sink("gone") == 1
+        assert here.dead_letter(id) == "delivered"
+
+    play(act)
+
+
+def test_a_dead_letter_that_an_older_store_kept_is_delivered_once_the_sinks_of_now_have_it(play: Play) -> None:
+    """Such a store did not keep the sinks that a dead letter was owed to."""
+
     async def act(here: Scene) -> None:
         (id,) = here.fail_jobs()
-        here.store.mark_accepted(here.store.claim_dead_letters(10, 1.0), "file", frozenset({"file", "gone"}))
-        await asyncio.sleep(2.0)
+        record = here.store.state.jobs[id].dead_letter
+        assert record is not None
+        record.owed, record.accepted = frozenset(), frozenset({"file"})
         file = ScriptedSink("file")
         here.publish(file)
         await asyncio.sleep(10.0)
         assert (here.dead_letter(id), file.offered) == ("delivered", [])
+
+    play(act)
+
+
+def test_a_sink_that_only_another_supervisor_has_gets_the_dead_letters_of_both(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        there = here.other_supervisor("file", "pager")
+        (ours,), (theirs,) = here.fail_jobs(), here.fail_jobs(by=there)
+        here.publish(ScriptedSink("file"))
+        await asyncio.sleep(CLAIM)
+        assert (here.dead_letter(ours), here.dead_letter(theirs)) == ("delivered", "pending")
+        claimed = there.claim_dead_letters(10, CLAIM)
+        assert [(it.id, it.accepted) for it in claimed] == [(theirs, {"file"})]
+        there.mark_accepted(claimed, "pager")
+        assert here.dead_letter(theirs) == "delivered"
+
+    play(act)
+
+
+def test_a_dead_letter_is_not_claimed_while_only_a_sink_that_rests_lacks_it(play: Play) -> None:
+    """It would be put off for as long as the sink has failed, by tries that the sink never saw."""
+
+    async def act(here: Scene) -> None:
+        here.fail_jobs()
+        down = ScriptedSink("down", lambda _: False)
+        publisher = here.publish(ScriptedSink("file"), down)
+        await asyncio.sleep(3.5)
+        there = here.other_supervisor("file")
+        (id,) = here.fail_jobs()
+        there.mark_accepted(there.claim_dead_letters(10, CLAIM), "file")
+        assert down.rests and here.dead_letter(id) == "pending"
+        publisher.look()
+        await asyncio.sleep(0.1)
+        assert down.rests
+        record = here.store.state.jobs[id].dead_letter
+        assert record is not None and record.tries == 1
+        await asyncio.sleep(LIMITS.rest)
+        assert down.offered.count(id) == 1
 
     play(act)
 
@@ -156,6 +215,60 @@ def test_an_acceptance_after_the_claim_has_expired_changes_nothing_and_is_report
     play(act)
 
 
+class TimedSink:
+    """Takes so many seconds for a publish, and refuses the first ones; it is its own caller. `spans` has the ids, the beginning and
+    the end of each publish."""
+
+    def __init__(self, loop: JumpingLoop, seconds: float, refuses: int) -> None:
+        self._loop, self._seconds, self._refuses = loop, seconds, refuses
+        self.spans: list[tuple[set[int], float, float]] = []
+
+    def publish(self, dead_letters: Any) -> Any:
+        began, ids = self._loop.time() - self._seconds, {dead_letter["id"] for dead_letter in dead_letters}
+        self.spans.append((ids, began, self._loop.time()))
+        if len(self.spans) <= self._refuses:
+            raise ConnectionError("nobody there")
+        return ids
+
+    def call(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        answer = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                answer.set_result(work())
+            except ConnectionError as error:
+                answer.set_exception(error)
+
+        self._loop.call_later(self._seconds, run)
+        return answer
+
+    def end(self) -> None:
+        pass
+
+
+def test_no_publish_goes_on_after_its_claim_has_ended_beside_that_of_another_supervisor(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        sinks = [TimedSink(here.loop, LIMITS.publish - 1.0, refuses) for refuses in (2, 0)]
+        ids = here.fail_jobs(4)
+        for store, sink in zip((here.store, here.other_supervisor()), sinks, strict=True):
+            runner = SinkRunner("file", sink, lambda _, sink=sink: sink)  # type: ignore[misc, arg-type]
+            here.publish(runner, store=store)
+        await asyncio.sleep(600.0)
+        assert {here.dead_letter(id) for id in ids} == {"delivered"}
+        ours, theirs = (sink.spans for sink in sinks)
+        at_once = [
+            (one, other)
+            for one in ours
+            for other in theirs
+            if one[0] & other[0] and one[1] < other[2] and other[1] < one[2]
+        ]
+        assert at_once == []
+        assert not [event for event in here.emitted(DeadLettersStale) if event.what == "acceptance"]
+        assert sum(len(ids) for ids, _, _ in ours[2:] + theirs) == 4, "each is accepted once"
+
+    play(act)
+
+
 class Exiting:
     def publish(self, dead_letters: Any) -> Any:
         raise SystemExit(3)
@@ -205,7 +318,7 @@ def test_a_store_that_raises_at_a_claim_of_dead_letters_is_reported_as_a_fault(p
     async def act(here: Scene) -> None:
         faults: list[Any] = []
         here.loop.set_exception_handler(lambda _, context: faults.append(context["exception"]))
-        here.store.claim_dead_letters = lambda limit, ttl: 1 / 0  # type: ignore[assignment, return-value]
+        here.store.claim_dead_letters = lambda *_: 1 / 0  # type: ignore[assignment, return-value]
         here.publish(ScriptedSink("file"))
         await asyncio.sleep(1.0)
         assert [type(fault) for fault in faults] == [ZeroDivisionError]

@@ -308,7 +308,7 @@ def test_leases_whose_claim_was_never_answered_are_released_although_none_is_hel
 def test_pruning_of_many_jobs_runs_once_at_a_time() -> None:
     here = Virtual()
     here.serve()
-    here.store.prune = lambda retention, limit: limit  # type: ignore[method-assign]
+    here.store.prune = lambda retention, limit, run: limit  # type: ignore[method-assign]
     here.writer.eager = False
     for _ in range(60):
         here.loop.advance(1.0)

@@ -28,7 +28,7 @@ def seconds_until_drained(remaining: dict[str, int] | CallFailed, *runners: Scri
 
     loop = JumpingLoop()
     engine: Any = SimpleNamespace(quiet=True, changes=asyncio.Event(), unknown_jobs=None, remaining=answer)
-    store: Any = SimpleNamespace(claim_dead_letters=lambda limit, ttl: [])
+    store: Any = SimpleNamespace(claim_dead_letters=lambda *_: [])
     return seconds_until(loop, engine, store, *runners)
 
 
@@ -57,6 +57,11 @@ def test_a_drain_ends_when_nothing_is_left() -> None:
 
 def test_a_drain_ends_with_dead_letters_for_which_no_sink_is_configured() -> None:
     assert GRACE <= seconds_until_drained({"dead_letters": 1}) < GRACE + 5.0
+
+
+def test_a_drain_leaves_dead_letters_to_supervisors_that_have_their_sinks() -> None:
+    left = {"dead_letters_for_other_sinks": 1}
+    assert GRACE <= seconds_until_drained(left, ScriptedSink("file")) < GRACE + 5.0
 
 
 def test_a_drain_ends_after_the_grace_if_the_store_refuses_to_count() -> None:

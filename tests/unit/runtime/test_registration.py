@@ -19,11 +19,11 @@ from tests.unit.wrapped_store import WrappedStore
 class UnavailableAtFirst(WrappedStore):
     tries = 0
 
-    def join(self, owner: str, host: str, pid: int) -> None:
+    def join(self, owner: str, host: str, pid: int, sinks: frozenset[str]) -> None:
         self.tries += 1
         if self.tries == 1:
             raise StoreUnavailable
-        self.inner.join(owner, host, pid)
+        self.inner.join(owner, host, pid, sinks)
 
 
 def make_registration(store: Any = None, horizon: float | None = None) -> Registration:

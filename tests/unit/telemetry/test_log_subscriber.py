@@ -144,6 +144,11 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             events.DeadLettersStale("file", [42], "acceptance"),
             "WARNING job=42 dead letter for sink file: stale acceptance, nothing changed",
         ),
+        (
+            events.SinkMissing("old pager", 2),
+            "WARNING 2 pending dead letters wait for sink old pager, which no running supervisor has: start one that has it, "
+            "or drop it with: supervisor dlq drop-sink 'old pager'",
+        ),
         (events.DeadLettersPublished("file", [42]), "INFO job=42 dead letter accepted by sink file"),
         (
             events.DeadLettersFailed("file", [42], "disk full", 2.0),
