@@ -39,6 +39,7 @@ def test_a_new_job_is_shown_with_all_its_keys(factory, store):
         "headers": {"trace": "x"},
         "errors": [],
         "dead_letter": None,
+        "missing_sinks": [],
     }
     assert list(store.get(id))[:3] == ["id", "handler", "payload"]
 
