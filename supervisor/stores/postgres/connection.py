@@ -23,6 +23,9 @@ BEGIN = "begin isolation level read committed read write"
 BEGIN_SNAPSHOT = "begin isolation level repeatable read read only"
 NOW = "(select {s}.clock())"
 """The time of a statement, in microseconds since the epoch, read once."""
+HAS_ROOM = "pg_notification_queue_usage() < 0.9"
+NOTIFY = f"case when {HAS_ROOM} then pg_notify({{channel}}, '')::text = '' else false end"
+"""A call that notifies supervisors at the commit, and is false if the server's queue is almost full: a full one refuses the commit."""
 SET_LOCAL = "select pg_catalog.set_config(key, value, true) from pg_catalog.json_each_text($1)"
 
 

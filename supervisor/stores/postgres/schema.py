@@ -8,6 +8,7 @@ from __future__ import annotations
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
 from supervisor.stores.limits import MAX_EXPIRED_COUNT, MAX_FACTOR, MAX_OPTION_SECONDS, MAX_TIME, MAX_TOKEN
+from supervisor.stores.postgres.connection import NOTIFY
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS
 from supervisor.stores.transfer import closed_message
 
@@ -82,7 +83,7 @@ INSERTED_BY_SQL = (
         end if;
         update {{s}}.jobs set age = new.id, state = new.state where id = new.id;
         insert into {{s}}.counts(state, queue, tier, n) values (new.state, new.queue, new.tier, 1);
-        perform pg_notify({{channel}}, '');
+        perform {NOTIFY};
         return null;
       end {BODY}""",
     """create trigger inserted_by_sql after insert on {s}.jobs for each row when (new.age is null)
@@ -96,7 +97,7 @@ QUEUE_CHANGED = (
       begin
         insert into {{s}}.counts(state, queue, tier, n)
           values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
-        perform pg_notify({{channel}}, '');
+        perform {NOTIFY};
         return null;
       end {BODY}""",
     """create trigger queue_changed after update of queue on {s}.jobs for each row
