@@ -220,6 +220,12 @@ class StoreCallFailed(NamedTuple):
     meanwhile: str
 
 
+class StoreCallSucceeded(NamedTuple):
+    """A kind of call that has failed (StoreCallFailed) was done."""
+
+    purpose: str
+
+
 class StoreRepaired(NamedTuple):
     """Another program has changed rows by plain SQL; `wrong` is what was wrong by that."""
 

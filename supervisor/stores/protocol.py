@@ -174,8 +174,9 @@ class Store(
 ):
     url: str
 
-    def transaction(self, *, single: bool = False) -> AbstractContextManager[None]:
+    def transaction(self, *, single: bool = False, brief: bool = False) -> AbstractContextManager[None]:
         """One commit around all calls inside; all or nothing. Raises StoreUnavailable if it can't begin or commit.
-        `single`: if jobs are claimed in it, that comes last, so that it may be committed with the claim."""
+        `single`: if jobs are claimed in it, that comes last, so that it may be committed with the claim. `brief`: it raises
+        StoreContended after a moment rather than wait for locks of other sessions, if such locks can be met inside."""
 
     def close(self) -> None: ...

@@ -51,8 +51,7 @@ class LogSubscriber:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._repeats = RateLimit(clock)
-        self._store_errors = RateLimit(clock)
+        self._repeats, self._store_errors = RateLimit(clock), RateLimit(clock)
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             events.SupervisorStarted: _supervisor_started,
             events.SupervisorStopping: _supervisor_stopping,
@@ -84,6 +83,7 @@ class LogSubscriber:
             events.LoopGap: _loop_gap,
             events.ClockStepped: _clock_stepped,
             events.StoreCallFailed: _store_call_failed,
+            events.StoreCallSucceeded: _store_call_succeeded,
             events.ConfigReloaded: _config_reloaded,
             events.ConfigRefused: _config_refused,
             events.StatusDumped: _status_dumped,
@@ -311,6 +311,10 @@ def _store_repaired(event: events.StoreRepaired) -> None:
 def _store_call_failed(event: events.StoreCallFailed) -> None:
     line = "the store refuses to %s: %s; meanwhile %s, all else goes on, and it is tried again: grant or repair what it names"
     _log(logging.ERROR, line, event.purpose, _without_passwords(event.error), event.meanwhile)
+
+
+def _store_call_succeeded(event: events.StoreCallSucceeded) -> None:
+    _log(logging.INFO, "the store no longer refuses to %s", event.purpose)
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:
