@@ -214,18 +214,16 @@ def test_nothing_waits_for_a_call_that_has_failed_before_and_it_waits_for_no_loc
 
         with pytest.raises(CallFailed):
             await writer.submit(fail, Purpose.ANNOUNCE)
-        extended = asyncio.Event()
+        kept_before: list[list[str]] = []
 
         def announce(_: Any) -> None:
-            asyncio.run_coroutine_threadsafe(extended.wait(), loop).result(10)
+            kept_before.extend(store.kept)
             store.open.append("announced")
 
-        loop = asyncio.get_running_loop()
         store.brief.clear()
         announced, extend = writer.submit(announce, Purpose.ANNOUNCE), writer.submit(note("extended"), Purpose.EXTEND)
-        await extend
-        extended.set()
-        await announced
+        await asyncio.gather(announced, extend)
+        assert kept_before == [["extended"]]
         assert store.kept == [["extended"], ["announced"]]
         assert (store.brief[0], store.brief[-1]) == (False, True)
         assert await writer.close(30)
