@@ -245,6 +245,12 @@ class StoreCallFailed(NamedTuple):
     meanwhile: str
 
 
+class StoreCallSucceeded(NamedTuple):
+    """A kind of call that has failed (StoreCallFailed) was done."""
+
+    purpose: str
+
+
 class StoreRepaired(NamedTuple):
     """Another program had changed rows by plain SQL; `wrong` is what was wrong then, and is repaired now."""
 

@@ -22,6 +22,7 @@ from supervisor.events import (
     LeasesRecovered,
     PluginFailed,
     StoreCallFailed,
+    StoreCallSucceeded,
     SupervisorStopped,
 )
 from supervisor.jobs import Cause, JobState, Kind, Outcome
@@ -65,6 +66,8 @@ class DrainReport:
             self._code, self._left, self._left_out = event.code, event.left, event.left_out
         elif isinstance(event, StoreCallFailed):
             self._refused[event.purpose] = event.error
+        elif isinstance(event, StoreCallSucceeded):
+            self._refused.pop(event.purpose, None)
 
     @property
     def seconds(self) -> float:

@@ -248,14 +248,14 @@ class Committer:
 
     def _refuse(self, batch: list[Outcome], error: BaseException) -> None:
         """Halve a batch that the store refused, until the bad row is alone. Its job fails, if need be without a record of the
-        reason, and the other outcomes are settled."""
+        reason, and the other outcomes are settled. A released job does not fail: nothing has happened to it."""
         if len(batch) > 1:
             middle = len(batch) // 2
             self._settle_again(batch[:middle])
             self._settle_again(batch[middle:])
             return
         (outcome,) = batch
-        if outcome.failure is None and outcome.state is JobState.FAILED:
+        if outcome.kind is Kind.RELEASED or (outcome.failure is None and outcome.state is JobState.FAILED):
             self._keep_refused(outcome, error)
         elif outcome.failure is not None and outcome.failure.cause is Cause.REFUSED:
             self._settle_again([outcome._replace(failure=None)])

@@ -13,7 +13,14 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from supervisor.errors import StoreBroken, StoreContended, StoreError, StoreReplaced, StoreUnavailable
-from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable, StoreCallFailed, StoreLost
+from supervisor.events import (
+    Bus,
+    StoreAvailableAgain,
+    StoreBecameUnavailable,
+    StoreCallFailed,
+    StoreCallSucceeded,
+    StoreLost,
+)
 from supervisor.retry import GrowingDelay
 from supervisor.stores.protocol import Store
 from supervisor.threads import start_thread
@@ -106,7 +113,9 @@ class Writer:
     There are three cases of a failed call. If the store is unavailable, all work waits until it is available or the writer is
     closed. If the answer to a commit was lost, the calls are made again: each takes effect once. Otherwise only this call has
     failed: it is reported, and raises CallFailed or, if its purpose is in UNTIL_DONE, is repeated without end; the other work
-    goes on. A settle that the store refuses for good, and an error that is not a StoreError, are raised unchanged.
+    goes on. As long as calls of a purpose fail, each of them comes last, in a commit of its own, and waits for a lock only
+    briefly, so that no claim, settle or extend waits for it. A settle that the store refuses for good, and an error that is not a
+    StoreError, are raised unchanged.
     """
 
     def __init__(
@@ -204,14 +213,24 @@ class Writer:
     def commit(self, works: list[Work[Any]]) -> Iterator[float]:
         """Give each work its result or its error. Yield the seconds to wait before the next try. Work that ends before other work
         is delivered and removed from `works`; work that is submitted meanwhile is added."""
-        error = self._attempt(works)
-        if isinstance(error, StoreContended):
+        failing = [work for work in works if self._is_failing(work)] if self._reported else []
+        if failing:
+            works[:] = [work for work in works if work not in failing]
+        error = self._attempt(works) if works else None
+        if isinstance(error, StoreContended) and all(work.purpose in UNTIL_DONE for work in works):
             error = self._attempt(works)  # the second time it waits for no rows
         if error is None:
-            return
+            if not failing:
+                return
+            self.deliver([*works])
+            works.clear()
+        works += failing
+        contended = isinstance(error, StoreContended)
+        if len(works) > 1 or contended:
+            error = None
         delay = GrowingDelay(FIRST_RETRY, MAX_RETRY)
         while True:
-            unavailable = self._attempt_each(works, error if len(works) == 1 else None)
+            unavailable = self._attempt_each(works, error, contended)
             if not works:
                 return
             if unavailable is not None:
@@ -224,11 +243,14 @@ class Writer:
             error = None
             works += self._take_queued()
 
-    def _attempt(self, works: list[Work[Any]]) -> Exception | None:
+    def _is_failing(self, work: Work[Any]) -> bool:
+        return work.purpose in self._reported and work.purpose not in UNTIL_DONE
+
+    def _attempt(self, works: list[Work[Any]], brief: bool = False) -> Exception | None:
         """Do all in one commit, or nothing; return the error."""
         began = self._loop.time()
         try:
-            with self._store.transaction(single=len(works) == 1):
+            with self._store.transaction(single=len(works) == 1, brief=brief):
                 for work in works:
                     work.result = work.call(self._store)
         except Exception as error:
@@ -237,21 +259,26 @@ class Writer:
             return error
         self._note_available()
         if self._reported:
-            for work in works:
-                self._reported.pop(work.purpose, None)
+            for purpose in {work.purpose for work in works} & self._reported.keys():
+                del self._reported[purpose]
+                self._call_on_loop(self._bus.emit, StoreCallSucceeded(purpose.text))
         return None
 
-    def _attempt_each(self, works: list[Work[Any]], error: Exception | None) -> StoreUnavailable | None:
-        """Do each work in a commit of its own. `error` is that of the only work, which was just tried, or None. Leave in `works`
-        what has to be tried again. If the store is unavailable, this is all the rest, and the store's error is returned."""
+    def _attempt_each(
+        self, works: list[Work[Any]], error: Exception | None, contended: bool
+    ) -> StoreUnavailable | None:
+        """Do each work in a commit of its own, those of UNTIL_DONE first. `error` is that of the only work, which was just tried, or
+        None; `contended` is whether they met a lock together. Leave in `works` what has to be tried again. If the store is
+        unavailable, this is all the rest, and the store's error is returned."""
         if (unavailable := self._unavailability()) is not None:
             return unavailable
         settles = True
-        for work in [*works]:
+        for work in sorted(works, key=lambda work: work.purpose not in UNTIL_DONE):
             if work.purpose is Purpose.CLAIM and not settles:
                 continue  # otherwise jobs would run without end, although the store does not take their outcomes
             if error is None or isinstance(error, StoreUnavailable):
-                error = self._attempt([work])
+                brief = self._is_failing(work) or (contended and work.purpose not in UNTIL_DONE)
+                error = self._attempt([work], brief)
             if isinstance(error, StoreUnavailable) and (unavailable := self._unavailability()) is not None:
                 return unavailable
             if self._is_kept(work, error):

@@ -187,8 +187,9 @@ class Store(
 ):
     url: str
 
-    def transaction(self, *, single: bool = False) -> AbstractContextManager[None]:
+    def transaction(self, *, single: bool = False, brief: bool = False) -> AbstractContextManager[None]:
         """Commit all calls inside together, or none. Raises StoreUnavailable if the transaction can't begin or commit. `single`
-        promises that a claim, if there is one, is the last call, so that a store may commit with the claim's own statement."""
+        promises that a claim, if there is one, is the last call, so that a store may commit with the claim's own statement. With
+        `brief`, it raises StoreContended after a moment rather than wait for locks of other sessions."""
 
     def close(self) -> None: ...

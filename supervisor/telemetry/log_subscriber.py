@@ -298,6 +298,10 @@ def _store_call_failed(event: events.StoreCallFailed) -> None:
     _log(logging.ERROR, line, event.purpose, _without_passwords(event.error), event.meanwhile)
 
 
+def _store_call_succeeded(event: events.StoreCallSucceeded) -> None:
+    _log(logging.INFO, "the store no longer refuses to %s", event.purpose)
+
+
 def _config_reloaded(event: events.ConfigReloaded) -> None:
     restart = f"; a restart is needed for: {', '.join(event.needs_restart)}" if event.needs_restart else ""
     _log(logging.INFO, "config reloaded: %s%s", ", ".join(event.changed) or "nothing changed", restart)
@@ -376,6 +380,7 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.LoopGap: _loop_gap,
     events.ClockStepped: _clock_stepped,
     events.StoreCallFailed: _store_call_failed,
+    events.StoreCallSucceeded: _store_call_succeeded,
     events.ConfigReloaded: _config_reloaded,
     events.ConfigRefused: _config_refused,
     events.StatusDumped: _status_dumped,

@@ -57,7 +57,7 @@ class FaultyStore:
                 raise RowRefused("simulated: this row can't be stored")
 
     @contextlib.contextmanager
-    def transaction(self, *, single: bool = False) -> Iterator[None]:
+    def transaction(self, *, single: bool = False, brief: bool = False) -> Iterator[None]:
         world = self._owner.world
         lot = world.random.random() if world.stormy else 1.0
         odds = world.odds
@@ -66,7 +66,7 @@ class FaultyStore:
             raise StoreUnavailable("simulated: unavailable")
         self._fails_in = world.random.randint(0, 2) if lot < odds.half_way else None
         try:
-            with self._inner.transaction(single=single):
+            with self._inner.transaction(single=single, brief=brief):
                 yield
                 if self._fails_in is not None:
                     raise StoreUnavailable("simulated: failed at its end")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import psycopg
 import pytest
 
 from supervisor.stores.postgres.claim import CLAIM
 from supervisor.stores.postgres.claim_cursor import MIN_PASSED, WHOLE
+from supervisor.stores.postgres.limits import PostgresLimits
 from tests.stores.factories import ON_POSTGRESQL, put, release, success, take
 
 pytestmark = ON_POSTGRESQL
@@ -43,7 +46,8 @@ def test_a_claim_does_not_step_through_jobs_that_were_claimed_before(old_reader,
 
 
 def claim_many_and_release_the_first(store):
-    leases = take(store, MANY)
+    """The cursor moves at the last claim."""
+    leases = [*take(store, MANY - 1), *take(store, 1)]
     store.settle([release(leases[0]), *(success(lease) for lease in leases[1:])])
     return leases[0].id
 
@@ -88,3 +92,20 @@ def test_after_a_rollback_a_claim_looks_at_the_whole_queue(store):
         take(store, MANY - 5)
         raise ZeroDivisionError
     assert [lease.id for lease in take(store, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize(("claim_bytes", "lost"), [(1, False), (16_000_000, True)])
+def test_jobs_that_another_supervisor_has_locked_and_left_are_not_passed_over(factory, store, claim_bytes, lost):
+    """Its claim is limited to the first of them, which is large; or it is lost before its commit."""
+    ids = put(store, *["mail"] * 2 * MANY)
+    factory.limits = PostgresLimits(claim_bytes=claim_bytes)
+    other = factory.joined("other")
+    with suppress(ZeroDivisionError), other.transaction():
+        assert len(take(other, 10)) == (10 if lost else 1)
+        take(store, MANY), take(store, 1)
+        if lost:
+            raise ZeroDivisionError
+    keep(store)
+    store.look(None, 10)
+    left = ids if lost else ids[1:]
+    assert [lease.id for lease in take(store, 5)] == left[:5]

@@ -61,6 +61,20 @@ def deadlines(factory):
     return dict(factory.sql("select id, lease_until from {s}.jobs").fetchall())
 
 
+@pytest.mark.parametrize("near", [True, False])
+def test_a_brief_transaction_waits_for_a_lock_only_a_moment(factory, near):
+    factory.limits = PostgresLimits(near=near)
+    store = factory.joined("one")
+    wait = "select current_setting('lock_timeout')"
+    with store.transaction(brief=True):
+        assert store.connection.value(wait) == "100ms"
+    assert store.connection.value(wait) == "3s"
+    with factory.server.connect() as person, person.transaction():
+        person.execute(f'lock table "{factory.schema}".supervisors in access exclusive mode')
+        with pytest.raises(StoreContended), store.transaction(brief=True):
+            store.announce(Presence("running"))
+
+
 @pytest.mark.parametrize("ending", [success, again, dead, release])
 def test_a_locked_job_is_refused_and_the_others_are_settled_without_another_wait(factory, store, ending):
     ids = put(store, *"abc")

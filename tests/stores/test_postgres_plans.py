@@ -60,6 +60,7 @@ STATEMENTS = {
     "claim": (claim.CLAIM, (*CLAIM, *WHOLE, *RULE), {"ready", "jobs_pkey"}),
     "claim from a position": (claim.CLAIM, (*CLAIM, 0, 25_000, *RULE), {"ready", "jobs_pkey"}),
     "claim fresh jobs": (claim.CLAIM_FRESH, (*FRESH_CLAIM, 0, 1, 1000), {"ready", "jobs_pkey"}),
+    "first ready": (claim.FIRST_READY, ("q0", 0, 1), {"ready"}),
     "promote": (claim.PROMOTE, (1000,), {"scheduled", "jobs_pkey"}),
     "look": (claim.LOOK, (), {"scheduled"}),
     "next due": (claim.NEXT_DUE_LATER, (), {"scheduled"}),

@@ -123,7 +123,7 @@ class MemoryState:
         self._failed = False  # a write inside the open transaction has failed
 
     @contextmanager
-    def transaction(self, *, single: bool = False) -> Iterator[None]:
+    def transaction(self, *, single: bool = False, brief: bool = False) -> Iterator[None]:
         with self.lock:
             if self._before is not None:
                 try:

@@ -11,7 +11,7 @@ from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_TIER,
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import waiting_of
 from supervisor.stores.fencing import NEXT_TOKEN
-from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors
+from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors, Position
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.ownership import Ownership
@@ -38,6 +38,11 @@ LOOK = f"""
   where state = {READY} and queue not in (select queue from {{s}}.queues where paused)
   group by queue, tier having sum(n) > 0"""
 PAUSED = "select queue from {s}.queues where paused"
+
+# Ready in the eyes of this statement is also a job that another session is claiming.
+FIRST_READY = f"""
+  select priority, age from {{s}}.jobs where state = {READY} and queue = $1 and tier = 0 and priority = $2 and age >= $3
+  order by age, id limit 1"""
 
 BYTES = "coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)"
 
@@ -192,6 +197,10 @@ class Claims:
             return [lease for take in takes for lease in self._claim(take, ttl, resolve, alone)]
 
     def _claim(self, take: ClaimRequest, ttl: float, resolve: Resolve, alone: bool) -> list[Lease]:
+        rows_of = self._connection.rows_alone if alone else self._connection.rows
+        if (behind := self._cursors.to_move(take.queue)) is not None:
+            found = rows_of(FIRST_READY, take.queue, *behind)
+            self._cursors.move(take.queue, Position(*found[0]) if found else None)
         began = time.monotonic()
         position = self._cursors.position(take.queue, take.urgent, began)
         rest: tuple[int, ...] = (*position, self._fresh.get(take.queue, take.limit))
@@ -199,7 +208,6 @@ class Claims:
         if take.max_retries_claimed:
             statement = CLAIM
             rest += (take.retries_first, take.max_retries_claimed, take.urgent)
-        rows_of = self._connection.rows_alone if alone else self._connection.rows
         while True:
             policies = self._policies.known(take.queue, resolve)
             lease = (self._owner.id, microseconds(ttl), policies, self._claim_bytes, self._owner.random_part())
@@ -209,7 +217,7 @@ class Claims:
             self._policies.learn(take.queue, {row[LEASE_HANDLER] for row in rows}, resolve)
         fresh = [row for row in rows if row[LEASE_TIER] == 0 and row[LEASE_PRIORITY] < take.urgent]
         if fresh:
-            self._cursors.move(take.queue, len(fresh), fresh[-1][LEASE_PRIORITY], fresh[-1][_AGE])
+            self._cursors.claimed(take.queue, len(fresh), Position(fresh[-1][LEASE_PRIORITY], fresh[-1][_AGE]))
         if position is WHOLE:
             now = time.monotonic()
             self._cursors.looked_at_whole(take.queue, now - began, now)

@@ -23,6 +23,10 @@ BEGIN = "begin isolation level read committed read write"
 BEGIN_SNAPSHOT = "begin isolation level repeatable read read only"
 NOW = "(select {s}.clock())"
 """The time of a statement, in microseconds since the epoch, read once."""
+HAS_ROOM = "pg_notification_queue_usage() < 0.9"
+NOTIFY = f"case when {HAS_ROOM} then pg_notify({{channel}}, '')::text = '' else false end"
+"""A call that notifies supervisors at the commit, and is false if the server's queue is almost full: a full one refuses the commit."""
+LOCK_BRIEFLY = "set local lock_timeout = '100ms'"
 SET_LOCAL = "select pg_catalog.set_config(key, value, true) from pg_catalog.json_each_text($1)"
 
 
@@ -85,7 +89,7 @@ class Connection:
     # --- transactions
 
     @contextmanager
-    def transaction(self, *, single: bool = False, begin: str = BEGIN) -> Iterator[None]:
+    def transaction(self, *, single: bool = False, brief: bool = False, begin: str = BEGIN) -> Iterator[None]:
         self.session.check_process()
         if self._transaction is not None:
             try:
@@ -95,6 +99,8 @@ class Connection:
                 raise
             return
         self._transaction = transaction = _Transaction(begin, single)
+        if brief:
+            self.later(LOCK_BRIEFLY)
         try:
             yield
             self._commit(transaction)

@@ -27,6 +27,8 @@ _UNAVAILABLE_CLASSES = ("08", "53", "57", "58", "25")
 _OBJECT_IN_USE = "55006"
 _CONTENDED = frozenset({"40001", "40P01", "55P03"})
 _REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last: raised by a trigger
+_COMMIT_OF_NOTIFICATIONS = "PreCommit_Notify"
+"""The function of the server that refuses a commit while its queue of notifications is full."""
 _READ_ONLY = "25006"
 _READ_ONLY_HINT = (
     " (a standby, or default_transaction_read_only is on for this role or database, or in what a pooler keeps open: "
@@ -206,6 +208,8 @@ class Address:
             return StoreError(f"{self.shown}: a write inside this transaction failed, so none of it is kept")
         if state == _READ_ONLY:
             return StoreUnavailable(message + _READ_ONLY_HINT)
+        if error.diag.source_function == _COMMIT_OF_NOTIFICATIONS:
+            return StoreUnavailable(message)
         if state in _CONTENDED:
             return StoreContended(message)
         if state == _OBJECT_IN_USE or state.startswith(_UNAVAILABLE_CLASSES):

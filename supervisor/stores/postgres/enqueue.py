@@ -8,9 +8,8 @@ from typing import Any
 
 from supervisor.errors import StoreUnsure
 from supervisor.stores.codes import READY, SCHEDULED
-from supervisor.stores.postgres.connection import NOW, CommitUnknown, Connection, packed
+from supervisor.stores.postgres.connection import NOTIFY, NOW, CommitUnknown, Connection, packed
 from supervisor.stores.postgres.counts import Counts
-from supervisor.stores.postgres.notifier import NOTIFY
 from supervisor.stores.records import EnqueueBatch, EnqueueRow, microseconds, options_text
 
 MIN_COPIED = 200
@@ -31,7 +30,7 @@ ENQUEUE_ONE = f"""
     returning id, state),
   counted as (
     insert into {{s}}.counts(state, queue, tier, n) select state, $3, 0, 1 from job)
-  select id, pg_notify({{channel}}, '') from job"""
+  select id, {NOTIFY} from job"""
 PUT = "select {s}.put($1)"
 SEQUENCE = "select pg_get_serial_sequence({jobs}, 'id')"
 
@@ -92,7 +91,7 @@ class Enqueues:
             for place, n in Counter(part.places).items():
                 kind = part.kinds[place]
                 self._counts.add(SCHEDULED if _due(kind, now) > now else READY, kind.queue, 0, n)
-        self._connection.later(NOTIFY)
+        self._connection.later(f"select {NOTIFY}")
         return ids
 
     def _reserve(self, n: int) -> tuple[int, Sequence[int]]:

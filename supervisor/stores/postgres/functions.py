@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import READY, SCHEDULED
-from supervisor.stores.postgres.connection import NOW
+from supervisor.stores.postgres.connection import NOTIFY, NOW
 from supervisor.text.names import MAX_NAME
 from supervisor.text.strict_json import MAX_DEPTH, MAX_INTEGER
 from supervisor.text.units import MAX_SECONDS
@@ -122,7 +122,7 @@ _PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] lang
     ids bigint[];
   begin
     {INSERT_JOBS.strip()} into ids;
-    perform pg_notify({{channel}}, '');
+    perform {NOTIFY};
     return ids;
   end {BODY}"""
 

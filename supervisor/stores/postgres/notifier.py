@@ -3,6 +3,7 @@ descriptor readable."""
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import time
@@ -14,18 +15,25 @@ from psycopg import sql as quoting
 
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.retry import GrowingDelay
-from supervisor.stores.postgres.connection import Connection
+from supervisor.stores.postgres.connection import HAS_ROOM, NOTIFY, Connection
 from supervisor.stores.postgres.driver import Address, DriverConnection
 from supervisor.threads import start_thread
 
-NOTIFY = "select pg_notify({channel}, '')"
+NO_ROOM = (
+    "%s: its queue of notifications is almost full, so supervisors are not notified of new jobs, and find them later, by polling: "
+    "another session executes LISTEN and stays in a transaction"
+)
+ROOM_AGAIN = "%s: its queue of notifications has room again, so supervisors are notified again"
 
 FIRST_RECONNECT_DELAY = 0.05
 MAX_RECONNECT_DELAY = 5.0
 GATHER = 0.003
 """Seconds to wait after a notification, so that several of them wake the supervisor once."""
 _LOOK_AFTER = 30.0
+"""Seconds without a notification, after which the connection and the server's queue are looked at."""
 _JOIN_SECONDS = 1.0
+
+_logger = logging.getLogger(__name__)
 
 
 class Notifier:
@@ -55,7 +63,7 @@ class Notifier:
         if self._listener is not None:
             self._listener.notify_others()
         elif not self._bound:
-            self._connection.run(NOTIFY)
+            self._connection.run(f"select {NOTIFY}")
 
     def fd(self) -> int | None:
         return None if self._listener is None else self._listener.fd
@@ -73,6 +81,7 @@ class Listener:
         self._address, self._channel, self._own_process = address, channel, own_process
         self._process: int | None = None
         self._stopped = self._wants_to_notify = False
+        self._has_room = True
         self.fd, self._write_end = os.pipe()
         self._woken, self._wake = os.pipe()
         for fd in (self.fd, self._write_end, self._woken, self._wake):
@@ -124,6 +133,8 @@ class Listener:
             if self._woken in readable:
                 _empty(self._woken)
                 self._notify(connection)
+            if not readable:
+                self._look_at_queue(connection, f"select {HAS_ROOM}")
             connection.pgconn.consume_input()
             if self._received(connection):
                 _fill(self._write_end)
@@ -144,7 +155,16 @@ class Listener:
     def _notify(self, connection: DriverConnection) -> None:
         if self._wants_to_notify:
             self._wants_to_notify = False
-            connection.execute("select pg_notify($1, '')", (self._channel,))
+            self._look_at_queue(connection, f"select {NOTIFY}".replace("{channel}", "$1"), self._channel)
+
+    def _look_at_queue(self, connection: DriverConnection, query: str, *parameters: str) -> None:
+        """Log whether notifications have room in the queue of the server, which all its databases share."""
+        row = connection.execute(query, parameters).fetchone()
+        had_room, self._has_room = self._has_room, row == (True,)
+        if had_room and not self._has_room:
+            _logger.warning(NO_ROOM, self._address.shown)
+        elif self._has_room and not had_room:
+            _logger.info(ROOM_AGAIN, self._address.shown)
 
     def _connect_again(self) -> None:
         delays = GrowingDelay(FIRST_RECONNECT_DELAY, MAX_RECONNECT_DELAY)

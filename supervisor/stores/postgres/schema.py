@@ -16,6 +16,7 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
+from supervisor.stores.postgres.connection import NOTIFY
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS
 from supervisor.stores.transfer import closed_message
 
@@ -99,7 +100,7 @@ INSERTED_BY_SQL = (
         end if;
         update {{s}}.jobs set age = new.id, state = new.state where id = new.id;
         insert into {{s}}.counts(state, queue, tier, n) values (new.state, new.queue, new.tier, 1);
-        perform pg_notify({{channel}}, '');
+        perform {NOTIFY};
         return null;
       end {BODY}""",
     """create trigger inserted_by_sql after insert on {s}.jobs for each row when (new.age is null)
@@ -113,7 +114,7 @@ QUEUE_CHANGED = (
       begin
         insert into {{s}}.counts(state, queue, tier, n)
           values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
-        perform pg_notify({{channel}}, '');
+        perform {NOTIFY};
         return null;
       end {BODY}""",
     """create trigger queue_changed after update of queue on {s}.jobs for each row

@@ -105,7 +105,7 @@ class Connection:
     # --- transactions
 
     @contextmanager
-    def transaction(self, *, single: bool = False) -> Iterator[None]:
+    def transaction(self, *, single: bool = False, brief: bool = False) -> Iterator[None]:
         self._check_process()
         if self._transaction is not _NONE:
             try:

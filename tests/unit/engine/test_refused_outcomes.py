@@ -9,7 +9,7 @@ import pytest
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.errors import RowRefused, RowsLocked
 from supervisor.events import JobsLocked, JobsStale, StoreRepaired
-from supervisor.jobs import Outcome
+from supervisor.jobs import Kind, Outcome
 from supervisor.stores.records import Look
 from tests.unit.virtual import Virtual
 from tests.unit.wrapped_store import WrappedStore
@@ -47,6 +47,31 @@ def test_a_job_whose_failure_cannot_be_recorded_is_not_run_forever(worst: bool, 
         here.engine.maintain("running")
     assert here.state(id) == "failed"
     assert len(here.engine.leases) == 0
+
+
+class WithoutReleases(WrappedStore):
+    """Takes no release of a job, as with a trigger of another program."""
+
+    refuses = True
+
+    def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
+        if self.refuses and any(outcome.kind is Kind.RELEASED for outcome in outcomes):
+            raise RowRefused("no job is released")
+        return self.inner.settle(outcomes)
+
+
+def test_a_released_job_does_not_fail_because_the_store_refuses_its_release() -> None:
+    here = Virtual(store=(store := WithoutReleases()))
+    ids = here.enqueue("not served", "not served")
+    here.serve()
+    pass_seconds(here, 30)
+    assert [here.state(id) for id in ids] == ["in_flight"] * 2
+    assert here.engine.committer.unsettled == 2
+    assert reported(here, JobsStale) == ids, "once"
+    store.refuses = False
+    pass_seconds(here, 5)
+    assert [here.state(id) for id in ids] == ["scheduled"] * 2
+    assert nothing_is_kept(here)
 
 
 class WithLocks(WrappedStore):

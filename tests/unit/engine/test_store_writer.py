@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.engine.store_writer import USUAL_PAUSES, Abandoned, CallFailed, Purpose, Writer, WriterPauses
 from supervisor.errors import RowRefused, StoreBroken, StoreContended, StoreUnavailable
-from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable, StoreCallFailed
+from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable, StoreCallFailed, StoreCallSucceeded
 
 
 class Notebook:
@@ -22,12 +22,14 @@ class Notebook:
     def __init__(self) -> None:
         self.kept: list[list[str]] = []
         self.open: list[str] = []
+        self.brief: list[bool] = []
         self.unavailable: Callable[[], bool] = lambda: False
         self.error = StoreUnavailable
 
     @contextmanager
-    def transaction(self, *, single: bool = False) -> Iterator[None]:
+    def transaction(self, *, single: bool = False, brief: bool = False) -> Iterator[None]:
         self.open = []
+        self.brief.append(brief)
         yield
         if self.unavailable():
             raise self.error("simulated")
@@ -138,7 +140,9 @@ def test_work_that_meets_a_lock_is_tried_again_at_once_and_the_store_is_not_repo
         store.error = StoreContended
         tries = iter([True, False])
         store.unavailable = lambda: next(tries)
-        assert await asyncio.gather(writer.submit(note("a")), writer.submit(note("b"))) == ["a", "b"]
+        assert await asyncio.gather(
+            writer.submit(note("a"), Purpose.SETTLE), writer.submit(note("b"), Purpose.CLAIM)
+        ) == ["a", "b"]
         assert store.kept == [["a", "b"]]
         assert await writer.close(30)
         assert events == []
@@ -163,9 +167,10 @@ def test_a_call_that_keeps_failing_fails_alone_and_is_reported_once_until_it_suc
         report = StoreCallFailed(Purpose.PRUNE.text, str(error), Purpose.PRUNE.meanwhile)
         assert events == [report]
         await writer.submit(note("c"), Purpose.PRUNE)
+        assert events == [report, StoreCallSucceeded(Purpose.PRUNE.text)]
         with pytest.raises(CallFailed):
             await writer.submit(fail, Purpose.PRUNE)
-        assert events == [report, report]
+        assert events == [report, StoreCallSucceeded(Purpose.PRUNE.text), report]
         assert store.kept == [["a"], ["b"], ["c"]]
         assert await writer.close(30)
 
@@ -192,7 +197,54 @@ def test_a_claim_a_settle_and_an_extend_are_tried_until_they_are_done_and_stop_n
         assert not writer.unavailable
         granted.set()
         assert await late == "late"
-        assert events == [StoreCallFailed(purpose.text, str(error), purpose.meanwhile)]
+        failed, succeeded = (
+            StoreCallFailed(purpose.text, str(error), purpose.meanwhile),
+            StoreCallSucceeded(purpose.text),
+        )
+        assert events == [failed, succeeded]
+        assert await writer.close(30)
+
+    play(scene)
+
+
+def test_nothing_waits_for_a_call_that_has_failed_before_and_it_waits_for_no_lock() -> None:
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        def fail(_: Any) -> None:
+            raise StoreBroken("no right")
+
+        with pytest.raises(CallFailed):
+            await writer.submit(fail, Purpose.ANNOUNCE)
+        kept_before: list[list[str]] = []
+
+        def announce(_: Any) -> None:
+            kept_before.extend(store.kept)
+            store.open.append("announced")
+
+        store.brief.clear()
+        announced, extend = writer.submit(announce, Purpose.ANNOUNCE), writer.submit(note("extended"), Purpose.EXTEND)
+        await asyncio.gather(announced, extend)
+        assert kept_before == [["extended"]]
+        assert store.kept == [["extended"], ["announced"]]
+        assert (store.brief[0], store.brief[-1]) == (False, True)
+        assert await writer.close(30)
+
+    play(scene)
+
+
+def test_after_a_lock_was_met_claims_settles_and_extends_come_first_and_others_wait_for_no_lock() -> None:
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        meets = iter([StoreContended("locked"), None])
+
+        def announce(_: Any) -> None:
+            if (error := next(meets)) is not None:
+                raise error
+            store.open.append("announced")
+
+        announced, extended = writer.submit(announce, Purpose.ANNOUNCE), writer.submit(note("extended"), Purpose.EXTEND)
+        await asyncio.gather(announced, extended)
+        assert store.kept == [["extended"], ["announced"]]
+        assert (store.brief[0], *store.brief[-2:]) == (False, False, True)
+        assert events == []
         assert await writer.close(30)
 
     play(scene)

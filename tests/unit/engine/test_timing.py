@@ -51,10 +51,10 @@ class SlowDisk(WrappedStore):
     _depth = 0
 
     @contextmanager
-    def transaction(self, *, single: bool = False) -> Iterator[None]:
+    def transaction(self, *, single: bool = False, brief: bool = False) -> Iterator[None]:
         self._depth += 1
         try:
-            with self.inner.transaction(single=single):
+            with self.inner.transaction(single=single, brief=brief):
                 yield
         finally:
             self._depth -= 1

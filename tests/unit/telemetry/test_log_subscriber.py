@@ -182,6 +182,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "ERROR the store refuses to prune jobs: postgresql://***@db/jobs: a foreign key; meanwhile jobs stay, all else goes on, "
             "and it is tried again: remove the cause of the error",
         ),
+        (events.StoreCallSucceeded("prune jobs"), "INFO the store no longer refuses to prune jobs"),
         (
             events.ConfigReloaded(("retry",), ("store",)),
             "INFO config reloaded: retry; a restart is needed for: store",
