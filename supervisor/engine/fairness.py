@@ -6,8 +6,8 @@ No I/O, and exact arithmetic.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, chain, groupby, zip_longest
 from operator import itemgetter
@@ -107,14 +107,14 @@ class QueueBuffer:
     def in_turn(self, retries_allowed: bool = True) -> Iterator[Lease]:
         """Yield the jobs in the order of their dispatch, each removed from the buffer. Hot path.
 
-        `retries_allowed` is False while retries have their share of the workers.
+        `retries_allowed` is False if, while fresh jobs wait, retries have their share of the workers.
         """
         tokens, urgent, retries, fresh = self.tokens, self.urgent, self.retries, self.fresh
         earned, paid = self._earned, self._paid
         while True:
             if urgent:
                 lease = urgent.popleft()
-            elif retries and retries_allowed and not (fresh or self.fresh_in_store > 0):
+            elif retries and not (fresh or self.fresh_in_store > 0):
                 lease = retries.popleft()
                 paid.discard(lease[LEASE_ID])
             elif retries and retries_allowed and tokens.suffices:
@@ -211,11 +211,11 @@ class QueueBuffers:
             self.of(queue).requeue([lease for lease in leases if lease.queue == queue])
         self._count += len(leases)
 
-    def in_turn(self, workers: int, with_retries: int) -> Iterator[Lease]:
+    def in_turn(self, workers: int, with_retries: Callable[[], Counter[str]]) -> Iterator[Lease]:
         """Yield the jobs for one frame in the order of their dispatch, and pass the turn to the next queue.
 
-        `with_retries` of the `workers` hold retries, the one that the frame is for left out. Each job is removed from its
-        buffer, and is to be counted with `dispatched`.
+        `with_retries` gives how many of the `workers`, but for the one of this frame, hold retries of each queue. Each job is
+        removed from its buffer, and is to be counted with `dispatched`.
         """
         order = [
             buffer.in_turn(self._retries_allowed(queue, buffer, workers, with_retries))
@@ -226,9 +226,13 @@ class QueueBuffers:
         start = self.turn % len(order)
         return chain.from_iterable(order[start:] + order[:start])
 
-    def _retries_allowed(self, queue: str, buffer: QueueBuffer, workers: int, with_retries: int) -> bool:
-        limit = retries_limit(self._config.settings.retry_for(queue), buffer.fresh_waits, workers)
-        return limit is None or with_retries < limit
+    def _retries_allowed(
+        self, queue: str, buffer: QueueBuffer, workers: int, with_retries: Callable[[], Counter[str]]
+    ) -> bool:
+        if not (buffer.retries and buffer.fresh_waits):
+            return True
+        limit = retries_limit(self._config.settings.retry_for(queue), workers)
+        return limit is None or with_retries()[queue] < limit
 
     def dispatched(self, count: int) -> None:
         self._count -= count
@@ -263,10 +267,11 @@ class QueueBuffers:
             buffer.keep_paid(sent)
 
 
-def retries_limit(retry: RetrySettings, fresh_waits: bool, workers: int) -> int | None:
-    """Return how many workers may hold retries at once, by `retry.max_in_flight`; None for all of them."""
+def retries_limit(retry: RetrySettings, workers: int) -> int | None:
+    """Return how many workers may hold retries of a queue at once while its fresh jobs wait, by `retry.max_in_flight`; None for
+    all of them."""
     if retry.max_in_flight == "half":
-        return -(-workers // 2) if fresh_waits else None
+        return -(-workers // 2)
     return None if retry.max_in_flight is None else int(retry.max_in_flight)
 
 

@@ -55,13 +55,13 @@ class Turns:
                 holds(tokens >= 0, "retries took more than their share:", owner, lease)
         elif (lease.id, lease.token) in self._again:
             self._again.remove((lease.id, lease.token))
-        elif buffer.retries and lease.priority < retry.urgent and not self._limited(owner):
+        elif buffer.retries and lease.priority < retry.urgent and not self._limited(owner, lease.queue):
             first = buffer.retries[0]
             self._passed[first.id, first.token] += 1
             most = ceil(1 / retry.fetch_ratio) + 1
             holds(self._passed[first.id, first.token] <= most, "a retry was passed over again and again:", owner, first)
         self._tokens[owner.number, lease.queue] = buffer, min(Fraction(retry.burst), tokens + retry.fetch_ratio)
 
-    def _limited(self, owner: Owner) -> bool:
+    def _limited(self, owner: Owner, queue: str) -> bool:
         """By `retry.max_in_flight`."""
-        return any(worker.retries for worker in owner.pool.workers.values())
+        return any(worker.retries[queue] for worker in owner.pool.workers.values())
