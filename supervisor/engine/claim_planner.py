@@ -94,7 +94,7 @@ class ClaimPlanner:
         """Return how many more jobs to claim, besides the `wanted` ones that are being claimed: 100 ms of work for each worker,
         or one for each idle worker if payloads are large or all workers are busy with long jobs."""
         idle = self._pool.idle_count()
-        if self._large or (not idle and self._dispatcher.stands_still()):
+        if self._large or (not idle and self._dispatcher.stands_still(BUFFERED_SECONDS)):
             return idle - wanted
         mean = self._pool.times.mean
         target = idle

@@ -74,7 +74,7 @@ class Coordinator:
         dispatcher = Dispatcher(pool, leases, buffers, committer, watchdog, loop)
         planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
         intake = Intake(leases, buffers, committer, unknown, keeper, config)
-        self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits)
+        self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
         self._announcer = announcer = Announcer(writer, pool, leases, loop)
         pruner = Pruner(writer, config)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
@@ -126,7 +126,8 @@ class Coordinator:
             self.fetcher.timers.due_at(self._loop.time() + summary.due_in)
         if summary.ready:
             self.fetcher.jobs_released()
-            self.tasks.start(self._notify_others())
+        if summary.ready or (summary.due_in is not None and self.fetcher.closed):
+            self._notify_others()
         self.changes.set()
 
     def _recovered(self, summary: Summary) -> None:
@@ -150,7 +151,10 @@ class Coordinator:
         self.lease_keeper.check_if_few()
         self._maintenance.release_paused_soon()
 
-    async def _notify_others(self) -> None:
+    def _notify_others(self) -> None:
+        self.tasks.start(self._notify())
+
+    async def _notify(self) -> None:
         await self.writer.submit(lambda store: None)  # after the commit
         await self._loop.run_in_executor(None, self._store.notify)
 
@@ -201,6 +205,7 @@ class Coordinator:
         """Claim no more, release what has not started, and wait for what runs, for `grace` seconds or until it is forced; then
         kill it and release it."""
         self.committer.release(self.fetcher.close(), "shutdown")
+        self._notify_others()  # nothing comes due here any more
         self.pool.reclaim_unstarted()
         self.pool.stop()
         deadline = self._loop.time() + grace
@@ -233,6 +238,12 @@ class Coordinator:
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
             self._loop.remove_reader(notification_fd)
-        self.writer.submit(lambda store: store.leave(), Purpose.LEAVE).add_done_callback(report_error)
+        self.writer.submit(_leave, Purpose.LEAVE).add_done_callback(report_error)
         if await self.writer.close(timeout):
             self._store.close()
+
+
+def _leave(store: Store) -> None:
+    """Have the others look, since no job comes due here any more: the last of those that ran may have been scheduled again."""
+    store.notify()
+    store.leave()

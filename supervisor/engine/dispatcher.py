@@ -75,6 +75,6 @@ class Dispatcher:
         """Note that jobs have come into the buffers, or gone from them to a worker."""
         self._moved_at = self._loop.time()
 
-    def stands_still(self) -> bool:
-        """Return whether all workers have been busy with the same jobs for a second."""
-        return self._loop.time() - self._moved_at > BLOCKED_SECONDS
+    def stands_still(self, seconds: float = BLOCKED_SECONDS) -> bool:
+        """Return whether all workers have been busy with the same jobs for so long."""
+        return self._loop.time() - self._moved_at > seconds

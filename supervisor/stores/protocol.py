@@ -64,7 +64,7 @@ class Ownership(Protocol):
 class Claims(Protocol):
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
         """Make up to `limit` scheduled jobs that are due ready; then return the ready jobs by queue, without paused queues and,
-        unless None, only of the queues in `served`; empty queues are left out."""
+        unless None, only of the queues in `served`; empty queues are left out. Nobody is notified of the jobs made ready."""
 
     def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         """Ready jobs become in_flight for this owner: token + 1, deadline now + ttl, start mark cleared, policy resolved and

@@ -125,10 +125,12 @@ class Waiting(NamedTuple):
 
 class Look(NamedTuple):
     """The view of a store before a claim: `waiting` by queue, and the seconds until the next scheduled job is due (0 if it is now),
-    None if there is none."""
+    None if there is none. `newly_ready` are the queues and tiers that had no ready job before this look made jobs ready, also
+    of queues that are not served."""
 
     waiting: dict[str, Waiting]
     next_due: float | None
+    newly_ready: frozenset[tuple[str, int]] = frozenset()
 
 
 class ClaimRequest(NamedTuple):
