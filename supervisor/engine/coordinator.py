@@ -163,7 +163,6 @@ class Coordinator:
     def renew(self, settings: Settings, backend: WorkerBackend, reports: Sequence[SourceReport]) -> None:
         """Serve with these settings and plugins. The old workers exit after the job that they run; no job is dropped."""
         self._replace(settings, reports)
-        self._decider.settings_replaced()
         self.watchdog.idle_heartbeat_timeout = settings.workers.heartbeat_timeout
         self.pool.max_jobs, self.pool.max_memory = settings.workers.max_jobs, settings.workers.max_memory
         self.pool.count = settings.workers.count
