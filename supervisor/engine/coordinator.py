@@ -125,7 +125,7 @@ class Coordinator:
         if summary.due_in is not None:
             self.fetcher.timers.due_at(self._loop.time() + summary.due_in)
         if summary.ready:
-            self.fetcher.jobs_released()
+            self.fetcher.jobs_released(worker_idle=self.pool.idle_count() > 0)
         if summary.ready or (summary.due_in is not None and self.fetcher.closed):
             self._notify_others()
         self.changes.set()
@@ -149,7 +149,7 @@ class Coordinator:
         self._store.clear_notifications()
         self.fetcher.notify()
         self.lease_keeper.check_if_few()
-        self._maintenance.release_paused_soon()
+        self._maintenance.release_unserved_soon()
 
     def _notify_others(self) -> None:
         self.tasks.start(self._notify())
@@ -175,6 +175,7 @@ class Coordinator:
     def _serve_by(self, backend: WorkerBackend) -> None:
         self.buffers.reconfigure()
         self.pool.renew(backend)
+        self._maintenance.release_unserved_soon()
         self.fetcher.notify()
 
     async def until_gone(self, backend: WorkerBackend) -> None:

@@ -265,6 +265,11 @@ class QueueBuffers:
         buffer = self.by_queue.get(queue)
         return self.take_out(buffer.jobs()) if buffer is not None else []
 
+    def take_unserved(self) -> list[Lease]:
+        """Remove and return the jobs of queues that a reload has taken out of those served here."""
+        served = self._config.settings.workers.queues
+        return [] if served is None else self.take_out([lease for lease in self.jobs() if lease.queue not in served])
+
     def take_all(self) -> list[Lease]:
         return self.take_out(self.jobs())
 

@@ -214,8 +214,12 @@ class Fetcher:
         self._view.notified(Change.CAME_DUE)
         self.pump()
 
-    def jobs_released(self) -> None:
-        self._view.released()
+    def jobs_released(self, *, worker_idle: bool) -> None:
+        """Jobs are ready again: claim them at once if a worker is idle, else when one has changed."""
+        if worker_idle:
+            self.notify()
+        else:
+            self._view.released()
 
     def worker_changed(self) -> None:
         self._view.worker_changed()
