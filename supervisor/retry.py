@@ -76,12 +76,16 @@ class RetryBudget:
 
     def spend(self, now: float) -> bool:
         """Count one retry at `now` (monotonic seconds). Return False if the budget is used up."""
-        while self._spent and self._spent[0] <= now - self.per:
-            self._spent.popleft()
-        if len(self._spent) >= self.limit:
+        if self.spent(now) >= self.limit:
             return False
         self._spent.append(now)
         return True
+
+    def spent(self, now: float) -> int:
+        """Return how many retries were counted in the last `per` seconds."""
+        while self._spent and self._spent[0] <= now - self.per:
+            self._spent.popleft()
+        return len(self._spent)
 
 
 def decide(

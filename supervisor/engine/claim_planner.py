@@ -34,7 +34,7 @@ class Demand(NamedTuple):
     tokens: Mapping[str, TokenBucket]
     buffered: Mapping[str, tuple[int, int]]  # fresh jobs and retries
     workers: int
-    with_retries: int  # workers that hold retries
+    with_retries: Mapping[str, int]  # workers that hold retries of a queue
     large: bool
 
     def requests(self, waiting: Mapping[str, Waiting]) -> list[ClaimRequest]:
@@ -70,8 +70,10 @@ class Demand(NamedTuple):
 
     def _max_retries(self, queue: str, fresh_waits: bool) -> int | None:
         """Return 0 while retries have their share of the workers, else None for no limit."""
-        limit = retries_limit(self.settings.retry_for(queue), fresh_waits, self.workers)
-        return None if limit is None or self.with_retries < limit else 0
+        if not fresh_waits:
+            return None
+        limit = retries_limit(self.settings.retry_for(queue), self.workers)
+        return None if limit is None or self.with_retries.get(queue, 0) < limit else 0
 
     def _urgent_from(self, queue: str) -> int:
         return self.settings.retry_for(queue).urgent
@@ -92,7 +94,7 @@ class ClaimPlanner:
         """Return how many more jobs to claim, besides the `wanted` ones that are being claimed: 100 ms of work for each worker,
         or one for each idle worker if payloads are large or all workers are busy with long jobs."""
         idle = self._pool.idle_count()
-        if self._large or (not idle and self._dispatcher.stands_still()):
+        if self._large or (not idle and self._dispatcher.stands_still(BUFFERED_SECONDS)):
             return idle - wanted
         mean = self._pool.times.mean
         target = idle

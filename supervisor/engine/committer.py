@@ -7,9 +7,11 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
+from supervisor.config.settings import BudgetSettings
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.fairness import QueueBuffers
 from supervisor.engine.leases import LeaseKey, Leases
@@ -35,6 +37,7 @@ from supervisor.stores.protocol import Store
 
 BATCHES_AT_ONCE = 2  # while one is written, the next is with the writer already
 MARK_AFTER = 0.001  # seconds that a job must have run to be marked as started along with a settle
+MAX_BUDGETS = 1000  # queues, which may come and go
 LAST_TRIES = 5
 LAST_TRIES_EVERY = 0.3  # seconds
 
@@ -58,9 +61,6 @@ class RetryDecider:
     _now: Callable[[], float]
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
 
-    def settings_replaced(self) -> None:
-        self._budgets = {}
-
     def decide(self, outcome: Outcome) -> Outcome:
         settings, queue = self._config.settings, outcome.lease.queue
         retry = settings.retry_for(queue)
@@ -69,16 +69,21 @@ class RetryDecider:
             self._random,
             dead_letters=settings.dlq.active,
             ready=self._buffers.ready_in_store(queue) if retry.adaptive else 0,
-            within_budget=self._budget(queue) if retry.budget else None,
+            within_budget=partial(self._spend, queue, retry.budget) if retry.budget else None,
         )
 
-    def _budget(self, queue: str) -> Callable[[], bool]:
+    def _spend(self, queue: str, settings: BudgetSettings) -> bool:
+        """Count a retry of the queue. Return False if its budget is used up."""
+        now = self._now()
         budget = self._budgets.get(queue)
         if budget is None:
-            limits = self._config.settings.retry_for(queue).budget
-            assert limits is not None
-            budget = self._budgets[queue] = RetryBudget(limits.limit, limits.per)
-        return lambda: budget.spend(self._now())
+            if len(self._budgets) >= MAX_BUDGETS:
+                self._budgets = {queue: it for queue, it in self._budgets.items() if it.spent(now)}
+            if len(self._budgets) >= MAX_BUDGETS:
+                self._budgets.clear()
+            budget = self._budgets[queue] = RetryBudget(settings.limit, settings.per)
+        budget.limit, budget.per = settings.limit, settings.per  # they may have been reloaded
+        return budget.spend(now)
 
 
 class _Settled(NamedTuple):

@@ -78,7 +78,7 @@ class Coordinator:
         dispatcher = Dispatcher(pool, leases, buffers, committer, watchdog, loop)
         planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
         intake = Intake(leases, buffers, committer, unknown, Suspects(writer, leases, committer, now), keeper, config)
-        self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits)
+        self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
         self._announcer = announcer = Announcer(writer, pool, leases, loop)
         pruner, sinks = Pruner(writer, config, now), SinkWatch(writer, bus, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
@@ -129,8 +129,9 @@ class Coordinator:
         if summary.due_in is not None:
             self.fetcher.timers.due_at(self._loop.time() + summary.due_in)
         if summary.ready:
-            self.fetcher.jobs_released()
-            self.tasks.start(self._notify_others())
+            self.fetcher.jobs_released(worker_idle=self.pool.idle_count() > 0)
+        if summary.ready or (summary.due_in is not None and self.fetcher.closed):
+            self._notify_others()
         self.changes.set()
 
     def _recovered(self, summary: Summary) -> None:
@@ -152,9 +153,12 @@ class Coordinator:
         self._store.clear_notifications()
         self.fetcher.notify()
         self.lease_keeper.check_if_few()
-        self._maintenance.release_paused_soon()
+        self._maintenance.release_unserved_soon()
 
-    async def _notify_others(self) -> None:
+    def _notify_others(self) -> None:
+        self.tasks.start(self._notify())
+
+    async def _notify(self) -> None:
         await self.writer.submit(lambda store: None)  # after the commit
         await self._loop.run_in_executor(self._executor, self._store.notify)
 
@@ -175,7 +179,6 @@ class Coordinator:
     def renew(self, settings: Settings, backend: WorkerBackend, reports: Sequence[SourceReport]) -> None:
         """Serve with these settings and plugins. The old workers exit after the job that they run; no job is dropped."""
         self._replace(settings, reports)
-        self._decider.settings_replaced()
         self.watchdog.idle_heartbeat_timeout = settings.workers.heartbeat_timeout
         self.pool.max_jobs, self.pool.max_memory = settings.workers.max_jobs, settings.workers.max_memory
         self.pool.count = settings.workers.count
@@ -188,6 +191,7 @@ class Coordinator:
     def _serve_by(self, backend: WorkerBackend) -> None:
         self.buffers.reconfigure()
         self.pool.renew(backend)
+        self._maintenance.release_unserved_soon()
         self.fetcher.notify()
 
     async def until_gone(self, backend: WorkerBackend) -> None:
@@ -217,6 +221,7 @@ class Coordinator:
         """Claim no more, release jobs that have not started, and wait for those that run, for `grace` seconds or until `forced`
         is set; then kill and release them."""
         self.committer.release(self.fetcher.close(), "shutdown")
+        self._notify_others()  # nothing comes due here any more
         self.pool.reclaim_unstarted()
         self.pool.stop()
         deadline = self._loop.time() + grace
@@ -249,6 +254,12 @@ class Coordinator:
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
             self._loop.remove_reader(notification_fd)
-        self.writer.submit(lambda store: store.leave(), Purpose.LEAVE).add_done_callback(report_error)
+        self.writer.submit(_leave, Purpose.LEAVE).add_done_callback(report_error)
         if await self.writer.close(timeout):
             self._store.close()
+
+
+def _leave(store: Store) -> None:
+    """Have the others look, since no job comes due here any more: the last of those that ran may have been scheduled again."""
+    store.notify()
+    store.leave()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 from supervisor.engine.committer import Committer
 from supervisor.engine.fairness import QueueBuffers
@@ -44,7 +46,7 @@ class Dispatcher:
             return
         most = max(1, min(FRAME_JOBS, -(-len(self._buffers) // len(slots))))
         for slot in slots:
-            in_turn = self._buffers.in_turn(self._pool.count, self.with_retries(but=slot))
+            in_turn = self._buffers.in_turn(self._pool.count, partial(self.with_retries, slot))
             frame = slot.frame_for(in_turn, most)
             if frame:
                 self._buffers.dispatched(len(frame))
@@ -54,10 +56,10 @@ class Dispatcher:
             if not len(self._buffers):
                 return
 
-    def with_retries(self, but: WorkerSlot | None = None) -> int:
-        """Return how many workers, except `but`, hold retries: `retry.max_in_flight` limits workers, not jobs, since a frame of
-        many short retries takes one worker."""
-        return sum(1 for slot in self._pool.workers.values() if slot.retries and slot is not but)
+    def with_retries(self, but: WorkerSlot | None = None) -> Counter[str]:
+        """Return how many workers, except `but`, hold retries of each queue: `retry.max_in_flight` limits workers, not jobs, since
+        a frame of many short retries takes one worker."""
+        return Counter([queue for slot in self._pool.workers.values() if slot is not but for queue in slot.retries])
 
     def make_way(self, *, for_fresh: bool) -> None:
         """Reclaim unstarted jobs from workers, if jobs claimed now go before some of these: fresh jobs go before retries if
@@ -67,13 +69,13 @@ class Dispatcher:
             return
         self._made_way_at = now
         sent = [slot for slot in self._pool.workers.values() if len(slot.sent) > 1]
-        if any(slot.retries if for_fresh else slot.retries < len(slot.sent) for slot in sent):
+        if any(slot.retries if for_fresh else slot.retries.total() < len(slot.sent) for slot in sent):
             self._pool.reclaim_unstarted()
 
     def moved(self) -> None:
         """Note that jobs have come into the buffers, or gone from them to a worker."""
         self._moved_at = self._loop.time()
 
-    def stands_still(self) -> bool:
-        """Return whether all workers have been busy with the same jobs for a second."""
-        return self._loop.time() - self._moved_at > BLOCKED_SECONDS
+    def stands_still(self, seconds: float = BLOCKED_SECONDS) -> bool:
+        """Return whether all workers have been busy with the same jobs for so long."""
+        return self._loop.time() - self._moved_at > seconds

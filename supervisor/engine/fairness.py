@@ -6,8 +6,8 @@ No I/O, and exact arithmetic.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, chain, groupby, zip_longest
 from operator import itemgetter
@@ -34,6 +34,17 @@ class TokenBucket:
     def __init__(self, ratio: Fraction, burst: int) -> None:
         self._gain, self._unit = ratio.numerator, ratio.denominator
         self._cap = self._units = burst * self._unit
+
+    def reconfigure(self, ratio: Fraction, burst: int) -> None:
+        """Keep the tokens under other settings; a full bucket stays full."""
+        was_full, tokens = self.full, Fraction(self._units, self._unit)
+        self._gain, self._unit = ratio.numerator, ratio.denominator
+        self._cap = burst * self._unit
+        self._units = self._cap if was_full else min(self._cap, int(tokens * self._unit))
+
+    @property
+    def full(self) -> bool:
+        return self._units == self._cap
 
     @property
     def suffices(self) -> bool:
@@ -62,11 +73,11 @@ class TokenBucket:
 class QueueBuffer:
     """The claimed and not yet dispatched jobs of one queue, in the order of their dispatch."""
 
-    __slots__ = ("_earned", "_paid", "fresh", "fresh_in_store", "retries", "tokens", "urgent", "urgent_from")
+    __slots__ = ("_earned", "_paid", "fresh", "fresh_in_store", "retries", "retry", "tokens", "urgent")
 
-    def __init__(self, tokens: TokenBucket, urgent_from: int) -> None:
-        self.tokens = tokens
-        self.urgent_from = urgent_from
+    def __init__(self, retry: RetrySettings) -> None:
+        self.retry = retry
+        self.tokens = TokenBucket(retry.fetch_ratio, retry.burst)
         self.urgent: deque[Lease] = deque()
         self.retries: deque[Lease] = deque()
         self.fresh: deque[Lease] = deque()
@@ -81,9 +92,17 @@ class QueueBuffer:
     def fresh_waits(self) -> bool:
         return bool(self.fresh) or self.fresh_in_store > 0
 
+    def reconfigure(self, retry: RetrySettings) -> None:
+        """Go on under other settings, with the jobs and the tokens that there are."""
+        self.retry, jobs = retry, self.jobs()
+        self.tokens.reconfigure(retry.fetch_ratio, retry.burst)
+        for tier in (self.urgent, self.retries, self.fresh):
+            tier.clear()
+        self.add(jobs)
+
     def add(self, leases: Iterable[Lease]) -> None:
         """Append each job to its tier; the leases come in order. Hot path."""
-        fresh, urgent_from = self.fresh.append, self.urgent_from
+        fresh, urgent_from = self.fresh.append, self.retry.urgent
         for lease in leases:
             if lease[LEASE_TIER] == 0 and lease[LEASE_PRIORITY] < urgent_from:
                 fresh(lease)
@@ -102,19 +121,19 @@ class QueueBuffer:
     def _tier_of(self, lease: Lease) -> deque[Lease]:
         if lease.tier == Tier.RETRY:
             return self.retries
-        return self.urgent if lease.priority >= self.urgent_from else self.fresh
+        return self.urgent if lease.priority >= self.retry.urgent else self.fresh
 
     def in_turn(self, retries_allowed: bool = True) -> Iterator[Lease]:
         """Yield the jobs in the order of their dispatch, each removed from the buffer. Hot path.
 
-        `retries_allowed` is False while retries have their share of the workers.
+        `retries_allowed` is False if, while fresh jobs wait, retries have their share of the workers.
         """
         tokens, urgent, retries, fresh = self.tokens, self.urgent, self.retries, self.fresh
         earned, paid = self._earned, self._paid
         while True:
             if urgent:
                 lease = urgent.popleft()
-            elif retries and retries_allowed and not (fresh or self.fresh_in_store > 0):
+            elif retries and not (fresh or self.fresh_in_store > 0):
                 lease = retries.popleft()
                 paid.discard(lease[LEASE_ID])
             elif retries and retries_allowed and tokens.suffices:
@@ -167,29 +186,36 @@ class QueueBuffers:
     def of(self, queue: str) -> QueueBuffer:
         buffer = self.by_queue.get(queue)
         if buffer is None:
-            retry = self._config.settings.retry_for(queue)
-            buffer = self.by_queue[queue] = QueueBuffer(TokenBucket(retry.fetch_ratio, retry.burst), retry.urgent)
+            buffer = self.by_queue[queue] = QueueBuffer(self._config.settings.retry_for(queue))
         return buffer
 
     def jobs(self) -> list[Lease]:
         return [lease for buffer in self.by_queue.values() for lease in buffer.jobs()]
 
     def reconfigure(self) -> None:
-        """Move the jobs to new buffers, since the settings have changed."""
-        jobs, self.by_queue = self.jobs(), {}
-        for lease in jobs:
-            self.of(lease.queue).add((lease,))
+        """Go on under the settings in force now."""
+        for queue, buffer in self.by_queue.items():
+            buffer.reconfigure(self._config.settings.retry_for(queue))
 
     def note_left_in_store(self, left: Mapping[str, Waiting]) -> None:
         """Note the ready jobs that the last claim left, by queue; a queue that is missing has none."""
         self._left_in_store = left
         for queue in left:
             self.of(queue)
-        # Queues may come and go by the thousand. One that is empty starts with all its tokens again.
-        if len(self.by_queue) > MAX_BUFFERS:
-            self.by_queue = {queue: buffer for queue, buffer in self.by_queue.items() if len(buffer) or queue in left}
+        self._forget_queues(left)
         for queue, buffer in self.by_queue.items():
             buffer.fresh_in_store = left[queue].fresh if queue in left else 0
+
+    def _forget_queues(self, left: Container[str]) -> None:
+        """Queues may come and go by the thousand. Forget those that have no jobs: first those that lose no more than a full
+        bucket by it, and if there are still too many the others, which start with all their tokens again."""
+        for may_forget in (lambda tokens: tokens.full, lambda tokens: True):
+            if len(self.by_queue) > MAX_BUFFERS:
+                self.by_queue = {
+                    queue: buffer
+                    for queue, buffer in self.by_queue.items()
+                    if len(buffer) or queue in left or not may_forget(buffer.tokens)
+                }
 
     def ready_in_store(self, queue: str) -> int:
         left = self._left_in_store.get(queue)
@@ -211,24 +237,20 @@ class QueueBuffers:
             self.of(queue).requeue([lease for lease in leases if lease.queue == queue])
         self._count += len(leases)
 
-    def in_turn(self, workers: int, with_retries: int) -> Iterator[Lease]:
+    def in_turn(self, workers: int, with_retries: Callable[[], Counter[str]]) -> Iterator[Lease]:
         """Yield the jobs for one frame in the order of their dispatch, and pass the turn to the next queue.
 
-        `with_retries` of the `workers` hold retries, not counting the one that gets the frame. Each job is removed from its
-        buffer; the caller must count it with `dispatched`.
+        `with_retries` returns how many of the `workers` hold retries of each queue, not counting the one that gets the frame. Each
+        job is removed from its buffer; the caller must count it with `dispatched`.
         """
         order = [
-            buffer.in_turn(self._retries_allowed(queue, buffer, workers, with_retries))
+            buffer.in_turn(_retries_allowed(queue, buffer, workers, with_retries))
             for queue, buffer in self.by_queue.items()
             if len(buffer)
         ]
         self.turn += 1
         start = self.turn % len(order)
         return chain.from_iterable(order[start:] + order[:start])
-
-    def _retries_allowed(self, queue: str, buffer: QueueBuffer, workers: int, with_retries: int) -> bool:
-        limit = retries_limit(self._config.settings.retry_for(queue), buffer.fresh_waits, workers)
-        return limit is None or with_retries < limit
 
     def dispatched(self, count: int) -> None:
         self._count -= count
@@ -242,6 +264,11 @@ class QueueBuffers:
     def take_queue(self, queue: str) -> list[Lease]:
         buffer = self.by_queue.get(queue)
         return self.take_out(buffer.jobs()) if buffer is not None else []
+
+    def take_unserved(self) -> list[Lease]:
+        """Remove and return the jobs of queues that a reload has taken out of those served here."""
+        served = self._config.settings.workers.queues
+        return [] if served is None else self.take_out([lease for lease in self.jobs() if lease.queue not in served])
 
     def take_all(self) -> list[Lease]:
         return self.take_out(self.jobs())
@@ -263,10 +290,18 @@ class QueueBuffers:
             buffer.keep_paid(sent)
 
 
-def retries_limit(retry: RetrySettings, fresh_waits: bool, workers: int) -> int | None:
-    """Return how many workers may hold retries at once, by `retry.max_in_flight`; None for all of them."""
+def _retries_allowed(queue: str, buffer: QueueBuffer, workers: int, with_retries: Callable[[], Counter[str]]) -> bool:
+    if not (buffer.retries and buffer.fresh_waits):
+        return True
+    limit = retries_limit(buffer.retry, workers)
+    return limit is None or with_retries()[queue] < limit
+
+
+def retries_limit(retry: RetrySettings, workers: int) -> int | None:
+    """Return how many workers may hold retries of a queue at once while its fresh jobs wait, by `retry.max_in_flight`; None for
+    all of them."""
     if retry.max_in_flight == "half":
-        return -(-workers // 2) if fresh_waits else None
+        return -(-workers // 2)
     return None if retry.max_in_flight is None else int(retry.max_in_flight)
 
 

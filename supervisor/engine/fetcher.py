@@ -36,6 +36,7 @@ class Claimed(NamedTuple):
     waiting: dict[str, Waiting]  # before the claim
     due: float | None  # by the loop's time: when the next scheduled job is due
     missed: bool = False  # there were jobs to claim, and other supervisors had locked them all
+    newly_ready: frozenset[tuple[str, int]] = frozenset()  # queues and tiers, by this claim
 
 
 @dataclass(eq=False)
@@ -57,11 +58,11 @@ class Claim:
         if self.cancelled:
             return Claimed([], {}, None)
         settings = self._demand.settings
-        waiting, due_in = store.look(settings.workers.queues, MAX_PROMOTED)
+        waiting, due_in, newly_ready = store.look(settings.workers.queues, MAX_PROMOTED)
         due = None if due_in is None else self._now() + due_in  # now, since a commit may take long
         requests = self._demand.requests(waiting)
         leases = store.claim(requests, settings.lease.ttl, self._demand.resolve) if requests else []
-        return Claimed(leases, waiting, due, missed=bool(requests) and not leases)
+        return Claimed(leases, waiting, due, bool(requests) and not leases, newly_ready)
 
 
 @dataclass(eq=False)
@@ -172,7 +173,7 @@ class Fetcher:
 
     def __init__(
         self, writer: Writer, planner: ClaimPlanner, dispatcher: Dispatcher, buffers: QueueBuffers, intake: Intake, bus: Bus,
-        loop: asyncio.AbstractEventLoop, limits: Limits,
+        loop: asyncio.AbstractEventLoop, limits: Limits, notify_others: Callable[[], None],
     ) -> None:  # fmt: skip
         self.closed = True  # also before it is opened
         self.timers = ClaimTimers(loop, limits.poll, look=self.notify, look_for_due=self._notify_due)
@@ -184,6 +185,7 @@ class Fetcher:
         self._bus = bus
         self._loop = loop
         self._limits = limits
+        self._notify_others = notify_others
         self._view = StoreView()
         self._claims: list[Claim] = []  # under way
         self._pump_scheduled = False
@@ -220,8 +222,12 @@ class Fetcher:
         self._view.notified(Change.CAME_DUE)
         self.pump()
 
-    def jobs_released(self) -> None:
-        self._view.released()
+    def jobs_released(self, *, worker_idle: bool) -> None:
+        """Jobs are ready again: claim them at once if a worker is idle, else when one has changed."""
+        if worker_idle:
+            self.notify()
+        else:
+            self._view.released()
 
     def worker_changed(self) -> None:
         self._view.worker_changed()
@@ -308,6 +314,8 @@ class Fetcher:
             for queue, ready in claimed.waiting.items()
         }
         self._buffers.note_left_in_store(left)
+        if any(queue not in left or left[queue][tier] > 0 for queue, tier in claimed.newly_ready):
+            self._notify_others()  # of jobs that came due and may be theirs
         any_left = any(waiting.fresh > 0 or waiting.retries > 0 for waiting in left.values())
         self._view.claim_ended(brought=bool(claimed.leases), left=any_left)
         self._bus.emit(QueueDepths({queue: (ready.fresh, ready.retries) for queue, ready in claimed.waiting.items()}))

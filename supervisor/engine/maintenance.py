@@ -166,7 +166,7 @@ class Maintenance:
         self._pruning = SingleTask(tasks, pruner.prune_when_due)
         self._repairing = SingleTask(tasks, repairer.repair)
         self._looking_at_sinks = SingleTask(tasks, sinks.look)
-        self._releasing_paused = SingleTask(tasks, self._release_paused)
+        self._releasing_unserved = SingleTask(tasks, self._release_unserved)
 
     def run(self, state: str) -> None:
         """Do what is due in this period; `state` is that of the supervisor."""
@@ -186,10 +186,10 @@ class Maintenance:
         if self._periods % RETRY_REFUSED_PERIODS == 0:
             self._committer.retry_refused()
 
-    def release_paused_soon(self) -> None:
-        """Release the buffered jobs of queues that have been paused."""
+    def release_unserved_soon(self) -> None:
+        """Release the buffered jobs of queues that are paused, or no longer served here."""
         if len(self._buffers):
-            self._releasing_paused.start()
+            self._releasing_unserved.start()
 
     async def _look_around(self) -> None:
         if self._writer.unavailable:
@@ -199,13 +199,14 @@ class Maintenance:
             await _attempt(self._lease_keeper.check())
         await _attempt(self._recovery.sweep())
         if len(self._buffers):
-            await _attempt(self._release_paused())
+            await _attempt(self._release_unserved())
         self._buffers.keep_paid_of(self._pool.workers.values())
         self._release_surplus()
         if len(self._buffers) and self._dispatcher.stands_still():
             await self._release_to_idle()
 
-    async def _release_paused(self) -> None:
+    async def _release_unserved(self) -> None:
+        self._committer.release(self._buffers.take_unserved(), "queue not served")
         for queue in sorted(await self._writer.submit(lambda store: store.paused(), Purpose.PAUSED)):
             self._committer.release(self._buffers.take_queue(queue), "paused")
 

@@ -18,6 +18,11 @@ def waiting_of(rows: Iterable[Sequence[Any]], served: frozenset[str] | None) -> 
     return {queue: Waiting(*counts) for queue, counts in found.items()}
 
 
+def newly_ready(before: Iterable[Sequence[Any]], after: Iterable[Sequence[Any]]) -> frozenset[tuple[str, int]]:
+    """The queues and tiers of the rows of ready jobs after a change that were in no row before it."""
+    return frozenset((row[0], row[1]) for row in after) - {(row[0], row[1]) for row in before}
+
+
 def queue_rows(
     counted: Iterable[Sequence[Any]], paused: frozenset[str], processing: Mapping[str, int]
 ) -> list[dict[str, Any]]:

@@ -66,8 +66,8 @@ class Ownership(Protocol):
 
 class Claims(Protocol):
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
-        """Make up to `limit` due scheduled jobs ready. Then return the number of ready jobs by queue, without paused and empty
-        queues and, unless `served` is None, without queues that are not in it."""
+        """Make up to `limit` due scheduled jobs ready; nobody is notified of these. Then return the number of ready jobs by queue,
+        without paused and empty queues and, unless `served` is None, without queues that are not in it."""
 
     def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         """Make ready jobs in_flight for this owner, each with a new token, the deadline now + ttl, no start mark, and its policy,

@@ -7,7 +7,7 @@ the running job alone, or nothing.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import groupby, islice
@@ -18,6 +18,7 @@ from supervisor.jobs import (
     LEASE_HANDLER,
     LEASE_ID,
     LEASE_PAYLOAD,
+    LEASE_QUEUE,
     LEASE_RETRIES,
     Cause,
     Failure,
@@ -105,7 +106,7 @@ class WorkerSlot:
         # In order: how many jobs of each frame are in `sent`; has_room limits their number.
         self._frames: dict[int, int] = {}
         self._replies = ReplyCheck()
-        self.retries = 0  # of the jobs in `sent`
+        self.retries: Counter[str] = Counter()  # among the jobs in `sent`, by queue
         self.started = now  # since when the first job may be running
         self.ready_at: float | None = None
         self.heartbeat_at = now
@@ -176,7 +177,8 @@ class WorkerSlot:
             self.started = self._now()
         self.sent.extend(leases)
         self._frames[self._frame] = len(leases)
-        self.retries += _retries(leases)
+        if retries := _queues_of_retries(leases):
+            self.retries.update(retries)
         self.process.send(self._frame, leases)
 
     def reclaim(self) -> None:
@@ -194,7 +196,7 @@ class WorkerSlot:
             reclaimed.extend(jobs[started:])
             if started:
                 frames[frame] = started
-        self.sent, self._frames, self.retries = kept, frames, _retries(kept)
+        self.sent, self._frames, self.retries = kept, frames, Counter(_queues_of_retries(kept))
         if reclaimed:
             self._listener.jobs_reclaimed(reclaimed)
 
@@ -274,7 +276,7 @@ class WorkerSlot:
     def _count_done(self, leases: Sequence[Lease]) -> None:
         count = len(leases)
         if self.retries:
-            self.retries -= _retries(leases)
+            self.retries -= Counter(_queues_of_retries(leases))
         self.done += count
         frames = self._frames
         while count > 0 and frames:
@@ -362,8 +364,9 @@ def _exit_cause(report: ExitReport, state: State) -> str:
     return "stopped" if normal else "crash"
 
 
-def _retries(leases: Iterable[Lease]) -> int:
-    return sum([lease[LEASE_RETRIES] > 0 for lease in leases])
+def _queues_of_retries(leases: Iterable[Lease]) -> list[str]:
+    """Return the queue of each retry among these jobs. Hot path."""
+    return [lease[LEASE_QUEUE] for lease in leases if lease[LEASE_RETRIES]]
 
 
 _CAUSES = {"rejected": Cause.REJECTED, "unknown": Cause.UNKNOWN_HANDLER}

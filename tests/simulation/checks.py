@@ -55,7 +55,7 @@ class Record:
     queue: str
     max_retries: int
     since: float
-    delayed: bool
+    delay: float  # from then on
     state: str = WAITING
     token: int = 0
     bumped: bool = False
@@ -203,7 +203,7 @@ class Checks:
             self.count["retries"] += 1
         state = str(outcome.state)
         record.state = state if state in TERMINAL else WAITING
-        record.since, record.delayed = self._world.clock.now, outcome.delay > 0
+        record.since, record.delay = self._world.clock.now, outcome.delay
         self.count[record.state] += record.state in TERMINAL
         record.owed = set(owner.sinks)
 
@@ -244,7 +244,7 @@ class Checks:
                 record.state, record.retries = WAITING, 0
                 for sink in self._world.taken.values():
                     sink.discard(id)
-            record.since, record.delayed = self._world.clock.now, False
+            record.since, record.delay = self._world.clock.now, 0.0
 
     def left_orderly(self, owner: Owner) -> None:
         """An owner that was not forced to end has settled all that it ran."""
@@ -297,27 +297,32 @@ class Checks:
             holds(now - since <= self._world.longest_period * 2 + 3.0, "runs on without its lease:", run)
 
     def no_worker_idles(self) -> None:
-        """A fresh job has waited since the look before last, and all the while the same worker had nothing to do."""
+        """A ready job has waited since the look before last, and all the while the same worker had nothing to do."""
+        waiting = [record for record in self.records.values() if self._has_waited(record)]
         for owner in self._world.owners:
-            fresh = self._oldest_fresh() if owner.well else None
+            oldest = self._oldest_for(owner, waiting) if owner.well else None
             for worker in owner.pool.workers.values() if owner.started else ():
                 key = (owner.number, worker.number)
                 idle = worker.state.name == "READY" and not worker.sent
-                if fresh is None or not idle or not worker.process.up:
+                if oldest is None or not idle or not worker.process.up:
                     self._stuck.pop(key, None)
                     continue
-                done, job, looks = self._stuck.get(key, (worker.done, fresh, 0))
-                same = (done, job) == (worker.done, fresh)
-                self._stuck[key] = (worker.done, fresh, looks + 1 if same else 0)
-                holds(not same or looks < 3, "idles although a job waits:", owner, worker.number, self.records[fresh])
+                done, job, looks = self._stuck.get(key, (worker.done, oldest, 0))
+                same = (done, job) == (worker.done, oldest)
+                self._stuck[key] = (worker.done, oldest, looks + 1 if same else 0)
+                holds(not same or looks < 3, "idles although a job waits:", owner, worker.number, self.records[oldest])
 
-    def _oldest_fresh(self) -> int | None:
+    def _has_waited(self, record: Record) -> bool:
+        """Return whether this job has been ready for a while; where clocks are set, no job that was to come due is."""
         world = self._world
-        for record in self.records.values():
-            waits = record.state == WAITING and not record.delayed and not record.retries and record.queue != "strange"
-            if waits and record.queue not in world.paused and world.clock.now - record.since > 1.0:
-                return record.id
-        return None
+        if record.state != WAITING or record.queue == "strange" or record.queue in world.paused:
+            return False
+        come_due = not record.delay or world.keeps_time
+        return come_due and world.clock.now - record.since - record.delay > world.noticed_after
+
+    def _oldest_for(self, owner: Owner, records: Sequence[Record]) -> int | None:
+        served = owner.settings.workers.queues
+        return next((record.id for record in records if served is None or record.queue in served), None)
 
     # at the end
 

@@ -1,5 +1,6 @@
 """Supervisors through thousands of hours of virtual time. `SUPERVISOR_SIMULATION_SEED` replays one history to the step (with
-`SUPERVISOR_SIMULATION_KIND`: sparse, dense, file or poison); `SUPERVISOR_SIMULATION_HOURS` sets the hours of the sparse kind.
+`SUPERVISOR_SIMULATION_KIND`: sparse, dense, file, poison or calm); `SUPERVISOR_SIMULATION_HOURS` sets the hours of the sparse
+kind.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
+from tests.simulation.calm import CalmWorld
 from tests.simulation.poisoned_world import PoisonedWorld
 from tests.simulation.stores import InFile, InMemory
 from tests.simulation.world import World
@@ -52,6 +54,11 @@ def test_hours_of_faults_on_a_file(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", seeds("poison", 8))
 def test_no_innocent_job_pays_for_one_that_kills_its_supervisor(seed: int) -> None:
     PoisonedWorld(seed, SPARSE, InMemory, limits(seed)).run()
+
+
+@pytest.mark.parametrize("seed", seeds("calm", 6))
+def test_no_worker_idles_beside_a_ready_job_though_its_supervisor_looks_only_when_notified(seed: int) -> None:
+    CalmWorld(seed).run()
 
 
 def test_one_seed_is_one_history() -> None:

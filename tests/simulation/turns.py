@@ -20,7 +20,7 @@ class Turns:
     the retries is passed over no longer than it takes to earn a token."""
 
     def __init__(self) -> None:
-        self._tokens: dict[tuple[int, str], tuple[Any, Fraction]] = {}
+        self._tokens: dict[tuple[int, str], Fraction] = {}
         self._passed: Counter[tuple[int, int]] = Counter()
         self._paid: set[tuple[int, int]] = set()
         self._again: set[tuple[int, int]] = set()  # reclaimed: they were dispatched once, and are dispatched again
@@ -38,14 +38,12 @@ class Turns:
             key = owner.number, lease.queue
             if (lease.id, lease.token) in self._paid and key in self._tokens:
                 self._paid.remove((lease.id, lease.token))
-                buffer, tokens = self._tokens[key]
-                self._tokens[key] = buffer, min(Fraction(owner.settings.retry_for(lease.queue).burst), tokens + 1)
+                burst = Fraction(owner.settings.retry_for(lease.queue).burst)
+                self._tokens[key] = min(burst, self._tokens[key] + 1)
 
     def _dispatched(self, owner: Owner, lease: Lease, buffer: Any) -> None:
         retry = owner.settings.retry_for(lease.queue)
-        of, tokens = self._tokens.get((owner.number, lease.queue), (buffer, Fraction(retry.burst)))
-        if of is not buffer:  # the settings were read again
-            tokens = Fraction(retry.burst)
+        tokens = self._tokens.get((owner.number, lease.queue), Fraction(retry.burst))
         if lease.tier == Tier.RETRY:
             self._passed.pop((lease.id, lease.token), None)
             self._paid.discard((lease.id, lease.token))
@@ -55,13 +53,13 @@ class Turns:
                 holds(tokens >= 0, "retries took more than their share:", owner, lease)
         elif (lease.id, lease.token) in self._again:
             self._again.remove((lease.id, lease.token))
-        elif buffer.retries and lease.priority < retry.urgent and not self._limited(owner):
+        elif buffer.retries and lease.priority < retry.urgent and not self._limited(owner, lease.queue):
             first = buffer.retries[0]
             self._passed[first.id, first.token] += 1
             most = ceil(1 / retry.fetch_ratio) + 1
             holds(self._passed[first.id, first.token] <= most, "a retry was passed over again and again:", owner, first)
-        self._tokens[owner.number, lease.queue] = buffer, min(Fraction(retry.burst), tokens + retry.fetch_ratio)
+        self._tokens[owner.number, lease.queue] = min(Fraction(retry.burst), tokens + retry.fetch_ratio)
 
-    def _limited(self, owner: Owner) -> bool:
+    def _limited(self, owner: Owner, queue: str) -> bool:
         """By `retry.max_in_flight`."""
-        return any(worker.retries for worker in owner.pool.workers.values())
+        return any(worker.retries[queue] for worker in owner.pool.workers.values())

@@ -60,6 +60,8 @@ class World:
         self.publisher_limits = PublisherLimits() if self.dense else PublisherLimits(look=SPARSE_POLL)
         self.odds = Odds()
         self.stormy = True
+        self.keeps_time = False  # no clock is set
+        self.noticed_after = 1.0  # seconds until a ready job is noticed, if notifications come
         self.handlers = HANDLERS
         self.taken: dict[str, set[int]] = {
             name: set() for name in ("first", "second", "third")[: self.random.randint(1, 3)]
@@ -73,6 +75,7 @@ class World:
         self.ended: set[int] = set()
         self.steps: deque[str] = deque(maxlen=REMEMBERED)
         self.faults: Counter[str] = Counter()
+        self.faults_to_come = FAULTS
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._pid = 10_000
@@ -179,7 +182,7 @@ class World:
             for _ in range(self.random.randint(1, 3)):
                 self.start_owner()
             self.after(0.1, self._enqueue_again)
-            self.after(self._pause_between_faults(), self._fault_again)
+            self.after(self.pause_between_faults(), self._fault_again)
             self.after(5.0, self._look_again)
             while self.clock.now < self.end:
                 self._step()
@@ -238,10 +241,10 @@ class World:
         self.enqueue()
         quiet = self.random.random() < 0.02
         self.after(
-            self.random.uniform(60, 1200) if quiet else self.random.expovariate(1 / self._gap()), self._enqueue_again
+            self.random.uniform(60, 1200) if quiet else self.random.expovariate(1 / self.gap()), self._enqueue_again
         )
 
-    def _gap(self) -> float:
+    def gap(self) -> float:
         return 1.5 if self.dense else 240.0
 
     def enqueue(self) -> None:
@@ -257,24 +260,23 @@ class World:
     def add(self, rows: list[EnqueueRow]) -> None:
         for id, row in zip(self.client.enqueue(rows), rows, strict=True):
             most = self.settings.retry.max_retries if row.max_retries is None else row.max_retries
-            delayed = row.delay is not None
-            self.checks.accepted_job(Record(id, row.handler, row.queue, most, self.clock.now, delayed))
+            self.checks.accepted_job(Record(id, row.handler, row.queue, most, self.clock.now, row.delay or 0.0))
             if self.stormy and self.random.random() < 0.005:
                 self.cursed.add(id)
         self.notify()
 
     # faults
 
-    def _pause_between_faults(self) -> float:
+    def pause_between_faults(self) -> float:
         return self.random.expovariate(1 / 12.0) if self.dense else self.random.expovariate(1 / 600.0)
 
     def _fault_again(self) -> None:
         if self._calm:
             return
-        fault = self.random.choices(list(FAULTS), list(FAULTS.values()))[0]
+        fault = self.random.choices(list(self.faults_to_come), list(self.faults_to_come.values()))[0]
         self.note(fault.__name__.strip("_"))
         fault(self)
-        self.after(self._pause_between_faults(), self._fault_again)
+        self.after(self.pause_between_faults(), self._fault_again)
 
     def _look_again(self) -> None:
         self.checks.no_job_runs_too_long()
@@ -290,7 +292,10 @@ class World:
         if self._over:
             return
         self._number += 1
-        self.owners.append(Owner(self, self._number, self.factory.open(), self.settings))
+        self.owners.append(Owner(self, self._number, self.factory.open(), self.settings_of_next_owner()))
+
+    def settings_of_next_owner(self) -> Settings:
+        return self.settings
 
     def _any_owner(self) -> Owner | None:
         return self.random.choice(self.owners) if self.owners else None
@@ -370,7 +375,7 @@ class World:
     def reload(self) -> None:
         owner = self._any_owner()
         if owner is not None:
-            owner.soon(owner.reload, self.settings)
+            owner.soon(owner.reload, owner.settings)
 
     def operate(self) -> None:
         command = self.random.choice(["cancel", "retry", "redrive", "delete"])

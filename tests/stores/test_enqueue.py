@@ -4,7 +4,7 @@ import pytest
 
 from supervisor.jobs import Backoff
 from supervisor.stores.records import EnqueueRow, Waiting
-from tests.stores.factories import POLICY, next_due, promote, put, state_of, take, take_one, waiting
+from tests.stores.factories import POLICY, again, next_due, promote, put, state_of, take, take_one, waiting
 
 
 def test_ids_come_in_order_and_are_never_given_again(factory, store):
@@ -131,3 +131,17 @@ def test_waiting_jobs_are_counted_by_queue(factory, store):
     assert waiting(store) == {"a": Waiting(1, 0)}
     store.pause("b", False)
     assert waiting(store)["b"] == Waiting(2, 0)
+
+
+def test_a_look_names_the_queues_and_tiers_that_had_no_ready_job_before_it(factory, store):
+    put(store, queue="a")
+    for queue in ("a", "b", "paused"):
+        put(store, queue=queue, delay=10.0)
+    store.pause("paused", True)
+    assert store.look(None, 10).newly_ready == frozenset()
+    factory.clock.step(10)
+    assert store.look(frozenset("a"), 10).newly_ready == {("b", 0)}
+    store.settle([*map(again, take(store, queue="b"))])
+    factory.clock.step(10)
+    assert store.look(None, 10).newly_ready == {("b", 1)}
+    assert store.look(None, 10).newly_ready == frozenset()

@@ -160,7 +160,8 @@ class Virtual:
 
     def __init__(
         self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",),
-        engine_limits: Limits = DEFAULT_LIMITS, keep_unknown_jobs: bool = False, **settings: Any,
+        engine_limits: Limits = DEFAULT_LIMITS, keep_unknown_jobs: bool = False, served: tuple[str, ...] | None = None,
+        **settings: Any,
     ) -> None:  # fmt: skip
         self.loop = VirtualLoop()
         self.suspended = 0.0
@@ -172,7 +173,7 @@ class Virtual:
         self.bus.subscribe(self.events.append)
         self.pool = Pool(workers, self.bus, self.loop)
         self.backend = FakeBackend()
-        self.settings = Settings(**{"workers": {"count": workers}, **settings})
+        self.settings = Settings(**{"workers": {"count": workers, "queues": served and [*served]}, **settings})
         infos = tuple(HandlerInfo(name, {}, "work.py", 1) for name in handlers)
         self.writer = SteppedWriter(self.store)
         self.engine = Coordinator(

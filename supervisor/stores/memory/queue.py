@@ -7,7 +7,7 @@ from functools import cache
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Tier
-from supervisor.stores.counts import waiting_of
+from supervisor.stores.counts import newly_ready, waiting_of
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, microseconds
@@ -32,19 +32,22 @@ class Queue:
 
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
         with self._state.transaction():
-            now = self._state.now()
+            now, before = self._state.now(), self._ready()
             for _ in range(limit):
                 job = self._state.next_scheduled()
                 if job is None or job.due_at > now:
                     break
                 self._state.change(job, state=JobState.READY)
-            ready = [
-                (queue, tier, n)
-                for (queue, tier, state), n in self._state.counts.items()
-                if n and state is JobState.READY and queue not in self._state.paused
-            ]
-            job = self._state.next_scheduled()
-            return Look(waiting_of(ready, served), None if job is None else max(0.0, (job.due_at - now) / 1e6))
+            ready, job = self._ready(), self._state.next_scheduled()
+            seconds = None if job is None else max(0.0, (job.due_at - now) / 1e6)
+            return Look(waiting_of(ready, served), seconds, newly_ready(before, ready))
+
+    def _ready(self) -> list[tuple[str, int, int]]:
+        return [
+            (queue, tier, n)
+            for (queue, tier, state), n in self._state.counts.items()
+            if n and state is JobState.READY and queue not in self._state.paused
+        ]
 
     def paused(self) -> frozenset[str]:
         return frozenset(self._state.paused)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_TIER, Lease
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.counts import waiting_of
+from supervisor.stores.counts import newly_ready, waiting_of
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors, Position
 from supervisor.stores.postgres.connection import NOW, Connection
@@ -173,16 +173,19 @@ class Claims:
         with self._connection.transaction():
             self._counts.write()
             (_, _, kept, due), *rows = self._connection.rows_alone(LOOK)
+            new: frozenset[tuple[str, int]] = frozenset()
             if due is not None and due <= 0:
+                before = rows
                 promoted = self._promote(limit)
                 self._counts.write()
                 (_, _, kept, due), *rows = self._connection.rows(LOOK)
+                new = newly_ready(before, rows)
                 if due is not None and due <= 0 and promoted < limit:
                     due = min(self._connection.value(NEXT_DUE_LATER) or LOCKED_AGAIN, LOCKED_AGAIN)
             self._counts.fold(kept, len(rows))
             waiting = waiting_of((row[:3] for row in rows), served)
             self._fresh = {queue: n.fresh for queue, n in waiting.items()}
-            return Look(waiting, _seconds(due))
+            return Look(waiting, _seconds(due), new)
 
     def paused(self) -> frozenset[str]:
         with self._connection.snapshot():

@@ -22,7 +22,7 @@ from supervisor.jobs import (
     Policy,
 )
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.counts import waiting_of
+from supervisor.stores.counts import newly_ready, waiting_of
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -227,12 +227,15 @@ class Queue:
         with self._connection.transaction():
             self._connection.counts.write(READY)
             rows, due = self._connection.json(LOOK)
+            new: frozenset[tuple[str, int]] = frozenset()
             if due is not None and due <= self._connection.now():
+                before = rows
                 self._promote(limit)
                 self._connection.counts.write()
                 rows, due = self._connection.json(LOOK)
+                new = newly_ready(before, rows)
             seconds = None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
-            return Look(waiting_of(rows, served), seconds)
+            return Look(waiting_of(rows, served), seconds, new)
 
     def _promote(self, limit: int) -> None:
         due = self._connection.rows(DUE, self._connection.now(), limit)

@@ -406,6 +406,39 @@ def test_retries_hold_at_most_their_share_of_the_workers_while_fresh_jobs_wait(l
     assert running == [0, 1]
 
 
+@pytest.mark.parametrize("limit", ["half", 1, "none"])
+def test_retries_run_in_all_workers_while_no_fresh_job_waits(limit: Any) -> None:
+    here = Virtual(workers=4, retry={"max_in_flight": limit, "backoff": {"base": 1.0, "jitter": "none"}})
+    here.serve()
+    here.enqueue(*["work"] * 8)
+    here.notify()
+    for _ in range(2):
+        for process in here.backend.forked:
+            process.run_next(kind="failed", took=10.0, error={"type": "Oops"})
+    here.loop.advance(2.0)
+    assert [worker.sent[0].retries for worker in here.pool.workers.values()] == [1] * 4
+
+
+def test_retries_of_one_queue_have_a_share_of_the_workers_beside_the_retries_of_another() -> None:
+    here = Virtual(
+        workers=2,
+        handlers=("flaky", "work"),
+        retry={"max_in_flight": 1, "backoff": {"base": 1.0, "jitter": "none"}},
+    )
+    here.serve()
+    here.enqueue("flaky", "flaky", queue="a")
+    here.enqueue("flaky", queue="b")
+    here.notify()
+    while running := [process for process in here.backend.forked if process.permits]:
+        for process in running:
+            process.run_next(kind="failed", took=10.0, error={"type": "Oops"})
+    for queue in "ab":
+        here.enqueue(*["work"] * 20, queue=queue)
+    here.loop.advance(2.0)
+    running_jobs = [worker.sent[0] for worker in here.pool.workers.values()]
+    assert sorted((lease.queue, lease.retries) for lease in running_jobs) == [("a", 1), ("b", 1)]
+
+
 @pytest.mark.parametrize(("forced", "seconds"), [(False, 60.0 + KILL_SECONDS), (True, FORCED_SECONDS)])
 def test_a_second_signal_cuts_short_the_wait_for_workers_that_survive_their_kill(forced: bool, seconds: float) -> None:
     here = Virtual()

@@ -7,7 +7,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.engine.fairness import QueueBuffer, TokenBucket, share_out
+from supervisor.config.settings import RetrySettings
+from supervisor.engine.fairness import QueueBuffer, share_out
 from supervisor.jobs import Lease, Policy, Tier
 
 RATIOS = st.fractions(Fraction(1, 50), 1, max_denominator=50)
@@ -18,7 +19,7 @@ def job(id: int, tier: Tier = Tier.FRESH, priority: int = 0) -> Lease:
 
 
 def buffer(ratio: Fraction = Fraction(1, 5), burst: int = 16) -> QueueBuffer:
-    return QueueBuffer(TokenBucket(ratio, burst), urgent_from=100)
+    return QueueBuffer(RetrySettings(fetch_ratio=ratio, burst=burst, urgent=100))
 
 
 def order(waiting: QueueBuffer) -> list[Lease]:

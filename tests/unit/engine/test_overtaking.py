@@ -70,27 +70,6 @@ def test_workers_that_end_all_jobs_during_a_claim_of_overtaking_jobs_are_not_lef
     assert here.process.permits
 
 
-def test_a_retry_held_off_by_the_limit_starts_when_the_retry_before_it_ends_during_a_claim() -> None:
-    here = Virtual(workers=2, retry={**SECOND, "max_in_flight": 1})
-    here.enqueue(*["work"] * 6)
-    here.serve()
-    while running := [process for process in here.backend.forked if process.permits]:
-        for process in running:
-            process.run_next(kind="failed", took=0.3, error=OOPS)
-    here.loop.advance(1.1)
-    (busy,) = [process for process in here.backend.forked if process.permits]
-    while len(here.engine.buffers):
-        busy.run_next(took=0.3)
-    busy.start_next()
-    here.writer.unavailable = True
-    here.notify()
-    busy.finish(took=0.3)
-    busy.drain()
-    here.writer.unavailable = False
-    here.writer.step()
-    assert [process for process in here.backend.forked if process.permits]
-
-
 @pytest.mark.parametrize("retry", [{"fetch_ratio": 1.0}, {"burst": 1000}])
 def test_no_job_is_claimed_to_overtake_others_while_payloads_are_large(retry: dict[str, Any]) -> None:
     here = Virtual(handlers=("flaky", "work"), engine_limits=Limits(held_bytes=50_000), retry={**SECOND, **retry})
