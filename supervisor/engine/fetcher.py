@@ -20,8 +20,8 @@ from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.suspects import Suspects
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.events import Bus, JobsClaimed, QueueDepths
-from supervisor.jobs import LEASE_HANDLER, LEASE_TIER, Lease, Tier
-from supervisor.retry import GrowingDelay
+from supervisor.jobs import LEASE_EXPIRED_COUNT, LEASE_HANDLER, LEASE_TIER, Lease, Tier
+from supervisor.retry import SUSPECT, GrowingDelay
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import Waiting, by_queue_and_tier
 
@@ -98,7 +98,11 @@ class Intake:
         if max_known is not None and len(leases) > max_known:
             self.release(leases[max_known:], "more than can be held")
             leases = leases[:max_known]
-        self._buffers.add(self._suspects.take_out(leases, later))
+        suspects = [lease for lease in leases if lease[LEASE_EXPIRED_COUNT] >= SUSPECT]
+        if suspects:
+            leases = [lease for lease in leases if lease[LEASE_EXPIRED_COUNT] < SUSPECT]
+            self._suspects.admit(suspects, later)
+        self._buffers.add(leases)
 
     @property
     def pending(self) -> bool:

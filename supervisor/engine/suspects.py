@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from supervisor.engine.committer import Committer
 from supervisor.engine.leases import Leases
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
-from supervisor.jobs import LEASE_EXPIRED_COUNT, Kind, Lease, Outcome
-from supervisor.retry import MIN_RELEASE_SECONDS, SOLE_SUSPECT, SUSPECT
+from supervisor.jobs import Kind, Lease, Outcome
+from supervisor.retry import MIN_RELEASE_SECONDS, SOLE_SUSPECT
 
 TRIAL_SECONDS = 5.0
 """After a suspect has run for so long, the next one starts beside it: otherwise long jobs would wait for each other."""
@@ -32,19 +32,15 @@ class Suspects:
     _started: list[tuple[Lease, float]] = field(default_factory=list)
     marking: int = 0
 
-    def take_out(self, leases: list[Lease], start: Callable[[Sequence[Lease]], None]) -> list[Lease]:
-        """Return the leases that are not of suspects. `start` is called with a suspect once it may run; those that may not are
-        released for a moment, also to other supervisors."""
-        suspects = [lease for lease in leases if lease[LEASE_EXPIRED_COUNT] >= SUSPECT]
-        if not suspects:
-            return leases
+    def admit(self, suspects: Sequence[Lease], start: Callable[[Sequence[Lease]], None]) -> None:
+        """Call `start` with each of these suspects that may run now, once it has its mark. The others are released for a moment, also
+        to other supervisors."""
         for lease in suspects:
             if self._may_start(lease):
                 self._started.append((lease, self._now()))
                 self._mark(lease, start)
             else:
                 self._committer.add([Outcome(lease, Kind.RELEASED, delay=MIN_RELEASE_SECONDS)])
-        return [lease for lease in leases if lease[LEASE_EXPIRED_COUNT] < SUSPECT]
 
     def _may_start(self, lease: Lease) -> bool:
         self._started = [(one, since) for one, since in self._started if self._leases.holds(one)]
