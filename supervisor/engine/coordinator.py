@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from supervisor.config.settings import Settings
@@ -48,7 +48,7 @@ class Coordinator:
     def __init__(
         self, store: Store, pool: Pool, settings: Settings, reports: Sequence[SourceReport], bus: Bus,
         loop: asyncio.AbstractEventLoop, writer: Writer, *, random: Random, on_dead_letter: Callable[[], None] = lambda: None,
-        keep_unknown_jobs: bool = False, wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] = time.time,
         suspended: Callable[[], float] = seconds_suspended, limits: Limits = DEFAULT_LIMITS,
     ) -> None:  # fmt: skip
         ttl, now = settings.lease.ttl, loop.time
@@ -58,7 +58,7 @@ class Coordinator:
         self._config = config = CurrentConfig(settings, reports)
         self.leases = leases = Leases(writer, pool, ttl)
         self.buffers = buffers = QueueBuffers(config)
-        self._unknown_handlers = unknown = UnknownHandlers(config, pool, bus, now, limits, keep_ids=keep_unknown_jobs)
+        self._unknown_handlers = unknown = UnknownHandlers(config, pool, bus, now, limits)
         self._decider = decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
             writer, leases, decider, unknown, bus, now=now, limits=limits, on_settled=self._settled,
@@ -91,9 +91,14 @@ class Coordinator:
         return self._config.settings
 
     @property
-    def unknown_jobs(self) -> set[int]:
-        """The ids of jobs that were released since no plugin serves them, if they are kept."""
-        return self._unknown_handlers.released_jobs
+    def handlers(self) -> Collection[str]:
+        """The names of the handlers that the plugins serve."""
+        return self._config.handlers.keys()
+
+    @property
+    def met_unknown_handlers(self) -> bool:
+        """Whether jobs have been put off since no plugin serves them."""
+        return self._unknown_handlers.met
 
     def serve(self, backend: WorkerBackend) -> None:
         notification_fd = self._store.notification_fd()
@@ -197,9 +202,9 @@ class Coordinator:
         return self.fetcher.quiet and not len(self.leases) and self.committer.idle
 
     async def remaining(self, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
-        """Return what `Store.remaining` counts in the queues served here."""
-        served = self.settings.workers.queues
-        return await self.writer.submit(lambda store: store.remaining(served, latest, most), Purpose.COUNT)
+        """Return what `Store.remaining` counts in the queues served here; of scheduled jobs only those that a plugin serves."""
+        served, handlers = self.settings.workers.queues, self.handlers
+        return await self.writer.submit(lambda store: store.remaining(served, latest, most, handlers), Purpose.COUNT)
 
     async def drain(self, grace: float, forced: asyncio.Event) -> None:
         """Claim no more, release what has not started, and wait for what runs, for `grace` seconds or until it is forced; then

@@ -141,7 +141,7 @@ class Supervisor:
         dead_letters = DeadLetterPublisher(writer, runners, self.bus, loop)
         engine = Coordinator(
             store, parts.pool, self.settings, reports, self.bus, loop, writer, random=random,
-            on_dead_letter=dead_letters.look, keep_unknown_jobs=self._drain,
+            on_dead_letter=dead_letters.look,
         )  # fmt: skip
         dead_letters.on_quiet = engine.changes.set
         return Serving(engine, dead_letters)

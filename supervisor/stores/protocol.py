@@ -9,7 +9,7 @@ An id is stale if the token or the state of its job no longer matches: then noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -125,10 +125,16 @@ class Queries(Protocol):
     def stats(self) -> dict[str, Any]:
         """The object that `status --json` prints: `queues` and `supervisors`."""
 
-    def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
+    def remaining(
+        self,
+        served: frozenset[str] | None,
+        latest: float | None,
+        most: int = MAX_COUNTED,
+        handlers: Collection[str] | None = None,
+    ) -> dict[str, int]:
         """The work that keeps --drain from ending: counts of `ready`, `in_flight`, `scheduled` (only due by `latest`, as `clock`
-        has it, unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out. Where it counts rows it
-        may stop at `most`."""
+        has it, and only of `handlers`, unless None) of served, unpaused queues, and of pending `dead_letters`; zeros left out.
+        Where it counts rows it may stop at `most`."""
 
     def get(self, id: int) -> dict[str, Any] | None:
         """The job as `jobs show --json` prints it."""

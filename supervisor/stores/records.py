@@ -357,5 +357,9 @@ def own_max_retries(options: str | None, policy: Policy | None) -> int | None:
     return own
 
 
+LAST_TIME = 2**63 - 1
+"""In microseconds, behind every time that a store can keep."""
+
+
 def microseconds(seconds: float) -> int:
     return round(seconds * 1_000_000)

@@ -73,7 +73,7 @@ STATEMENTS = {
     "held": (settle.HELD, (1,), {"in_flight"}),
     "expired": (recovery.EXPIRED, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
     "prune": (operator.PAST, (3, 1, 100), {"terminal"}),
-    "due within": (queries.DUE_BY, (10**15, "{q1,q2}", 1), {"scheduled"}),
+    "due within": (queries.DUE_BY, (10**15, "{q1,q2}", 1, "{work}"), {"scheduled"}),
     "pending dead letters": (queries.PENDING_DEAD_LETTERS, (1,), {"pending_dead_letters"}),
     "claim dead letters": (
         dead_letters.CLAIM_DEAD_LETTERS,

@@ -67,7 +67,7 @@ def test_a_statement_walks_its_index(database, name):
 
 
 def database_parameters(statement: str) -> int:
-    numbered = [f"?{n}" in statement for n in (1, 2, 3)]
+    numbered = [f"?{n}" in statement for n in (1, 2, 3, 4)]
     return sum(numbered) or statement.count("?")
 
 

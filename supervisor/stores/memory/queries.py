@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
@@ -28,7 +29,13 @@ class Queries:
             queues = queue_rows(counted, frozenset(self._state.paused), processing)
             return {"queues": queues, "supervisors": supervisors}
 
-    def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
+    def remaining(
+        self,
+        served: frozenset[str] | None,
+        latest: float | None,
+        most: int = MAX_COUNTED,
+        handlers: Collection[str] | None = None,
+    ) -> dict[str, int]:
         with self._state.lock:
             left: Counter[str] = Counter()
             last = None if latest is None else microseconds(latest)
@@ -36,9 +43,10 @@ class Queries:
                 queue = job.row.queue
                 if not job.state.terminal and queue not in self._state.paused and (served is None or queue in served):
                     beyond = job.state is JobState.SCHEDULED and last is not None and job.due_at > last
-                    left[job.state.value] += not beyond
+                    known = handlers is None or job.row.handler in handlers
+                    left[job.state.value] += not beyond and (known or job.state is not JobState.SCHEDULED)
             left["dead_letters"] = min(most, len(self._state.pending_dead_letters()))
-            if last is not None:
+            if last is not None or handlers is not None:
                 left["scheduled"] = min(most, left["scheduled"])
             return {name: n for name, n in left.items() if n}
 
