@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -52,8 +52,8 @@ class Coordinator:
     def __init__(
         self, store: Store, pool: Pool, settings: Settings, reports: Sequence[SourceReport], bus: Bus,
         loop: asyncio.AbstractEventLoop, writer: Writer, *, random: Random, on_dead_letter: Callable[[], None] = lambda: None,
-        keep_unknown_jobs: bool = False, wall: Callable[[], float] = time.time,
-        suspended: Callable[[], float] = seconds_suspended, limits: Limits = DEFAULT_LIMITS, executor: Executor | None = None,
+        wall: Callable[[], float] = time.time, suspended: Callable[[], float] = seconds_suspended,
+        limits: Limits = DEFAULT_LIMITS, executor: Executor | None = None,
     ) -> None:  # fmt: skip
         ttl, now = settings.lease.ttl, loop.time
         self.pool, self.writer, self.store_url = pool, writer, store.url
@@ -62,7 +62,7 @@ class Coordinator:
         self._config = config = CurrentConfig(settings, reports)
         self.leases = leases = Leases(writer, pool, ttl)
         self.buffers = buffers = QueueBuffers(config)
-        self._unknown_handlers = unknown = UnknownHandlers(config, pool, bus, now, limits, keep_ids=keep_unknown_jobs)
+        self.unknown_handlers = unknown = UnknownHandlers(config, pool, bus, now, limits)
         self._decider = decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
             writer, leases, decider, unknown, bus, now=now, limits=limits, on_settled=self._settled,
@@ -95,9 +95,9 @@ class Coordinator:
         return self._config.settings
 
     @property
-    def unknown_jobs(self) -> set[int]:
-        """The ids of jobs that were released because no plugin serves them, if such ids are kept."""
-        return self._unknown_handlers.released_jobs
+    def handlers(self) -> Collection[str]:
+        """The names of the handlers that the plugins serve."""
+        return self._config.handlers.keys()
 
     def serve(self, backend: WorkerBackend) -> None:
         notification_fd = self._store.notification_fd()
@@ -186,7 +186,7 @@ class Coordinator:
 
     def _replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
         self._config.replace(settings, reports)
-        self._unknown_handlers.plugins_replaced()
+        self.unknown_handlers.plugins_replaced()
 
     def _serve_by(self, backend: WorkerBackend) -> None:
         self.buffers.reconfigure()
@@ -213,9 +213,9 @@ class Coordinator:
         return self.fetcher.quiet and not len(self.leases) and self.committer.idle
 
     async def remaining(self, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
-        """Return what `Store.remaining` counts in the queues served here."""
-        served = self.settings.workers.queues
-        return await self.writer.submit(lambda store: store.remaining(served, latest, most), Purpose.COUNT)
+        """Return what `Store.remaining` counts in the queues served here; of scheduled jobs only those that a plugin serves."""
+        served, handlers = self.settings.workers.queues, self.handlers
+        return await self.writer.submit(lambda store: store.remaining(served, latest, most, handlers), Purpose.COUNT)
 
     async def drain(self, grace: float, forced: asyncio.Event) -> None:
         """Claim no more, release jobs that have not started, and wait for those that run, for `grace` seconds or until `forced`

@@ -66,24 +66,19 @@ class MissingHandlers:
 
 
 class UnknownHandlers:
-    """Turns jobs with an unknown handler into outcomes. If `keep_ids`, `released_jobs` has the ids of those that were released
-    for that reason since the plugins were last replaced."""
+    """Turns jobs with an unknown handler into outcomes. `met` is whether there have been any."""
 
-    def __init__(
-        self, config: CurrentConfig, pool: Pool, bus: Bus, now: Callable[[], float], limits: Limits, *, keep_ids: bool
-    ) -> None:
-        self.released_jobs: set[int] = set()
+    def __init__(self, config: CurrentConfig, pool: Pool, bus: Bus, now: Callable[[], float], limits: Limits) -> None:
+        self.met = False
         self._config = config
         self._pool = pool
         self._bus = bus
         self._now = now
-        self._keep_ids = keep_ids
         self._missing = MissingHandlers(limits.missing_handlers)
 
     def plugins_replaced(self) -> None:
-        """Forget the jobs whose handlers are served now, and all ids: jobs that still miss their handler add theirs again."""
+        """Forget the jobs whose handlers are served now."""
         self._missing.found(self._config.handlers)
-        self.released_jobs.clear()
 
     def instead_of(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Return the outcomes to settle in place of these: the workers did not know the handlers of the jobs."""
@@ -110,8 +105,7 @@ class UnknownHandlers:
         for lease in leases:
             missing_for = self._missing.missing_for(lease, now, grace=grace, again_in=lease.policy.backoff.max)
             outcomes.append(unknown_handler(lease, unknown_for=missing_for, grace=grace))
-        if self._keep_ids:
-            self.released_jobs.update(lease.id for lease in leases)
+        self.met = True
         self._bus.emit(JobsReleased(leases, "unknown_handler"))
         return outcomes
 

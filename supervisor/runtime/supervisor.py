@@ -150,7 +150,7 @@ class Supervisor:
         dead_letters = DeadLetterPublisher(writer, runners, self.bus, loop)
         engine = Coordinator(
             store, parts.pool, self.settings, reports, self.bus, loop, writer, random=random,
-            on_dead_letter=dead_letters.look, keep_unknown_jobs=self._drain, executor=self._executor,
+            on_dead_letter=dead_letters.look, executor=self._executor,
         )  # fmt: skip
         dead_letters.on_quiet = engine.changes.set
         return Serving(engine, dead_letters)

@@ -9,7 +9,7 @@ An id is stale if the token or the state of its job no longer matches: then noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -131,11 +131,17 @@ class Queries(Protocol):
     def stats(self) -> dict[str, Any]:
         """Return the object that `status --json` prints: `queues`, `supervisors` and `sinks`."""
 
-    def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
+    def remaining(
+        self,
+        served: frozenset[str] | None,
+        latest: float | None,
+        most: int = MAX_COUNTED,
+        handlers: Collection[str] | None = None,
+    ) -> dict[str, int]:
         """Return the work that --drain waits for, without zeros: the numbers of `ready`, `in_flight` and `scheduled` jobs in
         served, unpaused queues, of pending `dead_letters` that wait for a sink of this owner, and of
-        `dead_letters_for_other_sinks`. `scheduled` are only the jobs that are due by `latest` (seconds, as `clock`), unless it is
-        None. Where rows are counted, the count may stop at `most`."""
+        `dead_letters_for_other_sinks`. `scheduled` are only the jobs of `handlers` that are due by `latest` (seconds, as `clock`);
+        None is no limit. Where rows are counted, the count may stop at `most`."""
 
     def get(self, id: int) -> dict[str, Any] | None:
         """Return the job as `jobs show --json` prints it, or None if there is no such job."""

@@ -88,6 +88,17 @@ def test_no_more_rows_are_counted_than_the_limit(factory, store):
     assert store.remaining(None, latest - 3.5, 4) == {"dead_letters": 3}
 
 
+def test_scheduled_jobs_are_counted_only_of_the_handlers_that_are_asked_for(store):
+    put(store, "mail", "mail", "other", delay=2.0)
+    put(store, "mail", delay=50.0)
+    put(store, "other")
+    latest = store.clock() + 5.0
+    assert store.remaining(None, None, handlers=["mail"]) == {"scheduled": 3, "ready": 1}
+    assert store.remaining(None, None, 1, ["mail"]) == {"scheduled": 1, "ready": 1}
+    assert store.remaining(None, latest, handlers=["mail"]) == {"scheduled": 2, "ready": 1}
+    assert store.remaining(None, None, handlers=[]) == {"ready": 1}
+
+
 def test_without_a_scheduled_job_nothing_is_due_next(store):
     put(store)
     assert next_due(store) is None

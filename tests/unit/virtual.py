@@ -160,7 +160,7 @@ class Virtual:
 
     def __init__(
         self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",),
-        engine_limits: Limits = DEFAULT_LIMITS, keep_unknown_jobs: bool = False, served: tuple[str, ...] | None = None,
+        engine_limits: Limits = DEFAULT_LIMITS, served: tuple[str, ...] | None = None,
         **settings: Any,
     ) -> None:  # fmt: skip
         self.loop = VirtualLoop()
@@ -187,7 +187,6 @@ class Virtual:
             random=lambda: 1.0,
             wall=self.wall,
             suspended=lambda: self.suspended,
-            keep_unknown_jobs=keep_unknown_jobs,
             limits=engine_limits,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
@@ -33,7 +34,13 @@ class Queries:
     def _pending(self) -> list[tuple[str, str, int]]:
         return [(*lists, len(jobs)) for lists, jobs in self._state.pending_by_lists().items()]
 
-    def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
+    def remaining(
+        self,
+        served: frozenset[str] | None,
+        latest: float | None,
+        most: int = MAX_COUNTED,
+        handlers: Collection[str] | None = None,
+    ) -> dict[str, int]:
         with self._state.lock:
             left: Counter[str] = Counter()
             last = None if latest is None else microseconds(latest)
@@ -41,9 +48,10 @@ class Queries:
                 queue = job.row.queue
                 if not job.state.terminal and queue not in self._state.paused and (served is None or queue in served):
                     beyond = job.state is JobState.SCHEDULED and last is not None and job.due_at > last
-                    left[job.state.value] += not beyond
+                    known = handlers is None or job.row.handler in handlers
+                    left[job.state.value] += not beyond and (known or job.state is not JobState.SCHEDULED)
             left.update(count_by_work(self._pending(), self._owner.sinks, most))
-            if last is not None:
+            if last is not None or handlers is not None:
                 left["scheduled"] = min(most, left["scheduled"])
             return {name: n for name, n in left.items() if n}
 

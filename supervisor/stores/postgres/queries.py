@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -23,6 +23,7 @@ from supervisor.stores.codes import (
     WITHDRAWN,
 )
 from supervisor.stores.counts import queue_rows, running_jobs
+from supervisor.stores.limits import LAST_TIME
 from supervisor.stores.postgres.claim import PAUSED
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
@@ -46,6 +47,7 @@ UNFINISHED = f"select queue, state, sum(n)::bigint from {{s}}.counts where state
 DUE_BY = f"""
   select count(*) from (
     select from {{s}}.jobs where state = {SCHEDULED} and due_at <= $1 and queue = any($2::text[])
+      and ($4::text[] is null or handler = any($4))
     order by due_at, id limit $3) as it"""
 # Steps from one pair of lists to the next in the index: many dead letters share few of them.
 PENDING_DEAD_LETTERS = f"""
@@ -102,7 +104,13 @@ class Queries:
             errors.setdefault(job_id, []).append(readable_attempt(record, at))
         return [job_dict(_shown(row, errors)) for row in self._connection.rows(SHOWN, batch)]
 
-    def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
+    def remaining(
+        self,
+        served: frozenset[str] | None,
+        latest: float | None,
+        most: int = MAX_COUNTED,
+        handlers: Collection[str] | None = None,
+    ) -> dict[str, int]:
         with self._connection.snapshot():
             self._counts.write()
             paused = frozenset(self._connection.column(PAUSED))
@@ -112,9 +120,11 @@ class Queries:
                 if n and queue not in paused and (served is None or queue in served)
             ]
             left = {of: sum(n for _, state, n in counted if state == of) for of in (SCHEDULED, READY, IN_FLIGHT)}
-            if latest is not None and left[SCHEDULED]:
-                waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
-                left[SCHEDULED] = self._connection.value(DUE_BY, microseconds(latest), list(waiting), most)
+            if (latest is not None or handlers is not None) and left[SCHEDULED]:
+                waiting = list({queue for queue, state, _ in counted if state == SCHEDULED})
+                due_by = LAST_TIME if latest is None else microseconds(latest)
+                known = None if handlers is None else list(handlers)
+                left[SCHEDULED] = self._connection.value(DUE_BY, due_by, waiting, most, known)
             dead_letters = count_by_work(self.pending(most), self._owner.sinks, most)
         counts = {STATES[state].value: n for state, n in left.items()} | dead_letters
         return {name: n for name, n in counts.items() if n}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
@@ -21,6 +21,7 @@ from supervisor.stores.codes import (
     WITHDRAWN,
 )
 from supervisor.stores.counts import queue_rows, running_jobs
+from supervisor.stores.limits import LAST_TIME
 from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries, readable_attempt
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.sqlite.connection import Connection, Select, packed
@@ -44,6 +45,7 @@ UNFINISHED = Select("queue, state, n", f"from counts where state < {SUCCEEDED}")
 DUE_BY = f"""
   select count(*) from (
     select 1 from jobs where state = {SCHEDULED} and due_at <= ?1 and queue in (select value from json_each(?2))
+      and (?4 is null or handler in (select value from json_each(?4)))
     order by due_at limit ?3)"""
 # Steps from one pair of lists to the next in the index: many dead letters share few of them.
 PENDING_DEAD_LETTERS = Select(
@@ -115,7 +117,13 @@ class Queries:
         missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
         return Shown._make((*known, errors.get(id, ()), DEAD_LETTERS[dead_letter or WITHDRAWN], missing))
 
-    def remaining(self, served: frozenset[str] | None, latest: float | None, most: int = MAX_COUNTED) -> dict[str, int]:
+    def remaining(
+        self,
+        served: frozenset[str] | None,
+        latest: float | None,
+        most: int = MAX_COUNTED,
+        handlers: Collection[str] | None = None,
+    ) -> dict[str, int]:
         with self._connection.snapshot():
             self._connection.counts.write()
             paused = self._connection.json(PAUSED)
@@ -125,9 +133,11 @@ class Queries:
                 if n and queue not in paused and (served is None or queue in served)
             ]
             left = {of: sum(n for _, state, n in counted if state == of) for of in (SCHEDULED, READY, IN_FLIGHT)}
-            if latest is not None and left[SCHEDULED]:
-                waiting = {queue for queue, state, _ in counted if state == SCHEDULED}
-                left[SCHEDULED] = self._connection.value(DUE_BY, microseconds(latest), packed(list(waiting)), most)
+            if (latest is not None or handlers is not None) and left[SCHEDULED]:
+                waiting = packed(list({queue for queue, state, _ in counted if state == SCHEDULED}))
+                due_by = LAST_TIME if latest is None else microseconds(latest)
+                known = None if handlers is None else packed(list(handlers))
+                left[SCHEDULED] = self._connection.value(DUE_BY, due_by, waiting, most, known)
             dead_letters = count_by_work(self.pending(most), self._owner.sinks, most)
         counts = {STATES[state].value: n for state, n in left.items()} | dead_letters
         return {name: n for name, n in counts.items() if n}

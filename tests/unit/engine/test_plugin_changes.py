@@ -77,12 +77,3 @@ def test_workers_with_a_plugin_that_is_gone_are_retired() -> None:
     old = here.process
     start_again(here)
     assert old.retired
-
-
-def test_the_ids_of_jobs_with_an_unknown_handler_are_dropped_when_plugins_are_replaced() -> None:
-    here = Virtual(keep_unknown_jobs=True)
-    ids = here.enqueue("mail", "mail")
-    here.serve()
-    assert here.engine.unknown_jobs == set(ids)
-    start_again(here, mail(), SAME)
-    assert here.engine.unknown_jobs == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +12,17 @@ import pytest
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.store_writer import CallFailed
 from supervisor.events import Bus
-from supervisor.runtime.drain import BATCH, until_drained
+from supervisor.runtime.drain import until_drained
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import EnqueueRow
 from tests.unit.dead_letters.scripted import DirectWriter, ScriptedSink
 from tests.unit.jumping_loop import JumpingLoop
 
 GRACE = 30.0
+
+
+def engine_with(remaining: Callable[[float | None, int], Awaitable[dict[str, int]]]) -> Any:
+    return SimpleNamespace(quiet=True, changes=asyncio.Event(), remaining=remaining)
 
 
 def seconds_until_drained(remaining: dict[str, int] | CallFailed, *runners: ScriptedSink) -> float:
@@ -27,7 +32,7 @@ def seconds_until_drained(remaining: dict[str, int] | CallFailed, *runners: Scri
         return remaining
 
     loop = JumpingLoop()
-    engine: Any = SimpleNamespace(quiet=True, changes=asyncio.Event(), unknown_jobs=None, remaining=answer)
+    engine = engine_with(answer)
     store: Any = SimpleNamespace(claim_dead_letters=lambda *_: [])
     return seconds_until(loop, engine, store, *runners)
 
@@ -74,7 +79,7 @@ def test_a_cancelled_drain_ends_whatever_happens_in_the_same_turn(turns: int) ->
         async def answer(latest: float | None, most: int) -> dict[str, int]:
             return {"scheduled": 1}
 
-        engine: Any = SimpleNamespace(quiet=True, changes=asyncio.Event(), unknown_jobs=None, remaining=answer)
+        engine = engine_with(answer)
         dead_letters: Any = SimpleNamespace(stuck=False)
         draining = asyncio.ensure_future(until_drained(engine, dead_letters, None, GRACE))
         for _ in range(10):
@@ -96,59 +101,26 @@ class Retry:
     RETRY_IN = 40.0
     WEEK = 604_800.0
 
-    def __init__(self, served: frozenset[str] | None = None) -> None:
+    def __init__(self) -> None:
         self.loop = JumpingLoop()
         self.store = MemoryStore(clock=self.loop.time)
-        self.retry = self.add("default", self.RETRY_IN)
-        self.loop.call_later(self.RETRY_IN, self.store.delete, [self.retry])
-        self.unknown: set[int] = set()
-        self.found_out: set[int] = set()
-        """Ids of jobs that the engine finds out to be unknown while the remaining jobs are counted."""
-        self.served = served
+        (retry,) = self.store.enqueue([EnqueueRow("work", "null", delay=self.RETRY_IN)])
+        self.loop.call_later(self.RETRY_IN, self.store.delete, [retry])
 
-    def add(self, queue: str, delay: float) -> int:
-        return self.store.enqueue([EnqueueRow("work", "null", queue, delay=delay)])[0]
-
-    def add_unknown(self, queue: str = "default", delay: float = WEEK) -> int:
-        """Return the id of a new job that no plugin serves."""
-        self.unknown.add(id := self.add(queue, delay))
-        return id
+    def add_unknown(self, count: int = 1, delay: float = WEEK) -> None:
+        self.store.enqueue([EnqueueRow("unknown", "null", delay=delay)] * count)
 
     def seconds(self, horizon: float | None = None) -> float:
         async def remaining(latest: float | None, most: int) -> dict[str, int]:
-            left = self.store.remaining(self.served, latest)
-            self.unknown |= self.found_out
-            return {what: min(n, most) for what, n in left.items()}
+            return self.store.remaining(None, latest, most, ["work"])
 
-        engine = SimpleNamespace(
-            quiet=True, changes=asyncio.Event(), unknown_jobs=self.unknown, remaining=remaining,
-            settings=SimpleNamespace(workers=SimpleNamespace(queues=self.served)),
-        )  # fmt: skip
-        return seconds_until(self.loop, engine, self.store, horizon=horizon)
+        return seconds_until(self.loop, engine_with(remaining), self.store, horizon=horizon)
 
 
-def test_jobs_that_no_plugin_serves_are_left() -> None:
+def test_jobs_that_no_plugin_serves_are_left_and_none_of_them_is_read() -> None:
     scene = Retry()
-    for _ in range(2 * BATCH):
-        scene.add_unknown()
-    assert Retry.RETRY_IN <= scene.seconds() < Retry.RETRY_IN + 5.0
-
-
-def test_a_retry_is_waited_for_beside_jobs_that_no_plugin_serves_and_that_were_cancelled_or_deleted() -> None:
-    scene = Retry(served=frozenset({"default", "paused"}))
-    scene.store.cancel([scene.add_unknown()])
-    scene.store.delete([scene.add_unknown()])
-    scene.add_unknown("unserved")
-    scene.add_unknown("paused")
-    scene.store.pause("paused", True)
-    scene.add_unknown()
-    assert Retry.RETRY_IN <= scene.seconds() < Retry.RETRY_IN + 5.0
-
-
-def test_a_retry_is_waited_for_beside_jobs_that_are_found_to_be_unknown_during_the_count() -> None:
-    """Scheduled jobs are counted only up to one more than those known to be unknown: there may be more."""
-    scene = Retry()
-    scene.found_out = {scene.add("default", Retry.WEEK) for _ in range(2)}
+    scene.add_unknown(1000)
+    scene.store.get = None  # type: ignore[assignment]
     assert Retry.RETRY_IN <= scene.seconds() < Retry.RETRY_IN + 5.0
 
 
