@@ -62,23 +62,29 @@ class RetryDecider:
         self._budgets = {}
 
     def decide(self, outcome: Outcome) -> Outcome:
-        settings, queue = self._config.settings, outcome.lease.queue
-        retry = settings.retry_for(queue)
+        settings, lease = self._config.settings, outcome.lease
+        queue, retry = lease.queue, settings.retry_for(lease.queue)
         return decide(
             outcome,
             self._random,
             dead_letters=settings.dlq.active,
             ready=self._buffers.ready_in_store(queue) if retry.adaptive else 0,
-            within_budget=self._budget(queue) if retry.budget else None,
+            within_budget=self._budget(queue, lease[:2]) if retry.budget else None,
         )
 
-    def _budget(self, queue: str) -> Callable[[], bool]:
+    def refund(self, leases: Sequence[Lease]) -> None:
+        """Count no retries of these jobs: their outcomes were not accepted."""
+        claims = {lease[:2] for lease in leases}
+        for queue in {lease.queue for lease in leases} & self._budgets.keys():
+            self._budgets[queue].refund(claims)
+
+    def _budget(self, queue: str, claim: LeaseKey) -> Callable[[], bool]:
         budget = self._budgets.get(queue)
         if budget is None:
             limits = self._config.settings.retry_for(queue).budget
             assert limits is not None
             budget = self._budgets[queue] = RetryBudget(limits.limit, limits.per)
-        return lambda: budget.spend(self._now())
+        return lambda: budget.spend(self._now(), claim)
 
 
 class _Settled(NamedTuple):
@@ -229,7 +235,9 @@ class Committer:
         if self._locked:
             self._forget_locked([outcome.lease for outcome in batch])
         if stale:
-            self._report_stale([outcome.lease for outcome in batch if outcome.lease.id in stale])
+            leases = [outcome.lease for outcome in batch if outcome.lease.id in stale]
+            self._decider.refund(leases)
+            self._report_stale(leases)
             batch = [outcome for outcome in batch if outcome.lease.id not in stale]
         self._leases.drop([outcome[OUTCOME_LEASE] for outcome in batch])
         if batch:
@@ -260,6 +268,7 @@ class Committer:
         elif outcome.failure is not None and outcome.failure.cause is Cause.REFUSED:
             self._settle_again([outcome._replace(failure=None)])
         else:
+            self._decider.refund([outcome.lease])
             self._settle_again([self._decider.decide(refused(outcome, error))])
 
     def _keep_refused(self, outcome: Outcome, error: BaseException) -> None:
