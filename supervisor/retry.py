@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable
 
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome
 
@@ -72,20 +72,24 @@ class RetryBudget:
     def __init__(self, limit: int, per: float) -> None:
         self.limit = limit
         self.per = per
-        self._spent: deque[float] = deque()
+        self._spent: deque[tuple[float, Hashable]] = deque()
 
-    def spend(self, now: float) -> bool:
-        """Count one retry at `now` (monotonic seconds). Return False if the budget is used up."""
+    def spend(self, now: float, claim: Hashable = None) -> bool:
+        """Count one retry at `now` (monotonic seconds), of the job under this claim. Return False if the budget is used up."""
         if self.spent(now) >= self.limit:
             return False
-        self._spent.append(now)
+        self._spent.append((now, claim))
         return True
 
     def spent(self, now: float) -> int:
         """Return how many retries were counted in the last `per` seconds."""
-        while self._spent and self._spent[0] <= now - self.per:
+        while self._spent and self._spent[0][0] <= now - self.per:
             self._spent.popleft()
         return len(self._spent)
+
+    def refund(self, claims: Collection[Hashable]) -> None:
+        """Count no retry for these claims: their outcomes were not accepted."""
+        self._spent = deque(spent for spent in self._spent if spent[1] not in claims)
 
 
 def decide(

@@ -62,28 +62,33 @@ class RetryDecider:
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
 
     def decide(self, outcome: Outcome) -> Outcome:
-        settings, queue = self._config.settings, outcome.lease.queue
-        retry = settings.retry_for(queue)
+        settings, lease = self._config.settings, outcome.lease
+        queue, retry = lease.queue, settings.retry_for(lease.queue)
         return decide(
             outcome,
             self._random,
             dead_letters=settings.dlq.active,
             ready=self._buffers.ready_in_store(queue) if retry.adaptive else 0,
-            within_budget=partial(self._spend, queue, retry.budget) if retry.budget else None,
+            within_budget=partial(self._spend, retry.budget, lease) if retry.budget else None,
         )
 
-    def _spend(self, queue: str, settings: BudgetSettings) -> bool:
-        """Count a retry of the queue. Return False if its budget is used up."""
-        now = self._now()
-        budget = self._budgets.get(queue)
+    def refund(self, leases: Sequence[Lease]) -> None:
+        """Count no retries of these jobs: their outcomes were not accepted."""
+        claims = {lease[:2] for lease in leases}
+        for queue in {lease.queue for lease in leases} & self._budgets.keys():
+            self._budgets[queue].refund(claims)
+
+    def _spend(self, settings: BudgetSettings, lease: Lease) -> bool:
+        """Count a retry of the job. Return False if the budget of its queue is used up."""
+        now, budget = self._now(), self._budgets.get(lease.queue)
         if budget is None:
             if len(self._budgets) >= MAX_BUDGETS:
                 self._budgets = {queue: it for queue, it in self._budgets.items() if it.spent(now)}
             if len(self._budgets) >= MAX_BUDGETS:
                 self._budgets.clear()
-            budget = self._budgets[queue] = RetryBudget(settings.limit, settings.per)
+            budget = self._budgets[lease.queue] = RetryBudget(settings.limit, settings.per)
         budget.limit, budget.per = settings.limit, settings.per  # they may have been reloaded
-        return budget.spend(now)
+        return budget.spend(now, lease[:2])
 
 
 class _Settled(NamedTuple):
@@ -234,7 +239,9 @@ class Committer:
         if self._locked:
             self._forget_locked([outcome.lease for outcome in batch])
         if stale:
-            self._report_stale([outcome.lease for outcome in batch if outcome.lease.id in stale])
+            leases = [outcome.lease for outcome in batch if outcome.lease.id in stale]
+            self._decider.refund(leases)
+            self._report_stale(leases)
             batch = [outcome for outcome in batch if outcome.lease.id not in stale]
         self._leases.drop([outcome[OUTCOME_LEASE] for outcome in batch])
         if batch:
@@ -265,6 +272,7 @@ class Committer:
         elif outcome.failure is not None and outcome.failure.cause is Cause.REFUSED:
             self._settle_again([outcome._replace(failure=None)])
         else:
+            self._decider.refund([outcome.lease])
             self._settle_again([self._decider.decide(refused(outcome, error))])
 
     def _keep_refused(self, outcome: Outcome, error: BaseException) -> None:

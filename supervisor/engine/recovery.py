@@ -81,7 +81,11 @@ class Recovery:
         """Recover these leases. Those that the store did not recover are observed anew: another client of the database may have
         locked their rows, and their owner may wait for that lock too."""
         outcomes = [self._decider.decide(_outcome(expired)) for expired in due]
-        stale = set(await self._writer.submit(lambda store: store.recover(outcomes), Purpose.RECOVER))
+        stale = {expired.lease.id for expired in due}
+        try:
+            stale = set(await self._writer.submit(lambda store: store.recover(outcomes), Purpose.RECOVER))
+        finally:
+            self._decider.refund([expired.lease for expired in due if expired.lease.id in stale])
         for expired in due:
             if expired.lease.id in stale:
                 self._seen.pop(_seen_lease(expired), None)

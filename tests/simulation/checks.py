@@ -247,10 +247,11 @@ class Checks:
             record.since, record.delay = self._world.clock.now, 0.0
 
     def left_orderly(self, owner: Owner) -> None:
-        """An owner that was not forced to end has settled all that it ran."""
+        """An owner that was not forced to end has settled all that it ran, but for what the store refuses: its exit code is 1 then."""
+        refused = owner.engine.committer._refused
         for (id, token), run in self.runs.items():
             if run.owner == owner.number and token not in self.records[id].lost:
-                holds(run.settled, "it ended and left unsettled:", owner, run)
+                holds(run.settled or (id, token) in refused, "it ended and left unsettled:", owner, run)
 
     # checked at intervals
 

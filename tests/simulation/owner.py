@@ -227,7 +227,7 @@ class Owner:
         keys = [(lease.id, lease.token) for lease in [*held, *sent]]
         holds(len(keys) == len(set(keys)), "a lease is in two places:", keys)
         if self.engine.committer.idle:
-            ours = {id for id, _ in keys}
+            ours = {id for id, _ in [*keys, *self.engine.committer._refused]}
             lost = [id for id in self.engine.leases._held if id not in ours]
             holds(not lost, "a lease is nowhere:", self, lost)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.errors import RowRefused, StoreUnavailable
-from supervisor.jobs import Cause, Outcome
+from supervisor.jobs import Cause, Kind, Outcome
 
 if TYPE_CHECKING:
     from tests.simulation.owner import Owner
@@ -51,9 +51,13 @@ class FaultyStore:
                 raise StoreUnavailable("simulated: failed half way")
 
     def _refuse(self, outcomes: Sequence[Outcome]) -> None:
-        cursed = self._owner.world.cursed
+        """A release is refused only for a while; until then it is kept."""
+        world = self._owner.world
         for outcome in outcomes:
-            if outcome.lease.id in cursed and not (outcome.failure and outcome.failure.cause is Cause.REFUSED):
+            taken = (outcome.failure and outcome.failure.cause is Cause.REFUSED) or (
+                outcome.kind is Kind.RELEASED and not world.stormy
+            )
+            if outcome.lease.id in world.cursed and not taken:
                 raise RowRefused("simulated: this row can't be stored")
 
     @contextlib.contextmanager

@@ -118,6 +118,13 @@ def test_the_budget_is_available_again_as_its_window_passes() -> None:
     assert [budget.spend(now) for now in (0, 10, 20, 59.9, 60, 61, 70)] == [True, True, False, False, True, False, True]
 
 
+def test_a_budget_does_not_count_a_retry_that_did_not_come_about() -> None:
+    budget = RetryBudget(limit=2, per=60)
+    assert [budget.spend(0, claim) for claim in "abc"] == [True, True, False]
+    budget.refund("bc")
+    assert [budget.spend(1, claim) for claim in "de"] == [True, False]
+
+
 def test_a_decided_outcome_passes_through_untouched() -> None:
     decided = decide(failed(), half, dead_letters=True)
     assert decide(decided, never, dead_letters=False) is decided

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.store_writer import Purpose
-from supervisor.events import ClockStepped, JobsStale, LeasesRecovered, QueueDepths
-from supervisor.jobs import Lease, Policy
+from supervisor.errors import StoreBroken, StoreUnavailable
+from supervisor.events import ClockStepped, JobsSettled, JobsStale, LeasesRecovered, QueueDepths
+from supervisor.jobs import Lease, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Resolve
 from tests.stores.factories import dead
@@ -124,6 +127,52 @@ def test_leases_of_a_provably_dead_owner_are_recovered_at_once_however_many_othe
     other.leave()
     here.loop.create_task(here.engine.recovery.sweep())
     assert recovered(here) == 9
+
+
+class Overtaken(WrappedStore):
+    """Another supervisor is the first to recover or settle a job, or the store refuses this one to, until `overtaken` is False."""
+
+    overtaken = True
+    error: StoreUnavailable | None = None
+
+    def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
+        if self.error is not None:
+            raise self.error
+        return self.settle(outcomes)
+
+    def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
+        if self.overtaken:
+            return [outcome.lease.id for outcome in outcomes]
+        return self.inner.settle(outcomes)
+
+
+@pytest.mark.parametrize("error", [None, StoreBroken("no right")])
+def test_a_recovery_that_does_not_come_about_spends_no_retry_budget(error: StoreUnavailable | None) -> None:
+    here = Virtual(store=(store := Overtaken()), retry={"budget": {"limit": 1, "per": 3600.0}})
+    other, leases = claim_elsewhere(here, max_retries=3)
+    other.extend((), 30.0, leases)
+    other.leave()
+    store.error = error
+    here.loop.create_task(here.engine.recovery.recover_all())
+    assert recovered(here) == 0
+    store.overtaken, store.error = False, None
+    here.loop.create_task(here.engine.recovery.recover_all())
+    (outcome,) = [outcome for event in here.events if isinstance(event, LeasesRecovered) for outcome in event.outcomes]
+    assert outcome.counted and outcome.delay == 0.5
+
+
+def test_an_outcome_that_is_stale_spends_no_retry_budget() -> None:
+    here = Virtual(store=(store := Overtaken()), retry={"budget": {"limit": 1, "per": 3600.0}})
+    here.enqueue("work")
+    here.serve()
+    here.process.run_next(kind="failed", error={"type": "Oops"})
+    assert here.settled() == []
+    store.overtaken = False
+    here.enqueue("work")
+    here.notify()
+    here.process.run_next(kind="failed", error={"type": "Oops"})
+    (outcome,) = [outcome for event in here.events if isinstance(event, JobsSettled) for outcome in event.outcomes]
+    assert outcome.counted and outcome.delay == 0.5
 
 
 def test_leases_forgotten_in_the_middle_of_a_sweep_count_as_not_seen() -> None:
