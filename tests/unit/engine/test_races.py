@@ -149,16 +149,16 @@ class Overtaken(WrappedStore):
 @pytest.mark.parametrize("error", [None, StoreBroken("no right")])
 def test_a_recovery_that_does_not_come_about_spends_no_retry_budget(error: StoreUnavailable | None) -> None:
     here = Virtual(store=(store := Overtaken()), retry={"budget": {"limit": 1, "per": 3600.0}})
-    other, leases = claim_elsewhere(here, max_retries=3)
-    other.extend((), 30.0, leases)
-    other.leave()
-    store.error = error
-    here.loop.create_task(here.engine.recovery.recover_all())
-    assert recovered(here) == 0
+    store.overtaken = False
+    (id,) = here.enqueue("work")
+    here.lose(id, times=2)  # from the third time on it is blamed
+    store.overtaken, store.error = True, error
+    here.lose(id)
+    assert recovered(here) == 2
     store.overtaken, store.error = False, None
     here.loop.create_task(here.engine.recovery.recover_all())
-    (outcome,) = [outcome for event in here.events if isinstance(event, LeasesRecovered) for outcome in event.outcomes]
-    assert outcome.counted and outcome.delay == 0.5
+    outcomes = [outcome for event in here.events if isinstance(event, LeasesRecovered) for outcome in event.outcomes]
+    assert [(outcome.counted, outcome.delay) for outcome in outcomes] == [(False, 0.0), (False, 0.0), (True, 0.5)]
 
 
 def test_an_outcome_that_is_stale_spends_no_retry_budget() -> None:
