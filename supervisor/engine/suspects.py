@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.engine.committer import Committer
+from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.jobs import Kind, Lease, Outcome
@@ -28,6 +29,7 @@ class Suspects:
     _writer: Writer
     _leases: Leases
     _committer: Committer
+    _lease_keeper: LeaseKeeper
     _now: Callable[[], float]
     _started: list[tuple[Lease, float]] = field(default_factory=list)
     marking: int = 0
@@ -54,8 +56,10 @@ class Suspects:
         def marked(future: asyncio.Future[list[int]]) -> None:
             self.marking -= 1
             error = future.exception()
-            if error is None:
-                start([lease] if not future.result() else [])
+            if error is None and future.result():
+                self._lease_keeper.give_up([lease], "extend")
+            elif error is None:
+                start([lease])
             elif not isinstance(error, NotDone):
                 raise error
 

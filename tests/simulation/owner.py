@@ -227,7 +227,9 @@ class Owner:
         keys = [(lease.id, lease.token) for lease in [*held, *sent]]
         holds(len(keys) == len(set(keys)), "a lease is in two places:", keys)
         if self.engine.committer.idle:
+            suspects = self.engine.fetcher._intake._suspects
             ours = {id for id, _ in [*keys, *self.engine.committer._refused]}
+            ours |= {lease.id for lease, _ in suspects._started if suspects.marking}
             lost = [id for id in self.engine.leases._held if id not in ours]
             holds(not lost, "a lease is nowhere:", self, lost)
 

@@ -117,3 +117,18 @@ def errors(here: Virtual, id: int) -> list[str]:
     job = here.store.get(id)
     assert job is not None
     return [error["cause"] for error in job["errors"]]
+
+
+def test_a_suspect_that_is_cancelled_while_it_is_marked_does_not_run() -> None:
+    here = Virtual()
+    (id,) = here.enqueue("work")
+    here.lose(id)
+    here.engine.serve(here.backend)
+    here.writer.eager = False
+    for process in here.backend.forked:
+        process.come_up()
+    here.writer.step_one()  # the claim
+    here.store.cancel([id])
+    here.writer.eager = True
+    here.writer.step()
+    assert running(here) == set() and len(here.engine.leases) == 0
