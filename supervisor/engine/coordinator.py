@@ -60,10 +60,9 @@ class Coordinator:
         self.changes, self.tasks, self._executor = asyncio.Event(), BackgroundTasks(loop), executor
         self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
         self._config = config = CurrentConfig(settings, reports)
-        self.leases = leases = Leases(writer, pool, ttl)
-        self.buffers = buffers = QueueBuffers(config)
+        self.leases, self.buffers = leases, buffers = Leases(writer, pool, ttl), QueueBuffers(config)
         self.unknown_handlers = unknown = UnknownHandlers(config, pool, bus, now, limits)
-        self._decider = decider = RetryDecider(config, buffers, random, now)
+        decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
             writer, leases, decider, unknown, bus, now=now, limits=limits, on_settled=self._settled,
             on_relieved=lambda: self.fetcher.pump(),
