@@ -140,7 +140,7 @@ def expired_lease_outcome(lease: Lease, *, started: bool, deadline: int, message
 def expired_count_change(outcome: Outcome) -> int:
     """Return RESET if the outcome shows that the job can be run, ADD if its lease expired (`seen`) and it is released, which
     counts no retry, else KEEP."""
-    if outcome.kind is Kind.RELEASED and outcome.took is None:
+    if outcome.kind is Kind.RELEASED:
         return KEEP if outcome.seen is None else ADD
     expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
     return KEEP if expired else RESET

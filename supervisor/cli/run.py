@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -36,6 +37,8 @@ def run(drain: bool, horizon: float | None) -> int:
     """Run jobs until a signal ends it."""
     if horizon is not None and not drain:
         raise click.UsageError("--horizon goes with --drain")
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_IGN)  # until the supervisor handles it, it must not end or stop this process
     settings = load_settings(load_trusted)
     return _drain(settings, horizon) if drain else _run(settings)[0]
 

@@ -18,6 +18,8 @@ from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.jobs import Kind, Lease, Outcome
 from supervisor.retry import MIN_RELEASE_SECONDS, SOLE_SUSPECT
 
+SPREAD_SECONDS = 0.02
+"""Between the times at which suspects that have to wait are due again: thousands at once would keep fresh jobs from being claimed."""
 TRIAL_SECONDS = 5.0
 """After a suspect has run for so long, the next one starts beside it: otherwise long jobs would wait for each other."""
 
@@ -32,6 +34,7 @@ class Suspects:
     _lease_keeper: LeaseKeeper
     _now: Callable[[], float]
     _started: list[tuple[Lease, float]] = field(default_factory=list)
+    _last_due: float = 0.0
     marking: int = 0
 
     def admit(self, suspects: Sequence[Lease], start: Callable[[Sequence[Lease]], None]) -> None:
@@ -42,7 +45,9 @@ class Suspects:
                 self._started.append((lease, self._now()))
                 self._mark(lease, start)
             else:
-                self._committer.add([Outcome(lease, Kind.RELEASED, delay=MIN_RELEASE_SECONDS)])
+                now = self._now()
+                self._last_due = max(now + MIN_RELEASE_SECONDS, self._last_due + SPREAD_SECONDS)
+                self._committer.add([Outcome(lease, Kind.RELEASED, delay=self._last_due - now)])
 
     def _may_start(self, lease: Lease) -> bool:
         self._started = [(one, since) for one, since in self._started if self._leases.holds(one)]

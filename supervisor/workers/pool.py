@@ -254,7 +254,7 @@ class Pool:
         if slot.stuck is not None:
             self.stuck[slot.number] = slot
         if not with_job and self._reforks.was_useless(slot):
-            if not self.stopping:
+            if not self.stopping and slot.backend is self._backend:  # not of one on trial for a reload
                 self._reforks.add()
         else:
             self.fill()

@@ -182,7 +182,7 @@ class Model:
         assert outcome.state is not None
         recovered, failure = outcome.seen is not None, outcome.failure
         job.state, job.owner, job.result = outcome.state, None, outcome.result
-        if outcome.kind is Kind.RELEASED and outcome.took is None:
+        if outcome.kind is Kind.RELEASED:
             job.expired_count += recovered and 1 + (job.started_at is not None)
         elif failure is None or failure.cause is not Cause.LEASE_EXPIRED:
             job.expired_count = 0

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome, Policy
-from supervisor.retry import RetryBudget, ceiling, decide, expired_lease_outcome, jittered, unknown_handler
+from supervisor.retry import (
+    KEEP,
+    RESET,
+    RetryBudget,
+    ceiling,
+    decide,
+    expired_count_change,
+    expired_lease_outcome,
+    jittered,
+    unknown_handler,
+)
 
 BACKOFFS = st.builds(
     Backoff,
@@ -145,6 +155,12 @@ def test_an_expired_lease_is_a_failed_attempt_only_of_a_sole_suspect_that_was_st
     outcome = expired_lease_outcome(suspect, started=started, deadline=7, message="gone")
     assert outcome.kind is (Kind.FAILED if started and expired_count >= 4 else Kind.RELEASED)
     assert outcome.seen == 7
+
+
+def test_a_release_does_not_clear_a_job_of_suspicion_even_if_it_ran() -> None:
+    """Otherwise a job that ends its supervisor were never blamed where drains come in between."""
+    assert expired_count_change(Outcome(lease(), Kind.RELEASED, took=3.0)) is KEEP
+    assert expired_count_change(Outcome(lease(), Kind.SUCCEEDED, took=3.0)) is RESET
 
 
 def test_a_job_with_an_unknown_handler_is_claimed_once_a_second_at_most() -> None:

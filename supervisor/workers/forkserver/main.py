@@ -152,6 +152,7 @@ def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager)
         control.send(wire.Importing(source.name))
         plugins.load(source)
         effects.note(source.name)
+    control.send(wire.Importing(""))  # no import is to blame for what follows
     return effects
 
 

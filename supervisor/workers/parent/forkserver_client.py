@@ -182,7 +182,7 @@ class ForkserverClient:
     def _receive(self, message: wire.Message) -> None:
         match message:
             case wire.Importing(source):
-                self._importing = source
+                self._importing = source or None
                 self._expect(self._import_timeout)
             case wire.Ready(reports):
                 found = _reports(reports)  # before `_importing` is reset: the source that forged them must stay known

@@ -207,9 +207,11 @@ class OutputReader:
             self._loop.add_reader(self._fd, self._readable)
 
     def read_all(self) -> None:
-        """Read all that is in the pipe, before outcomes are passed on: a job's output is in the pipe before its outcome is sent."""
-        while self._read(drained=False):
-            pass
+        """Read what is in the pipe, up to a limit, before outcomes are passed on: a job's output is in the pipe before its outcome is
+        sent. A program of the job may write without end."""
+        for _ in range(MAX_LAST_READS):
+            if not self._read(drained=False):
+                return
 
     def finish(self) -> str:
         """Emit the rest of the output, up to a limit, since a program that outlives the worker may write without end. Return the

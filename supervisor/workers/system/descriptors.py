@@ -26,9 +26,9 @@ def raise_limit() -> int:
 
 def limit(pid: int, soft: int) -> None:
     """Set the soft limit of another process; it keeps its own if a sandbox refuses that."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         _soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (min(soft, hard), hard))
 
 
 def end_of_channels() -> int:

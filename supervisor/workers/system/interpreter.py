@@ -16,7 +16,8 @@ _BOOT = "import sys; sys.path[:] = sys.argv[2].split('\\n'); from {0} import {1}
 def command(function: Callable[[str], None], argument: str) -> list[str]:
     """Return the command line that calls this function of a module, with the import path of this process."""
     boot = _BOOT.format(function.__module__, function.__name__)
-    return [sys.executable, "-P", "-c", boot, argument, "\n".join(sys.path)]
+    # A plugin may have put a Path there, which Python itself ignores.
+    return [sys.executable, "-P", "-c", boot, argument, "\n".join(path for path in sys.path if isinstance(path, str))]
 
 
 def end_within(seconds: float, status: int) -> NoReturn:

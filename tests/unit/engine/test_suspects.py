@@ -132,3 +132,13 @@ def test_a_suspect_that_is_cancelled_while_it_is_marked_does_not_run() -> None:
     here.writer.eager = True
     here.writer.step()
     assert running(here) == set() and len(here.engine.leases) == 0
+
+
+def test_suspects_that_wait_are_due_again_one_after_the_other() -> None:
+    here = Virtual(workers=100)
+    ids = here.enqueue(*["work"] * 50)
+    here.lose(*ids)
+    here.serve()
+    here.loop.advance(0.1)
+    waiting = [job["due_at"] for id in ids if (job := here.store.get(id)) is not None and job["state"] == "scheduled"]
+    assert len(waiting) == len(set(waiting)) == 49

@@ -17,7 +17,7 @@ from supervisor.workers.blame import LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.workers.interface import ExitReport, Reply
 from supervisor.workers.pool import REFORK_DELAYS, Pool
 from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
-from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, State, WorkerSlot
+from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, Limits, State, WorkerSlot
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker, make_lease
 
 
@@ -579,6 +579,18 @@ def test_new_settings_replace_every_worker_and_drop_no_job() -> None:
     here.backend.forked[0].die(exit_code=0)
     assert [o.lease.id for o in here.received.outcomes] == [1]
     assert len(fresh.forked) == 1
+
+
+def test_a_worker_on_trial_that_is_useless_delays_no_other() -> None:
+    here = Setup()
+    trial = FakeBackend()
+    for _ in range(5):
+        here.pool.fork(trial, Limits(None, None))
+        trial.forked[-1].die(exit_code=1)
+    here.send(1)
+    here.process.start_next()
+    here.process.die(exit_code=1)
+    assert len(here.backend.forked) == 2
 
 
 def test_new_settings_wait_for_no_delay_of_the_old_ones() -> None:
