@@ -21,7 +21,7 @@ from supervisor.plugins.discovery import Source
 from supervisor.plugins.failures import described, failure_report, formatted
 from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.importer import forget, import_file
-from supervisor.plugins.primitives import kept_primitives
+from supervisor.plugins.primitives import kept_log, kept_primitives
 from supervisor.plugins.reports import SourceReport
 from supervisor.plugins.validation import (
     check_handler,
@@ -196,7 +196,7 @@ def load_parent_side(
 ) -> list[SourceReport]:
     """Load only the sources in which the forkserver has found some of these hooks: their import is known to be safe."""
     wanted = {report.source for report in reports if hooks.intersection(report.hooks)}
-    with kept_primitives():
+    with kept_primitives(), kept_log():
         return [manager.load(source) for source in sources if source.name in wanted]
 
 

@@ -1,4 +1,4 @@
-"""Threads, waiting and child processes of the supervisor stay those of Python, whatever a plugin replaces.
+"""Threads, waiting, child processes and the log of the supervisor stay as they are, whatever a plugin replaces or configures.
 
 gevent and eventlet replace them by green threads, which would run only while the loop of the supervisor does not. Workers keep what
 is replaced, since handlers use it: their own code imports the names that it needs before the plugins.
@@ -38,3 +38,20 @@ def kept_primitives() -> Iterator[None]:
     finally:
         for namespace, values in before:
             namespace.update({name: value for name, value in values.items() if name not in _NOT_OURS})
+
+
+@contextmanager
+def kept_log() -> Iterator[None]:
+    """Undo at the end what a configuration of logging does to the log of the supervisor: other levels, handlers taken away, loggers
+    disabled. Handlers that were added stay."""
+    root = logging.getLogger()
+    handlers, level, disabled = [*root.handlers], root.level, root.manager.disable
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers += [handler for handler in handlers if handler not in root.handlers]
+        logging.disable(disabled)
+        for name in [*root.manager.loggerDict]:
+            if f"{name}.".startswith("supervisor."):
+                logging.getLogger(name).disabled = False

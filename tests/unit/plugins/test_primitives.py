@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import logging
+import logging.config
 import os
 import select
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
-from supervisor.plugins.primitives import kept_primitives
+from supervisor.plugins.primitives import kept_log, kept_primitives
 
 
 def test_replaced_and_removed_primitives_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +48,31 @@ def test_the_environment_that_a_plugin_sets_stays(monkeypatch: pytest.MonkeyPatc
     with kept_primitives():
         monkeypatch.setattr(os, "environ", replaced := {**environ, "NEW": "1"})
     assert os.environ is replaced
+
+
+@pytest.mark.parametrize("configure", [
+    lambda: logging.config.dictConfig({
+        "version": 1, "handlers": {"own": {"class": "logging.NullHandler"}}, "root": {"level": "ERROR", "handlers": ["own"]},
+    }),
+    lambda: logging.basicConfig(level="ERROR", handlers=[logging.NullHandler()], force=True),
+    lambda: logging.disable(logging.CRITICAL),
+])  # fmt: skip
+def test_the_log_of_the_supervisor_outlives_a_configuration_of_logging(
+    configure: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, ours, handler = logging.getLogger(), logging.getLogger("supervisor.test"), Kept()
+    monkeypatch.setattr(root, "handlers", [handler])
+    monkeypatch.setattr(root, "level", logging.INFO)
+    with kept_log():
+        configure()
+    ours.info("still here")
+    assert handler.lines == ["still here"]
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
