@@ -14,6 +14,7 @@ import select
 import selectors
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -42,15 +43,17 @@ def kept_primitives() -> Iterator[None]:
 
 @contextmanager
 def kept_log() -> Iterator[None]:
-    """Undo at the end what a configuration of logging does to the log of the supervisor: other levels, handlers taken away, loggers
-    disabled. Handlers that were added stay."""
+    """Undo at the end what a configuration of logging does to the log of the supervisor: other levels, removed handlers, loggers
+    disabled. Handlers that were added stay, but not those that write to the standard streams, where the log itself goes."""
     root = logging.getLogger()
     handlers, level, disabled = [*root.handlers], root.level, root.manager.disable
     try:
         yield
     finally:
         root.setLevel(level)
-        root.handlers += [handler for handler in handlers if handler not in root.handlers]
+        shown = (sys.stdout, sys.stderr)
+        added = [it for it in root.handlers if it not in handlers and getattr(it, "stream", None) not in shown]
+        root.handlers[:] = [*handlers, *added]
         logging.disable(disabled)
         for name in [*root.manager.loggerDict]:
             if f"{name}.".startswith("supervisor."):

@@ -4,6 +4,7 @@ import logging
 import logging.config
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -67,6 +68,14 @@ def test_the_log_of_the_supervisor_outlives_a_configuration_of_logging(
         configure()
     ours.info("still here")
     assert handler.lines == ["still here"]
+
+
+def test_only_added_handlers_that_write_elsewhere_get_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    root, handler, elsewhere = logging.getLogger(), Kept(), Kept()
+    monkeypatch.setattr(root, "handlers", [handler])
+    with kept_log():
+        root.handlers = [logging.StreamHandler(), logging.StreamHandler(sys.stdout), elsewhere]
+    assert root.handlers == [handler, elsewhere]
 
 
 class Kept(logging.Handler):
