@@ -193,7 +193,7 @@ def reason_not_ready(line: bytes) -> str:
 def encode_frame(frame: int, leases: Sequence[Lease]) -> bytes:
     rows = [
         (id, handler, payload, retries + 1, queue, headers, priority)
-        for id, _, handler, queue, payload, headers, retries, priority, *_ in leases
+        for id, _, handler, queue, payload, headers, retries, priority, _, _, _, _, _ in leases
     ]
     try:
         return orjson.dumps([frame, rows]) + b"\n"
