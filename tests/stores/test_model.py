@@ -208,7 +208,7 @@ class Machine(RuleBasedStateMachine):
         self.stores = [self.join(0), self.join(1)]
         self.look()
 
-    @precondition(lambda self: self.factory.durable)
+    @precondition(lambda self: isinstance(self.factory, SqliteFactory))
     @rule()
     def a_backup_is_made(self) -> None:
         self.factory.save()
@@ -229,7 +229,7 @@ class Machine(RuleBasedStateMachine):
         self.factory.random_part = lambda: part
         self.look()
 
-    @precondition(lambda self: self.factory.durable)
+    @precondition(lambda self: isinstance(self.factory, SqliteFactory))
     @rule(ids=IDS, change=st.sampled_from(["delete from {s}.jobs", "update {s}.jobs set queue = 'b'"]))
     def somebody_changes_rows_by_sql(self, ids: Sequence[int], change: str) -> None:
         known = [id for id in {self.model.last_id - id for id in ids} if id in self.model.jobs]
