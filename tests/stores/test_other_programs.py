@@ -205,6 +205,17 @@ def test_a_job_that_was_moved_to_another_queue_is_claimed_there(factory, store):
 
 
 @DURABLE
+def test_a_job_that_was_moved_while_it_ran_leaves_counts_that_are_repaired(factory, store):
+    put(store)
+    lease = take_one(store)
+    factory.sql("update {s}.jobs set queue = 'other'")
+    assert store.settle([success(lease)]) == []
+    assert store.repair() == "the counts of jobs in default, other"
+    assert store.remaining(frozenset({"other"}), None) == {}
+    factory.check()
+
+
+@DURABLE
 @pytest.mark.parametrize("columns", [{}, {"owner": 1}, {"lease_until": 1}])
 def test_a_job_in_flight_without_a_lease_is_refused(factory, store, columns):
     row = {"handler": "'mail'", "state": 2, **columns}

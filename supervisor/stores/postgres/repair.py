@@ -7,18 +7,18 @@ from supervisor.stores.counts import repair_text
 from supervisor.stores.postgres.connection import Connection
 from supervisor.stores.postgres.counts import Counts
 
-# Ready jobs are compared by queue, as claims need it, other states as a whole: each part reads only the index of its state.
+# Ready jobs are compared by queue, as claims need it, and jobs in flight, since an outcome is counted in the queue that its job was
+# claimed from. Scheduled jobs are compared as a whole. Each part reads only the index of its state.
 # One statement sees one moment of both tables, which every transaction changes together.
 ANY_WRONG = f"""
   select exists (
       select from (
-        select queue, tier, n from {{s}}.counts where state = {READY}
-        union all select queue, tier, -count(*) from {{s}}.jobs where state = {READY} group by queue, tier) as it
-      group by queue, tier having sum(n) != 0)
+        select state, queue, tier, n from {{s}}.counts where state in ({READY}, {IN_FLIGHT})
+        union all select {READY}, queue, tier, -count(*) from {{s}}.jobs where state = {READY} group by queue, tier
+        union all select {IN_FLIGHT}, queue, tier, -count(*) from {{s}}.jobs where state = {IN_FLIGHT} group by queue, tier) as it
+      group by state, queue, tier having sum(n) != 0)
     or (select coalesce(sum(n), 0) from {{s}}.counts where state = {SCHEDULED})
-      != (select count(*) from {{s}}.jobs where state = {SCHEDULED})
-    or (select coalesce(sum(n), 0) from {{s}}.counts where state = {IN_FLIGHT})
-      != (select count(*) from {{s}}.jobs where state = {IN_FLIGHT})"""
+      != (select count(*) from {{s}}.jobs where state = {SCHEDULED})"""
 # Of two sessions that repair at once, one leaves it to the other.
 TRY_LOCK = "select pg_try_advisory_xact_lock(hashtextextended($1, 0))"
 CORRECT = """

@@ -6,17 +6,17 @@ from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import repair_text
 from supervisor.stores.sqlite.connection import ADD_COUNTS, Connection, Select, packed
 
-# Ready jobs are compared by queue, as claims need it, other states as a whole: each part reads only the index of its state.
+# Ready jobs are compared by queue, as claims need it, and jobs in flight, since an outcome is counted in the queue that its job was
+# claimed from. Scheduled jobs are compared as a whole. Each part reads only the index of its state.
 ANY_WRONG = f"""
   select exists(
       select 1 from (
-        select queue, tier, n from counts where state = {READY}
-        union all select queue, tier, -count(*) from jobs where state = {READY} group by queue, tier)
-      group by queue, tier having sum(n) != 0)
+        select state, queue, tier, n from counts where state in ({READY}, {IN_FLIGHT})
+        union all select {READY}, queue, tier, -count(*) from jobs where state = {READY} group by queue, tier
+        union all select {IN_FLIGHT}, queue, tier, -count(*) from jobs where state = {IN_FLIGHT} group by queue, tier)
+      group by state, queue, tier having sum(n) != 0)
     or (select coalesce(sum(n), 0) from counts where state = {SCHEDULED})
-      != (select count(*) from jobs where state = {SCHEDULED})
-    or (select coalesce(sum(n), 0) from counts where state = {IN_FLIGHT})
-      != (select count(*) from jobs where state = {IN_FLIGHT})"""
+      != (select count(*) from jobs where state = {SCHEDULED})"""
 DIFFERENCES = Select(
     "state, queue, tier, n",
     """from (
