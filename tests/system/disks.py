@@ -8,15 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
-
-
-def needs_root() -> None:
-    """Skip the test if small disks can't be mounted; fail in CI, which can."""
-    if os.geteuid() != 0:
-        assert not os.environ.get("CI"), "the tests of a full disk need root, which CI has"
-        pytest.skip("mounting a small disk needs root")
-
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:

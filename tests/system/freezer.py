@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.command import wait_for
+from tests.system.privileges import require_root
 
 MOUNT = Path("/sys/fs/cgroup/freezer")
 
@@ -33,8 +34,7 @@ class Freezer:
 def freezer() -> Iterator[Freezer]:
     """Skips the test where there is none, as in most containers. Afterwards all is thawed."""
     group = MOUNT / f"test-{os.getpid()}"
-    if os.geteuid() != 0:
-        pytest.skip("freezing a process needs root")
+    require_root("to freeze a process")
     if not (MOUNT / "cgroup.procs").exists():
         MOUNT.mkdir(parents=True, exist_ok=True)
         if subprocess.run(["mount", "-t", "cgroup", "-o", "freezer", "none", MOUNT], capture_output=True).returncode:

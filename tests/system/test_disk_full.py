@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.system.command import Command, wait_for
-from tests.system.disks import fill, needs_root, small_disk
+from tests.system.disks import fill, small_disk
+from tests.system.privileges import require_root
 
 JOBS = {
     "jobs.py": """
@@ -30,7 +31,7 @@ def dead_letters(disk: Path) -> list[dict[str, Any]]:
 
 
 def test_dead_letters_and_a_log_on_a_full_disk_hold_up_no_job_and_are_written_whole(command: Command) -> None:
-    needs_root()
+    require_root("a small disk")
     with small_disk(command.folder / "disk", "1m") as disk:
         command.write(config="workers: {count: 1}\ndlq: {sinks: [{type: file, path: disk/dead.jsonl}]}\n", plugins=JOBS)
         run = command.run(under=["sh", "-c", 'exec "$@" 2>disk/log', "sh"])
@@ -51,7 +52,7 @@ def test_dead_letters_and_a_log_on_a_full_disk_hold_up_no_job_and_are_written_wh
 
 
 def test_a_supervisor_that_starts_on_a_full_disk_waits_for_space(command: Command) -> None:
-    needs_root()
+    require_root("a small disk")
     with small_disk(command.folder / "disk", "1m") as disk:
         command.write(config="workers: {count: 1}\nstore: sqlite:///disk/jobs.db\n", plugins=JOBS)
         fill(filler := disk / "filler")

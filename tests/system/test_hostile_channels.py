@@ -75,7 +75,8 @@ HANDLERS = r"""
     def forge_outcome(job):
         took, result = job.payload
         os.write(channels()["outcomes"], b'[%d,%d,"%b"]\n' % (job.id, took, result.encode()))
-        time.sleep(0.3)
+        while not os.path.exists("forged"):
+            time.sleep(0.01)
 
     @handler(max_retries=0)
     def good(job):
@@ -125,6 +126,8 @@ def test_a_job_that_forges_its_outcome_gets_no_other_blamed_and_its_worker_is_re
     forging = command.enqueue("forge_outcome", [-(10**15), "no JSON"])
     behind = [command.enqueue("good", number) for number in range(5)]
     assert command.until(forging, "succeeded")["result"] == "no JSON"
+    command.until(behind[0], "in_flight")
+    (command.folder / "forged").touch()
     for id in behind:
         assert command.until(id, "succeeded")["errors"] == []
     assert f"wrote a second outcome of job {forging}," in run.logged("WARNING worker 1")

@@ -14,8 +14,9 @@ import pytest
 
 from supervisor.workers.system import process_tree as proctree
 from tests.system.command import Command, wait_for
+from tests.system.privileges import require_root
 from tests.system.test_exhausted_limits import ORDINARY, USER
-from tests.system.test_signals_process_one import FIRST, needs_root, of_the_supervisor
+from tests.system.test_signals_process_one import FIRST, of_the_supervisor
 
 JOBS = """
     import os, signal, subprocess, sys, time
@@ -147,7 +148,7 @@ def shared() -> Iterator[Command]:
 
 
 def test_programs_are_found_where_processes_of_other_users_are_hidden(shared: Command) -> None:
-    needs_root()
+    require_root("a pid namespace")
     command = shared
     command.env["PYTHONDONTWRITEBYTECODE"] = "1"
     command.write(config="workers: {count: 1}\nretry: {max_retries: 0}\n", plugins={"jobs.py": JOBS})
@@ -165,7 +166,7 @@ def test_programs_are_found_where_processes_of_other_users_are_hidden(shared: Co
 
 
 def test_the_exit_status_of_a_plugins_program_is_not_lost_where_the_supervisor_is_process_one(command: Command) -> None:
-    needs_root()
+    require_root("a pid namespace")
     hook = """
         import subprocess, time
         from pathlib import Path

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.privileges import require_root
 from tests.system.real_workers import World, lease, play
 
 CONTEXT = """
@@ -97,9 +98,10 @@ def look(job): return NAME.get()
     )
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can change its user")
 @pytest.mark.parametrize("change", ["os.setuid(65534)", "os.setegid(65534)", "os.setgroups([7])", "os.chroot('.')"])
 def test_a_worker_whose_user_or_root_directory_a_job_changed_runs_no_other_job(tmp_path: Path, change: str) -> None:
+    require_root("to change the user")
+
     async def scene(here: World) -> None:
         process = await here.worker()
         here.send(process, lease(1, "harm"), lease(2, "noop"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 
 import pytest
 
 from tests.system.command import Command
+from tests.system.privileges import require_root
 
 # Runs a command under a seccomp filter that answers the calls of the given numbers with EPERM, as old profiles of containers do.
 FILTER = """
@@ -59,7 +59,6 @@ def test_refused_calls_are_named_and_nothing_starts(
     assert not (command.folder / "jobs.db").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize(
     "under",
@@ -72,6 +71,7 @@ def test_refused_calls_are_named_and_nothing_starts(
 def test_a_proc_file_system_that_does_not_show_the_supervisor_is_named(
     command: Command, under: list[str], name: str
 ) -> None:
+    require_root("a namespace")
     ended = command.call(name, under=under)
     assert ended.code == 1
     assert ended.err.startswith("Error: /proc does not show this process") and ended.err.count("\n") == 1

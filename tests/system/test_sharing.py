@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 from supervisor.engine.limits import DEFAULT_LIMITS
 from supervisor.workers.slot import FRAME_JOBS
 from tests.system.command import Command, Running, wait_for
+from tests.system.privileges import require_root
 
 CLAIMED_AHEAD = 2 * DEFAULT_LIMITS.buffered_per_worker + 2 * 2 * FRAME_JOBS
 """Jobs that one supervisor with two workers has claimed at most: buffered, and sent to the workers."""
@@ -238,9 +238,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 
 
 def test_a_full_disk_stops_no_supervisor_and_outcomes_are_settled_when_there_is_space(command: Command) -> None:
-    if os.geteuid() != 0:
-        assert not os.environ.get("CI"), "the tests of a full disk need root, which CI has"
-        pytest.skip("mounting a small disk needs root")
+    require_root("a small disk")
     with small_disk(command.folder / "disk", "10m"):
         command.write(config="workers: {count: 2}\nstore: sqlite:///disk/jobs.db\n", plugins=JOBS)
         command.enqueue("marks")

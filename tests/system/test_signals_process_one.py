@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.command import Command, Running, wait_for
+from tests.system.privileges import require_root
 
 JOBS = {
     "jobs.py": """
@@ -31,12 +32,6 @@ JOBS = {
     """
 }
 FIRST = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-
-
-def needs_root() -> None:
-    if os.geteuid() != 0:
-        assert not os.environ.get("CI"), "tests in a pid namespace need root, which CI has"
-        pytest.skip("a pid namespace needs root")
 
 
 def of_the_supervisor(run: Running) -> list[int]:
@@ -62,7 +57,7 @@ def zombies(run: Running) -> list[str]:
 
 
 def test_a_supervisor_as_process_one_reaps_orphans_and_stops_on_term(command: Command) -> None:
-    needs_root()
+    require_root("a pid namespace")
     command.write(config="workers: {count: 2}\n", plugins=JOBS)
     run = command.run(under=FIRST)
     ids = [command.enqueue("orphans") for _ in range(4)]
@@ -86,7 +81,7 @@ def test_a_supervisor_as_process_one_reaps_orphans_and_stops_on_term(command: Co
 
 
 def test_a_new_run_in_a_container_recovers_the_jobs_of_the_killed_one(command: Command) -> None:
-    needs_root()
+    require_root("a pid namespace")
     hang = """
         import os, time
         from supervisor import handler

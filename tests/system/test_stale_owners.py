@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sqlite3
@@ -11,9 +10,8 @@ from collections import Counter
 from contextlib import closing
 from typing import Any
 
-import pytest
-
 from tests.system.command import Command, Running, wait_for
+from tests.system.privileges import require_root
 
 CONFIG = """
 workers: {count: 4, heartbeat: 200ms}
@@ -117,9 +115,7 @@ def test_jobs_of_a_killed_supervisor_run_again_although_its_row_is_gone(command:
 
 
 def test_a_supervisor_with_the_pid_of_a_dead_one_is_another_owner(command: Command) -> None:
-    if os.geteuid() != 0:
-        assert not os.environ.get("CI"), "tests in a pid namespace need root, which CI has"
-        pytest.skip("a pid namespace needs root")
+    require_root("a pid namespace")
     as_first = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     command.write(config=CONFIG.replace("1s", "10m"), plugins=PLUGIN)
     id = command.enqueue("returns")

@@ -10,14 +10,11 @@ import pytest
 
 from supervisor.workers.system import process_tree as proctree
 from tests.system.command import Command, wait_for
+from tests.system.privileges import require_root
 
 WITHOUT_KILL = ["setpriv", "--bounding-set=-kill"]
 """Root without this capability may kill only processes of root."""
 ALICE = 65_432
-
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which(WITHOUT_KILL[0]) is None, reason="to start a program of another user needs root"
-)
 
 HANDLERS = f"""
     import pathlib, subprocess
@@ -37,10 +34,12 @@ HANDLERS = f"""
 """
 
 
+@pytest.mark.skipif(shutil.which(WITHOUT_KILL[0]) is None, reason="no setpriv here")
 @pytest.mark.parametrize("session", [False, True], ids=["in its group", "in a session of its own"])
 def test_a_program_of_another_user_that_outlives_a_timeout_is_reported_once_and_does_not_slow_the_stop(
     command: Command, session: bool
 ) -> None:
+    require_root("a program of another user")
     command.write(config="workers: {count: 1}\n", plugins={"handlers.py": HANDLERS})
     run = command.run(under=WITHOUT_KILL)
     id, pid_file = command.enqueue("as_alice", session), command.folder / "pid"
