@@ -15,7 +15,7 @@ MIN_RELEASE_SECONDS = 1.0
 """The least number of seconds until a job that can't be run here is ready again."""
 
 RESET, KEEP, ADD = range(3)
-"""The changes of a job's expired_count: set it to 0, keep it, or add one."""
+"""The changes of a job's expired_count: set it to 0, keep it, or add 1, and another 1 if the job has a start mark."""
 
 FINAL_CAUSES = frozenset({Cause.REJECTED, Cause.REFUSED, Cause.UNKNOWN_HANDLER})
 

@@ -87,7 +87,7 @@ class Intake:
         self._leases.add(leases)
 
     def buffer(self, leases: list[Lease], max_known: int | None, later: Callable[[Sequence[Lease]], None]) -> None:
-        """`later` is called with those that may run later."""
+        """Buffer the jobs that may run at once. `later` is called with each suspect once it may run."""
         served = self._config.handlers
         missing = {handler for handler in {lease[LEASE_HANDLER] for lease in leases} if handler not in served}
         unknown = [lease for lease in leases if lease.handler in missing] if missing else []

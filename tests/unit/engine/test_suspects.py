@@ -86,6 +86,17 @@ def test_a_suspect_that_ends_is_none_any_more() -> None:
 
 
 def test_a_suspect_that_is_just_being_marked_is_released_at_the_end() -> None:
+    here, id = being_marked()
+    assert here.state(id) == "in_flight" and here.engine.fetcher.claiming
+    here.engine.fetcher.close()
+    here.writer.eager = True
+    here.writer.step()
+    assert here.state(id) == "ready" and not here.engine.fetcher.claiming
+    assert len(here.engine.leases) == 0
+
+
+def being_marked() -> tuple[Virtual, int]:
+    """Return a supervisor that has claimed a suspect and waits for its start mark, and the id of that job."""
     here = Virtual()
     (id,) = here.enqueue("work")
     here.lose(id)
@@ -94,12 +105,7 @@ def test_a_suspect_that_is_just_being_marked_is_released_at_the_end() -> None:
     for process in here.backend.forked:
         process.come_up()
     here.writer.step_one()  # the claim, whose answer asks for the mark
-    assert here.state(id) == "in_flight" and here.engine.fetcher.claiming
-    here.engine.fetcher.close()
-    here.writer.eager = True
-    here.writer.step()
-    assert here.state(id) == "ready" and not here.engine.fetcher.claiming
-    assert len(here.engine.leases) == 0
+    return here, id
 
 
 def running(here: Virtual) -> set[int]:
@@ -120,14 +126,7 @@ def errors(here: Virtual, id: int) -> list[str]:
 
 
 def test_a_suspect_that_is_cancelled_while_it_is_marked_does_not_run() -> None:
-    here = Virtual()
-    (id,) = here.enqueue("work")
-    here.lose(id)
-    here.engine.serve(here.backend)
-    here.writer.eager = False
-    for process in here.backend.forked:
-        process.come_up()
-    here.writer.step_one()  # the claim
+    here, id = being_marked()
     here.store.cancel([id])
     here.writer.eager = True
     here.writer.step()
