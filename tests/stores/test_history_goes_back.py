@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.jobs import Lease, Outcome
+from supervisor.jobs import Lease, Outcome, Policy
 from supervisor.stores.codes import READY
 from supervisor.stores.fencing import random_part
 from supervisor.stores.protocol import Store
-from supervisor.stores.records import Presence
+from supervisor.stores.records import ClaimRequest, Presence
 from tests.stores.factories import (
     TTL,
     StoreFactory,
@@ -121,3 +121,18 @@ def test_an_announcement_that_is_rolled_back_changes_no_id(factory, store):
         raise ZeroDivisionError
     store.announce(Presence("running"))
     assert store.held() == [(lease.id, lease.token)]
+
+
+def test_a_policy_of_the_lost_time_is_not_taken_for_another(durable: Any) -> None:
+    """A supervisor remembers which policies the store has."""
+    ours, theirs = durable.joined("ours"), durable.joined("theirs")
+    put(ours, "a", "a")
+    durable.save()
+    seven, one = (lambda *_, retries=retries: Policy(retries) for retries in (7, 1))
+    request = [ClaimRequest("default", 1, 1, 1, 100)]
+    ours.claim(request, TTL, seven)
+    durable.go_back()
+    theirs.claim(request, TTL, one)
+    (lease,) = ours.claim(request, TTL, seven)
+    job = theirs.get(lease.id)
+    assert job is not None and job["max_retries"] == 7

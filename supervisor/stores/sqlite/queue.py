@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -83,6 +84,8 @@ CLAIM = f"""
   update jobs set state = {IN_FLIGHT}, token = {NEXT_TOKEN} | ?, owner = ?, lease_until = ?, started_at = null, policy = ?
   where id in (select value from json_each(?))"""
 
+KEEP_POLICY = "insert into policies(id, policy) values (?, ?) on conflict do nothing"
+
 KNOWN_BEFORE = "select 1 from jobs where id = ? and created_at = ? and handler = ?"
 LAST_AGE = "select seq from sqlite_sequence where name = 'jobs'"
 
@@ -100,14 +103,14 @@ class _Values(NamedTuple):
 
 
 class Policies:
-    """The policies of claimed jobs: a table has each of them once, and the rows have its id."""
+    """The policies of claimed jobs: a table has each of them once, and the rows have its id. The id comes from the policy itself, and
+    each claim writes the policies that are missing: a store that goes back in time loses rows, and must not give their ids away."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._policies: dict[int, Policy] = {}
         self._resolved: dict[tuple[str, str], int] = {}  # by (queue, handler), as `_resolve` had them
         self._resolve: Resolve | None = None
-        connection.on_rollback(self._forget)
 
     def assign(self, rows: Iterable[list[Any]], resolve: Resolve) -> dict[int, list[int]]:
         """Set the id of its policy in each row of a lease; return the ids of the jobs by that id."""
@@ -121,6 +124,8 @@ class Policies:
             for row in run:
                 row[LEASE_POLICY] = policy
                 its.append(row[LEASE_ID])
+        for id in ids:
+            self._connection.run(KEEP_POLICY, id, policy_text(self._policies[id]))
         return ids
 
     def leases_from(self, rows: Iterable[list[Any]]) -> list[Lease]:
@@ -141,11 +146,15 @@ class Policies:
             return Policy()
         if id not in self._policies:
             text = self._connection.value("select policy from policies where id = ?", id)
-            self._policies[id] = Policy() if text is None else policy_of(text)
+            if text is None:
+                return Policy()
+            self._policies[id] = policy_of(text)
         return self._policies[id]
 
     def id_of(self, text: str) -> int:
-        self._connection.run("insert into policies(policy) values (?) on conflict do nothing", text)
+        digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
+        self._connection.run(KEEP_POLICY, digest, text)
+        # A store of version 1 has numbered its policies.
         return int(self._connection.value("select id from policies where policy = ?", text))
 
     def _resolve_for(self, queue: str, handler: str, resolve: Resolve) -> int:
@@ -155,11 +164,6 @@ class Policies:
         id = self._resolved[queue, handler] = self.id_of(policy_text(policy))
         self._policies[id] = policy
         return id
-
-    def _forget(self) -> None:
-        """Clear the caches: a rollback may have removed rows that they have."""
-        self._policies.clear()
-        self._resolved.clear()
 
 
 class Queue:
