@@ -13,9 +13,11 @@ from supervisor.stores.sqlite.store import SqliteStore
 class InMemory:
     def __init__(self, wall: Callable[[], float]) -> None:
         self._first = MemoryStore(wall)
+        self._opened: list[Any] = []
 
     def open(self) -> Any:
-        return MemoryStore(state=self._first.state)
+        self._opened.append(store := MemoryStore(state=self._first.state))
+        return store
 
     def dies(self, store: Any, provably: bool) -> None:
         """Its owner was killed. `provably` is whether other supervisors can see that."""
@@ -23,7 +25,9 @@ class InMemory:
             store.leave()
 
     def close(self) -> None:
-        pass
+        """Leave, since the pipes of an owner stay open until it has left."""
+        for store in self._opened:
+            store.leave()
 
 
 class InFile:

@@ -64,9 +64,12 @@ class Pooler:
         with client, socket.socket(socket.AF_UNIX) as server, suppress(OSError):
             server.connect(f"{self._server.folder}/.s.PGSQL.5432")
             is_first = True
+            ends = select.poll()  # `select.select` refuses descriptors from 1024 on
+            for end in (client, server):
+                ends.register(end, select.POLLIN)
             while True:
-                readable, _, _ = select.select([client, server], [], [])
-                if server in readable:
+                readable = [fd for fd, _ in ends.poll()]
+                if server.fileno() in readable:
                     client.sendall(_received(server))
                     continue
                 sent = _received(client)
