@@ -151,10 +151,12 @@ def test_settling_down_ends_as_soon_as_all_are_delivered(play: Play) -> None:
 
 def test_settling_down_does_not_wait_for_a_sink_that_is_down(play: Play) -> None:
     async def act(here: Scene) -> None:
-        here.fail_jobs(3)
+        here.fail_jobs()
         down = CountingSink()
         down.down = True
-        publisher = publish(here, (down, 0.0))
+        publisher = publish(here, (down, SLOW))
+        await asyncio.sleep(SLOW + 2.0)
+        assert not publisher.quiet, "it is being tried again"
         assert await settle_down(here, publisher) < 0.1
         assert publisher.failing == {"sink 0": "OSError: 413 too large"}
 
@@ -169,7 +171,6 @@ def test_settling_down_does_not_wait_for_a_store_that_refuses(play: Play) -> Non
         here.fail_jobs()
         here.store.claim_dead_letters = refuse  # type: ignore[method-assign]
         publisher = publish(here, (CountingSink(), 0.0))
-        publisher.quiet = False
         assert await settle_down(here, publisher) < 0.1
         assert publisher.stuck and not publisher.failing
 
