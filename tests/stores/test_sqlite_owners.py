@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -184,3 +185,14 @@ def test_only_the_dead_letters_of_an_owner_that_is_gone_are_offered_at_once(fact
     factory.kill(other)
     store.expired_leases(10)
     assert [it.id for it in dead_letters(store)] == [second]
+
+
+def test_a_join_that_fails_holds_no_lock(factory, monkeypatch):
+    def bind(owner):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = factory.open()
+    monkeypatch.setattr(store.notifier, "bind", bind)
+    with pytest.raises(StoreUnavailable, match=r"jobs\.db\.notify: No space left on device"):
+        store.join("one", "host", 4711)
+    assert store.owner_lock.is_gone("one")
