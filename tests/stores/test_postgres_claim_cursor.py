@@ -83,6 +83,9 @@ def test_other_priorities_are_claimed_in_their_order(store):
     low, same, high, urgent = (put(store, priority=priority)[0] for priority in (1, 5, 9, 100))
     keep(store)
     store.look(None, 10)
+    store.pause("default", True)
+    assert take(store, 10) == take(store, 10, retries_first=0, max_retries_claimed=0) == []
+    store.pause("default", False)
     assert [lease.id for lease in take(store, 10)] == [urgent, high, same, low]
 
 
