@@ -15,6 +15,8 @@ from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecov
 from supervisor.jobs import Cause, JobState, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import ClaimRequest
+from supervisor.workers.blame import LEASE_LOST
+from supervisor.workers.interface import ExitReport
 from tests.unit.jumping_loop import JumpingLoop
 from tests.unit.virtual import Virtual
 from tests.unit.wrapped_store import WrappedStore
@@ -331,6 +333,27 @@ def test_after_a_gap_leases_are_checked_before_anything_is_dispatched() -> None:
     here.loop.advance(0.1)
     assert not here.process.permits
     assert [here.state(id) for id in ids] == ["succeeded", "succeeded", "cancelled"]
+    (next_id,) = here.enqueue("work")
+    here.notify()
+    assert here.state(next_id) == "in_flight", "it goes on"
+
+
+def test_the_status_has_what_each_worker_does_and_those_that_are_stuck_in_the_kernel() -> None:
+    here = Virtual(workers=2)
+    (id,) = here.enqueue("work")
+    here.serve()
+    here.process.start_next()
+
+    def shown() -> list[tuple[str, int | None]]:
+        rows = here.engine.status("us", "running")["workers"]
+        return [(row["state"], row["current_job"] and row["current_job"]["job_id"]) for row in rows]
+
+    assert shown() == [("busy", id), ("idle", None)]
+    stuck = here.process
+    here.pool.kill(here.pool.workers[1], LEASE_LOST)
+    assert shown() == [("ending", id), ("idle", None)]
+    stuck.listener.ended(ExitReport(stuck.pid or 0, stuck="state D"))
+    assert shown() == [("busy", id), ("starting", None), ("stuck in the kernel: state D", None)]
 
 
 class Refusing(WrappedStore):
