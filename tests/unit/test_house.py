@@ -8,7 +8,6 @@ from tests.house import shape, words
 def test_all_that_is_measured_is_found() -> None:
     assert {"supervisor.engine.watchdog", "supervisor.cli.app"} <= shape.sources().keys()
     assert {"README.md", "supervisor/engine/watchdog.py"} <= {str(it.relative_to(words.ROOT)) for it in words.texts()}
-    assert min(map(len, (shape.files(), shape.functions(), shape.classes()))) > 100
 
 
 def test_no_file_is_longer_than_its_limit() -> None:
