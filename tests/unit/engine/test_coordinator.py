@@ -356,6 +356,18 @@ def test_the_status_has_what_each_worker_does_and_those_that_are_stuck_in_the_ke
     assert shown() == [("busy", id), ("starting", None), ("stuck in the kernel: state D", None)]
 
 
+def test_the_row_of_a_supervisor_is_written_when_it_changes_and_every_third_of_the_time_to_live() -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    here.serve()
+    began, written, announce = here.loop.time(), [], here.store.announce
+    here.store.announce = lambda row: written.append(here.loop.time() - began) or announce(row)  # type: ignore[method-assign, func-returns-value]
+    for second in range(1, 36):
+        here.loop.advance(1.0)
+        here.process.send_heartbeat()
+        here.engine.maintain("running" if second < 25 else "draining")
+    assert written == [1.0, 11.0, 21.0, 25.0, 35.0]
+
+
 class Refusing(WrappedStore):
     """Takes only `refused` outcomes of the `bad` jobs, and none of the `worst`."""
 
