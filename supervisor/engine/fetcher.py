@@ -165,7 +165,11 @@ class ClaimTimers:
             self._again = self._loop.call_later(self._again_delay.next(), self._look_again)
 
     def claim_did_not_miss(self) -> None:
+        """Forget the looks in vain: after the next one, the first delay is the shortest again."""
         self._again_delay.reset()
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
 
     def _look_again(self) -> None:
         self._again = None

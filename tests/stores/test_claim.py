@@ -121,13 +121,16 @@ def test_a_redriven_job_goes_behind_all_that_wait(store):
     assert [lease.id for lease in take(store)] == [waiting, dead, later]
 
 
-def test_no_job_of_a_paused_queue_is_claimed(store):
-    put(store)
+def test_no_job_of_a_paused_queue_is_claimed(factory, store):
+    """Neither fresh jobs nor retries, whether urgent or not."""
+    make_retries(factory, store)
+    put(store), put(store, priority=9), put(store, priority=200)
     store.pause("default", True)
-    assert take(store) == []
+    for first in (0, 10):
+        assert take(store, retries_first=first) == take(store, retries_first=0, max_retries_claimed=0) == []
     assert store.paused() == {"default"}
     store.pause("default", False)
-    assert len(take(store)) == 1
+    assert len(take(store)) == 4
 
 
 def test_the_policy_is_resolved_by_handler_and_queue(store):

@@ -65,11 +65,13 @@ def test_an_acceptance_is_kept_for_each_sink(factory, store):
     assert dead_letter.accepted == {"file"}
 
 
-def test_postponed_dead_letters_are_offered_again_later(factory, store):
+def test_postponed_dead_letters_are_offered_again_later_and_not_before(factory, store):
     make_dead(store)
     claimed = dead_letters(store)
     assert store.postpone(claimed, 5.0) == []
-    factory.clock.step(5)
+    factory.clock.step(4.999)
+    assert dead_letters(store) == []
+    factory.clock.step(0.001)
     assert [dead_letter.tries for dead_letter in dead_letters(store)] == [2]
 
 
@@ -97,6 +99,7 @@ def test_a_job_that_fails_for_good_again_is_a_new_dead_letter(store):
     assert store.get(id)["dead_letter"] is None
     assert store.mark_accepted(old, "alert") == [id]
     store.settle([dead(take_one(store))])
+    assert store.mark_accepted(old, "alert") == [id], "before the next claim too"
     (dead_letter,) = dead_letters(store)
     assert (dead_letter.accepted, dead_letter.tries) == (frozenset(), 1)
     assert store.mark_accepted(old, "alert") == [id]

@@ -75,6 +75,14 @@ def test_promotion_is_bounded_and_takes_the_earliest_first(factory, store):
     assert (state_of(store, later), state_of(store, sooner)) == ("scheduled", "ready")
 
 
+def test_the_next_job_to_come_due_is_the_soonest_of_all(factory, store):
+    later, sooner = put(store, delay=20.0) + put(store, delay=10.0)
+    assert next_due(store) == 10.0
+    factory.clock.step(10)
+    assert promote(store, 10) == 1
+    assert (state_of(store, later), state_of(store, sooner), next_due(store)) == ("scheduled", "ready", 10.0)
+
+
 def test_a_job_keeps_the_order_of_its_enqueue_however_late_it_was_due(factory, store):
     (early,) = put(store, delay=10.0)
     (late,) = put(store)

@@ -10,7 +10,7 @@ import pytest
 from supervisor.stores.postgres.claim import CLAIM
 from supervisor.stores.postgres.claim_cursor import MIN_PASSED, WHOLE
 from supervisor.stores.postgres.limits import PostgresLimits
-from tests.stores.factories import ON_POSTGRESQL, put, release, success, take
+from tests.stores.factories import ON_POSTGRESQL, make_retries, put, release, success, take
 
 pytestmark = ON_POSTGRESQL
 
@@ -77,13 +77,18 @@ def test_a_job_that_is_in_its_old_place_again_is_found_at_once_if_too_few_others
     assert [lease.id for lease in take(store, 10)] == [first, waiting]
 
 
-def test_other_priorities_are_claimed_in_their_order(store):
+def test_other_priorities_are_claimed_in_their_order_and_retries_fill_up(factory, store):
+    retries = make_retries(factory, store, "a", "b")
     put(store, *["mail"] * MANY, priority=5)
-    take(store, MANY)
+    take(store, MANY, retries_first=0, max_retries_claimed=0)
     low, same, high, urgent = (put(store, priority=priority)[0] for priority in (1, 5, 9, 100))
     keep(store)
     store.look(None, 10)
-    assert [lease.id for lease in take(store, 10)] == [urgent, high, same, low]
+    store.pause("default", True)
+    assert take(store, 10) == take(store, 10, retries_first=0, max_retries_claimed=0) == []
+    store.pause("default", False)
+    assert [lease.id for lease in take(store, 5, retries_first=0)] == [urgent, high, same, low, retries[0]]
+    assert [lease.id for lease in take(store, 5)] == retries[1:]
 
 
 def test_after_a_rollback_a_claim_looks_at_the_whole_queue(store):

@@ -80,6 +80,7 @@ def test_no_more_rows_are_counted_than_the_limit(factory, store):
     put(store, delay=50.0)
     store.pause("paused", True)
     assert store.remaining(None, None) == {"scheduled": 4, "dead_letters": 3}
+    assert store.remaining(None, None, 2) == {"scheduled": 4, "dead_letters": 2}, "without a time all are counted"
     latest = store.clock() + 5.0
     for most in (1, 2, 3):
         assert store.remaining(None, latest, most) == {"scheduled": most, "dead_letters": most}

@@ -103,6 +103,15 @@ def test_an_owner_never_sees_its_own_leases_expire(factory, store):
     assert store.expired_leases(10) == []
 
 
+def test_an_owner_never_forgets_itself_however_late_it_is(factory, store):
+    factory.clock.step(10 * 86_400)
+    assert store.expired_leases(10) == []
+    put(store)
+    take_one(store)
+    factory.clock.step(TTL)
+    assert [found.owner for found in factory.joined("two").expired_leases(10)] == ["one"]
+
+
 def test_expired_leases_go_on_behind_the_last_one_given(factory, store):
     """Leases of owners that are gone come first, then the longest expired, in parts of any size."""
     late, early = put(store), put(store, *"ab")

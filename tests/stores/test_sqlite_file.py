@@ -436,16 +436,17 @@ def test_an_enqueue_whose_commit_is_in_doubt_is_repeated_without_harm(store, don
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_an_enqueue_in_doubt_is_recognised_after_others_and_by_a_new_connection(store, done):
+def test_an_enqueue_in_doubt_is_recognised_after_others_and_by_a_new_connection(factory, store, done):
     """As when other threads enqueue between two attempts, close the client or fork."""
     store.connection._sqlite = Broken(store.connection._sqlite, done)
     rows = EnqueueBatch([EnqueueRow("mail", "1"), EnqueueRow("mail", "2")])
     with pytest.raises(StoreUnavailable):
         store.enqueue(rows)
-    store.enqueue(EnqueueBatch([EnqueueRow("scan", "3")]))
+    factory.clock.step(0.001)
+    store.enqueue(EnqueueBatch([EnqueueRow("mail", "3"), EnqueueRow("scan", "4")]))
     with closing(SqliteStore(store.path)) as another:
         another.enqueue(rows)
-    assert sorted(job["payload"] for job in store.list_jobs()) == [1, 2, 3]
+    assert sorted(job["payload"] for job in store.list_jobs()) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("done", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -13,7 +14,7 @@ from supervisor.stores.records import Waiting
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.recovery import OWNERS
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.factories import SqliteFactory, put, release, take, take_one, waiting
+from tests.stores.factories import SqliteFactory, dead_letters, make_dead, put, release, take, take_one, waiting
 
 
 @pytest.fixture
@@ -175,3 +176,25 @@ def test_recovery_killed_in_the_middle_again_and_again_releases_each_job_once(fa
     assert store.connection.json("select json_group_array(distinct expired_count) from jobs") == [1]
     assert waiting(store) == {"default": Waiting(jobs, 0)}
     assert on_the_list(store) == ["one"]
+
+
+def test_only_the_dead_letters_of_an_owner_that_is_gone_are_offered_at_once(factory, store):
+    put(store)
+    take_one(store)  # owners are forgotten although others have leases
+    first, second = make_dead(store, "a", "b")
+    other = factory.joined("two")
+    assert [it.id for it in (*dead_letters(store, 1), *dead_letters(other, 1))] == [first, second]
+    factory.kill(other)
+    store.expired_leases(10)
+    assert [it.id for it in dead_letters(store)] == [second]
+
+
+def test_a_join_that_fails_holds_no_lock(factory, monkeypatch):
+    def bind(owner):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = factory.open()
+    monkeypatch.setattr(store.notifier, "bind", bind)
+    with pytest.raises(StoreUnavailable, match=r"jobs\.db\.notify: No space left on device"):
+        store.join("one", "host", 4711)
+    assert store.owner_lock.is_gone("one")

@@ -5,6 +5,11 @@ from __future__ import annotations
 from tests.house import shape, words
 
 
+def test_all_that_is_measured_is_found() -> None:
+    assert {"supervisor.engine.watchdog", "supervisor.cli.app"} <= shape.sources().keys()
+    assert {"README.md", "supervisor/engine/watchdog.py"} <= {str(it.relative_to(words.ROOT)) for it in words.texts()}
+
+
 def test_no_file_is_longer_than_its_limit() -> None:
     assert [str(each) for each in shape.files() if each.size > shape.MAX_FILE_LINES] == []
 

@@ -90,14 +90,16 @@ def test_an_unknown_handler_is_named_with_the_number_of_its_jobs(report: DrainRe
 
 def test_a_handler_that_a_reload_brought_is_not_reported(report: DrainReport, capsys: Any) -> None:
     report(events.JobsReleased([lease(1), lease(2)], "unknown_handler"))
+    assert printed(report, capsys)[1:] == ["no plugin serves handler 'mail': 2 jobs"]
     report(settled(Outcome(lease(1), Kind.SUCCEEDED, state=JobState.SUCCEEDED), failed(2, JobState.SCHEDULED)))
-    assert not any("no plugin serves" in line for line in printed(report, capsys))
+    assert printed(report, capsys)[1:] == []
 
 
 def test_a_sink_that_accepts_again_is_not_reported(report: DrainReport, capsys: Any) -> None:
     report(events.DeadLettersFailed("file", [1], "disk full", 5.0))
+    assert printed(report, capsys)[1:] == ["dead letters not delivered to file: disk full"]
     report(events.DeadLettersPublished("file", [1]))
-    assert not any("disk full" in line for line in printed(report, capsys))
+    assert printed(report, capsys)[1:] == []
 
 
 def test_a_report_with_failures_names_the_command_for_details_if_the_jobs_are_kept(

@@ -240,6 +240,21 @@ def test_links_inside_a_package_are_followed(disk: Disk, name: str) -> None:
     assert f"{disk.folder / name} belongs to user {ALICE}" in disk.plugins()[0]
 
 
+def test_as_many_links_are_followed_as_the_system_follows(disk: Disk) -> None:
+    path = disk.folder / "supervisor.yaml"
+    disk.modes[path] = 0o666
+    for number in range(40):
+        link = disk.folder / f"link{number}"
+        link.symlink_to(path)
+        path = link
+    assert path.exists() and "supervisor.yaml (mode 0666)" in disk.config(path)[0]
+
+
+def test_nobody_is_blamed_for_files_beside_a_plugin_that_is_missing(disk: Disk) -> None:
+    disk.modes[disk.write("plugins/beside.py")] = 0o666
+    assert disk.plugins("plugins/missing.py") == []
+
+
 @pytest.mark.parametrize("target", ["loop.yaml", "/nowhere/at/all"])
 def test_a_link_that_leads_nowhere_is_no_fault(disk: Disk, target: str) -> None:
     link = disk.folder / "loop.yaml"
@@ -281,6 +296,9 @@ def test_a_config_is_not_read_before_it_is_trusted(disk: Disk, monkeypatch: pyte
     with pytest.raises(ConfigError) as refused:
         trust.load_trusted(path, {})
     assert refused.value.errors == [f"config: {path}"]
+    with pytest.raises(ConfigError) as found:
+        trust.load_trusted(None, {"SUPERVISOR_CONFIG": str(path)})
+    assert found.value.errors == [f"config: {path}"]
 
 
 def test_a_client_imports_no_plugin_that_root_must_not_rely_on(disk: Disk) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.dead_letters.sink_runner import SinkLimits, SinkRunner
+from supervisor.errors import StoreBroken
 from supervisor.events import DeadLettersFailed
 from tests.unit.dead_letters.conftest import Play
 from tests.unit.dead_letters.scripted import Scene, SlowCaller
@@ -122,5 +124,80 @@ def test_a_sink_that_is_down_is_called_now_and_then_however_many_dead_letters_wa
         await asyncio.sleep(90.0)
         assert sorted(down.taken) == ids
         assert publisher.failing == {}
+
+    play(act)
+
+
+async def settle_down(here: Scene, publisher: DeadLetterPublisher) -> float:
+    """Return the seconds that it took."""
+    began = here.loop.time()
+    async with asyncio.timeout(600.0):
+        await publisher.settle_down()
+    return here.loop.time() - began
+
+
+def test_settling_down_ends_as_soon_as_all_are_delivered(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        ids = here.fail_jobs(3)
+        quiet: list[bool] = []
+        publisher = publish(here, (CountingSink(), SLOW))
+        publisher.on_quiet = lambda: quiet.append(publisher.quiet)
+        assert SLOW <= await settle_down(here, publisher) < SLOW + 0.1
+        assert {here.dead_letter(id) for id in ids} == {"delivered"}
+        assert quiet == [True]
+
+    play(act)
+
+
+def test_settling_down_does_not_wait_for_a_sink_that_is_down(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        here.fail_jobs()
+        down = CountingSink()
+        down.down = True
+        publisher = publish(here, (down, SLOW))
+        await asyncio.sleep(SLOW + 2.0)
+        assert not publisher.quiet, "it is being tried again"
+        assert await settle_down(here, publisher) < 0.1
+        assert publisher.failing == {"sink 0": "OSError: 413 too large"}
+
+    play(act)
+
+
+def test_settling_down_does_not_wait_for_a_store_that_refuses(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        def refuse(*_: Any) -> Any:
+            raise StoreBroken("no right")
+
+        here.fail_jobs()
+        here.store.claim_dead_letters = refuse  # type: ignore[method-assign]
+        publisher = publish(here, (CountingSink(), 0.0))
+        assert await settle_down(here, publisher) < 0.1
+        assert publisher.stuck and not publisher.failing
+
+    play(act)
+
+
+def test_no_further_part_is_offered_while_the_supervisor_ends(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        ids = here.fail_jobs(20)
+        down = CountingSink()
+        down.down = True
+        publisher = publish(here, (down, SLOW))
+        await asyncio.sleep(1.0)
+        await publisher.stop()
+        assert down.calls == [ids]
+
+    play(act)
+
+
+def test_dead_letters_of_a_publish_that_is_not_waited_for_are_due_at_once_for_others(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        ids = here.fail_jobs(3)
+        publisher = publish(here, (CountingSink(), LIMITS.publish))
+        await asyncio.sleep(1.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await publisher.stop()
+        assert [it.id for it in here.other_supervisor("sink 0").claim_dead_letters(10, 90.0)] == ids
 
     play(act)

@@ -248,3 +248,18 @@ def test_close_may_be_called_before_anything_and_twice(sink: FileSink) -> None:
     sink.publish([dead_letter(1)])
     sink.close()
     sink.close()
+
+
+def test_only_files_of_this_user_and_of_root_are_written_to(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This user's own files belong to root as well where root runs the tests."""
+    sink.path.touch()
+    fstat, owner = os.fstat, [0]
+    monkeypatch.setattr(module.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(module.os, "fstat", lambda fd: os.stat_result([*fstat(fd)[:4], owner[0], *fstat(fd)[5:]]))
+    for owner[0] in (0, 1000):
+        sink.close()
+        assert sink.publish([dead_letter(1)]) == [1]
+    owner[0] = 1
+    sink.close()
+    with pytest.raises(OSError, match="is a file of user 1; expected a file of this user"):
+        sink.publish([dead_letter(1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -304,10 +305,13 @@ def test_a_sink_that_fails_to_close_is_no_fault_of_the_supervisor() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
         here = Scene(asyncio.get_running_loop())  # type: ignore[arg-type]
         publisher = DeadLetterPublisher(
-            DirectWriter(here.store), [SinkRunner("file", FailingToClose())], here.bus, here.loop
+            DirectWriter(here.store), [SinkRunner("closing", FailingToClose())], here.bus, here.loop
         )  # type: ignore[arg-type]
+        (thread,) = [it for it in threading.enumerate() if it.name == "sink-closing"]
         await publisher.stop()
         await publisher.close()
+        thread.join(30)
+        assert not thread.is_alive()
         gc.collect()
         assert faults == []
 

@@ -71,6 +71,50 @@ def test_each_publish_that_waited_for_an_earlier_one_has_its_own_answer(play: Pl
     play(act)
 
 
+async def ignore(_: Any) -> None:
+    pass
+
+
+def test_a_sink_that_hangs_is_offered_one_part_and_later_others_at_once(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        slow = runner(here.loop, 3 * LIMITS.publish, AcceptingSink())
+        began = here.loop.time()
+        offering = asyncio.ensure_future(slow.offer(dead_letters(8), FAR, ignore))
+        await asyncio.sleep(1.0)
+        assert not slow.free and not slow.hangs
+        parts = await offering
+        assert (here.loop.time() - began, len(parts.refused)) == (LIMITS.publish, 8)
+        assert slow.hangs and slow.rests
+        await asyncio.sleep(slow.rest_seconds)
+        assert slow.hangs and slow.free, "an offer is answered soon, by an error"
+        await asyncio.sleep(2 * LIMITS.publish)
+        assert slow.free and not slow.hangs
+
+    play(act)
+
+
+class PickySink(AcceptingSink):
+    def __init__(self) -> None:
+        self.accepts = {0}
+
+    def publish(self, dead_letters: Any) -> Iterable[int]:
+        return self.accepts.intersection(dead_letter["id"] for dead_letter in dead_letters)
+
+
+def test_the_failures_of_a_sink_grow_with_offers_in_vain_and_end_one_by_one_or_with_a_full_success(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        sink = PickySink()
+        picky = runner(here.loop, 0.0, sink)
+        failures = []
+        for accepts in ({7}, {7}, {7}, {0}, {0, 1}, {7}):
+            sink.accepts = accepts
+            await picky.offer(dead_letters(2), FAR, ignore)
+            failures.append(picky.failures)
+        assert failures == [1, 2, 3, 2, 0, 1]
+
+    play(act)
+
+
 # --- parts: the good dead letters get through, and a sink that is down is called a few times only
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import FORCED_SECONDS, KILL_SECONDS
 from supervisor.engine.limits import Limits
 from supervisor.errors import RowRefused
@@ -14,6 +15,8 @@ from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecov
 from supervisor.jobs import Cause, JobState, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import ClaimRequest
+from supervisor.workers.blame import LEASE_LOST
+from supervisor.workers.interface import ExitReport
 from tests.unit.jumping_loop import JumpingLoop
 from tests.unit.virtual import Virtual
 from tests.unit.wrapped_store import WrappedStore
@@ -88,6 +91,37 @@ def test_a_delayed_job_behind_a_ready_one_starts_when_it_is_due() -> None:
     assert here.state(id) == "scheduled"
     here.loop.advance(0.2)
     assert here.state(id) == "in_flight"
+
+
+def reload(here: Virtual, **settings: Any) -> None:
+    here.engine.renew(Settings(**{"workers": {"count": 1}, **settings}), here.backend, here.engine._config.reports)
+    here.backend.forked[-1].come_up()
+
+
+def test_jobs_of_a_queue_that_a_reload_adds_start_at_once() -> None:
+    here = Virtual(served=("default",))
+    (id,) = here.enqueue("work", queue="new")
+    here.serve()
+    assert here.state(id) == "ready"
+    reload(here, workers={"count": 1, "queues": ["default", "new"]})
+    assert here.state(id) == "in_flight"
+
+
+def test_jobs_that_are_held_at_a_reload_run_under_the_new_settings() -> None:
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 10)
+    here.serve()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
+    assert len(here.engine.leases) == 9
+    reload(here, retry={"urgent": 7})
+    assert here.engine.buffers.of("default").retry.urgent == 7
+    before, after = here.backend.forked
+    before.finish()
+    before.die(exit_code=0)
+    while after.permits:
+        after.run_next(took=0.001)
+    assert {here.state(id) for id in ids} == {"succeeded"}
 
 
 def test_nothing_is_claimed_while_no_worker_can_run_it() -> None:
@@ -275,6 +309,9 @@ def test_leases_are_extended_with_start_marks_every_third_of_their_time_to_live(
     assert other.expired_leases(10) == []
     job = here.store.get(id)
     assert job is not None and job["started_at"] is not None
+    here.engine.lease_keeper.stop()
+    pass_time(here, 31)
+    assert [expired.lease.id for expired in other.expired_leases(10)] == [id]
 
 
 def test_after_a_gap_leases_are_checked_before_anything_is_dispatched() -> None:
@@ -296,6 +333,39 @@ def test_after_a_gap_leases_are_checked_before_anything_is_dispatched() -> None:
     here.loop.advance(0.1)
     assert not here.process.permits
     assert [here.state(id) for id in ids] == ["succeeded", "succeeded", "cancelled"]
+    (next_id,) = here.enqueue("work")
+    here.notify()
+    assert here.state(next_id) == "in_flight", "it goes on"
+
+
+def test_the_status_has_what_each_worker_does_and_those_that_are_stuck_in_the_kernel() -> None:
+    here = Virtual(workers=2)
+    (id,) = here.enqueue("work")
+    here.serve()
+    here.process.start_next()
+
+    def shown() -> list[tuple[str, int | None]]:
+        rows = here.engine.status("us", "running")["workers"]
+        return [(row["state"], row["current_job"] and row["current_job"]["job_id"]) for row in rows]
+
+    assert shown() == [("busy", id), ("idle", None)]
+    stuck = here.process
+    here.pool.kill(here.pool.workers[1], LEASE_LOST)
+    assert shown() == [("ending", id), ("idle", None)]
+    stuck.listener.ended(ExitReport(stuck.pid or 0, stuck="state D"))
+    assert shown() == [("busy", id), ("starting", None), ("stuck in the kernel: state D", None)]
+
+
+def test_the_row_of_a_supervisor_is_written_when_it_changes_and_every_third_of_the_time_to_live() -> None:
+    here = Virtual(lease={"ttl": 30.0})
+    here.serve()
+    began, written, announce = here.loop.time(), [], here.store.announce
+    here.store.announce = lambda row: written.append(here.loop.time() - began) or announce(row)  # type: ignore[method-assign, func-returns-value]
+    for second in range(1, 36):
+        here.loop.advance(1.0)
+        here.process.send_heartbeat()
+        here.engine.maintain("running" if second < 25 else "draining")
+    assert written == [1.0, 11.0, 21.0, 25.0, 35.0]
 
 
 class Refusing(WrappedStore):
@@ -378,10 +448,10 @@ def test_buffered_jobs_are_released_while_another_supervisor_is_idle() -> None:
     here.serve()
     here.process.run_next(took=0.001)
     here.process.start_next()
-    here.neighbour_idles()
-    here.loop.advance(0.1)
-    assert len(here.engine.buffers) == 8
     pass_time(here, 3)
+    here.engine.maintain("running")
+    assert len(here.engine.buffers) == 8, "there is no other supervisor"
+    here.neighbour_idles()
     here.engine.maintain("running")
     assert [here.state(id) for id in ids] == ["succeeded", "in_flight"] + ["ready"] * 8
     assert [event.reason for event in here.events if isinstance(event, JobsReleased)] == ["others idle"]
@@ -442,7 +512,12 @@ def test_retries_of_one_queue_have_a_share_of_the_workers_beside_the_retries_of_
 @pytest.mark.parametrize(("forced", "seconds"), [(False, 60.0 + KILL_SECONDS), (True, FORCED_SECONDS)])
 def test_a_second_signal_cuts_short_the_wait_for_workers_that_survive_their_kill(forced: bool, seconds: float) -> None:
     here = Virtual()
+    ids = here.enqueue(*["work"] * 10)
     here.serve()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
+    here.loop.advance(0.1)
+    assert len(here.engine.buffers) == 8
     here.engine._loop = loop = JumpingLoop()
     second = asyncio.Event()
 
@@ -455,4 +530,5 @@ def test_a_second_signal_cuts_short_the_wait_for_workers_that_survive_their_kill
         second.set()
     assert seconds <= loop.run_until_complete(drain()) <= seconds + 1.0
     assert here.process.killed == [False]
+    assert [here.state(id) for id in ids] == ["succeeded", "in_flight"] + ["ready"] * 8
     loop.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,8 +114,9 @@ def test_retries_spend_no_token_while_no_fresh_job_waits() -> None:
 
 def test_fresh_jobs_left_in_the_store_count_as_waiting() -> None:
     waiting = buffer(Fraction(1, 10), burst=1)
-    waiting.fresh_in_store = 5
+    waiting.fresh_in_store = 1
     waiting.add([job(1, Tier.RETRY), job(2, Tier.RETRY)])
+    assert waiting.fresh_waits
     assert [lease.id for lease in order(waiting)] == [1]
 
 
@@ -153,4 +155,9 @@ def test_queues_share_the_whole_capacity_equally(capacity: int, waiting: dict[st
     assert sum(shares.values()) == min(capacity, sum(waiting.values()))
     assert all(share <= waiting[queue] for queue, share in shares.items())
     hungry = [shares.get(queue, 0) for queue, n in waiting.items() if shares.get(queue, 0) < n]
-    assert not hungry or max(shares.values(), default=0) - min(hungry) <= max(1, max(hungry) - min(hungry) + 1)
+    assert not hungry or max(shares.values(), default=0) <= min(hungry) + 1
+
+
+@pytest.mark.parametrize(("turn", "shares"), [(0, {"b": 1, "c": 1}), (2, {"c": 1, "d": 1}), (3, {"d": 1, "b": 1})])
+def test_the_odd_jobs_are_shared_out_in_turn_among_the_queues_that_have_some(turn: int, shares: dict[str, int]) -> None:
+    assert share_out(2, {"a": 0, "b": 5, "c": 5, "d": 5}, turn) == shares

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from supervisor.config.settings import RetentionSettings
-from supervisor.engine.maintenance import COST, Pruner
+from supervisor.engine.maintenance import COST, Pruner, Repairer
+from supervisor.events import Bus
 from supervisor.stores.records import PruneRun
 
 SECONDS = 2.0
@@ -78,3 +79,22 @@ def test_a_drain_prunes_at_its_end_in_any_case() -> None:
     asyncio.run(prunes.prune_when_due())
     asyncio.run(prunes.prune())
     assert store.calls == 2
+
+
+def test_the_next_repair_waits_the_longer_the_longer_the_last_one_took() -> None:
+    store = Store()
+    repaired: list[float] = []
+
+    def repair() -> str:
+        store.now += SECONDS
+        repaired.append(store.now)
+        return ""
+
+    store.repair = repair  # type: ignore[attr-defined]
+    writer: Any = SimpleNamespace(unavailable=False, submit=store.submit)
+    pool: Any = SimpleNamespace(idle_count=lambda: 1)
+    repairer = Repairer(writer, pool, Bus(), lambda: store.now, lambda: None)
+    for wait, times in ((0.0, 1), (COST * SECONDS - 1.0, 1), (1.0, 2)):
+        store.now += wait
+        asyncio.run(repairer.repair())
+        assert len(repaired) == times

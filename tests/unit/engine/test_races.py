@@ -79,21 +79,34 @@ def test_a_job_that_another_supervisor_locks_and_unlocks_starts_here_soon() -> N
     here.serve()
     (id,) = here.enqueue("work")
     here.engine.fetcher.notify()
-    assert here.state(id) == "ready"
+    here.loop.advance(0.2)
+    assert here.state(id) == "ready", "it was locked at the second look too"
     store.locked = False
     here.loop.advance(0.2)
     assert here.state(id) == "in_flight"
 
 
 def test_jobs_that_others_keep_locked_are_looked_for_less_and_less_often() -> None:
-    here = Virtual(store=Contended())
+    here = Virtual(store=(store := Contended()))
     here.serve()
     here.enqueue("work")
     here.engine.fetcher.notify()
     before = claims(here)
     for _ in range(600):
         here.loop.advance(0.1)
+        here.process.send_heartbeat()
     assert claims(here) - before < 40
+    here.loop.advance(1.0)
+    store.locked = False
+    here.engine.fetcher.notify()
+    store.locked = True
+    (id,) = here.enqueue("work")
+    here.process.run_next(took=0.001)
+    here.engine.fetcher.notify()
+    assert here.state(id) == "ready"
+    store.locked = False
+    here.loop.advance(0.2)
+    assert here.state(id) == "in_flight", "after a claim that brought jobs the looks are close together again"
 
 
 def lose_machine(here: Virtual, count: int) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
+from supervisor.engine.committer import LAST_TRIES, LAST_TRIES_EVERY
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.errors import RowRefused, RowsLocked
 from supervisor.events import JobsLocked, JobsStale, StoreRepaired
 from supervisor.jobs import Kind, Outcome
 from supervisor.stores.records import Look
+from tests.unit.jumping_loop import JumpingLoop
 from tests.unit.virtual import Virtual
 from tests.unit.wrapped_store import WrappedStore
 
@@ -110,6 +113,11 @@ def finished(*locked: int, engine_limits: Limits = DEFAULT_LIMITS) -> tuple[Virt
     here.writer.eager = True
     here.writer.step()
     return here, store, ids
+
+
+async def finish_within(here: Virtual, seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        await here.engine.committer.finish()
 
 
 def pass_seconds(here: Virtual, seconds: int) -> None:
@@ -217,3 +225,29 @@ def test_a_store_that_others_have_changed_is_repaired_while_a_worker_is_idle_and
     assert [event.wrong for event in here.events if isinstance(event, StoreRepaired)] == [
         "the counts of jobs in default"
     ]
+
+
+def test_a_lock_that_stays_is_waited_for_a_few_times_at_the_end_and_its_job_is_left_to_recovery() -> None:
+    here, store, ids = finished(3)
+    loop = JumpingLoop()
+    began = loop.time()
+    loop.run_until_complete(finish_within(here, 60.0))
+    assert loop.time() - began == pytest.approx(LAST_TRIES * LAST_TRIES_EVERY)
+    assert here.engine.committer.unsettled == 1
+    store.locked = frozenset()
+    loop.run_until_complete(finish_within(here, 60.0))
+    assert here.state(ids[3]) == "succeeded"
+    loop.close()
+
+
+def test_the_end_waits_for_a_batch_that_is_being_written() -> None:
+    here = Virtual()
+    (id,) = here.enqueue("work")
+    here.serve()
+    here.writer.eager = False
+    here.process.run_next()
+    loop = JumpingLoop()
+    loop.call_later(1.0, here.writer.step)
+    loop.run_until_complete(finish_within(here, 60.0))
+    assert here.state(id) == "succeeded"
+    loop.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from supervisor.engine.unknown_handlers import MissingHandlers
+from supervisor.engine.committer import Summary, summary
+from supervisor.engine.unknown_handlers import HEAD_START, MissingHandlers
+from supervisor.jobs import JobState, Kind, Outcome
 from tests.unit.fakes import make_lease
 
 
@@ -63,3 +65,9 @@ def test_jobs_that_were_never_claimed_again_make_room() -> None:
     meet(missing, 0.0, id=1)
     meet(missing, 0.0, id=2)
     assert meet(missing, 300.0, 330.0, id=3) == [0, 30]
+
+
+def test_others_are_notified_of_a_job_with_an_unknown_handler_and_have_a_head_start() -> None:
+    released = Outcome(make_lease(1), Kind.RELEASED, state=JobState.SCHEDULED, delay=5.0)
+    assert summary([released]) == Summary(ready=True, due_in=5.0 + HEAD_START)
+    assert summary([released], age=2.0) == Summary(ready=True, due_in=3.0 + HEAD_START)

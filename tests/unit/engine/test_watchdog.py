@@ -8,7 +8,7 @@ from supervisor.engine.watchdog import BLOCKED_AFTER, RETIRE_SECONDS, Watchdog
 from supervisor.events import JobStarted, LoopGap
 from supervisor.jobs import Cause
 from supervisor.workers.slot import State
-from tests.unit.fakes import make_lease
+from tests.unit.fakes import FakeWorker, make_lease
 from tests.unit.workers.test_pool import Setup
 
 
@@ -16,14 +16,21 @@ class Watched(Setup):
     def __init__(self, count: int = 1, heartbeat_timeout: float | None = 30.0, **options: Any) -> None:
         super().__init__(count, **options)
         self.gaps: list[bool] = []
+        self.suspended = 3600.0  # long before this supervisor started
         self.watchdog = Watchdog(
             self.pool,
             self.bus,
             self.timer,  # type: ignore[arg-type]
             heartbeat_timeout,
             woke_from_gap=lambda: self.gaps.append(True),
+            suspended=lambda: self.suspended,
         )
         self.watchdog.start()
+
+    @property
+    def process(self) -> FakeWorker:
+        """The first one, also after it was killed and another is in its place."""
+        return self.backend.forked[0]
 
     def start(self, id: int = 1, **policy: Any) -> None:
         self.send(id, **policy)
@@ -47,8 +54,8 @@ def test_a_job_is_killed_at_its_deadline_and_not_before() -> None:
     here.timer.advance(1.999)
     assert here.process.killed == []
     here.timer.advance(0.002)
-    assert here.backend.forked[0].killed == [True]
-    here.backend.forked[0].die(signal="SIGKILL")
+    assert here.process.killed == [True]
+    here.process.die(signal="SIGKILL")
     assert here.failed() == [(1, Cause.TIMEOUT)]
 
 
@@ -70,14 +77,14 @@ def test_a_shorter_timeout_behind_a_long_one_is_not_missed() -> None:
     here.watchdog.work_ended()
     here.process.start_next()
     here.timer.advance(0.501)
-    assert here.backend.forked[0].killed == [True]
+    assert here.process.killed == [True]
 
 
 def test_no_timeout_is_no_limit() -> None:
     here = Watched()
     here.start(timeout=None)
     here.pass_time(24 * 3600 / 100)
-    assert here.process.killed == []
+    assert here.process.killed == [] and not here.process.retired
 
 
 def test_jobs_behind_a_long_one_are_reclaimed() -> None:
@@ -126,8 +133,8 @@ def test_a_worker_without_heartbeat_and_cpu_time_is_killed() -> None:
     here.pass_time(1.75, heartbeats=False)
     assert here.process.killed == []
     here.pass_time(1.0, heartbeats=False)
-    assert here.backend.forked[0].killed == [True]
-    here.backend.forked[0].die(signal="SIGKILL")
+    assert here.process.killed == [True]
+    here.process.die(signal="SIGKILL")
     assert here.failed() == [(1, Cause.HEARTBEAT_LOST)]
 
 
@@ -143,9 +150,9 @@ def test_a_worker_without_heartbeat_that_uses_cpu_time_without_a_job_is_killed()
     here.send(1, timeout=None, heartbeat_timeout=2.0)
     here.watchdog.work_sent(here.worker)
     here.pass_time(3.0, heartbeats=False, cpu=1.0)
-    assert len(here.backend.forked[0].killed) == 1
+    assert len(here.process.killed) == 1
     assert [lease.id for lease in here.received.reclaimed] == [1]
-    here.backend.forked[0].die(signal="SIGKILL")
+    here.process.die(signal="SIGKILL")
     assert here.failed() == []
 
 
@@ -159,7 +166,7 @@ def test_a_worker_with_heartbeat_is_not_killed_without_cpu_time() -> None:
 def test_an_idle_worker_without_heartbeat_is_replaced() -> None:
     here = Watched(heartbeat_timeout=2.0)
     here.pass_time(3, heartbeats=False)
-    assert len(here.backend.forked[0].killed) == 1
+    assert len(here.process.killed) == 1
 
 
 def test_a_worker_needs_no_heartbeat_if_there_is_no_limit() -> None:
@@ -179,7 +186,7 @@ def test_a_gap_of_the_supervisor_counts_neither_for_timeouts_nor_for_heartbeats(
     here.pass_time(0.75)
     assert here.process.killed == []
     here.pass_time(1.25)
-    assert here.backend.forked[0].killed == [True]
+    assert here.process.killed == [True]
 
 
 def test_replies_written_during_a_gap_are_read_before_deadlines_are_checked() -> None:
@@ -220,7 +227,7 @@ def test_a_silent_worker_that_has_not_begun_its_job_is_killed_and_the_job_runs_e
     here = Watched()
     here.send(1)
     here.pass_time(31.0, heartbeats=False)
-    assert here.backend.forked[0].killed == [True]
+    assert here.process.killed == [True]
     assert [lease.id for lease in here.received.reclaimed] == [1]
 
 
@@ -244,7 +251,7 @@ def test_a_worker_that_does_not_take_its_job_within_the_timeout_is_replaced() ->
     here.watchdog.work_sent(here.worker)
     here.timer.advance(2.1)
     assert [lease.id for lease in here.received.reclaimed] == [1]
-    assert hung.retired and not hung.killed and here.process is not hung
+    assert hung.retired and not hung.killed and len(here.backend.forked) == 2
 
 
 def test_a_retired_worker_that_does_not_exit_after_its_last_job_is_killed() -> None:
@@ -278,9 +285,9 @@ def test_silence_from_before_a_job_was_sent_does_not_count_against_it() -> None:
     here.timer.advance(0.9)  # heartbeats come at the general interval
     here.start(heartbeat_timeout=0.6)
     here.timer.advance(0.5)
-    assert here.backend.forked[0].killed == []
+    assert here.process.killed == []
     here.timer.advance(0.3)
-    assert here.backend.forked[0].killed == [True]
+    assert here.process.killed == [True]
 
 
 def test_silence_from_before_a_job_was_sent_does_not_count_against_a_worker_that_has_not_begun_it() -> None:
@@ -288,4 +295,41 @@ def test_silence_from_before_a_job_was_sent_does_not_count_against_a_worker_that
     here.timer.advance(0.9)
     here.send(1, heartbeat_timeout=0.6)
     here.watchdog.sweep()
-    assert here.backend.forked[0].killed == []
+    assert here.process.killed == []
+
+
+def test_a_worker_that_pauses_after_a_long_stretch_in_c_has_its_whole_limit_from_then_on() -> None:
+    here = Watched()
+    here.start(timeout=None, heartbeat_timeout=2.0)
+    here.pass_time(60, heartbeats=False, cpu=1.0)
+    here.pass_time(1.75, heartbeats=False)
+    assert here.process.killed == []
+    here.pass_time(1.0, heartbeats=False)
+    assert here.process.killed == [True]
+
+
+def test_each_suspension_of_the_machine_is_one_gap_and_an_earlier_one_is_none() -> None:
+    here = Watched()
+    here.pass_time(3.0)
+    assert here.gaps == []
+    here.suspended += 90.0
+    here.pass_time(3.0)
+    assert here.gaps == [True]
+
+
+def test_a_gap_does_not_count_for_a_worker_that_is_about_to_exit() -> None:
+    here = Watched(heartbeat_timeout=None)
+    here.worker.retire()
+    here.timer.stand_still(90)
+    here.pass_time(RETIRE_SECONDS - 1)
+    assert here.process.killed == []
+    here.pass_time(2)
+    assert here.process.killed == [False]
+
+
+def test_nothing_is_killed_after_a_stop() -> None:
+    here = Watched()
+    here.start(timeout=2.0)
+    here.watchdog.stop()
+    here.timer.advance(60.0)
+    assert here.process.killed == []

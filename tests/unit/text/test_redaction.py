@@ -38,7 +38,7 @@ def test_of_two_secrets_that_overlap_the_longer_is_masked() -> None:
 
 
 def test_short_secrets_are_not_masked() -> None:
-    assert Mask(["", "5432", "jobs"])("released 5432 jobs") == "released 5432 jobs"
+    assert Mask(["", "5432", "jobs", "54321"])("released 5432 jobs, 54321") == "released 5432 jobs, ***"
 
 
 @pytest.mark.parametrize(

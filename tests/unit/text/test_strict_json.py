@@ -131,6 +131,14 @@ def test_a_value_that_contains_itself_is_refused():
         encode(loop, limit=LIMIT)
 
 
+def test_a_value_that_is_shared_again_and_again_is_not_walked_through_to_its_end():
+    shared: list[object] = []
+    for _ in range(16):
+        shared = [shared, shared]
+    with pytest.raises(NotJSON, match=r"^payload: more than 1000 values, expected at most 1000 bytes of JSON$"):
+        encode(shared, limit=1000)
+
+
 def test_the_deepest_and_the_largest_value_are_encoded():
     assert decode(encode(nested(MAX_DEPTH), limit=LIMIT)) == nested(MAX_DEPTH)
     assert encode("é", limit=4) == '"é"'

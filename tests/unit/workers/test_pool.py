@@ -15,7 +15,7 @@ from supervisor.events import Bus, JobStarted, WorkerExited, WorkerWarning
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.workers.blame import LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.workers.interface import ExitReport, Reply
-from supervisor.workers.pool import REFORK_DELAYS, Pool
+from supervisor.workers.pool import REFORK_DELAYS, REPLACE_INTERVAL, Pool
 from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
 from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, Limits, State, WorkerSlot
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker, make_lease
@@ -619,3 +619,53 @@ def test_workers_that_the_new_forkserver_is_yet_to_fork_are_not_replaced() -> No
     here.pool.renew(here.backend)
     assert (forked.retired, ordered.retired) == (True, False)
     assert len(here.backend.forked) == 3
+
+
+def test_workers_that_the_old_forkserver_is_yet_to_fork_are_replaced_by_new_settings() -> None:
+    here = Setup(count=2)
+    forked, ordered = here.backend.forked
+    ordered.pid = None
+    fresh = FakeBackend()
+    here.pool.renew(fresh)
+    assert (forked.retired, ordered.retired, len(fresh.forked)) == (True, True, 2)
+
+
+def test_a_worker_that_was_retired_while_it_started_takes_no_job() -> None:
+    here = Setup()
+    here.pool.resize(2)
+    here.pool.stop()
+    here.process.come_up()
+    assert [slot.state for slot in here.pool.workers.values()] == [State.RETIRING] * 2
+
+
+def test_the_delay_is_the_shortest_again_after_a_worker_that_was_of_use() -> None:
+    here = Setup()
+    for delay in (0.0, 0.1, 0.2):
+        here.process.die(exit_code=1)
+        here.timer.advance(delay)
+    here.process.come_up()
+    here.timer.advance(2.0)
+    here.process.die(exit_code=1)
+    assert len(here.backend.forked) == 5
+    here.process.die(exit_code=1)
+    here.timer.advance(REFORK_DELAYS[0])
+    assert len(here.backend.forked) == 6
+
+
+def test_a_worker_that_cannot_do_its_work_is_replaced_and_not_another_one_and_not_too_often() -> None:
+    here = Setup(count=2)
+    first, second = here.backend.forked
+    assert here.pool.replace(second.pid or 0)
+    assert (first.retired, second.retired, len(here.backend.forked)) == (False, True, 3)
+    assert not here.pool.replace(first.pid or 0) and not first.retired
+    assert here.pool.replace(12345), "it is gone already"
+    here.timer.advance(REPLACE_INTERVAL)
+    assert here.pool.replace(first.pid or 0) and first.retired
+
+
+@pytest.mark.parametrize(("after", "delay"), [(None, None), (7.5, 7.5), (-1, 0.0)])
+def test_the_delay_that_a_handler_names_is_that_of_its_outcome(after: float | None, delay: float | None) -> None:
+    here = Setup()
+    here.send(1)
+    here.process.run_next(kind="failed", error={"type": "Retry", "after": after})
+    assert [outcome.retry_after for outcome in here.received.outcomes] == [delay]
