@@ -178,10 +178,11 @@ class Coordinator:
 
     def renew(self, settings: Settings, backend: WorkerBackend, reports: Sequence[SourceReport]) -> None:
         """Serve with these settings and plugins. The old workers exit after the job that they run; no job is dropped."""
+        if settings.workers.count != self._config.settings.workers.count:  # otherwise changes by TTIN and TTOU hold
+            self.pool.count = settings.workers.count
         self._replace(settings, reports)
         self.watchdog.idle_heartbeat_timeout = settings.workers.heartbeat_timeout
         self.pool.max_jobs, self.pool.max_memory = settings.workers.max_jobs, settings.workers.max_memory
-        self.pool.count = settings.workers.count
         self._serve_by(backend)
 
     def _replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:

@@ -34,6 +34,8 @@ SINK_PERIODS = 60
 REPORT_SINK_AGAIN = 3600.0  # seconds
 RETRY_REFUSED_PERIODS = 5
 CLOCK_STEP = 1.0  # seconds
+UNTIL_CLOCK_IS_TRUSTED = 3600.0
+"""Nothing is pruned for so many seconds after the clock was set forward by as many or more: it may be wrong, and be set back."""
 
 
 class WallClock:
@@ -49,13 +51,14 @@ class WallClock:
         self._suspended = suspended
         self._ahead = self._ahead_now()
 
-    def has_stepped(self) -> bool:
+    def step(self) -> float:
+        """Return by how many seconds it was set since the last call, and report that; 0.0 if it was not."""
         before, self._ahead = self._ahead, self._ahead_now()
         step = self._ahead - before
         if abs(step) <= CLOCK_STEP:
-            return False
+            return 0.0
         self._bus.emit(ClockStepped(step))
-        return True
+        return step
 
     def _ahead_now(self) -> float:
         return self._wall() - self._loop.time() - self._suspended()
@@ -69,6 +72,11 @@ class Pruner:
     _config: CurrentConfig
     _now: Callable[[], float]
     _next: float = 0.0
+    _not_before: float = 0.0
+
+    def clock_stepped(self, seconds: float) -> None:
+        if seconds >= UNTIL_CLOCK_IS_TRUSTED:
+            self._not_before = self._now() + UNTIL_CLOCK_IS_TRUSTED
 
     async def prune_when_due(self) -> None:
         if self._now() >= self._next:
@@ -79,7 +87,7 @@ class Pruner:
         """Delete until there are no more, or the store refuses to. Return the seconds of calls that have deleted nothing: they pass
         over jobs with pending dead letters."""
         in_vain = 0.0
-        if self._writer.unavailable:
+        if self._writer.unavailable or self._now() < self._not_before:
             return in_vain
         retention, run = self._config.settings.retention, PruneRun()
 
@@ -159,7 +167,7 @@ class Maintenance:
         self._dispatcher = dispatcher
         self._committer = committer
         self._announcer = announcer
-        self._clock = clock
+        self._clock, self._pruner = clock, pruner
         self._periods = 0
         self._state = ""
         self._looking_around = SingleTask(tasks, self._look_around)
@@ -172,9 +180,10 @@ class Maintenance:
         """Do what is due in this period; `state` is that of the supervisor."""
         self._periods += 1
         self._state = state
-        if self._clock.has_stepped():  # leases may seem expired: ours to other supervisors, and theirs to this one
+        if step := self._clock.step():  # leases may seem expired: ours to other supervisors, and theirs to this one
             self._recovery.forget()
             self._lease_keeper.extend_soon()
+            self._pruner.clock_stepped(step)
         self._looking_around.start()
         if self._periods % PRUNE_PERIODS == 0:
             self._pruning.start()

@@ -10,8 +10,11 @@ AFTER_GRACE = 60.0  # seconds, for all that follows the jobs at the end
 
 
 class SystemdNotifier:
+    """Takes the address out of the environment, as sd_notify(3) advises: a program of a job that notifies would do so for the
+    supervisor."""
+
     def __init__(self) -> None:
-        self._address = os.environ.get("NOTIFY_SOCKET", "")
+        self._address = os.environ.pop("NOTIFY_SOCKET", "")
 
     def notify(self, state: str) -> None:
         if not self._address:

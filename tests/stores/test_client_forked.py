@@ -1,4 +1,4 @@
-"""A client in a process that was forked after it had connected."""
+"""A client in a process that was forked after it had connected, and in one that ends."""
 
 from __future__ import annotations
 
@@ -107,3 +107,27 @@ def test_a_fork_in_the_middle_of_a_call_on_the_same_thread_is_reported(client):
 
     assert client._ask(lambda store: in_child(work)) == 0
     assert client.enqueue("c") == 1
+
+
+AT_THE_END = """
+import atexit, sys, threading, time
+from supervisor import Client
+
+client = Client(sys.argv[1])
+client.enqueue("first")
+
+class Deleted:
+    def __del__(self):
+        client.enqueue("deleted")
+
+deleted = Deleted()
+atexit.register(client.enqueue, "atexit")
+threading.Thread(target=lambda: (threading.main_thread().join(), client.enqueue("thread"))).start()
+"""
+
+
+def test_a_client_can_be_used_until_the_interpreter_has_ended(client, tmp_path):
+    program = [sys.executable, "-c", AT_THE_END, f"sqlite:///{tmp_path}/jobs.db"]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [client.job(id)["handler"] for id in (1, 2, 3, 4)] == ["first", "thread", "atexit", "deleted"]

@@ -77,7 +77,7 @@ def migrate(factory):
 ITS_TABLES = "(select oid from pg_class where relnamespace = 'supervisor'::regnamespace)"
 # A dump writes other parentheses than there were.
 CATALOG = (
-    "select relname, relkind, reloptions::text, relacl::text from pg_class where relnamespace = 'supervisor'::regnamespace",
+    "select relname, relkind, relreplident, reloptions::text, relacl::text from pg_class where relnamespace = 'supervisor'::regnamespace",
     f"""select attrelid::regclass, attnum, attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
         attcollation::regcollation, pg_get_expr(adbin, adrelid)
       from pg_attribute left join pg_attrdef on adrelid = attrelid and adnum = attnum

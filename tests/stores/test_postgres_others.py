@@ -8,11 +8,12 @@ import psycopg
 import pytest
 
 from supervisor.errors import StoreError
+from supervisor.stores.postgres.counts import FOLDED_FROM
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.transfer import TransferRecord
-from tests.stores.factories import ON_POSTGRESQL, again, put, success, take, take_one
+from tests.stores.factories import ON_POSTGRESQL, again, put, success, take, take_one, waiting
 
 pytestmark = ON_POSTGRESQL
 
@@ -84,6 +85,24 @@ def test_every_commit_is_durable_and_read_committed_whatever_the_role_has(factor
         store.settle([success(take_one(store))])
         store.cancel([take_one(store).id])
     assert factory.sql("select distinct durable, isolation from {s}.at_commit").fetchall() == [("on", "read committed")]
+
+
+def test_a_publication_of_all_tables_refuses_nothing(factory):
+    """As of tools for change data capture. The server then refuses to delete or update rows that it can't identify."""
+    store = factory.joined("one")
+    factory.sql("create publication everything for all tables")
+    try:
+        for _ in range(FOLDED_FROM + 20):  # so many that a look folds the counts
+            put(store, "mail")
+        waiting(store)
+        assert factory.sql("select count(*) from {s}.counts").fetchone() == (1,)
+        assert store.settle([success(take_one(store))]) == []
+        store.cancel(range(2, FOLDED_FROM + 21))
+        store.leave()
+        store.close_for_transfer(TransferRecord("1", "elsewhere", "place", False))
+        store.note_arrival(TransferRecord("1", "elsewhere", "place", False))
+    finally:
+        factory.sql("drop publication everything")
 
 
 def test_a_closed_store_refuses_jobs_although_the_triggers_of_a_role_are_off(factory):

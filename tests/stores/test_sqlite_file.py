@@ -484,6 +484,17 @@ def test_the_log_is_shortened_once_nobody_reads_an_old_state(tmp_path, caplog):
     store.close()
 
 
+def test_a_vacuum_while_jobs_are_in_flight_gives_the_room_of_deleted_jobs_back(store, raw, tmp_path):
+    ids = store.enqueue([EnqueueRow("mail", f'"{"x" * 20_000}"')] * 50)
+    lease = take_one(store)
+    raw.execute("delete from jobs where id > ?", (ids[1],))
+    raw.execute("vacuum")
+    assert store.settle([success(lease)]) == []
+    assert take_one(store).id == ids[1]
+    raw.execute("pragma wal_checkpoint(truncate)")
+    assert (tmp_path / "jobs.db").stat().st_size < 200_000
+
+
 def test_the_store_holds_no_read_open(store, raw):
     put(store)
     reader = SqliteStore(store.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from tests.system.command import Command, Running, wait_for
 
@@ -80,6 +81,17 @@ def test_cancel_of_a_running_job_kills_its_worker(command: Command) -> None:
     run.logged(f"job={id} handler=hang cancelled")
     assert "stale" not in run.log
     assert len(pids(command)) == 1
+
+
+def test_cancel_of_a_running_job_ends_a_drain_that_waits_for_it(command: Command) -> None:
+    run = serve(command, FILE + "shutdown: {grace: 1h}\n")
+    id = command.enqueue("hang")
+    wait_begun(command)
+    run.signal(signal.SIGTERM)
+    run.logged("supervisor stopping")
+    command.ask("jobs", "cancel", str(id))
+    assert run.wait() == 0
+    assert command.job(id)["state"] == "cancelled"
 
 
 def test_cancel_of_waiting_jobs_ends_them(command: Command) -> None:

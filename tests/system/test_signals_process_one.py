@@ -136,3 +136,19 @@ def test_a_notify_socket_without_a_reader_harms_nothing(command: Command, tmp_pa
     id = command.enqueue("pids")
     assert command.run("--drain").wait() == 0
     assert command.job(id)["state"] == "succeeded"
+
+
+def test_a_program_of_a_job_cannot_notify_systemd_for_the_supervisor(command: Command, tmp_path: Path) -> None:
+    command.env["NOTIFY_SOCKET"] = str(tmp_path / "notify")
+    plugin = """
+        import subprocess
+        from supervisor import handler
+
+        @handler
+        def address(job):
+            return subprocess.run(["sh", "-c", 'echo "$NOTIFY_SOCKET"'], capture_output=True, text=True).stdout
+        """
+    command.write(plugins={"address.py": plugin})
+    id = command.enqueue("address")
+    assert command.run("--drain").wait() == 0
+    assert command.job(id)["result"] == "\n"

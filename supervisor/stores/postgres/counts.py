@@ -18,7 +18,7 @@ FOLD = """
   insert into {s}.counts(state, queue, tier, n)
   select state, queue, tier, sum(n) from folded group by state, queue, tier having sum(n) != 0"""
 
-_FOLDED_FROM = 100
+FOLDED_FROM = 100
 """Rows are folded if there are so many more than ten times the needed ones."""
 _FOLDED_AT_ONCE = 20_000
 
@@ -48,5 +48,5 @@ class Counts:
 
     def fold(self, rows: int, needed: int) -> None:
         """Replace many rows by few with the same sums, if there are many more `rows` than are `needed`."""
-        if rows > _FOLDED_FROM + 10 * needed:
+        if rows > FOLDED_FROM + 10 * needed:
             self._connection.later(FOLD, _FOLDED_AT_ONCE)

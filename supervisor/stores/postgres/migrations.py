@@ -15,6 +15,7 @@ from supervisor.stores.postgres.schema import (
     CLOSE,
     INSERTED_BY_SQL,
     JOBS_DELETED,
+    KEYLESS_TABLES,
     LEASED,
     PENDING_DEAD_LETTERS,
     QUEUE_CHANGED,
@@ -53,6 +54,7 @@ FROM_VERSION_1 = (
     "delete from {s}.attempts where job_id not in (select id from {s}.jobs)",
     CORRECT_DEAD_LETTERS,
     f"alter table {{s}}.dead_letters add constraint claimable_dead_letter {CLAIMABLE}",
+    *KEYLESS_TABLES,
     *FUNCTIONS,
 )
 CLOSED_FROM_VERSION_1 = (

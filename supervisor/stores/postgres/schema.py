@@ -149,6 +149,13 @@ JOBS_DELETED = (
     "revoke execute on function {s}.jobs_deleted(), {s}.jobs_truncated() from public",
 )
 
+# In a publication, for example one of all tables, the server refuses updates and deletes in a table without a key if it does not
+# know by what to identify a row.
+KEYLESS_TABLES = (
+    "alter table {s}.version replica identity full",
+    "alter table {s}.counts replica identity full",
+)
+
 SCHEMA = (
     "create table {s}.version(version int not null)",
     _CLOCK,
@@ -192,6 +199,7 @@ SCHEMA = (
       workers text not null default '[]',
       sinks text not null default '[]')
     with (fillfactor = 50)""",
+    *KEYLESS_TABLES,
     *QUEUE_CHANGED,
     *JOBS_DELETED,
     *FUNCTIONS,
@@ -202,6 +210,7 @@ TRANSFER_OUT = "create table {s}.transfer_out(id text not null, target text not 
 TRANSFERS_IN = "create table if not exists {s}.transfers_in(id text primary key)"
 # The triggers hold whatever `session_replication_role` is: a job that is enqueued in a closed store is never run.
 CLOSE = (
+    "alter table {s}.transfer_out replica identity full",
     f"""create function {{s}}.refuse_closed() returns trigger language plpgsql security definer
       set search_path = pg_catalog, pg_temp as {BODY}
       begin

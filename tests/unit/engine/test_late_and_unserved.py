@@ -1,4 +1,4 @@
-"""Jobs that were claimed late, and jobs held here whose queue a reload has taken out of `workers.queues`."""
+"""Jobs that were claimed late, and reloads that take a queue out of `workers.queues` or change the number of workers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def releases(here: Virtual) -> list[str]:
     return [event.reason for event in here.events if isinstance(event, JobsReleased)]
 
 
-def reload(here: Virtual, *served: str) -> FakeBackend:
-    workers = here.settings.workers.replace(queues=frozenset(served))
+def reload(here: Virtual, *served: str, count: int | None = None) -> FakeBackend:
+    workers = here.settings.workers.replace(queues=frozenset(served), count=count or here.settings.workers.count)
     infos = tuple(here.engine._config.handlers.values())
     backend = FakeBackend()
     here.engine.renew(here.settings.replace(workers=workers), backend, [SourceReport("work.py", infos)])
@@ -64,3 +64,11 @@ def test_jobs_of_a_claim_under_way_while_a_reload_takes_their_queue_out_are_rele
     here.writer.step()
     here.engine.maintain("running")
     assert here.state(id) == "ready"
+
+
+def test_a_number_of_workers_set_by_signals_holds_until_a_reload_brings_another_count() -> None:
+    here = Virtual()
+    here.serve()
+    here.engine.pool.resize(5)
+    assert len(reload(here, "default").forked) == 5
+    assert len(reload(here, "default", count=3).forked) == 3

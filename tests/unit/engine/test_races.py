@@ -424,6 +424,27 @@ def test_what_was_seen_expired_before_a_step_of_the_clock_proves_nothing() -> No
     assert not any(isinstance(event, LeasesRecovered) for event in here.events)
 
 
+def test_a_clock_that_is_wrong_for_some_minutes_deletes_no_ended_jobs() -> None:
+    here = Virtual(retention={"succeeded": 86_400.0})
+    (id,) = here.enqueue("work")
+    here.serve()
+    here.process.run_next()
+
+    def maintain_for(seconds: int) -> None:
+        for _ in range(seconds):
+            here.loop.advance(1.0)
+            here.engine.maintain("running")
+
+    here.wall.step(40 * 86_400.0)
+    maintain_for(600)
+    here.wall.step(-40 * 86_400.0)
+    maintain_for(20)
+    assert here.state(id) == "succeeded"
+    here.wall.step(40 * 86_400.0)
+    maintain_for(3700)
+    assert here.store.get(id) is None
+
+
 def test_retries_that_come_due_behind_a_long_job_are_not_buffered() -> None:
     here = Virtual(handlers=("flaky", "work"), retry={"backoff": {"base": 5.0, "factor": 1.0, "jitter": "none"}})
     ids = here.enqueue(*["flaky"] * 40)

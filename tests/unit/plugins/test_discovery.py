@@ -35,6 +35,14 @@ def test_a_directory_gives_its_files_and_packages_sorted(put: Put, tmp_path: Pat
     assert names(["plugins"], tmp_path) == ["plugins/a.py", "plugins/b.py", "plugins/pkg"]
 
 
+def test_a_file_of_a_config_map_is_found_once(put: Put, tmp_path: Path) -> None:
+    """Kubernetes keeps the files in a hidden folder, which links lead to."""
+    put("plugins/..2030_01_31/a.py")
+    (tmp_path / "plugins/..data").symlink_to("..2030_01_31")
+    (tmp_path / "plugins/a.py").symlink_to("..data/a.py")
+    assert names(["plugins"], tmp_path) == ["plugins/a.py"]
+
+
 def test_each_source_is_found_once_in_the_order_of_the_config(put: Put, tmp_path: Path) -> None:
     put("one/a.py")
     put("two/pkg/__init__.py")
