@@ -37,8 +37,10 @@ def run(drain: bool, horizon: float | None) -> int:
     """Run jobs until a signal ends it."""
     if horizon is not None and not drain:
         raise click.UsageError("--horizon goes with --drain")
-    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU):
-        signal.signal(number, signal.SIG_IGN)  # until the supervisor handles it, it must not end or stop this process
+    # Until the supervisor handles these, they must not end or stop this process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
+    for number in (signal.SIGTTIN, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_IGN)
     settings = load_settings(load_trusted)
     return _drain(settings, horizon) if drain else _run(settings)[0]
 

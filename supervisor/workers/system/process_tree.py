@@ -26,6 +26,7 @@ class Stat(NamedTuple):
     parent: int
     group: int
     cpu_seconds: float
+    has_terminal: bool
 
 
 class Exit(NamedTuple):
@@ -58,7 +59,8 @@ def stat(pid: int) -> Stat | None:
             fields = file.read().rpartition(b") ")[2].split()
     except OSError:
         return None
-    return Stat(fields[0].decode(), int(fields[1]), int(fields[2]), (int(fields[11]) + int(fields[12])) / _CPU_UNITS)
+    cpu_seconds = (int(fields[11]) + int(fields[12])) / _CPU_UNITS
+    return Stat(fields[0].decode(), int(fields[1]), int(fields[2]), cpu_seconds, fields[4] != b"0")
 
 
 def is_alive(pid: int) -> bool:
