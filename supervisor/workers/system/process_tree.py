@@ -120,13 +120,16 @@ def end(find: Callable[[], Collection[int]], seconds: float) -> None:
     """Kill and reap the processes that `find` returns, until there are none, or none that can be killed, or the time is up: a
     process that waits for a disk or a network file system does not exit, even on SIGKILL."""
     deadline = monotonic() + seconds
-    while found := find():
-        killed = [kill_with_group(pid) for pid in found]
-        for pid in found:
-            reap(pid)
-        if not any(killed) or monotonic() >= deadline:
-            return
+    while kill_and_reap(find()) and monotonic() < deadline:
         sleep(END_INTERVAL)
+
+
+def kill_and_reap(found: Collection[int]) -> bool:
+    """Kill these processes, and reap those that have exited. Return whether any of them can be killed and is to be waited for."""
+    killed = [kill_with_group(pid) for pid in found]
+    for pid in found:
+        reap(pid)
+    return any(killed)
 
 
 class Snapshot:
