@@ -196,7 +196,7 @@ def test_only_a_process_with_a_pending_sigkill_is_known_to_do_no_more() -> None:
 
 def test_a_frozen_program_of_a_lost_owner_is_killed_and_not_waited_for() -> None:
     mark = "import sys, time; from supervisor.workers.system import marks; marks.set_mark('lost', 4711); print(); sys.stdout.flush(); time.sleep(3600)"
-    with freezer() as here, subprocess.Popen([sys.executable, "-c", mark], stdout=subprocess.PIPE) as program:
+    with subprocess.Popen([sys.executable, "-c", mark], stdout=subprocess.PIPE) as program, freezer() as here:
         assert program.stdout is not None
         program.stdout.readline()
         here.freeze(program.pid)
