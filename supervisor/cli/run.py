@@ -64,9 +64,11 @@ def _run(
 
     def follow_config(_: ConfigReloaded) -> None:
         _configure_log(supervisor.settings, log_fd)
+        logging.getLogger("supervisor").info("%s", supervisor.settings.workers.count_shown)
         _warn([descriptors.shortage(supervisor.settings.workers.count)])
 
     _configure_log(settings, log_fd)
+    logging.getLogger("supervisor").info("%s", settings.workers.count_shown)
     supervisor = Supervisor(
         settings,
         reload=partial(load_trusted, settings.path),  # the same file, whatever a search would find now
