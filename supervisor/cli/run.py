@@ -18,7 +18,7 @@ from supervisor.cli.standard_streams import STDERR
 from supervisor.cli.store_access import private_files
 from supervisor.config.file_permissions import load_trusted, open_to_others
 from supervisor.config.settings import Settings
-from supervisor.events import ConfigReloaded, Subscriber
+from supervisor.events import ConfigReloaded, Subscriber, SupervisorStarted
 from supervisor.text.redaction import Mask
 from supervisor.text.units import parse_duration
 from supervisor.workers.system import descriptors, linux
@@ -62,13 +62,14 @@ def _run(
     """Run a supervisor; return its exit code, and its settings after the last reload."""
     from supervisor.runtime.supervisor import Supervisor
 
+    def log_workers(_: SupervisorStarted | ConfigReloaded) -> None:
+        logging.getLogger("supervisor").info("%s", supervisor.settings.workers.count_shown)
+
     def follow_config(_: ConfigReloaded) -> None:
         _configure_log(supervisor.settings, log_fd)
-        logging.getLogger("supervisor").info("%s", supervisor.settings.workers.count_shown)
         _warn([descriptors.shortage(supervisor.settings.workers.count)])
 
     _configure_log(settings, log_fd)
-    logging.getLogger("supervisor").info("%s", settings.workers.count_shown)
     supervisor = Supervisor(
         settings,
         reload=partial(load_trusted, settings.path),  # the same file, whatever a search would find now
@@ -76,6 +77,7 @@ def _run(
         **options,
     )
     supervisor.bus.subscribe(follow_config, ConfigReloaded)
+    supervisor.bus.subscribe(log_workers, SupervisorStarted, ConfigReloaded)
     _warn(
         [*open_to_others(private_files(settings)), descriptors.shortage(settings.workers.count), _oom_group_warning()]
     )

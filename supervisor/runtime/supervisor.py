@@ -142,6 +142,7 @@ class Supervisor:
         if store is None:
             store = await registration.join()
         parts.serving = serving = self._assemble(parts, store, reports)
+        inbox.listen()  # so may a sink
         await serving.engine.recover()
         serving.engine.serve(backend)
         serving.dead_letters.look()

@@ -90,13 +90,14 @@ def test_programs_of_an_import_are_there_until_its_exit_functions_have_run(comma
 @pytest.mark.parametrize("exits", ["atexit.register(flush)", "threading.Thread(target=flush).start()"])
 def test_an_exit_function_that_does_not_end_is_cut_off_and_named(tmp_path: Path, exits: str) -> None:
     program = tmp_path / "plugin.py"
-    program.write_text(
-        f"import atexit, threading, time\ndef flush():\n    time.sleep(3600)\n{exits}\n"
-        f"from supervisor.workers.system.interpreter import end_within\n"
+    program.write_text(f"import atexit, threading, time\ndef flush():\n    time.sleep(3600)\n{exits}\n")
+    end = (
+        "from pathlib import Path; from supervisor.plugins.importer import import_file; import_file(Path('plugin.py').absolute()); "
+        "from supervisor.workers.system.interpreter import end_within; end_within(0.1, 3)"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", "import plugin; plugin.end_within(0.1, 3)"],
-        cwd=tmp_path, env={"PYTHONPATH": f"{Path(interpreter.__file__).parents[3]}:{tmp_path}"}, capture_output=True, text=True, timeout=20,
+        [sys.executable, "-c", end],
+        cwd=tmp_path, env={"PYTHONPATH": str(Path(interpreter.__file__).parents[3])}, capture_output=True, text=True, timeout=20,
     )  # fmt: skip
     assert ended.returncode == 3
     assert "have not ended 0.1s after all other work" in ended.stderr

@@ -9,6 +9,7 @@ from _thread import get_ident, start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from os import write
+from pathlib import Path
 from select import PIPE_BUF, POLLOUT, poll
 from time import sleep
 from types import FrameType
@@ -20,7 +21,10 @@ LATE = (
     "let them take less time\n"
 )
 
-_OURS = ("__main__", "supervisor")
+_OURS = (
+    f"{Path(__file__).parents[2]}{os.sep}",
+    "<string>",
+)  # not by module names: those of plugin files are below this package
 _BOOT = "import sys; sys.path[:] = sys.argv[2].split('\\n'); from {0} import {1}; {1}(sys.argv[1])"
 
 
@@ -63,7 +67,7 @@ def _code_of_plugins(frame: FrameType | None) -> str:
     """Return the outermost call on this stack that is not of this project: an exit function, or the wait for a thread."""
     found = "code of a library"
     while frame is not None:
-        if frame.f_globals.get("__name__", "__main__").partition(".")[0] not in _OURS:
+        if not frame.f_code.co_filename.startswith(_OURS):
             found = f"{frame.f_code.co_filename}:{frame.f_lineno}, {frame.f_code.co_name}"
         frame = frame.f_back
     return found
