@@ -56,8 +56,7 @@ class InTerminal:
             try:
                 os.chdir(command.folder)
                 os.dup2(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-                if nohup:
-                    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+                signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
                 os.execve(command.arguments("run")[0], command.arguments("run", *arguments), command.env)
             finally:
                 os._exit(127)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from _thread import get_ident, start_new_thread
+from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from os import write
@@ -16,6 +16,7 @@ from types import FrameType
 from typing import NoReturn
 
 STDERR = 2
+SIGNAL_TIMEOUT = 0.2  # seconds
 LATE = (
     "threads or exit functions (atexit) of plugins have not ended {:g}s after all other work, and are cut off; the process was in {}: "
     "let them take less time\n"
@@ -43,29 +44,28 @@ def end_within(seconds: float, status: int) -> NoReturn:
 
 def end_after(seconds: float, status: int) -> None:
     """End this process after so many seconds, unless it has exited by then. A line on standard error names the code that still runs."""
-    main_thread = get_ident()
 
-    def end() -> None:
+    def end(frame: FrameType | None) -> None:
         with suppress(Exception):
-            line = LATE.format(seconds, _code_of_plugins(sys._current_frames().get(main_thread))).encode()
+            line = LATE.format(seconds, _code_of_plugins(frame)).encode()
             if _takes_bytes(STDERR):  # this must never wait
                 write(STDERR, line[:PIPE_BUF])
         os._exit(status)
 
     def end_later() -> None:
-        sleep(seconds)
-        end()
+        sleep(seconds + SIGNAL_TIMEOUT)
+        end(None)
 
-    try:
+    # The signal shows what the main thread does. The thread is for code that is not interrupted, or has set another handler.
+    signal.signal(signal.SIGALRM, lambda _number, frame: end(frame))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    with suppress(RuntimeError):  # no thread is to be had
         start_new_thread(end_later, ())  # not by `threading`, which a plugin may have replaced, as gevent does
-    except RuntimeError:  # no thread is to be had
-        signal.signal(signal.SIGALRM, lambda _number, _frame: end())
-        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _code_of_plugins(frame: FrameType | None) -> str:
     """Return the outermost call on this stack that is not of this project: an exit function, or the wait for a thread."""
-    found = "code of a library"
+    found = "code in C"
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_OURS):
             found = f"{frame.f_code.co_filename}:{frame.f_lineno}, {frame.f_code.co_name}"
