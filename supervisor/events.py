@@ -257,6 +257,13 @@ class StoreRepaired(NamedTuple):
     wrong: str
 
 
+class SignalReceived(NamedTuple):
+    """A signal to the supervisor, such as `SIGTERM`, and its effect as text for people."""
+
+    signal: str
+    effect: str
+
+
 class LoopGap(NamedTuple):
     """The supervisor itself did not run for `seconds`, since it was suspended or stopped. This time counts neither for
     heartbeats nor for timeouts."""

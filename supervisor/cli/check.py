@@ -49,6 +49,7 @@ def check() -> int:
     except NoForkserver as error:
         mistakes.add(str(error))
         return mistakes.finish()
+    echo(settings.workers.count_shown)
     _check_descriptors(settings, mistakes)
     _check_plugins(reports, mistakes)
     _check_handlers(settings, reports, mistakes)

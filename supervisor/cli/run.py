@@ -18,7 +18,7 @@ from supervisor.cli.standard_streams import STDERR
 from supervisor.cli.store_access import private_files
 from supervisor.config.file_permissions import load_trusted, open_to_others
 from supervisor.config.settings import Settings
-from supervisor.events import ConfigReloaded, Subscriber
+from supervisor.events import ConfigReloaded, Subscriber, SupervisorStarted
 from supervisor.text.redaction import Mask
 from supervisor.text.units import parse_duration
 from supervisor.workers.system import descriptors, linux
@@ -37,8 +37,10 @@ def run(drain: bool, horizon: float | None) -> int:
     """Run jobs until a signal ends it."""
     if horizon is not None and not drain:
         raise click.UsageError("--horizon goes with --drain")
-    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU):
-        signal.signal(number, signal.SIG_IGN)  # until the supervisor handles it, it must not end or stop this process
+    # Until the supervisor handles these, they must not end or stop this process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
+    for number in (signal.SIGTTIN, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_IGN)
     settings = load_settings(load_trusted)
     return _drain(settings, horizon) if drain else _run(settings)[0]
 
@@ -60,6 +62,9 @@ def _run(
     """Run a supervisor; return its exit code, and its settings after the last reload."""
     from supervisor.runtime.supervisor import Supervisor
 
+    def log_workers(_: SupervisorStarted | ConfigReloaded) -> None:
+        logging.getLogger("supervisor").info("%s", supervisor.settings.workers.count_shown)
+
     def follow_config(_: ConfigReloaded) -> None:
         _configure_log(supervisor.settings, log_fd)
         _warn([descriptors.shortage(supervisor.settings.workers.count)])
@@ -72,6 +77,7 @@ def _run(
         **options,
     )
     supervisor.bus.subscribe(follow_config, ConfigReloaded)
+    supervisor.bus.subscribe(log_workers, SupervisorStarted, ConfigReloaded)
     _warn(
         [*open_to_others(private_files(settings)), descriptors.shortage(settings.workers.count), _oom_group_warning()]
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config import types as kind
+from supervisor.config.control_groups import usable_cpus
 from supervisor.config.diagnostics import write_keys
 from supervisor.config.section import ByName, ListOf, One, OneOrNone, Place, Section, given, setting
 from supervisor.errors import ConfigError
@@ -69,7 +70,7 @@ class PluginSettings(Section):
 
 
 class WorkerSettings(Section):
-    count: int = setting(kind.whole(1, 1000), default_factory=lambda: len(os.sched_getaffinity(0)))
+    count: int = setting(kind.whole(1, 1000), default_factory=lambda: usable_cpus().number)
     queues: frozenset[str] | None = setting(kind.queue_names, default=None)
     timeout: float | None = setting(kind.limit, default=300.0)
     heartbeat: float = setting(kind.duration, default=1.0)
@@ -77,6 +78,12 @@ class WorkerSettings(Section):
     max_jobs: int | None = setting(kind.or_none(kind.whole(1, 1_000_000_000)), default=None)
     max_memory: int | None = setting(kind.size_limit, default=None)
     start: str = setting(kind.one_of("fork", "spawn"), default="fork")
+
+    @property
+    def count_shown(self) -> str:
+        """The number of workers and where it comes from, as text for people."""
+        default = "" if "count" in self.written else f" by default: {usable_cpus().reason}"
+        return f"workers.count: {self.count}{default}"
 
 
 class LeaseSettings(Section):

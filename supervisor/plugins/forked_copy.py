@@ -11,7 +11,7 @@ from typing import NoReturn
 
 def end_copy(error: BaseException | None) -> NoReturn:
     """Exit as a Python program that ends with `error` does: with the status of SystemExit, with 1 and the traceback of any
-    other exception, or with 0. No exit hook runs, since the hooks belong to the process that was copied."""
+    other exception, or with 0. No exit function runs, since they belong to the process that was copied."""
     status = 0
     try:
         if error is not None:

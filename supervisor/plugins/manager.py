@@ -21,7 +21,7 @@ from supervisor.plugins.discovery import Source
 from supervisor.plugins.failures import described, failure_report, formatted
 from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.importer import forget, import_file
-from supervisor.plugins.primitives import kept_log, kept_primitives
+from supervisor.plugins.primitives import kept_log, kept_primitives, kept_timers
 from supervisor.plugins.reports import SourceReport
 from supervisor.plugins.validation import (
     check_handler,
@@ -76,7 +76,8 @@ class PluginManager:
         """Import the source, and add its handlers and hooks. It never raises: the report has the error."""
         process, raised = os.getpid(), None
         try:
-            report = self._load(source)
+            with kept_timers():
+                report = self._load(source)
         except BaseException as error:
             report, raised = failure_report(source, error), error
         if os.getpid() != process:  # the import forked, and this is the child, which has returned from it

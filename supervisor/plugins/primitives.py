@@ -1,4 +1,5 @@
-"""Threads, waiting, child processes and the log of the supervisor stay as they are, whatever a plugin replaces or configures.
+"""Threads, waiting, child processes, timers and the log of the supervisor stay as they are, whatever a plugin replaces, sets or
+configures.
 
 gevent and eventlet replace them by green threads, which would run only while the loop of the supervisor does not. Workers keep what
 is replaced, since handlers use it: their own code imports the names that it needs before the plugins.
@@ -23,6 +24,7 @@ from typing import Any
 
 _MODULES = (_thread, os, queue, select, selectors, signal, subprocess, threading, time)
 _NOT_OURS = ("environ", "environb")
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 @contextmanager
@@ -39,6 +41,18 @@ def kept_primitives() -> Iterator[None]:
     finally:
         for namespace, values in before:
             namespace.update({name: value for name, value in values.items() if name not in _NOT_OURS})
+
+
+@contextmanager
+def kept_timers() -> Iterator[None]:
+    """Restore at the end the timers that send signals, as `signal.alarm` does: such a signal would come at any time later, and meet code
+    that does not expect it."""
+    before = {timer: signal.getitimer(timer) for timer in _TIMERS}
+    try:
+        yield
+    finally:
+        for timer, (seconds, interval) in before.items():
+            signal.setitimer(timer, seconds, interval)
 
 
 @contextmanager

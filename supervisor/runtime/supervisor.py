@@ -29,9 +29,10 @@ from supervisor.runtime.hook_runner import HookRunner
 from supervisor.runtime.registration import Registration
 from supervisor.runtime.reload import Reloader
 from supervisor.runtime.shutdown import ExitCode, Parts, Serving, Shutdown
-from supervisor.runtime.signals import SignalInbox, StopRequest
+from supervisor.runtime.signals import DRAIN, SignalInbox, StopRequest
 from supervisor.runtime.systemd import SystemdNotifier
 from supervisor.runtime.tasks import cancel, run_every, start_task
+from supervisor.runtime.terminal import Terminal
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
@@ -44,6 +45,7 @@ PERIOD = 1.0  # seconds between two calls of the engine's timer
 SWITCH_INTERVAL = 0.00002  # seconds
 THREADS = 2  # for calls that may block: of the store's notifications, and of the files of a config
 NEW_OBJECTS = 50_000  # between two garbage collections
+STOPPING = "ignored: the supervisor is stopping"
 
 
 class Supervisor:
@@ -69,6 +71,7 @@ class Supervisor:
         self._executor = started_executor(THREADS)
         self._reloader = Reloader(settings, self.bus, self._executor)
         self._systemd = SystemdNotifier()
+        self._terminal = Terminal()
         self.bus.subscribe(self.metrics)
         self.bus.subscribe(self._store_lost, events.StoreLost)
         for subscriber in subscribers:
@@ -91,11 +94,11 @@ class Supervisor:
         loop.set_exception_handler(self._stop.handle_fault)
         parts = self._make_parts(loop)
         inbox = SignalInbox(loop, self._stop, {
-            signal.SIGHUP: self._reloader.requested.set,
+            signal.SIGHUP: self._on_hangup,
             signal.SIGUSR1: lambda: self._emit_status(parts),
             signal.SIGTTIN: lambda: self._resize(parts.pool, +1),
             signal.SIGTTOU: lambda: self._resize(parts.pool, -1),
-        })  # fmt: skip
+        }, self.bus.emit)  # fmt: skip
         try:
             await self._stop.run_until_requested(self._start(parts, inbox))
             if parts.serving is not None and not self._stop.requested.is_set():
@@ -139,6 +142,7 @@ class Supervisor:
         if store is None:
             store = await registration.join()
         parts.serving = serving = self._assemble(parts, store, reports)
+        inbox.listen()  # so may a sink
         await serving.engine.recover()
         serving.engine.serve(backend)
         serving.dead_letters.look()
@@ -184,16 +188,34 @@ class Supervisor:
 
     def _every_period(self, engine: Coordinator) -> None:
         self._systemd.notify("WATCHDOG=1")
+        self._terminal.look()
         engine.maintain(self.state)
 
-    def _resize(self, pool: Pool, by: int) -> None:
-        if not self._stop.requested.is_set():
-            pool.resize(max(1, pool.count + by))
+    # signals: each returns its effect as text
 
-    def _emit_status(self, parts: Parts) -> None:
-        if parts.serving is not None:
-            status = parts.serving.engine.status(self.owner, self.state)
-            self.bus.emit(events.StatusDumped({**status, "metrics": self.metrics.snapshot()}))
+    def _on_hangup(self) -> str:
+        if self._terminal.was_closed():
+            if self._terminal.keeps_running:
+                return "ignored: its terminal was closed, and it was started with nohup"
+            self._stop.request("its terminal was closed")
+            return f"its terminal was closed; {DRAIN}"
+        if self._stop.requested.is_set():
+            return STOPPING
+        self._reloader.requested.set()
+        return "reload"
+
+    def _resize(self, pool: Pool, by: int) -> str:
+        if self._stop.requested.is_set():
+            return STOPPING
+        pool.resize(max(1, pool.count + by))
+        return f"{pool.count} workers"
+
+    def _emit_status(self, parts: Parts) -> str:
+        if parts.serving is None:
+            return "ignored: the supervisor has no status before it serves"
+        status = parts.serving.engine.status(self.owner, self.state)
+        self.bus.emit(events.StatusDumped({**status, "metrics": self.metrics.snapshot()}))
+        return "status written"
 
     # ending
 

@@ -59,6 +59,7 @@ class LogSubscriber:
             events.WorkerExited: self._worker_exited,
             events.JobsReleased: self._jobs_released,
             events.DeadLettersFailed: self._dead_letters_failed,
+            events.SignalReceived: self._signal_received,
             events.StoreBecameUnavailable: self._store_unavailable,
             events.StoreAvailableAgain: self._store_available_again,
         }
@@ -72,6 +73,10 @@ class LogSubscriber:
         if (held := self._repeats.allow((hook, plugin, error))) is not None:
             line = "hook %s of plugin %s failed: %s%s"
             _log(logging.ERROR, line, hook, plugin, error, _times(held), traceback=traceback)
+
+    def _signal_received(self, event: events.SignalReceived) -> None:
+        if (held := self._repeats.allow(event)) is not None:
+            _log(logging.INFO, "%s received: %s%s", event.signal, event.effect, _times(held))
 
     def _forkserver_exited(self, event: events.ForkserverExited) -> None:
         if event.pid:

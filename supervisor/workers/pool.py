@@ -79,6 +79,11 @@ class ReforkDelays:
         self.reset()
 
 
+def share(max_jobs: int, number: int, count: int) -> int:
+    """Return the share of a worker: those of `count` workers with successive numbers are 1/count, 2/count… of `max_jobs`."""
+    return -(-max_jobs * (number % count + 1) // count)
+
+
 class Pool:
     """The slots of `count` workers, and of those that are still ending.
 
@@ -122,14 +127,14 @@ class Pool:
         self.count = count
         self.fill()
 
-    def fill(self) -> None:
+    def fill(self, *, after_used_up: bool = False) -> None:
         """Fork until there are as many workers as wanted; retire surplus ones, idle ones and the newest first."""
         if self.stopping or self._context is None:
             return
         present = [slot for slot in self._present() if slot.backend is self._backend]
         for _ in range(self.count - len(present) - self._reforks.waiting):
             try:
-                self.fork(self.backend, Limits(self.max_jobs, self.max_memory))
+                self.fork(self.backend, Limits(self.max_jobs, self.max_memory), after_used_up=after_used_up)
             except OSError as error:
                 how = ExitReport(0, start_error=f"its channels can't be opened: {reason(error)}").how
                 self._bus.emit(WorkerExited(self._last_number, 0, "crash", how, None))
@@ -138,10 +143,16 @@ class Pool:
         for slot in present[: max(0, len(present) - self.count)]:
             slot.retire()
 
-    def fork(self, backend: WorkerBackend, limits: Limits) -> WorkerSlot:
-        """Fork a worker: ahead of the others, if `renew` is yet to make this the backend. Raises OSError if there are no channels."""
+    def fork(self, backend: WorkerBackend, limits: Limits, *, after_used_up: bool = False) -> WorkerSlot:
+        """Fork a worker: ahead of the others, if `renew` is yet to make this the backend. Raises OSError if there are no channels.
+
+        `max_jobs` is for one that follows a worker which has used that up. Workers that start together would all reach it at one
+        moment, and none could take a job until the new ones have started: so each of them has another share of it.
+        """
         assert self._context is not None
         self._last_number += 1
+        if not after_used_up and limits.max_jobs is not None:
+            limits = limits._replace(max_jobs=share(limits.max_jobs, self._last_number, self.count))
         slot = WorkerSlot(self._last_number, backend, limits, self._context)
         self.workers[slot.number] = slot
         return slot
@@ -244,8 +255,9 @@ class Pool:
     def replace_used_up(self, slot: WorkerSlot) -> None:
         """It has done its last job, or does not take the next one."""
         if slot.state is State.READY:
+            used_up = slot.is_used_up()
             slot.retire()
-            self.fill()
+            self.fill(after_used_up=used_up)
 
     def slot_ended(self, slot: WorkerSlot, *, with_job: bool) -> None:
         if self.stuck.pop(slot.number, None) is not None:

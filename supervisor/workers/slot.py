@@ -139,14 +139,14 @@ class WorkerSlot:
 
     def has_room(self) -> bool:
         sent = self.sent
-        if self.state is not State.READY or self._is_used_up():
+        if self.state is not State.READY or self.is_used_up():
             return False
         if not sent:
             return True
         known = self._times.of(sent[0].handler)
         return len(sent) <= FRAME_JOBS // 2 and known is not None and known * len(sent) < FRAME_SECONDS / 2
 
-    def _is_used_up(self) -> bool:
+    def is_used_up(self) -> bool:
         """Return whether the worker has done, or been sent, as many jobs as it may."""
         max_jobs = self._limits.max_jobs
         return max_jobs is not None and self.done + len(self.sent) >= max_jobs
@@ -268,7 +268,7 @@ class WorkerSlot:
             self._learn(leases, replies)
             self._listener.jobs_ended(_outcomes(leases, replies, self.process.pid))
         if self.state is State.READY and (
-            (not sent and self._is_used_up()) or self._has_outgrown(now) or self._replies.repeated
+            (not sent and self.is_used_up()) or self._has_outgrown(now) or self._replies.repeated
         ):
             self._pool.replace_used_up(self)
         self._listener.workers_changed()

@@ -46,6 +46,7 @@ def test_a_worker_is_replaced_after_max_jobs(command: Command, max_jobs: int) ->
     assert sum(done.values()) == 200
     assert max(done.values()) <= max_jobs
     assert len(done) >= 200 / max_jobs
+    assert " workers.count: 4\n" in run.log
     assert " crashed" not in run.log
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor.runtime.signals import SAME_SECONDS
+from supervisor.workers.system import linux
 from tests.system.command import Command, Running, wait_for
 
 JOBS = {
@@ -130,13 +133,107 @@ def test_a_job_that_every_deploy_interrupts_keeps_all_its_retries(command: Comma
 def test_a_second_signal_forces_the_end(command: Command, first: signal.Signals, second: signal.Signals) -> None:
     run = serve(command, "workers: {count: 2}\nretry: {max_retries: 0}\nshutdown: {grace: 1h}\n", "deaf", "hang")
     run.signal(first)
-    run.logged("supervisor stopping")
+    run.logged(
+        "received: running jobs have shutdown.grace to end; a second TERM or INT kills and releases them at once"
+    )
+    if first == second:
+        time.sleep(SAME_SECONDS)
     run.signal(second)
+    run.logged(f"{second.name} received: running jobs are killed and released")
     asked = time.monotonic()
     assert run.wait() == 3
     assert time.monotonic() - asked < 5.0
     assert {(job["state"], job["retries"], len(job["errors"])) for job in command.jobs()} == {("ready", 0, 0)}
     assert command.left_behind() == {}
+
+
+def test_a_signal_that_is_sent_to_the_process_and_to_its_group_counts_once(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nshutdown: {grace: 1h}\n", plugins=JOBS)
+    id = command.enqueue("gated")
+    run = command.run(under=["timeout", "1h"])
+    wait_begun(command, 1)
+    run.signal(signal.SIGTERM)  # to `timeout`, which sends it twice
+    run.logged("supervisor stopping")
+    (command.folder / "gate").touch()
+    assert run.wait() == 0
+    assert (command.job(id)["state"], command.job(id)["attempt"]) == ("succeeded", 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGPWR, signal.SIGXCPU])
+def test_signals_by_which_others_end_a_program_lead_to_a_drain(command: Command, number: signal.Signals) -> None:
+    run = command.run()
+    run.logged("supervisor started")
+    run.signal(number)
+    run.logged(f"supervisor stopping: {number.name}")
+    assert run.wait() == 0
+
+
+def test_every_other_signal_that_can_be_caught_is_logged_and_ignored(command: Command) -> None:
+    run = command.run()
+    run.logged("supervisor started")
+    numbers = [signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGSTKFLT]
+    for number in (*numbers, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)):
+        run.signal(signal.Signals(number) if number in numbers else number)  # type: ignore[arg-type]
+        run.logged(f"{linux.name_of_signal(number)} received: ignored: a supervisor has no use for it")
+    for number in (signal.SIGWINCH, signal.SIGURG, signal.SIGCHLD, signal.SIGCONT, signal.SIGPIPE, signal.SIGXFSZ):
+        run.signal(number)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+
+
+ALARMS = {
+    "a.py": """
+        import signal
+        from supervisor import Sink, hookimpl
+
+        class Nowhere(Sink):
+            def publish(self, dead_letters):
+                return [each.id for each in dead_letters]
+
+        @hookimpl
+        def supervisor_sinks():
+            return {"nowhere": Nowhere}
+
+        def late(number, frame):
+            raise TimeoutError("the import takes too long")
+
+        signal.signal(signal.SIGALRM, late)
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0.5, 0.5)
+    """,
+    "b.py": """
+        import time
+        from supervisor import handler
+
+        time.sleep(0.7)
+
+        @handler
+        def slow(job):
+            time.sleep(0.7)
+    """,
+}
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_timers_that_an_import_has_set_end_nothing_and_disturb_no_later_import(command: Command, start: str) -> None:
+    command.write(
+        config=f"workers: {{count: 1, start: {start}}}\ndlq: {{sinks: [{{type: nowhere}}]}}\n", plugins=ALARMS
+    )
+    run = command.run()
+    job = command.until(command.enqueue("slow"), "succeeded")
+    assert (job["attempt"], job["errors"]) == (1, [])
+    assert "SIGALRM" not in run.log and "did not load" not in run.log
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+
+
+def test_an_alarm_that_the_starter_has_set_leads_to_a_drain(command: Command) -> None:
+    program = "import os, signal, sys; signal.alarm(3600); os.execvp(sys.argv[1], sys.argv[1:])"
+    run = command.run(under=[sys.executable, "-c", program])
+    run.logged("supervisor started")
+    run.signal(signal.SIGALRM)
+    run.logged("supervisor stopping: SIGALRM")
+    assert run.wait() == 0
 
 
 def test_a_job_that_ends_while_others_are_waited_for_is_settled_once(command: Command) -> None:
@@ -258,6 +355,7 @@ def test_ctrl_c_pressed_twice_forces_the_end(command: Command) -> None:
         assert [row["state"] for row in command.status()["supervisors"]] == ["draining"]
 
     wait_for(draining)
+    time.sleep(SAME_SECONDS)
     terminal.press_ctrl_c()
     assert terminal.wait() == 3
     assert [(job["state"], job["retries"]) for job in command.jobs()] == [("ready", 0)]

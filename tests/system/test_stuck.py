@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from supervisor.workers.interface import Timeouts
-from supervisor.workers.system import linux, stuck
+from supervisor.workers.system import linux, orphans, stuck
 from supervisor.workers.system import process_tree as proctree
 from tests.system.command import Command, wait_for
 from tests.system.freezer import freezer
@@ -190,3 +192,17 @@ def test_only_a_process_with_a_pending_sigkill_is_known_to_do_no_more() -> None:
     assert not stuck.will_do_no_more(2**22 + 1)
     assert stuck.where(os.getpid()).startswith("state R")
     assert stuck.where(2**22 + 1) == "state unknown"
+
+
+def test_a_frozen_program_of_a_lost_owner_is_killed_and_not_waited_for() -> None:
+    mark = "import sys, time; from supervisor.workers.system import marks; marks.set_mark('lost', 4711); print(); sys.stdout.flush(); time.sleep(3600)"
+    with subprocess.Popen([sys.executable, "-c", mark], stdout=subprocess.PIPE) as program, freezer() as here:
+        assert program.stdout is not None
+        program.stdout.readline()
+        here.freeze(program.pid)
+        asked = time.monotonic()
+        orphans.end_programs_of("lost")
+        assert time.monotonic() - asked < orphans.END_SECONDS / 2
+        assert stuck.will_do_no_more(program.pid) and proctree.is_alive(program.pid)
+        here.thaw()
+        assert program.wait() == -signal.SIGKILL

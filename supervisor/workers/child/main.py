@@ -27,7 +27,7 @@ from supervisor.text.os_errors import no_more_threads
 from supervisor.text.units import parse_duration
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, WorkerEnds, move_out_of_reach
-from supervisor.workers.child import error_report
+from supervisor.workers.child import error_report, exit_functions
 from supervisor.workers.child.heartbeat import Heartbeat
 from supervisor.workers.child.identity import Identity, IdentityChanged
 from supervisor.workers.child.job_context import fresh_contexts
@@ -86,7 +86,7 @@ def _set_up_process(owner: str, ends: WorkerEnds) -> None:
 
 
 def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginManager) -> int:
-    """Run the hooks and the jobs, and return the exit status."""
+    """Run the hooks, the jobs and the exit functions, and return the exit status."""
     info = WorkerInfo(os.getpid(), order.number)
     by_decorator = {name: it.heartbeat for name, it in plugins.handlers.items() if it.heartbeat is not None}
     intervals = {**{name: parse_duration(each) for name, each in by_decorator.items()}, **hello.heartbeats}
@@ -111,6 +111,7 @@ def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginM
         print(reason, file=sys.stderr)
         return 1
     plugins.call("supervisor_worker_stopping", worker=info)
+    exit_functions.run()
     return 0
 
 

@@ -5,6 +5,7 @@ It also kills the programs that ended workers leave. When the supervisor exits, 
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import os
@@ -31,6 +32,7 @@ from supervisor.plugins.reports import SourceReport
 from supervisor.text.os_errors import reason
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, WorkerEnds, close_all
+from supervisor.workers.child import exit_functions
 from supervisor.workers.child import main as worker
 from supervisor.workers.child.process_state import quiet_signals
 from supervisor.workers.child.stdio import flush_streams, hold_standard_fds, install_streams
@@ -59,12 +61,14 @@ def main(passed: str) -> None:
     linux.arm_parent_death(parent_death)
     install_streams()
     status = 1
+    channel = socket.socket(fileno=control)
     try:
-        _run(Control(socket.socket(fileno=control)), parent_death, owner)
+        _run(Control(channel), parent_death, owner)
         status = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
+        channel.detach()  # it is closed by the end of this process alone: a forkserver without a channel is killed
         interpreter.end_within(EXIT_TIMEOUT, status)
 
 
@@ -127,6 +131,7 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
     if not marks.set_mark(hello.owner, os.getpid()):
         print(UNMARKED, file=sys.stderr)
     quiet_signals()
+    atexit.register(end_children)  # after the exit functions of plugins, which may need their programs
     plugins = PluginManager(worker.report_hook)
     spawns = hello.start == "spawn"
     with kept_primitives() if spawns else nullcontext():  # forked workers need what a plugin replaces
@@ -179,8 +184,8 @@ class Forkserver:
         with suppress(ConnectionError):
             self._control.send(ready)
             stopped = self._serve()
-        end_children()
         if not stopped:
+            end_children()
             end_programs_of(self._hello.owner)
 
     def _serve(self) -> bool:
@@ -246,6 +251,7 @@ class Forkserver:
             os.setpgid(0, 0)
             self._control.close()
             close_all((self._woken, self._wake, self._parent_death))
+            exit_functions.leave_inherited()
             _reseed_numpy()
             worker.worker_main(self._hello, order, ends, lambda: self._plugins)
         finally:

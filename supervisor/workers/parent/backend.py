@@ -25,7 +25,7 @@ from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.parent.worker_process import ForkedWorker, Phase
 from supervisor.workers.system import descriptors, linux, marks
 from supervisor.workers.system import process_tree as proctree
-from supervisor.workers.system.orphans import Orphans
+from supervisor.workers.system.orphans import END_SECONDS, Orphans
 
 ORPHANS_INTERVAL = 1.0
 RESTART_DELAYS = (0.4, 10.0)  # seconds, the first and the longest, after the first restart, which is at once
@@ -121,7 +121,9 @@ class ForkserverBackend:
             for process in self._workers.values():
                 process.abandon()
         await self._stop_forkserver()
-        self._orphans.end(_running())
+        deadline = self.loop.time() + END_SECONDS
+        while self._orphans.end(_running()) and self.loop.time() < deadline:
+            await asyncio.sleep(proctree.END_INTERVAL)
 
     async def _stop_forkserver(self) -> None:
         if self._forkserver is None:

@@ -316,7 +316,8 @@ def _start(options: WorkerOptions) -> _Started:
         passed = [theirs, their_parent_death, *([] if options.owner_fd is None else [options.owner_fd])]
         process = subprocess.Popen(
             interpreter.command(forkserver.main, ",".join(map(str, passed))),
-            stdin=subprocess.DEVNULL, stdout=their_stdout, stderr=their_stderr, pass_fds=passed, process_group=0,
+            stdin=subprocess.DEVNULL, stdout=their_stdout, stderr=their_stderr, pass_fds=passed,
+            start_new_session=True,  # without a terminal, for the workers too: reading it fails, and nothing is written to it
             env={**os.environ, **options.variables},
         )  # fmt: skip
         if options.descriptor_limit is not None:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from select import POLLHUP, poll
 
+from supervisor.config.control_groups import control_groups
+
 STACK_SIGNAL = signal.SIGRTMAX - 3
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -120,7 +122,7 @@ def oom_kills(root: str = "") -> int | None:
 def oom_group(root: str = "") -> str | None:
     """Return the setting by which the kernel, if memory runs out, kills all processes of this process's control group, or of one
     above it, instead of one process; None if none is set. `root` is as above."""
-    for group in [Path(path) for controllers, path in _control_groups(root) if not controllers]:
+    for group in [Path(path) for controllers, path in control_groups(root) if not controllers]:
         for each in (group, *group.parents):
             setting = Path(f"{root}/sys/fs/cgroup{each}/memory.oom.group")
             with suppress(OSError):
@@ -134,15 +136,6 @@ def _memory_counters(root: str) -> list[str]:
     mounts = f"{root}/sys/fs/cgroup"
     return [
         f"{mounts}/memory{path}/memory.oom_control" if controllers else f"{mounts}{path}/memory.events"
-        for controllers, path in _control_groups(root)
-        if controllers in ("", "memory")
+        for controllers, path in control_groups(root)
+        if not controllers or "memory" in controllers
     ]
-
-
-def _control_groups(root: str) -> list[list[str]]:
-    """Return the controllers and the path of each; a group of version 2 has no controllers here."""
-    try:
-        with open(f"{root}/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-            return [line.rstrip("\n").split(":", 2)[1:] for line in file]
-    except OSError:
-        return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
-from supervisor.workers.system import marks
+from supervisor.workers.system import marks, stuck
 from supervisor.workers.system import process_tree as proctree
 
 END_SECONDS = 2.0  # less than the supervisor waits for the end of the forkserver
@@ -38,13 +38,11 @@ class Orphans:
         for pid in zombies[:-MAX_ZOMBIES]:
             proctree.reap(pid)
 
-    def end(self, running: Collection[int]) -> None:
-        """Kill and reap the programs of ended workers and forkservers, and what comes here from them."""
-        proctree.end(lambda: self._left(running), END_SECONDS)
-
-    def _left(self, running: Collection[int]) -> list[int]:
+    def end(self, running: Collection[int]) -> bool:
+        """Kill and reap the programs of ended workers and forkservers. Return whether any are left, or may come here from them: then
+        call this again."""
         children = [pid for pid in proctree.children(os.getpid()) if pid not in running]
-        return [pid for pid in children if self._has_ended(marks.mark_of(pid), running)]
+        return proctree.kill_and_reap([pid for pid in children if self._has_ended(marks.mark_of(pid), running)])
 
     def _has_ended(self, mark: int | None, running: Collection[int]) -> bool:
         """Return whether the worker or forkserver with this mark has ended; False if it is a mark of neither."""
@@ -58,5 +56,10 @@ def end_children() -> None:
 
 
 def end_programs_of(owner: str) -> None:
-    """Kill all that an owner without a supervisor has left, wherever it is, and what that starts meanwhile."""
-    proctree.end(lambda: [pid for pid in marks.marked(owner) if proctree.is_alive(pid)], END_SECONDS)
+    """Kill all that an owner without a supervisor has left, wherever it is, and what that starts meanwhile. A store's writer may call
+    this, so it does not wait for the exit of processes that do no more, which may take long."""
+    proctree.end(lambda: [pid for pid in marks.marked(owner) if _goes_on(pid)], END_SECONDS)
+
+
+def _goes_on(pid: int) -> bool:
+    return proctree.is_alive(pid) and not stuck.will_do_no_more(pid)

@@ -26,6 +26,7 @@ class Stat(NamedTuple):
     parent: int
     group: int
     cpu_seconds: float
+    has_terminal: bool
 
 
 class Exit(NamedTuple):
@@ -58,7 +59,8 @@ def stat(pid: int) -> Stat | None:
             fields = file.read().rpartition(b") ")[2].split()
     except OSError:
         return None
-    return Stat(fields[0].decode(), int(fields[1]), int(fields[2]), (int(fields[11]) + int(fields[12])) / _CPU_UNITS)
+    cpu_seconds = (int(fields[11]) + int(fields[12])) / _CPU_UNITS
+    return Stat(fields[0].decode(), int(fields[1]), int(fields[2]), cpu_seconds, fields[4] != b"0")
 
 
 def is_alive(pid: int) -> bool:
@@ -118,13 +120,16 @@ def end(find: Callable[[], Collection[int]], seconds: float) -> None:
     """Kill and reap the processes that `find` returns, until there are none, or none that can be killed, or the time is up: a
     process that waits for a disk or a network file system does not exit, even on SIGKILL."""
     deadline = monotonic() + seconds
-    while found := find():
-        killed = [kill_with_group(pid) for pid in found]
-        for pid in found:
-            reap(pid)
-        if not any(killed) or monotonic() >= deadline:
-            return
+    while kill_and_reap(find()) and monotonic() < deadline:
         sleep(END_INTERVAL)
+
+
+def kill_and_reap(found: Collection[int]) -> bool:
+    """Kill these processes, and reap those that have exited. Return whether any of them can be killed and is to be waited for."""
+    killed = [kill_with_group(pid) for pid in found]
+    for pid in found:
+        reap(pid)
+    return any(killed)
 
 
 class Snapshot:

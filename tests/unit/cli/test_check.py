@@ -12,6 +12,7 @@ def test_check_of_a_correct_setup_ends_with_all_right(call: Call, scanned: None)
     answer = call("check")
     assert answer.code == 0
     assert "mail.py: mail" in answer.out
+    assert " by default: the C" in next(line for line in answer.lines if line.startswith("workers.count: "))
     assert "will be created" in answer.out
     assert answer.lines[-1] == "all right"
     assert not Path("jobs.db").exists()

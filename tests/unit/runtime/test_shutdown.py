@@ -35,7 +35,7 @@ def test_a_supervisor_that_is_signalled_to_end_does_not_prune() -> None:
         pruning = asyncio.ensure_future(shutdown.prune(engine))  # type: ignore[arg-type]
         while not engine.begun:
             await asyncio.sleep(0)
-        stop.on_signal("SIGTERM")
+        stop.on_signal("SIGTERM", 0.0)
         await pruning
         await shutdown.prune(engine)  # type: ignore[arg-type]
         assert engine.begun == 1

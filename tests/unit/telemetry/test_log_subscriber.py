@@ -60,6 +60,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "once the row is free",
         ),
         (events.SupervisorStopping("SIGTERM"), "INFO supervisor stopping: SIGTERM"),
+        (events.SignalReceived("SIGHUP", "reload"), "INFO SIGHUP received: reload"),
         (events.SupervisorStopped(0, {}), "INFO supervisor stopped: exit code 0"),
         (
             events.SupervisorStopped(4, {"ready": 3, "dead_letters": 1}),

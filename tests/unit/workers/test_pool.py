@@ -481,6 +481,31 @@ def test_a_worker_is_recycled_after_max_jobs() -> None:
     assert len(here.backend.forked) == 2
 
 
+@pytest.mark.parametrize("renewed", [False, True], ids=["started", "reloaded"])
+def test_workers_that_start_together_reach_max_jobs_one_after_the_other_and_so_do_their_successors(
+    renewed: bool,
+) -> None:
+    here = Setup(count=4, max_jobs=8)
+    if renewed:
+        here.backend = FakeBackend()
+        here.pool.renew(here.backend)
+        for process in here.backend.forked:
+            process.come_up()
+    jobs, starts = 0, []
+    while jobs < 4 * 24:
+        for slot in here.pool.slots_with_room():
+            jobs += 1
+            slot.send([make_lease(jobs)])
+            before = len(here.backend.forked)
+            slot.process.run_next()  # type: ignore[attr-defined]
+            starts += [jobs] * (len(here.backend.forked) - before)
+            for process in here.backend.forked[before:]:
+                process.come_up()
+    assert max(slot.done for slot in here.pool.workers.values()) <= 8
+    rounds = [-(-jobs // 4) for jobs in starts]  # in each of which every worker runs a job
+    assert rounds == list(range(2, 25, 2)), "two rounds from one to the next, and never two in one"
+
+
 def test_a_worker_is_recycled_once_it_has_grown_past_max_memory() -> None:
     here = Setup(max_memory=50_000_000)
     here.send(1)

@@ -34,7 +34,7 @@ def test_a_forkserver_that_exits_in_the_turn_in_which_its_time_is_up_is_not_kill
         listener: Any = SimpleNamespace(forkserver_exited=lambda pid, how: None)
         backend = ForkserverBackend(options, listener, loop, Timeouts(forkserver_stop=0.05))
         backend._forkserver = forkserver
-        backend._orphans = SimpleNamespace(end=lambda running: None)  # type: ignore[assignment]
+        backend._orphans = SimpleNamespace(end=lambda running: False)  # type: ignore[assignment]
         reading, writing = os.pipe()
 
         def end() -> None:
@@ -55,3 +55,27 @@ def test_a_forkserver_that_exits_in_the_turn_in_which_its_time_is_up_is_not_kill
 
     asyncio.run(scene())
     assert not forkserver.killed
+
+
+def test_the_loop_runs_while_orphans_that_do_not_exit_are_waited_for() -> None:
+    looks: list[float] = []
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        options: Any = SimpleNamespace(owner="me")
+        backend = ForkserverBackend(options, SimpleNamespace(), loop)  # type: ignore[arg-type]
+
+        def end(running: object) -> bool:
+            looks.append(loop.time())
+            return len(looks) < 5
+
+        backend._orphans = SimpleNamespace(end=end)  # type: ignore[assignment]
+        turns: list[int] = []
+        stopping = asyncio.ensure_future(backend.stop())
+        while not stopping.done():
+            turns.append(len(looks))
+            await asyncio.sleep(0)
+        assert {1, 2, 3, 4} <= {*turns}, "there are turns of the loop between two looks"
+
+    asyncio.run(scene())
+    assert len(looks) == 5

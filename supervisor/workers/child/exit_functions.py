@@ -1,0 +1,48 @@
+"""Run the exit functions (`atexit`) that the code of plugins has registered in this worker, as Python does when a program ends.
+
+A forked worker also inherits those that were registered by imports. They belong to the forkserver, which runs them when it exits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+from weakref import finalize
+
+from supervisor.workers.child.stdio import flush_streams
+from supervisor.workers.system import interpreter
+
+EXIT_TIMEOUT = 5.0  # seconds
+
+
+def leave_inherited() -> None:
+    """Leave the exit functions registered so far to the forkserver. Called in a forked worker, before code of plugins runs.
+
+    Exit functions run in reverse order: `_end`, the first one of this process, ends it before those that it has inherited.
+    """
+    atexit.register(_end)
+    # Libraries register one exit function, once, for all that they have to clean up: in this process they would do so no more.
+    with suppress(AttributeError):  # of another version of Python
+        for inherited in [*finalize._registry]:  # type: ignore[attr-defined]
+            inherited.atexit = False
+        atexit.register(finalize._exitfunc)  # type: ignore[attr-defined]
+    multiprocessing: Any = sys.modules.get("multiprocessing")
+    with suppress(AttributeError):
+        multiprocessing.process._children.clear()
+        atexit.register(multiprocessing.util._exit_function)
+
+
+def run() -> None:
+    """Wait for threads and run exit functions, for at most `EXIT_TIMEOUT`. A forked worker ends here."""
+    interpreter.end_after(EXIT_TIMEOUT, 0)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+
+
+def _end() -> None:
+    flush_streams()
+    os._exit(0)
