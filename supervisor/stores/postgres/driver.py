@@ -47,6 +47,8 @@ _STATEMENT_MODE_HINT = (
 _OPTIONS_REFUSED = "unsupported startup parameter"
 _POOLER_HINT = ": a pooler is in between; set store.listen: false in the config"
 _NO_OPTIONS_HINT = ": a pooler is in between; remove PGOPTIONS from the environment, and options from the URL"
+_NOT_GRANTED = "42501"
+_NOT_GRANTED_HINT = " (grant this right to the role in the URL of the store)"
 _LOST_STATEMENTS = ("26000", "42P05")
 """SQLSTATEs of prepared statements that are missing, or of another session: a pooler exchanges the sessions."""
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
@@ -276,6 +278,8 @@ class Address:
             return StoreUnavailable(message)
         if _STATEMENT_MODE in message:
             return StoreBroken(message + _STATEMENT_MODE_HINT)
+        if state == _NOT_GRANTED:
+            return StoreBroken(message + _NOT_GRANTED_HINT)
         if state in _LOST_STATEMENTS:
             return StoreBroken(message + _POOLER_HINT)
         if state in _CONTENDED:
