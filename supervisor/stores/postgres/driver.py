@@ -56,9 +56,19 @@ _FINAL_TEXTS = (
     "authentication failed",
     "does not exist",
     "no pg_hba.conf entry",
+    "pg_hba.conf rejects",
     "no password supplied",
+    "not permitted to log in",
+    "permission denied for database",
+    "invalid port number",
+    "server does not support SSL",
+    "certificate",
     _OPTIONS_REFUSED,
 )
+"""Parts of messages of the server and of libpq, which gives no SQLSTATE, after which another try fails too."""
+_FAILURE_OF_A_HOST = "- host: "
+_SHOWN_IN_URLS = ("host", "port", "dbname", "sslmode", "target_session_attrs")
+"""Parts of a URL that are no secrets although they may stand in its query."""
 
 
 _CHECKED = {"session_replication_role": "origin"}
@@ -200,6 +210,8 @@ class Address:
             given = conninfo_to_dict(url)
         except Error as error:
             raise StoreError(f"{self.shown}: {self._line(error)}") from None
+        shown = {str(given.get(name)) for name in _SHOWN_IN_URLS if given.get(name) != given.get("password")}
+        self._mask = Mask(secrets_of(url) - shown if "://" in url else ())
         self.arguments: dict[str, Any] = {**_defaults_of(limits), **given, "client_encoding": "UTF8"}
         if listen:  # a pooler refuses options, and would keep them for the next client
             settings = {**self.session, **_server_side_of(limits)}
@@ -258,7 +270,9 @@ class Address:
         hint = _READ_ONLY_HINT if "session is read-only" in text else ""
         if _OPTIONS_REFUSED in text:
             hint = _POOLER_HINT if self.listen else _NO_OPTIONS_HINT
-        return kind(f"{self.shown}: {self._line(error)}{hint}")
+        of_hosts = [line for line in text.splitlines() if line.startswith(_FAILURE_OF_A_HOST)]
+        lines = self._mask("; ".join(line.removeprefix("- ") for line in of_hosts)) or self._line(error)
+        return kind(f"{self.shown}: {lines}{hint}")
 
     def translated(self, error: Error | UnicodeError | OverflowError) -> StoreError:
         """Return the error of a store for a call that failed with `error`."""
