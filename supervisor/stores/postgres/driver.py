@@ -35,7 +35,7 @@ _READ_ONLY_HINT = (
     "name the primary in the URL, or switch that off there)"
 )
 _FAILED_TRANSACTION = "25P02"
-_UNDONE_CLASSES = ("0A", "21", "22", "23", "25", "42", "44", "54", "55", "P0")
+_UNDONE_CLASSES = ("0A", "21", "22", "23", "25", "3F", "42", "44", "54", "55", "P0")
 _UNDONE = frozenset({"40001", "40P01", "53100", "53200", STATEMENT_CANCELLED})
 """SQLSTATEs by which a server refuses a statement and rolls it back; a pooler never answers with them itself."""
 _UNDONE_IF_DIRECT = frozenset({"57P01", "57P04", "57P05"})
@@ -49,6 +49,8 @@ _POOLER_HINT = ": a pooler is in between; set store.listen: false in the config"
 _NO_OPTIONS_HINT = ": a pooler is in between; remove PGOPTIONS from the environment, and options from the URL"
 _NOT_GRANTED = "42501"
 _NOT_GRANTED_HINT = " (grant this right to the role in the URL of the store)"
+_MISSING = ("3F000", "42P01", "42883")
+_MISSING_HINT = " (was the schema of the store dropped? restore it from a backup, or start supervisors again for a new, empty store)"
 _LOST_STATEMENTS = ("26000", "42P05")
 """SQLSTATEs of prepared statements that are missing, or of another session: a pooler exchanges the sessions."""
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
@@ -294,6 +296,8 @@ class Address:
             return StoreBroken(message + _STATEMENT_MODE_HINT)
         if state == _NOT_GRANTED:
             return StoreBroken(message + _NOT_GRANTED_HINT)
+        if state in _MISSING:
+            return StoreBroken(message + _MISSING_HINT)
         if state in _LOST_STATEMENTS:
             return StoreBroken(message + _POOLER_HINT)
         if state in _CONTENDED:
