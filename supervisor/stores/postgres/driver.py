@@ -169,7 +169,9 @@ class DriverConnection(Connection[tuple[Any, ...]]):
         return self.given_up or self.broken or self.closed or error.sqlstate == _READ_ONLY
 
     def measure(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Find out whether it is near: a tunnel or a pooler on this machine may lead to another one."""
+        """Find out whether it is near: an address of this machine may be that of a tunnel or a pooler to another one."""
+        if not (self.info.host.startswith("/") or self.info.hostaddr in ("127.0.0.1", "::1")):
+            return
         for _ in range(_ROUND_TRIPS):
             began = clock()
             self.execute("select 1")
