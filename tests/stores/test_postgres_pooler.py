@@ -164,13 +164,14 @@ def test_timeouts_of_the_role_that_end_sessions_are_switched_off(factory, pooler
         factory.sql("drop role hasty")
 
 
-def test_a_role_for_which_triggers_are_off_is_refused(factory, pooler):
+@pytest.mark.parametrize("listen", [True, False])
+def test_a_role_for_which_triggers_are_off_is_refused(factory, pooler, listen):
     factory.sql("create role copier superuser login")
     factory.sql("alter role copier set session_replication_role = replica")
     try:
         with pytest.raises(
             StoreBroken, match="session_replication_role is 'replica', not 'origin': alter role copier reset"
         ):
-            PostgresStore(pooler.url.replace("postgres@", "copier@"), schema=factory.schema)
+            PostgresStore(pooler.url.replace("postgres@", "copier@"), schema=factory.schema, listen=listen)
     finally:
         factory.sql("drop role copier")

@@ -246,16 +246,15 @@ class Address:
 
     def _prepare(self, connection: DriverConnection) -> None:
         connection.call_seconds = self._limits.call_seconds
-        if self.listen:
-            self._check_session(connection)
+        self._check_session(connection)
         if self._limits.near is None:
             connection.measure()
         else:
             connection.near = self._limits.near
 
     def _check_session(self, connection: DriverConnection) -> None:
-        """Raise StoreBroken unless the session has its settings: a pooler may drop them."""
-        expected = {**self.session, **_CHECKED}
+        """Raise StoreBroken unless the session has its settings: a pooler may drop them. Without `listen` it has none of its own."""
+        expected = {**self.session, **_CHECKED} if self.listen else _CHECKED
         found = dict(connection.execute(_FIND_SETTINGS, ([*expected, *_ENDS_SESSIONS],)).fetchall())
         for name in expected:
             if found[name] != expected[name]:
@@ -263,7 +262,7 @@ class Address:
                 hint = _POOLER_HINT if name in self.session else reset
                 raise StoreBroken(f"{self.shown}: {name} is {found[name]!r}, not {expected[name]!r}{hint}")
         to_switch_off = [name for name in _ENDS_SESSIONS if found.get(name, "0") != "0"]
-        if to_switch_off:
+        if self.listen and to_switch_off:
             connection.execute(_SWITCH_OFF, (to_switch_off,))
 
     def _not_connected(self, error: Error) -> StoreError:
