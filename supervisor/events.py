@@ -238,7 +238,8 @@ class StoreAvailableAgain(NamedTuple):
 
 
 class StoreCallFailed(NamedTuple):
-    """The store is available and refuses one kind of call, for example because a right is missing. `meanwhile` is the effect."""
+    """The store is available and one kind of call fails, for example because a right is missing or because the connection is
+    cut again and again. `meanwhile` is the effect."""
 
     purpose: str
     error: str
@@ -246,9 +247,10 @@ class StoreCallFailed(NamedTuple):
 
 
 class StoreCallSucceeded(NamedTuple):
-    """A kind of call that has failed (StoreCallFailed) was done."""
+    """A kind of call that has failed (StoreCallFailed) for `failed_for` seconds was done."""
 
     purpose: str
+    failed_for: float
 
 
 class StoreRepaired(NamedTuple):

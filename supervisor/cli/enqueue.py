@@ -14,7 +14,8 @@ from supervisor.cli.options import config_option
 from supervisor.cli.store_access import use_store
 from supervisor.client.client import BatchBuilder, enqueue_row
 from supervisor.config.settings import Settings
-from supervisor.errors import InvalidJob
+from supervisor.errors import InvalidJob, StoreMissing
+from supervisor.stores.opening import is_postgres
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.strict_json import decode
 
@@ -104,4 +105,9 @@ def _read_standard_input() -> bytes:
 
 
 def _enqueue(settings: Settings, rows: Sequence[EnqueueRow]) -> list[int]:
-    return use_store(settings, lambda store: store.enqueue(rows), create=True) if rows else []
+    if not rows:
+        return []
+    try:
+        return use_store(settings, lambda store: store.enqueue(rows), create=not is_postgres(settings.store))
+    except StoreMissing as missing:  # it may have been dropped, or the URL may be that of another database
+        raise UserMistake(f"{missing}: nothing was enqueued; supervisor run makes a new store there") from None

@@ -134,8 +134,8 @@ class Writer:
         self._unavailable_since: float | None = None
         self._lost = False
         self._closed = False
-        self._reported: dict[Purpose, str] = {}
-        """The last error of each kind of call that fails."""
+        self._reported: dict[Purpose, tuple[float, str]] = {}
+        """Of each kind of call that fails: since when, and its last error."""
         self._executor = start_thread(self.run, "store-writer") if executor is None else executor(self)
 
     @property
@@ -260,8 +260,8 @@ class Writer:
         self._note_available()
         if self._reported:
             for purpose in {work.purpose for work in works} & self._reported.keys():
-                del self._reported[purpose]
-                self._call_on_loop(self._bus.emit, StoreCallSucceeded(purpose.text))
+                since, _ = self._reported.pop(purpose)
+                self._call_on_loop(self._bus.emit, StoreCallSucceeded(purpose.text, self._loop.time() - since))
         return None
 
     def _attempt_each(
@@ -304,8 +304,9 @@ class Writer:
         return False
 
     def _report_failure(self, purpose: Purpose, error: str) -> None:
-        if self._reported.get(purpose) != error:
-            self._reported[purpose] = error
+        since, reported = self._reported.get(purpose, (self._loop.time(), ""))
+        if reported != error:
+            self._reported[purpose] = since, error
             self._call_on_loop(self._bus.emit, StoreCallFailed(purpose.text, error, purpose.meanwhile))
 
     def _note_long_try(self, error: StoreUnavailable, began: float) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from supervisor.config.settings import Settings
 from supervisor.engine.tasks import drop_error
 from supervisor.errors import StoreBroken, StoreUnavailable
-from supervisor.events import Bus, StoreBecameUnavailable
+from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.stores.opening import BUILT_IN, attempts_while_unavailable, open_store
 from supervisor.stores.protocol import Store
@@ -51,20 +51,23 @@ class Registration:
         When this is cancelled, an attempt under way goes on: see `joined`.
         """
         loop = asyncio.get_running_loop()
-        reported = False
+        unavailable_since: float | None = None
         while True:
             joining = self._joining = loop.run_in_executor(self.executor, self.join_now)
             joining.add_done_callback(drop_error)
             # There is no shield, since it reports errors after its own cancellation to the loop's exception handler.
             await asyncio.wait((joining,))
             try:
-                return joining.result()
+                store = joining.result()
+                if unavailable_since is not None:
+                    self.bus.emit(StoreAvailableAgain(loop.time() - unavailable_since))
+                return store
             except StoreBroken:
                 raise
             except StoreUnavailable as error:
-                if not reported:
+                if unavailable_since is None:
+                    unavailable_since = loop.time()
                     self.bus.emit(StoreBecameUnavailable(str(error)))
-                reported = True
             await asyncio.sleep(RETRY_INTERVAL)
 
     def join_now(self) -> Store:

@@ -97,7 +97,7 @@ def transactional_enqueue_of(
 
     `ask` calls its argument with the store itself: it is needed if a connection does not show whether it leads to that store.
     """
-    if BUILT_IN.get(settings.scheme) is not _open_postgres:
+    if not is_postgres(settings):
         raise StoreError(
             f"connection: only a PostgreSQL store takes jobs inside other transactions; this is {settings.shown}"
         )
@@ -105,6 +105,10 @@ def transactional_enqueue_of(
         from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
     schema = settings.options.get("schema", "supervisor")
     return TransactionalEnqueue(settings.url or "", schema, lambda: ask(lambda store: store.database()))  # type: ignore[attr-defined]
+
+
+def is_postgres(settings: StoreSettings) -> bool:
+    return BUILT_IN.get(settings.scheme) is _open_postgres
 
 
 def scratch_schema_of(settings: StoreSettings, prefix: str) -> AbstractContextManager[ScratchSchema]:

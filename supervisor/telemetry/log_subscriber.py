@@ -299,12 +299,12 @@ def _store_repaired(event: events.StoreRepaired) -> None:
 
 
 def _store_call_failed(event: events.StoreCallFailed) -> None:
-    line = "the store refuses to %s: %s; meanwhile %s, all else goes on, and it is tried again: remove the cause of the error"
+    line = "the store fails to %s: %s; meanwhile %s, all else goes on, and it is tried again"
     _log(logging.ERROR, line, event.purpose, _without_passwords(event.error), event.meanwhile)
 
 
 def _store_call_succeeded(event: events.StoreCallSucceeded) -> None:
-    _log(logging.INFO, "the store no longer refuses to %s", event.purpose)
+    _log(logging.INFO, "the store is able to %s again, after %.2fs", event.purpose, event.failed_for)
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:

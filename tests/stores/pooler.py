@@ -22,13 +22,15 @@ def error(state: str, message: str, severity: str = "FATAL") -> bytes:
 
 class Pooler:
     """Passes everything on, but for what `script` does: it is given what a client sends and the server's socket, and returns what to
-    send to the client before both are cut, or None. `first` is the same for the first message, which has the parameters."""
+    send to the client before both are cut, or None. `first` is the same for the first message, which has the parameters; without
+    `passes_options` the options are dropped from it."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._door = socket.create_server(("127.0.0.1", 0))
         self.script: Callable[[bytes, socket.socket], bytes | None] = lambda sent, server: None
         self.first = self.script
+        self.passes_options = True
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -77,7 +79,7 @@ class Pooler:
                 if answer is not None:
                     client.sendall(answer)
                     return
-                server.sendall(sent)
+                server.sendall(_without_options(sent) if is_first and not self.passes_options else sent)
                 is_first = False
 
 
@@ -87,3 +89,10 @@ def _received(end: socket.socket) -> bytes:
     if not data:
         raise ConnectionResetError
     return data
+
+
+def _without_options(first: bytes) -> bytes:
+    version, words = first[4:8], first[8:].rstrip(b"\0").split(b"\0")
+    kept = [b"\0".join(pair) for pair in zip(words[::2], words[1::2], strict=True) if pair[0] != b"options"]
+    body = version + b"\0".join(kept) + b"\0\0"
+    return (len(body) + 4).to_bytes(4, "big") + body

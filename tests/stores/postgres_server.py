@@ -20,7 +20,13 @@ import psycopg
 
 NOT_ROOT = "nobody"
 """PostgreSQL refuses to run as root; then this user runs it."""
-FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
+FAST = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "64MB",
+    "max_prepared_transactions": "2",
+}
 """For tests that cut no power."""
 
 

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from supervisor import Client
+from supervisor.errors import StoreUnavailable
 from supervisor.stores.postgres.store import PostgresStore
 from tests.stores.factories import NEAR_AND_FAR, put, release, success, take, take_one, waiting
 from tests.stores.test_client_forked import in_child
@@ -45,6 +46,25 @@ def test_the_descriptor_stays_the_same_and_notifies_after_a_reconnect(factory, s
     assert listeners(factory) not in ([], [before])
     put(factory.open())
     assert factory.notified(store)
+
+
+def test_a_listener_that_cannot_connect_again_is_logged_once_and_once_when_it_can(factory, store, caplog):
+    caplog.set_level("INFO")
+    address = store.connection.session.address
+    tries, connect = iter(range(100)), address.connect
+
+    def refuse():
+        if next(tries) < 3:
+            raise StoreUnavailable("too many connections")
+        return connect()
+
+    address.connect = refuse
+    factory.sql("select pg_terminate_backend(%s)", listeners(factory)[0])
+    assert factory.notified(store)
+    while len(caplog.messages) < 2:
+        time.sleep(0.01)
+    assert caplog.messages[0].startswith("too many connections; this was the connection for notifications: ")
+    assert "supervisors are notified again, after " in caplog.messages[1]
 
 
 def test_a_supervisor_is_notified_however_many_files_are_open(factory):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from supervisor.client.client import Client
@@ -75,3 +77,101 @@ def test_an_enqueue_that_a_trigger_refuses_at_its_commit_is_known_not_to_be_done
         store.enqueue([EnqueueRow("mail", "{}")])
     assert not isinstance(raised.value, StoreBroken)
     assert jobs_of(factory) == 0
+
+
+def test_of_a_pooler_that_refuses_options_it_is_said_what_to_set(factory, pooler):
+    pooler.first = lambda sent, server: (
+        error("08P01", "unsupported startup parameter: options") if b"options" in sent else None
+    )
+    with pytest.raises(StoreBroken, match=r"a pooler is in between; set store\.listen: false in the config"):
+        store_behind(pooler, factory, listen=True)
+    assert store_behind(pooler, factory).enqueue([EnqueueRow("mail", "{}")]) == [1]
+
+
+def test_of_a_pooler_that_refuses_options_of_the_environment_it_is_said_what_to_remove(factory, pooler, monkeypatch):
+    monkeypatch.setenv("PGOPTIONS", "-c work_mem=8MB")
+    pooler.first = lambda sent, server: (
+        error("08P01", "unsupported startup parameter: options") if b"options" in sent else None
+    )
+    with pytest.raises(StoreBroken, match="remove PGOPTIONS from the environment"):
+        store_behind(pooler, factory)
+
+
+def test_a_pooler_that_drops_the_settings_of_a_session_is_not_used_for_a_session(factory, pooler):
+    pooler.passes_options = False
+    with pytest.raises(
+        StoreBroken, match=r"statement_timeout is '0', not '9000': a pooler is in between; set store\.listen"
+    ):
+        store_behind(pooler, factory, listen=True)
+    assert store_behind(pooler, factory).enqueue([EnqueueRow("mail", "{}")]) == [1]
+
+
+def test_of_a_pooler_in_statement_mode_it_is_said_that_a_store_is_impossible(factory, pooler):
+    message = "transaction blocks not allowed in statement pooling mode"
+    store = store_behind(pooler, factory)
+    pooler.script = lambda sent, server: error("08P01", message, "ERROR") if b"begin" in sent else None
+    with pytest.raises(
+        StoreBroken, match=r"in statement mode, in which a store is impossible; set pool_mode = transaction"
+    ):
+        store.enqueue([EnqueueRow("mail", "{}")])
+
+
+@pytest.mark.parametrize("state", ["26000", "42P05"])
+def test_prepared_statements_of_other_sessions_show_a_pooler(factory, pooler, state):
+    store = store_behind(pooler, factory, listen=True)
+    pooler.script = lambda sent, server: error(state, 'prepared statement "_pg3_0"', "ERROR")
+    with pytest.raises(StoreBroken, match=r"a pooler is in between; set store\.listen: false"):
+        store.clock()
+
+
+def test_a_pooler_on_this_machine_whose_server_is_far_away_is_far(factory, pooler):
+    pooler.script = lambda sent, server: time.sleep(0.03)
+    with store_behind(pooler, factory).connection.session.connected(may_reconnect=True) as driver:
+        assert not driver.near
+
+
+@pytest.mark.parametrize(
+    ("seconds", "near", "n"),
+    [([0.0005], True, 1), ([0.005, 0.004, 0.0008], True, 3), ([0.002] * 9, False, 5), ([0.3] * 9, False, 1)],
+)
+def test_a_server_is_near_if_one_of_some_round_trips_is_short(factory, seconds, near, n):
+    times = iter([time for took in seconds for time in (0.0, took)])
+    calls = []
+
+    def clock():
+        calls.append(1)
+        return next(times)
+
+    with factory.open().connection.session.connected(may_reconnect=True) as driver:
+        driver.measure(clock)
+        assert (driver.near, len(calls)) == (near, 2 * n)
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_timeouts_of_the_role_that_end_sessions_are_switched_off(factory, pooler, listen):
+    factory.sql("create role hasty superuser login")
+    factory.sql("alter role hasty set transaction_timeout = '50ms'")
+    factory.sql("alter role hasty set idle_session_timeout = '50ms'")
+    try:
+        url = pooler.url.replace("postgres@", "hasty@")
+        store = PostgresStore(url, schema=factory.schema, listen=listen)
+        with store.transaction():
+            assert store.connection.value("select current_setting('transaction_timeout')") == "0"
+        if listen:
+            assert store.connection.value("select current_setting('idle_session_timeout')") == "0"
+        store.close()
+    finally:
+        factory.sql("drop role hasty")
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_a_role_for_which_triggers_are_off_is_refused(factory, pooler, listen):
+    factory.sql("create role copier superuser login")
+    factory.sql("alter role copier set session_replication_role = replica")
+    try:
+        with pytest.raises(
+            StoreBroken, match="session_replication_role is 'replica', not 'origin': alter role copier reset"
+        ):
+            PostgresStore(pooler.url.replace("postgres@", "copier@"), schema=factory.schema, listen=listen)
+    finally:
+        factory.sql("drop role copier")

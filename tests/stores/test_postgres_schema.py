@@ -7,7 +7,7 @@ import threading
 import psycopg
 import pytest
 
-from supervisor.errors import StoreError, StoreMissing
+from supervisor.errors import StoreBroken, StoreError, StoreMissing
 from supervisor.jobs import MAX_RETRIES, Backoff
 from supervisor.stores.postgres.schema import VERSION
 from supervisor.stores.postgres.store import PostgresStore
@@ -24,6 +24,16 @@ def test_a_missing_schema_is_made_only_for_a_store_that_may_make_it(factory):
     assert factory.sql("select to_regnamespace(%s)", f'"{factory.schema}"').fetchone() == (None,)
     factory.open()
     PostgresStore(factory.server.url, schema=factory.schema).close()
+
+
+def test_a_store_that_was_dropped_while_it_was_open_is_named_and_not_made_again(factory):
+    store = factory.open()
+    put(store)
+    factory.sql("drop schema {s} cascade")
+    for call in (lambda: put(store), lambda: put(store, "a", "b"), store.stats, lambda: store.join("one", "host", 1)):
+        with pytest.raises(StoreBroken, match=r"was the schema of the store dropped\? restore it"):
+            call()
+    assert factory.sql("select to_regnamespace(%s)", f'"{factory.schema}"').fetchone() == (None,)
 
 
 def test_many_programs_that_open_an_empty_database_at_once_all_succeed(factory):

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from supervisor import Client
 from supervisor.stores.opening import open_store, settings_of
 from tests.stores.postgres_server import Server, server
 from tests.system.command import Command, wait_for
@@ -145,6 +146,8 @@ def test_a_killed_copy_whose_target_is_lost_is_undone_by_force(database: str, co
     if way == "to SQLite":
         source, target = database, "sqlite:///new.db"
         configure_store(command, database)
+        with Client(database, create=True):
+            pass
     command.enqueue_many(MANY)
     kill_in_the_middle(command, source, target)
     if way == "to SQLite":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from supervisor.stores.postgres.store import PostgresStore
 from tests.stores.postgres_server import Server
 from tests.system.command import Command, wait_for
 from tests.system.test_sharing import JOBS, wait_ran
@@ -39,6 +41,7 @@ def postgres(command: Command, server: Server) -> Iterator[Command]:
 
 
 def configure(command: Command, server: Server, schema: str, listen: bool = True) -> None:
+    PostgresStore(server.url, schema=schema, create=True).close()
     store = json.dumps({"url": server.url, "schema": schema, "listen": listen})
     command.write(config=f"store: {store}\nworkers: {{count: 2, heartbeat: 200ms}}\nlease: {{ttl: 3s}}\n", plugins=JOBS)
 
@@ -52,8 +55,6 @@ def nothing_in_flight(command: Command) -> None:
 
 
 def test_jobs_are_enqueued_and_drained(postgres: Command) -> None:
-    ended = postgres.call("check")
-    assert ended.code == 0 and "it will be created" in ended.out
     id = postgres.enqueue("marks", {"nul": "a\u0000b"})
     later = postgres.enqueue("marks", None, "--delay", "300ms")
     assert postgres.run("--drain").wait(30) == 0
@@ -61,6 +62,24 @@ def test_jobs_are_enqueued_and_drained(postgres: Command) -> None:
     assert postgres.job(id)["payload"] == {"nul": "a\u0000b"}
     assert postgres.status()["supervisors"] == []
     nothing_in_flight(postgres)
+
+
+def test_a_store_that_was_dropped_is_made_by_a_supervisor_and_not_by_an_enqueue(
+    postgres: Command, server: Server
+) -> None:
+    with server.connect() as connection:
+        (schema,) = re.findall(r'"schema": "(\w+)"', (postgres.folder / "supervisor.yaml").read_text())
+        connection.execute(f"drop schema {schema} cascade")
+        refused = postgres.call("enqueue", "mark")
+        assert refused.code == 2
+        assert (
+            f"no job store in its schema {schema} yet: nothing was enqueued; supervisor run makes a new" in refused.err
+        )
+        ended = postgres.call("check")
+        assert ended.code == 0 and "it will be created" in ended.out
+        assert connection.execute("select to_regnamespace(%s)", (schema,)).fetchone() == (None,)
+    assert postgres.run("--drain").wait() == 0
+    assert postgres.enqueue("mark") == 1
 
 
 def test_an_idle_supervisor_is_notified_of_a_job(postgres: Command) -> None:

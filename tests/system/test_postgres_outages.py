@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.stores.postgres.store import PostgresStore
 from tests.stores.postgres_server import Server
 from tests.system.command import TIMEOUT, Command, Running, wait_for
 from tests.system.machines import Machine, Network, why_not
@@ -101,6 +102,8 @@ def pair() -> Iterator[tuple[Server, Server]]:
 
 def configure(command: Command, url: str, name: str = "supervisor", *, schema: str) -> None:
     """The config of the supervisors that reach the server there."""
+    if name == "supervisor":
+        PostgresStore(url, schema=schema, create=True).close()
     store = json.dumps({"url": url, "schema": schema})
     command.write(plugins=JOBS)
     (command.folder / f"{name}.yaml").write_text(

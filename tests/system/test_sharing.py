@@ -249,7 +249,7 @@ def test_a_full_disk_stops_no_supervisor_and_outcomes_are_settled_when_there_is_
         with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(100_000))
-        run.logged("the store refuses to settle outcomes: ")
+        run.logged("the store fails to settle outcomes: ")
         assert run.code is None
         full = [line for line in run.log.splitlines() if "database or disk is full" in line]
         assert 1 <= len(full) < 10

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql as quoting
 
 from supervisor.errors import RowRefused, StoreError, StoreUnavailable
-from supervisor.stores.postgres.driver import Address, DriverConnection, is_undone
+from supervisor.stores.postgres.driver import TRANSACTION_TIMEOUT, Address, DriverConnection, is_undone
 from supervisor.stores.postgres.session import Session
 
 Row = tuple[Any, ...]
@@ -27,7 +27,10 @@ HAS_ROOM = "pg_notification_queue_usage() < 0.9"
 NOTIFY = f"case when {HAS_ROOM} then pg_notify({{channel}}, '')::text = '' else false end"
 """A call that notifies supervisors at the commit, and is false if the server's queue is almost full: a full one refuses the commit."""
 LOCK_BRIEFLY = "set local lock_timeout = '100ms'"
-SET_LOCAL = "select pg_catalog.set_config(key, value, true) from pg_catalog.json_each_text($1)"
+# Settings that an old server doesn't have are left out.
+SET_LOCAL = """
+  select pg_catalog.set_config(key, value, true) from pg_catalog.json_each_text($1)
+  where pg_catalog.current_setting(key, true) is not null"""
 
 
 class CommitUnknown(StoreUnavailable):
@@ -71,7 +74,7 @@ class Connection:
         quoted = quoting.Identifier(schema).as_string(None)
         jobs, channel = (quoting.Literal(text).as_string(None) for text in (f"{quoted}.jobs", self.channel))
         self.names = Names(quoted, jobs, channel)
-        self._listen, self._session = address.listen, packed(address.session)
+        self._listen, self._session = address.listen, packed({**address.session, TRANSACTION_TIMEOUT: "0"})
         self._transaction: _Transaction | None = None
         self._before_close: list[Callable[[], None]] = []
         self._before_commit: list[Callable[[], None]] = []

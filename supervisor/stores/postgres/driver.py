@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
 from psycopg import Connection, Error, OperationalError, RawCursor
@@ -35,13 +35,55 @@ _READ_ONLY_HINT = (
     "name the primary in the URL, or switch that off there)"
 )
 _FAILED_TRANSACTION = "25P02"
-_UNDONE_CLASSES = ("0A", "21", "22", "23", "25", "42", "44", "54", "55", "P0")
+_UNDONE_CLASSES = ("0A", "21", "22", "23", "25", "3F", "42", "44", "54", "55", "P0")
 _UNDONE = frozenset({"40001", "40P01", "53100", "53200", STATEMENT_CANCELLED})
 """SQLSTATEs by which a server refuses a statement and rolls it back; a pooler never answers with them itself."""
 _UNDONE_IF_DIRECT = frozenset({"57P01", "57P04", "57P05"})
 """SQLSTATEs by which a server ends a session before its commit; a pooler that has lost its server may answer with them too."""
+_STATEMENT_MODE = "transaction blocks not allowed in statement pooling mode"
+_STATEMENT_MODE_HINT = (
+    ": the pooler is in statement mode, in which a store is impossible; set pool_mode = transaction there"
+)
+_OPTIONS_REFUSED = "unsupported startup parameter"
+_POOLER_HINT = ": a pooler is in between; set store.listen: false in the config"
+_NO_OPTIONS_HINT = ": a pooler is in between; remove PGOPTIONS from the environment, and options from the URL"
+_NOT_GRANTED = "42501"
+_NOT_GRANTED_HINT = " (grant this right to the role in the URL of the store)"
+_MISSING = ("3F000", "42P01", "42883")
+_MISSING_HINT = " (was the schema of the store dropped? restore it from a backup, or start supervisors again for a new, empty store)"
+_LOST_STATEMENTS = ("26000", "42P05")
+"""SQLSTATEs of prepared statements that are missing, or of another session: a pooler exchanges the sessions."""
 _FINAL_AT_CONNECT = ("28", "3D", "0P")
-_FINAL_TEXTS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
+_FINAL_TEXTS = (
+    "authentication failed",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "pg_hba.conf rejects",
+    "no password supplied",
+    "not permitted to log in",
+    "permission denied for database",
+    "invalid port number",
+    "server does not support SSL",
+    "certificate",
+    _OPTIONS_REFUSED,
+)
+"""Parts of messages of the server and of libpq, which gives no SQLSTATE, after which another try fails too."""
+_FAILURE_OF_A_HOST = "- host: "
+_SHOWN_IN_URLS = ("host", "port", "dbname", "sslmode", "target_session_attrs")
+"""Parts of a URL that are no secrets although they may stand in its query."""
+
+
+_CHECKED = {"session_replication_role": "origin"}
+"""Settings of a session without which a store does not work, and which only a superuser may set."""
+TRANSACTION_TIMEOUT = "transaction_timeout"
+_ENDS_SESSIONS = (TRANSACTION_TIMEOUT, "idle_session_timeout")
+"""Settings by which the server ends sessions that use the store as they should. Old servers don't have them."""
+_FIND_SETTINGS = "select name, setting from pg_catalog.pg_settings where name operator(pg_catalog.=) any($1)"
+_SWITCH_OFF = "select pg_catalog.set_config(name, '0', false) from pg_catalog.unnest($1::pg_catalog.text[]) as name"
+
+_NEAR_SECONDS, _FAR_SECONDS, _ROUND_TRIPS = 0.001, 0.02, 5
+"""A round trip of _NEAR_SECONDS costs no more than to save one. One that took longer is measured again, since the machine may be
+busy, unless it took _FAR_SECONDS."""
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
@@ -126,8 +168,17 @@ class DriverConnection(Connection[tuple[Any, ...]]):
         """Return whether `error` ends the use of the connection: it is broken, or leads to a server that takes no writes."""
         return self.given_up or self.broken or self.closed or error.sqlstate == _READ_ONLY
 
-    def is_to_this_machine(self) -> bool:
-        return self.info.host.startswith("/") or self.info.hostaddr in ("127.0.0.1", "::1")
+    def measure(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Find out whether it is near: an address of this machine may be that of a tunnel or a pooler to another one."""
+        if not (self.info.host.startswith("/") or self.info.hostaddr in ("127.0.0.1", "::1")):
+            return
+        for _ in range(_ROUND_TRIPS):
+            began = clock()
+            self.execute("select 1")
+            took = clock() - began
+            self.near = took <= _NEAR_SECONDS
+            if self.near or took >= _FAR_SECONDS:
+                return
 
 
 def is_undone(state: str, *, direct: bool) -> bool:
@@ -163,6 +214,8 @@ class Address:
             given = conninfo_to_dict(url)
         except Error as error:
             raise StoreError(f"{self.shown}: {self._line(error)}") from None
+        shown = {str(given.get(name)) for name in _SHOWN_IN_URLS if given.get(name) != given.get("password")}
+        self._mask = Mask(secrets_of(url) - shown if "://" in url else ())
         self.arguments: dict[str, Any] = {**_defaults_of(limits), **given, "client_encoding": "UTF8"}
         if listen:  # a pooler refuses options, and would keep them for the next client
             settings = {**self.session, **_server_side_of(limits)}
@@ -181,10 +234,36 @@ class Address:
             )
         except Error as error:
             raise self._not_connected(error) from None
-        near = self._limits.near
-        connection.near = connection.is_to_this_machine() if near is None else near
-        connection.call_seconds = self._limits.call_seconds
+        try:
+            self._prepare(connection)
+        except Error as error:
+            connection.close()
+            raise self.translated(error) from None
+        except StoreError:
+            connection.close()
+            raise
         return connection
+
+    def _prepare(self, connection: DriverConnection) -> None:
+        connection.call_seconds = self._limits.call_seconds
+        self._check_session(connection)
+        if self._limits.near is None:
+            connection.measure()
+        else:
+            connection.near = self._limits.near
+
+    def _check_session(self, connection: DriverConnection) -> None:
+        """Raise StoreBroken unless the session has its settings: a pooler may drop them. Without `listen` it has none of its own."""
+        expected = {**self.session, **_CHECKED} if self.listen else _CHECKED
+        found = dict(connection.execute(_FIND_SETTINGS, ([*expected, *_ENDS_SESSIONS],)).fetchall())
+        for name in expected:
+            if found[name] != expected[name]:
+                reset = f": alter role {connection.info.user} reset {name}, or the same for the database"
+                hint = _POOLER_HINT if name in self.session else reset
+                raise StoreBroken(f"{self.shown}: {name} is {found[name]!r}, not {expected[name]!r}{hint}")
+        to_switch_off = [name for name in _ENDS_SESSIONS if found.get(name, "0") != "0"]
+        if self.listen and to_switch_off:
+            connection.execute(_SWITCH_OFF, (to_switch_off,))
 
     def _not_connected(self, error: Error) -> StoreError:
         text = str(error)
@@ -192,7 +271,11 @@ class Address:
         final = state.startswith(_FINAL_AT_CONNECT) or any(part in text for part in _FINAL_TEXTS)
         kind = StoreBroken if final and "starting up" not in text else StoreUnavailable
         hint = _READ_ONLY_HINT if "session is read-only" in text else ""
-        return kind(f"{self.shown}: {self._line(error)}{hint}")
+        if _OPTIONS_REFUSED in text:
+            hint = _POOLER_HINT if self.listen else _NO_OPTIONS_HINT
+        of_hosts = [line for line in text.splitlines() if line.startswith(_FAILURE_OF_A_HOST)]
+        lines = self._mask("; ".join(line.removeprefix("- ") for line in of_hosts)) or self._line(error)
+        return kind(f"{self.shown}: {lines}{hint}")
 
     def translated(self, error: Error | UnicodeError | OverflowError) -> StoreError:
         """Return the error of a store for a call that failed with `error`."""
@@ -210,6 +293,14 @@ class Address:
             return StoreUnavailable(message + _READ_ONLY_HINT)
         if error.diag.source_function == _COMMIT_OF_NOTIFICATIONS:
             return StoreUnavailable(message)
+        if _STATEMENT_MODE in message:
+            return StoreBroken(message + _STATEMENT_MODE_HINT)
+        if state == _NOT_GRANTED:
+            return StoreBroken(message + _NOT_GRANTED_HINT)
+        if state in _MISSING:
+            return StoreBroken(message + _MISSING_HINT)
+        if state in _LOST_STATEMENTS:
+            return StoreBroken(message + _POOLER_HINT)
         if state in _CONTENDED:
             return StoreContended(message)
         if state == _OBJECT_IN_USE or state.startswith(_UNAVAILABLE_CLASSES):

@@ -32,7 +32,8 @@ ENQUEUE_ONE = f"""
     insert into {{s}}.counts(state, queue, tier, n) select state, $3, 0, 1 from job)
   select id, {NOTIFY} from job"""
 PUT = "select {s}.put($1)"
-SEQUENCE = "select pg_get_serial_sequence({jobs}, 'id')"
+FIND_SEQUENCE = "select case when has_table_privilege({jobs}, 'insert') then pg_get_serial_sequence({jobs}, 'id') end"
+"""The sequence of the ids; null for a role that may enqueue by `put` only."""
 
 RESERVE = "select nextval((select pg_get_serial_sequence({jobs}, 'id')::regclass)) from generate_series(1, $1)"
 RESERVE_RUN = f"""
@@ -48,19 +49,21 @@ class Enqueues:
     def __init__(self, connection: Connection, counts: Counts, sent_characters: int) -> None:
         self._connection, self._counts, self._sent_characters = connection, counts, sent_characters
         self._sequence: str | None = None
+        self._knows_sequence = False
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         if not rows:
             return []
         try:
-            if len(rows) == 1:
-                return [self._commit(ENQUEUE_ONE, self._id_sequence(), *values_of(rows[0]).values())]
+            sequence = self._id_sequence()
+            if len(rows) == 1 and sequence is not None:
+                return [self._commit(ENQUEUE_ONE, sequence, *values_of(rows[0]).values())]
             parts = split_batch(rows, self._sent_characters)
-            if len(parts) == 1 and len(rows) < MIN_COPIED:
+            if len(parts) == 1 and (len(rows) < MIN_COPIED or sequence is None):
                 ids: list[int] = self._commit(PUT, packed([values_of(row) for row in rows]))
                 return ids
             with self._connection.transaction():
-                return self._copy(parts)
+                return self._put(parts) if sequence is None else self._copy(parts)
         except CommitUnknown as error:
             raise StoreUnsure(
                 f"{error}; the jobs of this call may or may not have been enqueued: its commit was not answered"
@@ -73,10 +76,14 @@ class Enqueues:
         with self._connection.transaction():
             return self._connection.value(sql, *parameters)
 
-    def _id_sequence(self) -> str:
-        if self._sequence is None:
-            self._sequence = str(self._connection.value(SEQUENCE))
+    def _id_sequence(self) -> str | None:
+        if not self._knows_sequence:
+            self._sequence = self._connection.value(FIND_SEQUENCE)
+            self._knows_sequence = True
         return self._sequence
+
+    def _put(self, parts: Sequence[EnqueueBatch]) -> list[int]:
+        return [id for part in parts for id in self._connection.value(PUT, packed([values_of(row) for row in part]))]
 
     def _copy(self, parts: Sequence[EnqueueBatch]) -> list[int]:
         ids: list[int] = []

@@ -24,6 +24,11 @@ MAX_JSON_BYTES = 1_000_000
 # The characters that Python's isprintable refuses, as far as people meet them.
 _UNPRINTABLE = r"[\u0001-\u001f\u007f-\u00a0\u00ad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ue000-\uf8ff\ufeff\ufff9-\ufffb]"
 
+# A transaction that notifies can't be prepared for a commit in two phases.
+NOTIFY_UNLESS_OFF = f"""if current_setting('supervisor.notify', true) is distinct from 'off' then
+      perform {NOTIFY};
+    end if;"""
+
 _CHECKED_NAME = f"""create or replace function {{s}}.checked_name(what text, value text) returns text language plpgsql immutable
   set search_path = pg_catalog, pg_temp set standard_conforming_strings = on as {BODY}
   begin
@@ -122,7 +127,7 @@ _PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] lang
     ids bigint[];
   begin
     {INSERT_JOBS.strip()} into ids;
-    perform {NOTIFY};
+    {NOTIFY_UNLESS_OFF}
     return ids;
   end {BODY}"""
 

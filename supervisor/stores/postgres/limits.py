@@ -18,7 +18,8 @@ class PostgresLimits:
     `sent_characters`: the size of one exchange, which a slow network transmits within `call_seconds`.
     `claim_bytes`: the size of the texts of one claim.
     `id_range`: the ids among which one statement of a transfer searches.
-    `near`: whether the server is on this machine, where a round trip costs less than to save one; None: by its address."""
+    `near`: whether a round trip to the server costs less than to save one; None: so it is on this
+    machine, as long as a measured round trip is short."""
 
     call_seconds: float = 10.0
     connect_seconds: int = 5

@@ -21,6 +21,7 @@ from supervisor.stores.postgres.schema import (
     QUEUE_CHANGED,
     SCHEMA,
     VERSION,
+    VERSION_FOR_ALL,
 )
 from supervisor.stores.sinks import sinks_of, sinks_text
 
@@ -33,6 +34,7 @@ ACCEPTED = "select distinct accepted from {s}.letters"
 SET_ACCEPTED = "update {s}.letters set accepted = $2 where accepted = $1"
 
 FROM_VERSION_1 = (
+    VERSION_FOR_ALL,
     "drop trigger put_by_hand on {s}.jobs",
     "drop function {s}.put_by_hand()",
     "alter table {s}.jobs rename column lapses to expired_count",

@@ -24,6 +24,8 @@ NO_ROOM = (
     "another session executes LISTEN and stays in a transaction"
 )
 ROOM_AGAIN = "%s: its queue of notifications has room again, so supervisors are notified again"
+NOT_NOTIFIED = "%s; this was the connection for notifications: until it is made again, new jobs are found by polling, within seconds"
+NOTIFIED_AGAIN = "%s: supervisors are notified again, after %.2fs"
 
 FIRST_RECONNECT_DELAY = 0.05
 MAX_RECONNECT_DELAY = 5.0
@@ -167,11 +169,20 @@ class Listener:
             _logger.info(ROOM_AGAIN, self._address.shown)
 
     def _connect_again(self) -> None:
-        delays = GrowingDelay(FIRST_RECONNECT_DELAY, MAX_RECONNECT_DELAY)
+        delays, began, logged = GrowingDelay(FIRST_RECONNECT_DELAY, MAX_RECONNECT_DELAY), time.monotonic(), False
         while not self._stopped:
-            with suppress(StoreError, Error):
+            try:
                 self.connection = self._listening()
+            except (StoreError, Error) as error:
+                if (
+                    not logged and self._own_process() is not None
+                ):  # otherwise the supervisor logs that the store is unavailable
+                    _logger.warning(NOT_NOTIFIED, error)
+                    logged = True
+            else:
                 _fill(self._write_end)  # notifications that were sent meanwhile are lost
+                if logged:
+                    _logger.info(NOTIFIED_AGAIN, self._address.shown, time.monotonic() - began)
                 return
             _poll(self._woken).poll(delays.next() * 1000)
             _empty(self._woken)

@@ -16,8 +16,7 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
-from supervisor.stores.postgres.connection import NOTIFY
-from supervisor.stores.postgres.functions import BODY, FUNCTIONS
+from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
 from supervisor.stores.transfer import closed_message
 
 VERSION = 2
@@ -100,7 +99,7 @@ INSERTED_BY_SQL = (
         end if;
         update {{s}}.jobs set age = new.id, state = new.state where id = new.id;
         insert into {{s}}.counts(state, queue, tier, n) values (new.state, new.queue, new.tier, 1);
-        perform {NOTIFY};
+        {NOTIFY_UNLESS_OFF}
         return null;
       end {BODY}""",
     """create trigger inserted_by_sql after insert on {s}.jobs for each row when (new.age is null)
@@ -114,7 +113,7 @@ QUEUE_CHANGED = (
       begin
         insert into {{s}}.counts(state, queue, tier, n)
           values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
-        perform {NOTIFY};
+        {NOTIFY_UNLESS_OFF}
         return null;
       end {BODY}""",
     """create trigger queue_changed after update of queue on {s}.jobs for each row
@@ -155,9 +154,12 @@ KEYLESS_TABLES = (
     "alter table {s}.version replica identity full",
     "alter table {s}.counts replica identity full",
 )
+# A role that may only enqueue reads it too, before it calls a function of that version.
+VERSION_FOR_ALL = "grant select on {s}.version to public"
 
 SCHEMA = (
     "create table {s}.version(version int not null)",
+    VERSION_FOR_ALL,
     _CLOCK,
     "revoke execute on function {s}.clock() from public",
     _JOBS,

@@ -72,7 +72,7 @@ def test_a_report_names_what_the_store_refused_to_a_drain_that_failed(report: Dr
     report(events.StoreCallFailed("count the jobs that are left", "no right", "a drain goes on"))
     report(events.SupervisorStopped(1, {}))
     assert printed(report, capsys)[1:] == ["the store refused to count the jobs that are left: no right"]
-    report(events.StoreCallSucceeded("count the jobs that are left"))
+    report(events.StoreCallSucceeded("count the jobs that are left", 1.0))
     assert printed(report, capsys)[1:] == []
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -167,10 +168,10 @@ def test_a_call_that_keeps_failing_fails_alone_and_is_reported_once_until_it_suc
         report = StoreCallFailed(Purpose.PRUNE.text, str(error), Purpose.PRUNE.meanwhile)
         assert events == [report]
         await writer.submit(note("c"), Purpose.PRUNE)
-        assert events == [report, StoreCallSucceeded(Purpose.PRUNE.text)]
+        assert events == [report, StoreCallSucceeded(Purpose.PRUNE.text, ANY)]
         with pytest.raises(CallFailed):
             await writer.submit(fail, Purpose.PRUNE)
-        assert events == [report, StoreCallSucceeded(Purpose.PRUNE.text), report]
+        assert events == [report, StoreCallSucceeded(Purpose.PRUNE.text, ANY), report]
         assert store.kept == [["a"], ["b"], ["c"]]
         assert await writer.close(30)
 
@@ -199,7 +200,7 @@ def test_a_claim_a_settle_and_an_extend_are_tried_until_they_are_done_and_stop_n
         assert await late == "late"
         failed, succeeded = (
             StoreCallFailed(purpose.text, str(error), purpose.meanwhile),
-            StoreCallSucceeded(purpose.text),
+            StoreCallSucceeded(purpose.text, ANY),
         )
         assert events == [failed, succeeded]
         assert await writer.close(30)

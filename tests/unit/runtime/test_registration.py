@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from supervisor.config.settings import Settings
 from supervisor.errors import StoreUnavailable
-from supervisor.events import Bus
+from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.runtime.registration import Registration
 from tests.unit.wrapped_store import WrappedStore
@@ -65,5 +66,22 @@ def test_a_join_that_fails_after_the_end_was_requested_is_no_fault() -> None:
         await asyncio.sleep(0)
         assert joining.cancelled() and registration._joining is not None and not registration._joining.cancelled()
         assert faults == []
+
+    asyncio.run(asyncio.wait_for(act(), 30))
+
+
+def test_an_outage_at_the_start_is_reported_once_when_it_begins_and_once_when_it_ends() -> None:
+    errors = iter([StoreUnavailable("no connection"), StoreUnavailable("starting up")])
+
+    def join_now() -> Any:
+        if (error := next(errors, None)) is not None:
+            raise error
+
+    async def act() -> None:
+        registration, reported = make_registration(), []
+        registration.bus.subscribe(reported.append, StoreBecameUnavailable, StoreAvailableAgain)
+        registration.join_now = join_now  # type: ignore[method-assign]
+        await registration.join()
+        assert reported == [StoreBecameUnavailable("no connection"), StoreAvailableAgain(ANY)]
 
     asyncio.run(asyncio.wait_for(act(), 30))

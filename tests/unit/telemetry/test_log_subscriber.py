@@ -180,10 +180,10 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (
             events.StoreCallFailed("prune jobs", "postgresql://me:secret@db/jobs: a foreign key", "jobs stay"),
-            "ERROR the store refuses to prune jobs: postgresql://***@db/jobs: a foreign key; meanwhile jobs stay, all else goes on, "
-            "and it is tried again: remove the cause of the error",
+            "ERROR the store fails to prune jobs: postgresql://***@db/jobs: a foreign key; meanwhile jobs stay, all else goes on, "
+            "and it is tried again",
         ),
-        (events.StoreCallSucceeded("prune jobs"), "INFO the store no longer refuses to prune jobs"),
+        (events.StoreCallSucceeded("prune jobs", 12.345), "INFO the store is able to prune jobs again, after 12.35s"),
         (
             events.ConfigReloaded(("retry",), ("store",)),
             "INFO config reloaded: retry; a restart is needed for: store",
