@@ -56,6 +56,10 @@ class GrowingDelay:
         self._curve = Backoff(first, 2.0, maximum, "none")
         self._failures = 0
 
+    @property
+    def failing(self) -> bool:
+        return self._failures > 0
+
     def next(self) -> float:
         """Return the seconds to wait after one more failure."""
         self._failures += 1

@@ -21,6 +21,7 @@ from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.maintenance import Maintenance, Pruner, Repairer, SinkWatch, WallClock
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
+from supervisor.engine.self_report import SelfReport
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.suspects import Suspects
 from supervisor.engine.tasks import BackgroundTasks, report_error
@@ -67,9 +68,8 @@ class Coordinator:
             writer, leases, decider, unknown, bus, now=now, limits=limits, on_settled=self._settled,
             on_relieved=lambda: self.fetcher.pump(),
         )  # fmt: skip
-        self.lease_keeper = keeper = LeaseKeeper(
-            writer, leases, buffers, committer, pool, bus, loop, self.tasks, limits
-        )
+        keeper = LeaseKeeper(writer, leases, buffers, committer, pool, bus, loop, self.tasks, limits)
+        self.lease_keeper = keeper
         self.recovery = Recovery(writer, decider, bus, ttl=ttl, now=now, limits=limits, on_recovered=self._recovered)
         self.watchdog = watchdog = Watchdog(
             pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, limits
@@ -79,7 +79,8 @@ class Coordinator:
         suspects = Suspects(writer, leases, committer, keeper, now)
         intake = Intake(leases, buffers, committer, unknown, suspects, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
-        self._announcer = announcer = Announcer(writer, pool, leases, loop)
+        self_report = SelfReport(config, pool, dispatcher, decider, unknown, bus, ttl, now)
+        self._announcer = announcer = Announcer(writer, pool, leases, loop, self_report)
         pruner, sinks = Pruner(writer, config, now), SinkWatch(writer, bus, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
@@ -88,7 +89,7 @@ class Coordinator:
         )  # fmt: skip
         self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
         self.recover, self.newly_broken = self.recovery.recover_all, config.newly_broken
-        self.prune, self.maintain = pruner.prune, maintenance.run
+        self.prune, self.maintain, self.announce = pruner.prune, maintenance.run, announcer.announce
 
     @property
     def settings(self) -> Settings:

@@ -15,6 +15,8 @@ from supervisor.workers.pool import Pool
 
 HEAD_START = 0.5
 """Seconds by which a supervisor that may serve the handler of a job claims it before one that has released it."""
+SEEN_AGAIN = 10.0
+"""Seconds within which a job that is due is claimed again."""
 SWEEP_EVERY = 60.0  # seconds: a sweep holds up the loop for tens of milliseconds
 
 
@@ -75,6 +77,14 @@ class UnknownHandlers:
         self._bus = bus
         self._now = now
         self._missing = MissingHandlers(limits.missing_handlers)
+        self._met_until: dict[str, float] = {}
+        """By handler: until when a job that waits for it would have been claimed again."""
+
+    def missing(self) -> list[str]:
+        """Return the handlers that jobs wait for."""
+        now, served = self._now(), self._config.handlers
+        self._met_until = {it: until for it, until in self._met_until.items() if until > now and it not in served}
+        return sorted(self._met_until)
 
     def plugins_replaced(self) -> None:
         """Forget the jobs whose handlers are served now."""
@@ -103,6 +113,7 @@ class UnknownHandlers:
         now, grace = self._now(), self._config.settings.unknown_handler.grace
         outcomes = []
         for lease in leases:
+            self._met_until[lease.handler] = now + lease.policy.backoff.max + SEEN_AGAIN
             missing_for = self._missing.missing_for(lease, now, grace=grace, again_in=lease.policy.backoff.max)
             outcomes.append(unknown_handler(lease, unknown_for=missing_for, grace=grace))
         self.met = True

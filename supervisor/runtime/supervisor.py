@@ -177,6 +177,7 @@ class Supervisor:
 
     def _emit_started(self, hooks: HookRunner, engine: Coordinator) -> None:
         self.state = "running"
+        engine.announce(self.state)
         pid, url = os.getpid(), Mask(self.settings.secrets)(engine.store_url)
         self.bus.emit(events.SupervisorStarted(self.owner, HOST, pid, url))
         hooks.call("supervisor_started", info={"owner": self.owner, "host": HOST, "pid": pid, "store": url})
@@ -202,6 +203,8 @@ class Supervisor:
 
     async def _end(self, parts: Parts) -> tuple[ExitCode, Left]:
         self.state = "draining"
+        if parts.serving is not None:
+            parts.serving.engine.announce(self.state)
         reason = self._stop.reason or "it could not start"
         self.bus.emit(events.SupervisorStopping(reason))
         self._systemd.stopping(self.settings.shutdown.grace)

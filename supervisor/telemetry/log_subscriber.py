@@ -147,8 +147,7 @@ def _plugin_loaded(event: events.PluginLoaded) -> None:
 
 
 def _plugin_failed(event: events.PluginFailed) -> None:
-    where = event.source if event.line is None else f"{event.source}:{event.line}"
-    _log(logging.ERROR, "plugin %s did not load: %s", where, event.error, traceback=event.traceback)
+    _log(logging.ERROR, "%s", event.text, traceback=event.traceback)
 
 
 def _plugin_warning(event: events.PluginWarning) -> None:
