@@ -283,6 +283,22 @@ class ClockStepped(NamedTuple):
 class ConfigReloaded(NamedTuple):
     changed: tuple[str, ...]
     needs_restart: tuple[str, ...]
+    plugin_files: tuple[str, ...] = ()
+    """The files that have changed. All plugins were imported anew."""
+    handlers_added: tuple[str, ...] = ()
+    handlers_removed: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        parts = [*self.changed, *(f"plugin file {file}" for file in self.plugin_files)]
+        lists = {
+            "handlers added": self.handlers_added,
+            "handlers removed, whose jobs wait until one has them again": self.handlers_removed,
+            "a restart is needed for": self.needs_restart,
+        }
+        return "; ".join([
+            ", ".join(parts) or "nothing changed", *(f"{what}: {', '.join(names)}" for what, names in lists.items() if names)
+        ])  # fmt: skip
 
 
 class ConfigRefused(NamedTuple):

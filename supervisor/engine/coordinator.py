@@ -60,7 +60,7 @@ class Coordinator:
         self.pool, self.writer, self.store_url = pool, writer, store.url
         self.changes, self.tasks, self._executor = asyncio.Event(), BackgroundTasks(loop), executor
         self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
-        self._config = config = CurrentConfig(settings, reports)
+        self.config = config = CurrentConfig(settings, reports)
         self.leases, self.buffers = leases, buffers = Leases(writer, pool, ttl), QueueBuffers(config)
         self.unknown_handlers = unknown = UnknownHandlers(config, pool, bus, now, limits)
         decider = RetryDecider(config, buffers, random, now)
@@ -88,17 +88,17 @@ class Coordinator:
             sinks, clock, self.tasks,
         )  # fmt: skip
         self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
-        self.recover, self.newly_broken = self.recovery.recover_all, config.newly_broken
-        self.prune, self.maintain, self.announce = pruner.prune, maintenance.run, announcer.announce
+        self.recover, self.prune = self.recovery.recover_all, pruner.prune
+        self.maintain, self.announce = maintenance.run, announcer.announce
 
     @property
     def settings(self) -> Settings:
-        return self._config.settings
+        return self.config.settings
 
     @property
     def handlers(self) -> Collection[str]:
         """The names of the handlers that the plugins serve."""
-        return self._config.handlers.keys()
+        return self.config.handlers.keys()
 
     def serve(self, backend: WorkerBackend) -> None:
         notification_fd = self._store.notification_fd()
@@ -118,7 +118,7 @@ class Coordinator:
 
     def plugins_reported(self, reports: Sequence[SourceReport]) -> None:
         """Use the plugins that a new forkserver has found: a file may have changed since the last one started."""
-        before = self._config.reports
+        before = self.config.reports
         self._replace(self.settings, reports)
         if not same_plugins(reports, before):
             emit_plugin_events(self._bus, changed_reports(reports, before), self.settings)
@@ -186,7 +186,7 @@ class Coordinator:
         self._serve_by(backend)
 
     def _replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
-        self._config.replace(settings, reports)
+        self.config.replace(settings, reports)
         self.unknown_handlers.plugins_replaced()
 
     def _serve_by(self, backend: WorkerBackend) -> None:

@@ -137,7 +137,7 @@ class SelfReport:
         self._end("config", "refused")
         self._end("restart", "")
         if event.needs_restart:
-            message = f"changes that HUP does not bring into use: {', '.join(event.needs_restart)}"
+            message = f"a restart is needed for: {', '.join(event.needs_restart)}"
             self._begin("restart", "", message, "restart the supervisor")
 
     def _worker_exited(self, event: events.WorkerExited) -> None:

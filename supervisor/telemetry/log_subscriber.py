@@ -302,8 +302,8 @@ def _store_call_succeeded(event: events.StoreCallSucceeded) -> None:
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:
-    restart = f"; a restart is needed for: {', '.join(event.needs_restart)}" if event.needs_restart else ""
-    _log(logging.INFO, "config reloaded: %s%s", ", ".join(event.changed) or "nothing changed", restart)
+    level = logging.WARNING if event.needs_restart or event.handlers_removed else logging.INFO
+    _log(level, "config reloaded: %s", event.text)
 
 
 def _config_refused(event: events.ConfigRefused) -> None:
