@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Hashable
+from math import inf
 
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome
 
@@ -154,12 +155,12 @@ def unknown_handler(lease: Lease, *, unknown_for: float, grace: float) -> Outcom
     """Return the outcome of a job whose handler no plugin serves here: a release for later, so that a bad deploy does not empty
     the queue, or a final failure once the handler has been missing for `grace` seconds (`unknown_for`: until now)."""
     if unknown_for < grace:
-        return release_for_later(lease)
+        return release_for_later(lease, at_most=grace - unknown_for)
     message = f"no plugin serves handler {lease.handler!r}; expected one within {grace:g}s"
     failure = Failure(Cause.UNKNOWN_HANDLER, type="UnknownHandler", message=message, attempt=lease.attempt)
     return Outcome(lease, Kind.FAILED, failure=failure)
 
 
-def release_for_later(lease: Lease) -> Outcome:
-    """Return the release of a job that can't be run here now: it is ready again after the max of its backoff."""
-    return Outcome(lease, Kind.RELEASED, delay=max(MIN_RELEASE_SECONDS, lease.policy.backoff.max))
+def release_for_later(lease: Lease, at_most: float = inf) -> Outcome:
+    """Return the release of a job that can't be run here now: it is ready again after the max of its backoff, or `at_most`."""
+    return Outcome(lease, Kind.RELEASED, delay=max(MIN_RELEASE_SECONDS, min(lease.policy.backoff.max, at_most)))

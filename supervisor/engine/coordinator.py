@@ -62,7 +62,7 @@ class Coordinator:
         self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
         self.config = config = CurrentConfig(settings, reports)
         self.leases, self.buffers = leases, buffers = Leases(writer, pool, ttl), QueueBuffers(config)
-        self.unknown_handlers = unknown = UnknownHandlers(config, pool, bus, now, limits)
+        self.unknown_handlers = unknown = UnknownHandlers(config, pool, writer, bus, now, limits)
         decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
             writer, leases, decider, unknown, bus, now=now, limits=limits, on_settled=self._settled,
@@ -107,6 +107,7 @@ class Coordinator:
         self.lease_keeper.start()
         self.watchdog.start()
         self.pool.open(backend, self)
+        self.unknown_handlers.serve(self.config.handlers.keys())
         self.fetcher.open()
 
     # reports of the parts
@@ -186,8 +187,9 @@ class Coordinator:
         self._serve_by(backend)
 
     def _replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
+        before = {*self.handlers}
         self.config.replace(settings, reports)
-        self.unknown_handlers.plugins_replaced()
+        self.unknown_handlers.serve(self.config.handlers.keys() - before)
 
     def _serve_by(self, backend: WorkerBackend) -> None:
         self.buffers.reconfigure()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence, Set
 from typing import NamedTuple
 
+from supervisor.config.settings import DEFAULT_QUEUE
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.limits import Limits
+from supervisor.engine.store_writer import Purpose, Writer
+from supervisor.engine.tasks import report_error
 from supervisor.events import Bus, JobsReleased
 from supervisor.jobs import JobState, Kind, Lease, Outcome
 from supervisor.retry import release_for_later, unknown_handler
@@ -17,6 +20,7 @@ HEAD_START = 0.5
 """Seconds by which a supervisor that may serve the handler of a job claims it before one that has released it."""
 SEEN_AGAIN = 10.0
 """Seconds within which a job that is due is claimed again."""
+MAX_MADE_DUE = 10_000
 SWEEP_EVERY = 60.0  # seconds: a sweep holds up the loop for tens of milliseconds
 
 
@@ -70,10 +74,13 @@ class MissingHandlers:
 class UnknownHandlers:
     """Turns jobs with an unknown handler into outcomes. `met` is whether there have been any."""
 
-    def __init__(self, config: CurrentConfig, pool: Pool, bus: Bus, now: Callable[[], float], limits: Limits) -> None:
+    def __init__(
+        self, config: CurrentConfig, pool: Pool, writer: Writer, bus: Bus, now: Callable[[], float], limits: Limits
+    ) -> None:
         self.met = False
         self._config = config
         self._pool = pool
+        self._writer = writer
         self._bus = bus
         self._now = now
         self._missing = MissingHandlers(limits.missing_handlers)
@@ -86,9 +93,15 @@ class UnknownHandlers:
         self._met_until = {it: until for it, until in self._met_until.items() if until > now and it not in served}
         return sorted(self._met_until)
 
-    def plugins_replaced(self) -> None:
-        """Forget the jobs whose handlers are served now."""
+    def serve(self, new: Set[str]) -> None:
+        """Make due the jobs that wait for these handlers, which are served from now on. The next claim brings them, since it is behind
+        this call. And forget since when they have been missing."""
         self._missing.found(self._config.handlers)
+        if new:
+            handlers, resolve = frozenset(new), self._config.resolve
+            within = max(resolve(name, DEFAULT_QUEUE).backoff.max for name in ("", *handlers))
+            made = self._writer.submit(lambda store: store.make_due(handlers, within, MAX_MADE_DUE), Purpose.MAKE_DUE)
+            made.add_done_callback(report_error)
 
     def instead_of(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Return the outcomes to settle in place of these: the workers did not know the handlers of the jobs."""

@@ -116,7 +116,8 @@ def _ready(job: Row, status: Row, present: Present) -> str:
         return f"as many retries of queue {queue} run as retry.max_in_flight allows while fresh jobs wait: wait, or raise it"
     idle = sum(len(_workers(each, "idle")) for each in able)
     if idle:
-        return f"{_are(idle)} idle, so it starts at once: if it does not, look at the log of {name_of(able[0])}"
+        ready = jobs_of(sum(waiting))
+        return f"{_are(idle)} idle, and {ready} of queue {queue} are ready: wait a moment, then look at the log of {name_of(able[0])}"
     busy = [worker for each in able for worker in _workers(each, "busy") if worker.get("current_job")]
     if not busy:
         return f"no worker of {name_of(able[0])} is ready yet: wait, or look at its log"
