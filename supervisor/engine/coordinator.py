@@ -79,7 +79,7 @@ class Coordinator:
         suspects = Suspects(writer, leases, committer, keeper, now)
         intake = Intake(leases, buffers, committer, unknown, suspects, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
-        self_report = SelfReport(config, pool, dispatcher, decider, unknown, bus, ttl, now)
+        self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, bus, ttl, now)
         self._announcer = announcer = Announcer(writer, pool, leases, loop, self_report)
         pruner, sinks = Pruner(writer, config, now), SinkWatch(writer, bus, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
@@ -89,7 +89,7 @@ class Coordinator:
         )  # fmt: skip
         self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
         self.recover, self.prune = self.recovery.recover_all, pruner.prune
-        self.maintain, self.announce = maintenance.run, announcer.announce
+        self.maintain, self.announce, self.blocked = maintenance.run, announcer.announce, self_report.blocked
 
     @property
     def settings(self) -> Settings:

@@ -11,6 +11,7 @@ from supervisor.engine.committer import RetryDecider
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import retries_limit
+from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.stores.problems import Problem
 from supervisor.text.redaction import Mask
@@ -30,6 +31,7 @@ class SelfReport:
 
     _config: CurrentConfig
     _pool: Pool
+    _writer: Writer
     _dispatcher: Dispatcher
     _decider: RetryDecider
     _unknown_handlers: UnknownHandlers
@@ -57,6 +59,13 @@ class SelfReport:
             "held_retries": self._held_retries(),
             "spent_budgets": self._decider.spent_budgets(),
         }
+
+    def blocked(self) -> bool:
+        """Return whether no job runs and none can start or end: the store is unavailable or refuses that, or no worker is ready."""
+        if any(slot.sent for slot in self._pool.workers.values()):
+            return False
+        refused = any(("store", purpose.text) in self._by_event for purpose in (Purpose.CLAIM, Purpose.SETTLE))
+        return refused or self._writer.unavailable or not self._pool.ready_count()
 
     def _held_retries(self) -> list[str]:
         """Return the queues that have as many retries in flight as `retry.max_in_flight` allows."""

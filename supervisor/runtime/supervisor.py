@@ -126,7 +126,7 @@ class Supervisor:
     async def _start(self, parts: Parts, inbox: SignalInbox) -> None:
         registration = parts.registration
         # A built-in store is joined first, since workers may inherit a descriptor of it; any other comes from a plugin.
-        store = await registration.join() if registration.is_built_in else None
+        store = await self._join(registration) if registration.is_built_in else None
         parts.forkservers.owner_fd = registration.owner_fd
         parts.forkservers.descriptor_limit = descriptors.raise_limit()
         backend = parts.forkservers.add(self.settings)
@@ -137,11 +137,22 @@ class Supervisor:
         inbox.listen()  # an import may have set signal handlers of its own
         parts.hooks.start()
         if store is None:
-            store = await registration.join()
+            store = await self._join(registration)
         parts.serving = serving = self._assemble(parts, store, reports)
         await serving.engine.recover()
         serving.engine.serve(backend)
         serving.dead_letters.look()
+
+    async def _join(self, registration: Registration) -> Store:
+        """Join the store; a drain ends if the store stays unavailable."""
+        if not self._drain:
+            return await registration.join()
+        loop, grace = asyncio.get_running_loop(), self.settings.shutdown.grace
+        giving_up = loop.call_later(grace, self._stop.request, "the store is unavailable")
+        try:
+            return await registration.join()
+        finally:
+            giving_up.cancel()
 
     def _assemble(self, parts: Parts, store: Store, reports: Sequence[SourceReport]) -> Serving:
         loop = asyncio.get_running_loop()
