@@ -14,6 +14,7 @@ from supervisor.engine.fairness import retries_limit
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.stores.problems import Problem
+from supervisor.text.printable import printable
 from supervisor.text.redaction import Mask
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import WorkerSlot
@@ -54,7 +55,7 @@ class SelfReport:
             "queues": None if settings.workers.queues is None else sorted(settings.workers.queues),
             "handlers": sorted(self._config.handlers)[:MAX_NAMES],
             "lease_ttl": self._ttl,
-            "problems": [it._replace(message=mask(it.message)[:MAX_MESSAGE])._asdict() for it in problems],
+            "problems": [it._replace(message=printable(mask(it.message))[:MAX_MESSAGE])._asdict() for it in problems],
             "missing_handlers": self._unknown_handlers.missing()[:MAX_PROBLEMS],
             "held_retries": self._held_retries(),
             "spent_budgets": self._decider.spent_budgets(),
