@@ -22,7 +22,7 @@ from supervisor.workers.slot import WorkerSlot
 STARTING_SECONDS = 10.0
 """A worker that is not ready after so long is reported."""
 MAX_PROBLEMS = 50
-MAX_NAMES = 1000
+MAX_HANDLERS = 1000  # that are announced; more are left unknown
 MAX_MESSAGE = 500
 
 
@@ -53,7 +53,7 @@ class SelfReport:
         mask = Mask(settings.secrets)
         return {
             "queues": None if settings.workers.queues is None else sorted(settings.workers.queues),
-            "handlers": sorted(self._config.handlers)[:MAX_NAMES],
+            "handlers": sorted(self._config.handlers) if len(self._config.handlers) <= MAX_HANDLERS else None,
             "lease_ttl": self._ttl,
             "problems": [it._replace(message=printable(mask(it.message))[:MAX_MESSAGE])._asdict() for it in problems],
             "missing_handlers": self._unknown_handlers.missing()[:MAX_PROBLEMS],
