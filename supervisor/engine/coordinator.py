@@ -79,7 +79,7 @@ class Coordinator:
         suspects = Suspects(writer, leases, committer, keeper, now)
         intake = Intake(leases, buffers, committer, unknown, suspects, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
-        self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, bus, ttl, now)
+        self.self_report = self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, bus, ttl, now)
         self._announcer = announcer = Announcer(writer, pool, leases, loop, self_report)
         pruner, sinks = Pruner(writer, config, now), SinkWatch(writer, bus, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)

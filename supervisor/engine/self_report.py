@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ class SelfReport:
     _bus: events.Bus
     _ttl: float
     _now: Callable[[], float]
+    failing_sinks: Mapping[str, str] = field(default_factory=dict)
+    """The last error of each sink that refuses dead letters; the publisher keeps it."""
     _by_event: dict[tuple[str, str], Problem] = field(default_factory=dict)
     _last_exit: str = ""
     _slow: set[int] = field(default_factory=set)
@@ -49,7 +51,7 @@ class SelfReport:
 
     def about(self) -> dict[str, Any]:
         settings = self._config.settings
-        problems = [*self._plugins(), *self._by_event.values(), *self._workers()][:MAX_PROBLEMS]
+        problems = [*self._plugins(), *self._by_event.values(), *self._workers(), *self._sinks()][:MAX_PROBLEMS]
         mask = Mask(settings.secrets)
         return {
             "queues": None if settings.workers.queues is None else sorted(settings.workers.queues),
@@ -85,6 +87,11 @@ class SelfReport:
             for it in failed
         ]
 
+    def _sinks(self) -> list[Problem]:
+        what = "repair it; they stay pending, and are offered again"
+        failing = self.failing_sinks.items()
+        return [Problem("sink", f"sink {sink} does not accept dead letters: {error}", what) for sink, error in failing]
+
     def _workers(self) -> list[Problem]:
         found = []
         if self._pool.reforks.failing:
@@ -114,11 +121,6 @@ class SelfReport:
 
     def _reactions(self) -> dict[type[Any], events.Subscriber]:
         return {
-            events.DeadLettersFailed: lambda it: self._begin(
-                "sink", it.sink, f"sink {it.sink} does not accept dead letters: {it.error}",
-                "repair it; they stay pending, and are offered again",
-            ),
-            events.DeadLettersPublished: lambda it: self._end("sink", it.sink),
             events.StoreCallFailed: lambda it: self._begin(
                 "store", it.purpose, f"the store refuses to {it.purpose}: {it.error}; meanwhile {it.meanwhile}",
                 "remove the cause of the error",

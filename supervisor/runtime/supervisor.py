@@ -164,6 +164,7 @@ class Supervisor:
             on_dead_letter=dead_letters.look, executor=self._executor,
         )  # fmt: skip
         dead_letters.on_quiet = engine.changes.set
+        engine.self_report.failing_sinks = dead_letters.failing
         return Serving(engine, dead_letters)
 
     # serving

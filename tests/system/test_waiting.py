@@ -226,6 +226,35 @@ REASONS: dict[Callable[[Command], int], tuple[str, str]] = {
 }  # fmt: skip
 
 
+def test_the_status_names_a_sink_that_is_down_until_it_accepts_dead_letters(command: Command) -> None:
+    sink = """
+        import os
+        from supervisor import handler, hookimpl
+
+        class Pager:
+            def publish(self, dead_letters):
+                if not os.path.exists("repaired"):
+                    raise ConnectionError("nobody there")
+                return [dead_letter["id"] for dead_letter in dead_letters]
+
+            def close(self):
+                pass
+
+        @hookimpl
+        def supervisor_sinks():
+            return {"pager": Pager}
+
+        @handler(max_retries=0)
+        def fails_for_good(job):
+            raise ValueError("never")
+    """
+    serve(command, "workers: {count: 1}\ndlq: {sinks: [{type: pager}]}\n", sink=sink)
+    command.enqueue("fails_for_good")
+    wait_for(lambda: "sink pager does not accept dead letters: ConnectionError: nobody there" in command.ask("status"))
+    (command.folder / "repaired").touch()
+    wait_for(lambda: command.status()["problems"] == [])
+
+
 @pytest.mark.parametrize("fault", REASONS, ids=lambda fault: fault.__name__)
 def test_a_job_that_does_not_run_has_its_reason(command: Command, fault: Callable[[Command], int]) -> None:
     reason, problem = REASONS[fault]
