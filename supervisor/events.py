@@ -61,6 +61,11 @@ class PluginFailed(NamedTuple):
     error: str
     traceback: str
 
+    @property
+    def text(self) -> str:
+        where = self.source if self.line is None else f"{self.source}:{self.line}"
+        return f"plugin {where} did not load: {self.error}"
+
 
 class PluginWarning(NamedTuple):
     source: str
@@ -205,13 +210,18 @@ class SinkMissing(NamedTuple):
     pending: int
 
     @property
-    def text(self) -> str:
-        """Return what is wrong, and what to do."""
+    def message(self) -> str:
         number = f"{self.pending} or more" if self.pending >= MAX_COUNTED else str(self.pending)
-        return (
-            f"{number} pending dead letter{'s wait' if self.pending > 1 else ' waits'} for sink {self.sink}, which no running "
-            f"supervisor has: start one that has it, or drop it with: supervisor dlq drop-sink {quote(self.sink)}"
-        )
+        wait = "dead letters wait" if self.pending > 1 else "dead letter waits"
+        return f"{number} pending {wait} for sink {self.sink}, which no running supervisor has"
+
+    @property
+    def what_to_do(self) -> str:
+        return f"start one that has it, or drop it with: supervisor dlq drop-sink {quote(self.sink)}"
+
+    @property
+    def text(self) -> str:
+        return f"{self.message}: {self.what_to_do}"
 
 
 class DeadLettersStale(NamedTuple):
@@ -282,6 +292,22 @@ class ClockStepped(NamedTuple):
 class ConfigReloaded(NamedTuple):
     changed: tuple[str, ...]
     needs_restart: tuple[str, ...]
+    plugin_files: tuple[str, ...] = ()
+    """The files that have changed. All plugins were imported anew."""
+    handlers_added: tuple[str, ...] = ()
+    handlers_removed: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        parts = [*self.changed, *(f"plugin file {file}" for file in self.plugin_files)]
+        lists = {
+            "handlers added": self.handlers_added,
+            "handlers removed, whose jobs wait until one has them again": self.handlers_removed,
+            "a restart is needed for": self.needs_restart,
+        }
+        return "; ".join([
+            ", ".join(parts) or "nothing changed", *(f"{what}: {', '.join(names)}" for what, names in lists.items() if names)
+        ])  # fmt: skip
 
 
 class ConfigRefused(NamedTuple):

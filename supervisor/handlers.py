@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 from supervisor.jobs import Job
+from supervisor.text.names import did_you_mean_or_all
 
 Function = TypeVar("Function", bound=Callable[[Job], Any])
 
@@ -46,6 +48,9 @@ class Handler:
     never_retry: tuple[type[BaseException], ...] = ()
 
 
+OPTIONS = tuple(name for name in Handler.__slots__ if name not in ("name", "function"))
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerInfo:
     """A handler as found in a plugin: its name, its options as written, and the place of its function."""
@@ -75,21 +80,42 @@ def handler(function: Any = None, /, **options: Any) -> Any:
 
     The function is not wrapped, and may be called directly; the plugin loader finds the mark on it.
     """
-    if callable(function):
-        return _marked(function, Handler(function.__name__, function))
     if function is not None and not isinstance(function, str):
-        raise TypeError(f"handler(): expected a function or a name, got {function!r}")
+        return _marked(function, None, {})
+    for option in options:
+        if option not in OPTIONS:
+            raise TypeError(f"handler(): unknown option {option!r}{did_you_mean_or_all(option, OPTIONS)}")
     never_retry = options.get("never_retry", ())
     if isinstance(never_retry, type):
         options["never_retry"] = (never_retry,)
 
     def decorate(decorated: Function) -> Function:
-        return _marked(decorated, Handler(function or decorated.__name__, decorated, **options))
+        return _marked(decorated, function, options)
 
     return decorate
 
 
-def _marked(function: Function, marked: Handler) -> Function:
+def _marked(function: Function, name: str | None, options: dict[str, Any]) -> Function:
+    if isinstance(function, type) or not hasattr(function, "__name__") or not hasattr(function, "__dict__"):
+        text = "a function of its own around it: def name(job): ..." if callable(function) else "a function or a name"
+        raise TypeError(f"handler(): expected {text}, got {function!r}")
+    marked = Handler(name or function.__name__, function, **options)
     # A list, since one function may serve several names.
     vars(function).setdefault(MARK, []).append(marked)
+    if _collected is not None:
+        _collected.append(marked)
     return function
+
+
+_collected: list[Handler] | None = None
+
+
+@contextmanager
+def collected_marks() -> Iterator[list[Handler]]:
+    """Yield a list of the handlers that are marked meanwhile."""
+    global _collected
+    before, _collected = _collected, []
+    try:
+        yield _collected
+    finally:
+        _collected = before

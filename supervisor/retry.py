@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Hashable
+from math import inf
 
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome
 
@@ -55,6 +56,10 @@ class GrowingDelay:
     def __init__(self, first: float, maximum: float) -> None:
         self._curve = Backoff(first, 2.0, maximum, "none")
         self._failures = 0
+
+    @property
+    def failing(self) -> bool:
+        return self._failures > 0
 
     def next(self) -> float:
         """Return the seconds to wait after one more failure."""
@@ -150,12 +155,12 @@ def unknown_handler(lease: Lease, *, unknown_for: float, grace: float) -> Outcom
     """Return the outcome of a job whose handler no plugin serves here: a release for later, so that a bad deploy does not empty
     the queue, or a final failure once the handler has been missing for `grace` seconds (`unknown_for`: until now)."""
     if unknown_for < grace:
-        return release_for_later(lease)
+        return release_for_later(lease, at_most=grace - unknown_for)
     message = f"no plugin serves handler {lease.handler!r}; expected one within {grace:g}s"
     failure = Failure(Cause.UNKNOWN_HANDLER, type="UnknownHandler", message=message, attempt=lease.attempt)
     return Outcome(lease, Kind.FAILED, failure=failure)
 
 
-def release_for_later(lease: Lease) -> Outcome:
-    """Return the release of a job that can't be run here now: it is ready again after the max of its backoff."""
-    return Outcome(lease, Kind.RELEASED, delay=max(MIN_RELEASE_SECONDS, lease.policy.backoff.max))
+def release_for_later(lease: Lease, at_most: float = inf) -> Outcome:
+    """Return the release of a job that can't be run here now: it is ready again after the max of its backoff, or `at_most`."""
+    return Outcome(lease, Kind.RELEASED, delay=max(MIN_RELEASE_SECONDS, min(lease.policy.backoff.max, at_most)))

@@ -17,13 +17,20 @@ from supervisor.events import (
     DeadLettersFailed,
     DeadLettersPublished,
     Event,
+    ForkserverStarted,
     JobsReleased,
     JobsSettled,
     LeasesRecovered,
     PluginFailed,
+    StoreAvailableAgain,
+    StoreBecameUnavailable,
     StoreCallFailed,
     StoreCallSucceeded,
     SupervisorStopped,
+    SupervisorStopping,
+    WorkerExited,
+    WorkerStarted,
+    WorkerWarning,
 )
 from supervisor.jobs import Cause, JobState, Kind, Outcome
 from supervisor.text.units import format_duration
@@ -44,6 +51,9 @@ class DrainReport:
         self._sink_errors: dict[str, str] = {}
         self._unserved: dict[str, set[int]] = {}
         self._refused: dict[str, str] = {}
+        self._unavailable = self._no_worker = ""
+        self._worker_ready: bool | None = None  # until workers are to start
+        self._stopping = False
         self._left = self._left_out = ""
         self._code = 0
 
@@ -64,9 +74,17 @@ class DrainReport:
             self._plugin_errors.append(f"{where}: {event.error}")
         elif isinstance(event, SupervisorStopped):
             self._code, self._left, self._left_out = event.code, event.left, event.left_out
+        elif isinstance(event, StoreBecameUnavailable | StoreAvailableAgain):
+            self._unavailable = event.error if isinstance(event, StoreBecameUnavailable) else ""
+        elif isinstance(event, SupervisorStopping):
+            self._stopping = True
+        elif isinstance(event, ForkserverStarted | WorkerStarted | WorkerExited | WorkerWarning):
+            self._note_worker(event)
         elif isinstance(event, StoreCallFailed):
             self._refused[event.purpose] = event.error
-        elif isinstance(event, StoreCallSucceeded):
+        elif (
+            isinstance(event, StoreCallSucceeded) and not self._stopping
+        ):  # the end cancels claims, which counts as success
             self._refused.pop(event.purpose, None)
 
     @property
@@ -78,7 +96,7 @@ class DrainReport:
         parts = [f"{self._counts[name]} {name}" for name in ("succeeded", "failed", "retried") if self._counts[name]]
         if delivered := len(self._dead_letters):
             parts.append(f"{delivered} dead letter{'s' if delivered > 1 else ''}")
-        return ", ".join(parts) or "no jobs"
+        return ", ".join(parts) or ("no job has ended" if self._code else "no jobs")
 
     def print(self, *, failed_are_kept: bool = True) -> None:
         drained, style = ("not drained", "failed") if self._code else ("drained", "succeeded")
@@ -99,10 +117,23 @@ class DrainReport:
                 click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
         for purpose, error in self._refused.items() if self._code else ():
             echo(f"the store refused to {purpose}: {error}")
+        if self._code and self._unavailable:
+            echo(f"the store is unavailable: {self._unavailable}")
+        if self._code and self._worker_ready is False:
+            echo(f"no worker became ready: {self._no_worker or 'see the log'}")
         if self._left:
             click.echo(f"left behind: {self._left}")
         if self._left_out:
             click.echo(f"left out: {self._left_out}")
+
+    def _note_worker(self, event: ForkserverStarted | WorkerStarted | WorkerExited | WorkerWarning) -> None:
+        """Remember why no worker became ready, until one does."""
+        if isinstance(event, ForkserverStarted):
+            self._worker_ready = bool(self._worker_ready)
+        elif isinstance(event, WorkerStarted):
+            self._worker_ready = True
+        elif not self._worker_ready:
+            self._no_worker = event.message if isinstance(event, WorkerWarning) else event.how
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         others = [outcome for outcome in outcomes if outcome.state is not JobState.SUCCEEDED]

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import orjson
 
-from supervisor.cli.context import UserMistake, echo, load_settings
+from supervisor.cli.context import UserMistake, current_context, echo, load_settings
 from supervisor.cli.render import ago, clipped, print_block, print_fields, print_heading, print_json, print_table
 from supervisor.cli.store_access import use_store
 from supervisor.events import SinkMissing
@@ -43,7 +43,9 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         return
     fields = {name: job.get(name) for name in FIELDS}
     times = {name: f"{job[name]}  ({ago(job[name])})" for name in TIMES if job.get(name)}
-    print_fields({**fields, "missing_sinks": ", ".join(job["missing_sinks"]) or None, **times})
+    waiting = current_context().mask(job.get("waiting_because") or "")
+    missing = ", ".join(job["missing_sinks"])
+    print_fields({**fields, "missing_sinks": missing, **times, "waiting_because": waiting})
     for name in ("headers", "payload", "result"):
         if job.get(name) not in (None, {}):
             print_heading(name)

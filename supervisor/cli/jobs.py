@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -21,6 +22,8 @@ from supervisor.cli.options import (
 )
 from supervisor.cli.store_access import use_store
 from supervisor.jobs import JobState
+from supervisor.stores.protocol import Store
+from supervisor.stores.waiting import with_reasons
 
 RETRIED = {
     JobState.SCHEDULED: "due now",
@@ -45,9 +48,12 @@ def jobs() -> None:
 def list_jobs(state: str | None, queue: str | None, handler: str | None, limit: int, as_json: bool) -> None:
     """List jobs, newest first."""
     wanted = JobState(state) if state else None
-    found = use_store(
-        load_settings(), lambda store: store.list_jobs(state=wanted, queue=queue, handler=handler, limit=limit)
-    )
+
+    def jobs_of(store: Store) -> list[dict[str, Any]]:
+        found = store.list_jobs(state=wanted, queue=queue, handler=handler, limit=limit)
+        return with_reasons(store, found) if as_json else found
+
+    found = use_store(load_settings(), jobs_of)
     filtered = state or queue or handler
     print_jobs(found, as_json, "no such jobs" if filtered else "no jobs yet: supervisor enqueue HANDLER [JSON]")
 
@@ -57,11 +63,11 @@ def list_jobs(state: str | None, queue: str | None, handler: str | None, limit: 
 @click.argument("id", type=COUNT)
 @json_option
 def show(id: int, as_json: bool) -> None:
-    """Show everything about one job."""
-    job = use_store(load_settings(), lambda store: store.get(id))
-    if job is None:
+    """Show everything about one job, and why it does not run."""
+    found = use_store(load_settings(), lambda store: with_reasons(store, filter(None, [store.get(id)])))
+    if not found:
         raise UserMistake(f"no job {id}")
-    print_job(job, as_json)
+    print_job(found[0], as_json)
 
 
 @jobs.command()

@@ -45,18 +45,11 @@ def print_json(value: Any) -> None:
     click.echo(json_line(text))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print rows without the columns that have no value. Numbers are aligned to the right, known states coloured."""
     from rich.table import Table
 
-    table = Table(
-        box=None,
-        pad_edge=False,
-        title=title and escaped(title),
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
     shown = []
     for name, values in zip(columns, zip(*rows, strict=True), strict=False):
         cells = [_cell(value) for value in values]

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import load_settings
-from supervisor.cli.job_output import print_missing_sinks
+from supervisor.cli.context import echo, load_settings
 from supervisor.cli.options import config_option, json_option
-from supervisor.cli.render import ago, print_json, print_table
+from supervisor.cli.render import print_heading, print_json, print_table
 from supervisor.cli.store_access import use_store
+from supervisor.stores.problems import Present, jobs_of, problems
 from supervisor.text.units import format_duration
 
 QUEUE_COLUMNS = ("queue", "fresh", "retries", "scheduled", "in flight", "failed", "workers busy", "")
@@ -24,18 +24,22 @@ WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for")
 @config_option
 @json_option
 def status(as_json: bool) -> None:
-    """Show every queue, every supervisor and the current job of each worker, and the sinks of dead letters."""
+    """Show every queue, every supervisor and the current job of each worker, the sinks of dead letters, and what keeps jobs from running."""
     stats = use_store(load_settings(), lambda store: store.stats())
+    found = problems(stats)
     if as_json:
-        print_json(stats)
+        print_json({**stats, "problems": [each._asdict() for each in found]})
         return
     print_queues(stats["queues"])
-    click.echo()
-    _print_supervisors(stats["supervisors"])
+    _print_supervisors(stats)
     if stats["sinks"]:
         click.echo()
         print_table(SINK_COLUMNS, [[row[key] for key in SINK_KEYS] for row in stats["sinks"]])
-        print_missing_sinks(stats["sinks"])
+    if found:
+        click.echo()
+        print_heading("problems")
+        for each in found:
+            echo(f"  {each.text}")
 
 
 def print_queues(queues: list[dict[str, Any]]) -> None:
@@ -46,15 +50,19 @@ def print_queues(queues: list[dict[str, Any]]) -> None:
     print_table(QUEUE_COLUMNS, rows)
 
 
-def _print_supervisors(supervisors: list[dict[str, Any]]) -> None:
-    if not supervisors:
-        click.echo("no supervisor is running: supervisor run")
-    for each in supervisors:
-        title = f"{each['host']} pid {each['pid']}: {each['state']}, seen {ago(each['seen_at'])}"
-        print_table(WORKER_COLUMNS, [_worker_row(worker) for worker in each.get("workers") or []], title)
+def _print_supervisors(stats: dict[str, Any]) -> None:
+    for each in stats["supervisors"]:
+        age = max(0.0, Present(stats).age(each))
+        seen = f"as it was {format_duration(age)} ago" if age >= 1 else "now"
+        holds = f", {jobs_of(each['in_flight'])} in flight" if each["in_flight"] else ""
+        click.echo()
+        print_heading(f"{each['host']} pid {each['pid']}: {each['state']}{holds}, {seen}")
+        if each["workers"]:
+            print_table(WORKER_COLUMNS, [_worker_row(worker, age) for worker in each["workers"]])
 
 
-def _worker_row(worker: dict[str, Any]) -> list[Any]:
+def _worker_row(worker: dict[str, Any], age: float) -> list[Any]:
+    """Return the row of a worker that was announced `age` seconds ago: its job has run for so long since."""
     job = worker.get("current_job") or {}
     running = job.get("running_for")
     return [
@@ -63,5 +71,5 @@ def _worker_row(worker: dict[str, Any]) -> list[Any]:
         job.get("job_id"),
         job.get("handler"),
         job["retry_count"] + 1 if "retry_count" in job else None,
-        format_duration(running) if running is not None else None,
+        format_duration(running + age) if running is not None else None,
     ]

@@ -78,6 +78,11 @@ class RetryDecider:
         for queue in {lease.queue for lease in leases} & self._budgets.keys():
             self._budgets[queue].refund(claims)
 
+    def spent_budgets(self) -> list[str]:
+        """Return the queues whose retries wait for the max of their backoff now."""
+        now = self._now()
+        return sorted(queue for queue, budget in self._budgets.items() if budget.spent(now) >= budget.limit)
+
     def _spend(self, settings: BudgetSettings, lease: Lease) -> bool:
         """Count a retry of the job. Return False if the budget of its queue is used up."""
         now, budget = self._now(), self._budgets.get(lease.queue)

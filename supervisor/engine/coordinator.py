@@ -21,6 +21,7 @@ from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.maintenance import Maintenance, Pruner, Repairer, SinkWatch, WallClock
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
+from supervisor.engine.self_report import SelfReport
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.suspects import Suspects
 from supervisor.engine.tasks import BackgroundTasks, report_error
@@ -59,17 +60,16 @@ class Coordinator:
         self.pool, self.writer, self.store_url = pool, writer, store.url
         self.changes, self.tasks, self._executor = asyncio.Event(), BackgroundTasks(loop), executor
         self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
-        self._config = config = CurrentConfig(settings, reports)
+        self.config = config = CurrentConfig(settings, reports)
         self.leases, self.buffers = leases, buffers = Leases(writer, pool, ttl), QueueBuffers(config)
-        self.unknown_handlers = unknown = UnknownHandlers(config, pool, bus, now, limits)
+        self.unknown_handlers = unknown = UnknownHandlers(config, pool, writer, bus, now, limits)
         decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
             writer, leases, decider, unknown, bus, now=now, limits=limits, on_settled=self._settled,
             on_relieved=lambda: self.fetcher.pump(),
         )  # fmt: skip
-        self.lease_keeper = keeper = LeaseKeeper(
-            writer, leases, buffers, committer, pool, bus, loop, self.tasks, limits
-        )
+        keeper = LeaseKeeper(writer, leases, buffers, committer, pool, bus, loop, self.tasks, limits)
+        self.lease_keeper = keeper
         self.recovery = Recovery(writer, decider, bus, ttl=ttl, now=now, limits=limits, on_recovered=self._recovered)
         self.watchdog = watchdog = Watchdog(
             pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, limits
@@ -79,7 +79,8 @@ class Coordinator:
         suspects = Suspects(writer, leases, committer, keeper, now)
         intake = Intake(leases, buffers, committer, unknown, suspects, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
-        self._announcer = announcer = Announcer(writer, pool, leases, loop)
+        self.self_report = self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, bus, ttl, now)
+        self._announcer = announcer = Announcer(writer, pool, leases, loop, self_report)
         pruner, sinks = Pruner(writer, config, now), SinkWatch(writer, bus, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
@@ -87,17 +88,17 @@ class Coordinator:
             sinks, clock, self.tasks,
         )  # fmt: skip
         self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
-        self.recover, self.newly_broken = self.recovery.recover_all, config.newly_broken
-        self.prune, self.maintain = pruner.prune, maintenance.run
+        self.recover, self.prune = self.recovery.recover_all, pruner.prune
+        self.maintain, self.announce, self.blocked = maintenance.run, announcer.announce, self_report.blocked
 
     @property
     def settings(self) -> Settings:
-        return self._config.settings
+        return self.config.settings
 
     @property
     def handlers(self) -> Collection[str]:
         """The names of the handlers that the plugins serve."""
-        return self._config.handlers.keys()
+        return self.config.handlers.keys()
 
     def serve(self, backend: WorkerBackend) -> None:
         notification_fd = self._store.notification_fd()
@@ -106,6 +107,7 @@ class Coordinator:
         self.lease_keeper.start()
         self.watchdog.start()
         self.pool.open(backend, self)
+        self.unknown_handlers.serve(self.config.handlers.keys())
         self.fetcher.open()
 
     # reports of the parts
@@ -117,7 +119,7 @@ class Coordinator:
 
     def plugins_reported(self, reports: Sequence[SourceReport]) -> None:
         """Use the plugins that a new forkserver has found: a file may have changed since the last one started."""
-        before = self._config.reports
+        before = self.config.reports
         self._replace(self.settings, reports)
         if not same_plugins(reports, before):
             emit_plugin_events(self._bus, changed_reports(reports, before), self.settings)
@@ -178,7 +180,7 @@ class Coordinator:
 
     def renew(self, settings: Settings, backend: WorkerBackend, reports: Sequence[SourceReport]) -> None:
         """Serve with these settings and plugins. The old workers exit after the job that they run; no job is dropped."""
-        if settings.workers.count != self._config.settings.workers.count:  # otherwise changes by TTIN and TTOU hold
+        if settings.workers.count != self.config.settings.workers.count:  # otherwise changes by TTIN and TTOU hold
             self.pool.count = settings.workers.count
         self._replace(settings, reports)
         self.watchdog.idle_heartbeat_timeout = settings.workers.heartbeat_timeout
@@ -186,8 +188,9 @@ class Coordinator:
         self._serve_by(backend)
 
     def _replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
-        self._config.replace(settings, reports)
-        self.unknown_handlers.plugins_replaced()
+        before = {*self.handlers}
+        self.config.replace(settings, reports)
+        self.unknown_handlers.serve(self.config.handlers.keys() - before)
 
     def _serve_by(self, backend: WorkerBackend) -> None:
         self.buffers.reconfigure()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.engine.leases import Leases
+from supervisor.engine.self_report import SelfReport
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.tasks import report_error
 from supervisor.stores.records import Presence
@@ -22,6 +23,7 @@ class Announcer:
     _pool: Pool
     _leases: Leases
     _loop: asyncio.AbstractEventLoop
+    _self_report: SelfReport
     _last: tuple[Any, ...] = ()
     _announced_at: float = 0.0
 
@@ -32,19 +34,21 @@ class Announcer:
             {"pid": slot.process.pid, "state": _state(slot), "current_job": _current_job(slot, now)}
             for slot in (*self._pool.workers.values(), *self._pool.stuck.values())
         ]
-        return Presence(state, rows, self._pool.idle_count(), self._leases.ttl)
+        return Presence(state, rows, self._pool.idle_count(), self._leases.ttl, self._self_report.about())
 
     def announce(self, state: str) -> None:
-        """Write the row, if need be, and start marks for the jobs that run."""
+        """Write the row, if need be, and start marks for the jobs that run. Do nothing while the store is unavailable."""
+        if self._writer.unavailable:
+            return
         now, running, ttl = self._loop.time(), self._leases.running(), self._leases.ttl
         workers = [
             (slot.process.pid, slot.state, slot.current and slot.current[:2]) for slot in self._pool.workers.values()
         ]
-        current = (state, workers, [*self._pool.stuck], [lease[:2] for lease in running])
+        row = self.presence(state)
+        current = (state, workers, [*self._pool.stuck], [lease[:2] for lease in running], row.about)
         if current == self._last and now - self._announced_at < ttl / 3:
             return
         self._last, self._announced_at = current, now
-        row = self.presence(state)
         self._writer.submit(lambda store: store.announce(row), Purpose.ANNOUNCE).add_done_callback(report_error)
         if running:
             marks = self._writer.submit(lambda store: store.extend((), ttl, running), Purpose.EXTEND)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence, Set
 from typing import NamedTuple
 
+from supervisor.config.settings import DEFAULT_QUEUE
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.limits import Limits
+from supervisor.engine.store_writer import Purpose, Writer
+from supervisor.engine.tasks import report_error
 from supervisor.events import Bus, JobsReleased
 from supervisor.jobs import JobState, Kind, Lease, Outcome
 from supervisor.retry import release_for_later, unknown_handler
@@ -15,6 +18,9 @@ from supervisor.workers.pool import Pool
 
 HEAD_START = 0.5
 """Seconds by which a supervisor that may serve the handler of a job claims it before one that has released it."""
+SEEN_AGAIN = 10.0
+"""Seconds within which a job that is due is claimed again."""
+MAX_MADE_DUE = 10_000
 SWEEP_EVERY = 60.0  # seconds: a sweep holds up the loop for tens of milliseconds
 
 
@@ -68,17 +74,34 @@ class MissingHandlers:
 class UnknownHandlers:
     """Turns jobs with an unknown handler into outcomes. `met` is whether there have been any."""
 
-    def __init__(self, config: CurrentConfig, pool: Pool, bus: Bus, now: Callable[[], float], limits: Limits) -> None:
+    def __init__(
+        self, config: CurrentConfig, pool: Pool, writer: Writer, bus: Bus, now: Callable[[], float], limits: Limits
+    ) -> None:
         self.met = False
         self._config = config
         self._pool = pool
+        self._writer = writer
         self._bus = bus
         self._now = now
         self._missing = MissingHandlers(limits.missing_handlers)
+        self._met_until: dict[str, float] = {}
+        """By handler: until when a job that waits for it would have been claimed again."""
 
-    def plugins_replaced(self) -> None:
-        """Forget the jobs whose handlers are served now."""
+    def missing(self) -> list[str]:
+        """Return the handlers that jobs wait for."""
+        now, served = self._now(), self._config.handlers
+        self._met_until = {it: until for it, until in self._met_until.items() if until > now and it not in served}
+        return sorted(self._met_until)
+
+    def serve(self, new: Set[str]) -> None:
+        """Make due the jobs that wait for these handlers, which are served from now on. The next claim brings them, since it is behind
+        this call. And forget since when they have been missing."""
         self._missing.found(self._config.handlers)
+        if new:
+            handlers, resolve = frozenset(new), self._config.resolve
+            within = max(resolve(name, DEFAULT_QUEUE).backoff.max for name in ("", *handlers))
+            made = self._writer.submit(lambda store: store.make_due(handlers, within, MAX_MADE_DUE), Purpose.MAKE_DUE)
+            made.add_done_callback(report_error)
 
     def instead_of(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Return the outcomes to settle in place of these: the workers did not know the handlers of the jobs."""
@@ -103,6 +126,7 @@ class UnknownHandlers:
         now, grace = self._now(), self._config.settings.unknown_handler.grace
         outcomes = []
         for lease in leases:
+            self._met_until[lease.handler] = now + lease.policy.backoff.max + SEEN_AGAIN
             missing_for = self._missing.missing_for(lease, now, grace=grace, again_in=lease.policy.backoff.max)
             outcomes.append(unknown_handler(lease, unknown_for=missing_for, grace=grace))
         self.met = True

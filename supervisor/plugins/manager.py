@@ -15,7 +15,7 @@ import pluggy
 
 from supervisor.errors import PluginMistake
 from supervisor.events import HookFailed
-from supervisor.handlers import Handler, HandlerInfo
+from supervisor.handlers import Handler, HandlerInfo, collected_marks
 from supervisor.hooks import PARENT_HOOKS, PROJECT, Specs
 from supervisor.plugins.discovery import Source
 from supervisor.plugins.failures import described, failure_report, formatted
@@ -24,11 +24,13 @@ from supervisor.plugins.importer import forget, import_file
 from supervisor.plugins.primitives import kept_log, kept_primitives, kept_timers
 from supervisor.plugins.reports import SourceReport
 from supervisor.plugins.validation import (
-    check_handler,
+    checked_handlers,
     implemented_hooks,
     is_routine,
     location,
     marked_handlers,
+    marks_of,
+    not_found,
     suspicious_names,
     written_options,
 )
@@ -54,6 +56,8 @@ class PluginManager:
         self._found: dict[str, list[tuple[str, Handler, HandlerInfo]]] = {}
         self._seen: set[int] = set()
         self._folders: set[Path] = set()
+        self._marks: dict[int, tuple[str, Handler]] = {}
+        """The handlers that @handler has marked and that no module has, by id, each with the source that was imported then."""
 
     @property
     def hook(self) -> pluggy.HookRelay:
@@ -61,7 +65,7 @@ class PluginManager:
 
     @property
     def reports(self) -> list[SourceReport]:
-        return list(self._reports.values())
+        return [self._with_lost_marks(report) for report in self._reports.values()]
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -85,7 +89,13 @@ class PluginManager:
         self._reports[source.name] = report
         for name in dict.fromkeys(info.name for info in report.handlers):
             self._stop_duplicates(name)
-        return self._reports[source.name]
+        return self._with_lost_marks(self._reports[source.name])
+
+    def _with_lost_marks(self, report: SourceReport) -> SourceReport:
+        lost = [
+            it for source, it in self._marks.values() if source == report.source and id(it.function) not in self._seen
+        ]
+        return replace(report, warnings=(*report.warnings, *map(not_found, lost))) if lost else report
 
     def load_all(self, sources: Iterable[Source]) -> list[SourceReport]:
         for source in sources:
@@ -132,15 +142,21 @@ class PluginManager:
         return [one.function if (*one.argnames, *one.kwargnames) else _for_any(one.function) for one in found]
 
     def _load(self, source: Source) -> SourceReport:
-        plugin = self._import(source)
+        with collected_marks() as marks:
+            plugin = self._import(source)
+        self._marks |= {id(handler): (source.name, handler) for handler in marks}
+        for found in self._marks.keys() & marks_of(plugin):
+            del self._marks[found]
         hooks = implemented_hooks(plugin)
-        handlers = [check_handler(handler) for handler in self._new_handlers(plugin, hooks)]
+        handlers, mistake = checked_handlers(self._new_handlers(plugin, hooks))
         infos = [_info(handler, source, plugin) for handler in handlers]
         self._plugins.register(plugin, source.name)
         for handler, info in zip(handlers, infos, strict=True):
             self._seen.add(id(handler.function))
             self._found.setdefault(handler.name, []).append((source.name, handler, info))
-        return SourceReport(source.name, tuple(infos), tuple(hooks), warnings=tuple(suspicious_names(plugin)))
+        error, line = (None, None) if mistake is None else (str(mistake), mistake.line)
+        warnings = tuple(suspicious_names(plugin))
+        return SourceReport(source.name, tuple(infos), tuple(hooks), error=error, line=line, warnings=warnings)
 
     def _new_handlers(self, plugin: object, hooks: Sequence[str]) -> list[object]:
         """Return the handlers of a source without those of earlier sources: a file may import a handler from another file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import BuiltinFunctionType, CodeType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
@@ -44,6 +44,45 @@ def marked_handlers(module: object) -> list[Handler]:
             for handler in getattr(value, "__dict__", {}).get(MARK, ()):
                 found.setdefault(id(handler), _outermost(handler, value))
     return list(found.values())
+
+
+def marks_of(module: object) -> set[int]:
+    """Return the ids of the handlers that @handler has set on functions of the module."""
+    values = [value for value in list(vars(module).values()) if is_routine(value)]
+    return {id(handler) for value in values for handler in getattr(value, "__dict__", {}).get(MARK, ())}
+
+
+def not_found(handler: Handler) -> str:
+    """Return a warning about a mark that is on no function of a module."""
+    name, (_, line) = getattr(handler.function, "__qualname__", handler.name), location(handler.function)
+    outside, _, _ = name.rpartition(".")
+    if isinstance(handler.function, staticmethod | classmethod) or (outside and not outside.endswith("<locals>")):
+        why = "it is a method of a class"
+    elif outside:
+        why = f"it is inside of the function {outside.removesuffix('.<locals>')}"
+    else:
+        why = "no name of the module leads to it, for example below a decorator that is made without functools.wraps"
+    where = f" (line {line})" if line else ""
+    return f"@handler on {name}{where} has no effect: {why}; put it on a function of the module, above other decorators"
+
+
+def checked_handlers(handlers: Iterable[object]) -> tuple[list[Handler], PluginMistake | None]:
+    """Return the handlers that can be used, and one mistake that names all others."""
+    good, mistakes = [], []
+    for handler in handlers:
+        try:
+            good.append(check_handler(handler))
+        except PluginMistake as mistake:
+            mistakes.append(mistake)
+    return good, _together(mistakes)
+
+
+def _together(mistakes: Sequence[PluginMistake]) -> PluginMistake | None:
+    if not mistakes:
+        return None
+    first, *others = mistakes
+    texts = [str(first), *(f"line {it.line}: {it}" if it.line else str(it) for it in others)]
+    return PluginMistake("; ".join(texts), first.line)
 
 
 def is_routine(value: object) -> bool:
@@ -124,16 +163,20 @@ def _is_any_of(function: object, *kinds: Callable[[object], bool]) -> bool:
 
 def implemented_hooks(plugin: object) -> list[str]:
     """Return the names of the hooks that the plugin implements, sorted. Raises PluginMistake if one can't be called."""
-    names = []
+    names, mistakes = [], []
     for name, value in _functions(plugin):
         marked = _hook_mark(value)
-        if marked is not None:
-            _check_hook(name, value, marked)
-            names.append(name)
-        elif name in HOOKS and isinstance(plugin, ModuleType):
-            raise PluginMistake(
-                f"{name}: decorate it with @hookimpl (from supervisor import hookimpl)", location(value)[1]
-            )
+        try:
+            if marked is not None:
+                _check_hook(name, value, marked)
+                names.append(name)
+            elif name in HOOKS and isinstance(plugin, ModuleType):
+                expected = "decorate it with @hookimpl (from supervisor import hookimpl)"
+                raise PluginMistake(f"{name}: {expected}", location(value)[1])
+        except PluginMistake as mistake:
+            mistakes.append(mistake)
+    if wrong := _together(mistakes):
+        raise wrong
     return sorted(names)
 
 

@@ -35,11 +35,17 @@ async def until_drained(
     or only what this run can't do.
 
     It can't do jobs whose handler no plugin serves. It waits for `grace` seconds, in which there is nothing else to do, for
-    dead letters that no sink takes or that wait for sinks of other supervisors, and for a store that refuses to count.
+    dead letters that no sink takes or that wait for sinks of other supervisors, and for a store that refuses to count; and for as
+    long while the store is unavailable or refuses jobs, or no worker can be started.
     """
     loop = asyncio.get_running_loop()
     stuck_since: float | None = None
+    blocked_since: float | None = None
     while True:
+        blocked = engine.blocked()
+        blocked_since = (loop.time() if blocked_since is None else blocked_since) if blocked else None
+        if blocked_since is not None and loop.time() - blocked_since >= grace:
+            return
         if engine.quiet:
             left = await _left_to_do(engine, latest)
             if not left:

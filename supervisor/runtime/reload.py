@@ -13,6 +13,7 @@ from supervisor.engine.current_config import emit_plugin_events
 from supervisor.errors import ConfigError, NoForkserver
 from supervisor.events import Bus, ConfigRefused, ConfigReloaded
 from supervisor.runtime.forkservers import Forkservers
+from supervisor.runtime.plugin_changes import Digests, PluginFiles, digests_of
 
 RELOADABLE = ("plugins", "workers", "retry", "queues", "handlers", "limits", "retention", "unknown_handler", "log")
 FIXED = ("store", "lease", "dlq", "shutdown")
@@ -27,6 +28,7 @@ class Reloader:
     def __init__(self, settings: Settings, bus: Bus, executor: Executor | None = None) -> None:
         self.settings = settings
         self._store_file = _resolved(settings)
+        self._plugin_files = PluginFiles(digests_of(settings))
         self.requested = asyncio.Event()
         self._bus = bus
         self._executor = executor
@@ -40,8 +42,13 @@ class Reloader:
 
     async def reload(self, read: Callable[[], Settings], engine: Coordinator, forkservers: Forkservers) -> None:
         """Use the settings that `read` returns and the plugins that they name, unless one of them has an error."""
+
+        def read_all() -> tuple[Settings, Digests]:
+            settings = read()
+            return settings, digests_of(settings)
+
         try:
-            settings = await asyncio.get_running_loop().run_in_executor(self._executor, read)
+            settings, digests = await asyncio.get_running_loop().run_in_executor(self._executor, read_all)
         except ConfigError as error:
             self._bus.emit(ConfigRefused(tuple(error.errors)))
             return
@@ -58,7 +65,7 @@ class Reloader:
         old, new = forkservers.newest, forkservers.add(settings)
         try:
             reports = await new.start()
-            refused = engine.newly_broken(reports) or await engine.first_worker(settings, new)
+            refused = engine.config.newly_broken(reports) or await engine.first_worker(settings, new)
         except NoForkserver as error:
             refused = (str(error),)
         if refused:
@@ -66,10 +73,12 @@ class Reloader:
             self._bus.emit(ConfigRefused(refused))
             return
         changed = changed_keys(self.settings, settings)
+        plugins = self._plugin_files.reloaded(digests, engine.config.reports, reports)
         self.settings = settings
         emit_plugin_events(self._bus, reports, settings)
         engine.renew(settings, new, reports)
-        self._bus.emit(ConfigReloaded(changed, needs_restart))
+        needs_restart += tuple(f"{file} (its sinks and hooks run in the supervisor)" for file in plugins.needs_restart)
+        self._bus.emit(ConfigReloaded(changed, needs_restart, plugins.files, plugins.added, plugins.removed))
         forkservers.retire(old, engine.until_gone)
 
 

@@ -129,7 +129,7 @@ class Supervisor:
     async def _start(self, parts: Parts, inbox: SignalInbox) -> None:
         registration = parts.registration
         # A built-in store is joined first, since workers may inherit a descriptor of it; any other comes from a plugin.
-        store = await registration.join() if registration.is_built_in else None
+        store = await self._join(registration) if registration.is_built_in else None
         parts.forkservers.owner_fd = registration.owner_fd
         parts.forkservers.descriptor_limit = descriptors.raise_limit()
         backend = parts.forkservers.add(self.settings)
@@ -140,12 +140,23 @@ class Supervisor:
         inbox.listen()  # an import may have set signal handlers of its own
         parts.hooks.start()
         if store is None:
-            store = await registration.join()
+            store = await self._join(registration)
         parts.serving = serving = self._assemble(parts, store, reports)
         inbox.listen()  # so may a sink
         await serving.engine.recover()
         serving.engine.serve(backend)
         serving.dead_letters.look()
+
+    async def _join(self, registration: Registration) -> Store:
+        """Join the store; a drain ends if the store stays unavailable."""
+        if not self._drain:
+            return await registration.join()
+        loop, grace = asyncio.get_running_loop(), self.settings.shutdown.grace
+        giving_up = loop.call_later(grace, self._stop.request, "the store is unavailable")
+        try:
+            return await registration.join()
+        finally:
+            giving_up.cancel()
 
     def _assemble(self, parts: Parts, store: Store, reports: Sequence[SourceReport]) -> Serving:
         loop = asyncio.get_running_loop()
@@ -157,6 +168,7 @@ class Supervisor:
             on_dead_letter=dead_letters.look, executor=self._executor,
         )  # fmt: skip
         dead_letters.on_quiet = engine.changes.set
+        engine.self_report.failing_sinks = dead_letters.failing
         return Serving(engine, dead_letters)
 
     # serving
@@ -181,6 +193,7 @@ class Supervisor:
 
     def _emit_started(self, hooks: HookRunner, engine: Coordinator) -> None:
         self.state = "running"
+        engine.announce(self.state)
         pid, url = os.getpid(), Mask(self.settings.secrets)(engine.store_url)
         self.bus.emit(events.SupervisorStarted(self.owner, HOST, pid, url))
         hooks.call("supervisor_started", info={"owner": self.owner, "host": HOST, "pid": pid, "store": url})
@@ -224,6 +237,8 @@ class Supervisor:
 
     async def _end(self, parts: Parts) -> tuple[ExitCode, Left]:
         self.state = "draining"
+        if parts.serving is not None:
+            parts.serving.engine.announce(self.state)
         reason = self._stop.reason or "it could not start"
         self.bus.emit(events.SupervisorStopping(reason))
         self._systemd.stopping(self.settings.shutdown.grace)

@@ -74,6 +74,10 @@ class Claims(Protocol):
         which is kept in the row. The leases of each request are in the order of ClaimRequest, in a tier by priority, then age.
         A store may return fewer if payloads are large, but at least one."""
 
+    def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
+        """Make due now up to `limit` of the jobs of these handlers that are scheduled for the next `within` seconds, have been claimed
+        before and have no retries: they were released since their handler was missing. Return how many."""
+
 
 class Settles(Protocol):
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:

@@ -114,9 +114,6 @@ def _are_alike(one: EnqueueRow, other: EnqueueRow) -> bool:
     return one[_BEFORE_PAYLOAD] == other[_BEFORE_PAYLOAD] and one[_BEHIND_PAYLOAD] == other[_BEHIND_PAYLOAD]
 
 
-# --- leases
-
-
 class Waiting(NamedTuple):
     """The number of jobs of one served, unpaused queue that are ready now."""
 
@@ -215,13 +212,14 @@ class Presence:
     """The state of a supervisor; written with a commit that happens anyway, or by itself at least every ttl/3.
 
     `workers` is a list of the objects that `status --json` prints; `idle` is the number of workers with nothing to do; `ttl` is
-    how many seconds its leases last, if that is known.
+    how many seconds its leases last, if that is known; `about` is what it knows of itself, as JSON (see `stores.supervisors`).
     """
 
     state: str
     workers: Sequence[Mapping[str, Any]] = ()
     idle: int = 0
     ttl: float | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 NEW_ID = "%s: the row of this supervisor was gone, so it has joined again under a new id: was a backup restored?"
@@ -269,6 +267,9 @@ class Shown(NamedTuple):
     errors: Sequence[Mapping[str, Any]]
     dead_letter: str | None
     missing_sinks: Sequence[str]
+    expired_count: int
+    owner: str | None
+    lease_until: int | None
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
@@ -292,6 +293,8 @@ def job_dict(job: Shown) -> dict[str, Any]:
         "errors": [{**error, "at": iso(error["at"])} for error in job.errors],
         "dead_letter": job.dead_letter,
         "missing_sinks": list(job.missing_sinks),
+        "expired_count": job.expired_count,
+        "lease": {"owner": job.owner, "until": iso(job.lease_until)} if job.state == JobState.IN_FLIGHT else None,
     }
 
 

@@ -152,8 +152,7 @@ def _plugin_loaded(event: events.PluginLoaded) -> None:
 
 
 def _plugin_failed(event: events.PluginFailed) -> None:
-    where = event.source if event.line is None else f"{event.source}:{event.line}"
-    _log(logging.ERROR, "plugin %s did not load: %s", where, event.error, traceback=event.traceback)
+    _log(logging.ERROR, "%s", event.text, traceback=event.traceback)
 
 
 def _plugin_warning(event: events.PluginWarning) -> None:
@@ -308,8 +307,8 @@ def _store_call_succeeded(event: events.StoreCallSucceeded) -> None:
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:
-    restart = f"; a restart is needed for: {', '.join(event.needs_restart)}" if event.needs_restart else ""
-    _log(logging.INFO, "config reloaded: %s%s", ", ".join(event.changed) or "nothing changed", restart)
+    level = logging.WARNING if event.needs_restart or event.handlers_removed else logging.INFO
+    _log(level, "config reloaded: %s", event.text)
 
 
 def _config_refused(event: events.ConfigRefused) -> None:

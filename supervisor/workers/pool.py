@@ -44,6 +44,11 @@ class ReforkDelays:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def failing(self) -> bool:
+        """Whether no worker was of use since the last one that was of none."""
+        return self._delays.failing
+
     def was_useless(self, slot: WorkerSlot) -> bool:
         """Return whether this worker, which ended without a job, was of no use."""
         if slot.ready_at is None:
@@ -106,7 +111,7 @@ class Pool:
         self._context: SlotContext | None = None
         self._last_number = 0
         self._replaced_at = float("-inf")
-        self._reforks = ReforkDelays(timer, self.fill)
+        self.reforks = ReforkDelays(timer, self.fill)
 
     @property
     def backend(self) -> WorkerBackend:
@@ -132,13 +137,13 @@ class Pool:
         if self.stopping or self._context is None:
             return
         present = [slot for slot in self._present() if slot.backend is self._backend]
-        for _ in range(self.count - len(present) - self._reforks.waiting):
+        for _ in range(self.count - len(present) - self.reforks.waiting):
             try:
                 self.fork(self.backend, Limits(self.max_jobs, self.max_memory), after_used_up=after_used_up)
             except OSError as error:
                 how = ExitReport(0, start_error=f"its channels can't be opened: {reason(error)}").how
                 self._bus.emit(WorkerExited(self._last_number, 0, "crash", how, None))
-                self._reforks.add()
+                self.reforks.add()
         present.sort(key=lambda slot: (bool(slot.sent), -slot.number))
         for slot in present[: max(0, len(present) - self.count)]:
             slot.retire()
@@ -176,7 +181,7 @@ class Pool:
         """Replace every worker of another backend, at once: delays after useless workers end here. If the
         backend is the same and has a new forkserver, workers that have no process yet will be forked from that, and stay."""
         has_new_forkserver, self._backend = backend is self._backend, backend
-        self._reforks.cancel()
+        self.reforks.cancel()
         for slot in self._present():
             if slot.backend is not backend or (has_new_forkserver and slot.process.pid is not None):
                 slot.retire()
@@ -250,7 +255,7 @@ class Pool:
 
     def _was_useful(self, slot: WorkerSlot) -> None:
         if slot.number in self.workers:
-            self._reforks.reset()
+            self.reforks.reset()
 
     def replace_used_up(self, slot: WorkerSlot) -> None:
         """It has done its last job, or does not take the next one."""
@@ -265,9 +270,9 @@ class Pool:
         del self.workers[slot.number]
         if slot.stuck is not None:
             self.stuck[slot.number] = slot
-        if not with_job and self._reforks.was_useless(slot):
+        if not with_job and self.reforks.was_useless(slot):
             if not self.stopping and slot.backend is self._backend:  # not of one on trial for a reload
-                self._reforks.add()
+                self.reforks.add()
         else:
             self.fill()
 

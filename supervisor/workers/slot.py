@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Final, NamedTuple, Protocol
 
 from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerStarted, WorkerWarning
@@ -85,8 +85,8 @@ class WorkerSlot:
     """A worker process and the jobs sent to it. It is the listener of its process."""
 
     __slots__ = (
-        "_bus", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool", "_replies",
-        "_times", "backend", "done", "heartbeat_at", "how", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
+        "_bus", "_ended", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool",
+        "_replies", "_times", "backend", "done", "heartbeat_at", "how", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
         "retries", "sent", "started", "state", "stuck",
     )  # fmt: skip
 
@@ -106,6 +106,7 @@ class WorkerSlot:
         # In order: how many jobs of each frame are in `sent`; has_room limits their number.
         self._frames: dict[int, int] = {}
         self._replies = ReplyCheck()
+        self._ended: deque[Sequence[Lease]] = deque(maxlen=4)  # jobs that ended: their output may be read later
         self.retries: Counter[str] = Counter()  # among the jobs in `sent`, by queue
         self.started = now  # since when the first job may be running
         self.ready_at: float | None = None
@@ -263,6 +264,7 @@ class WorkerSlot:
         leases = [sent.popleft() for _ in replies]
         self.started = self.heartbeat_at = self.retired_at = now
         if leases:
+            self._ended.append(leases)
             self._replies.answered.extend(ids)
             self._count_done(leases)
             self._learn(leases, replies)
@@ -308,8 +310,8 @@ class WorkerSlot:
             self.heartbeat_at = self._now()
 
     def output(self, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
-        current = self.current
-        handler = current.handler if current is not None and current.id == job_id else None
+        recent = chain(islice(self.sent, 1), *reversed(self._ended))
+        handler = next((lease[LEASE_HANDLER] for lease in recent if lease[LEASE_ID] == job_id), None)
         self._bus.emit(WorkerOutput(self.number, self.process.pid or 0, stream, job_id, lines, handler))
 
     def warn(self, message: str) -> None:

@@ -13,6 +13,7 @@ from tests.docs.pages import ROOT, page
 
 GUIDE = page("guides/troubleshooting.md")
 MESSAGES = re.findall(r"^### `(.+)`$", GUIDE.prose, re.M)
+REASONS = re.findall(r"^\| `(.+?)` \|", GUIDE.section("A job does not run"), re.M)
 ANYTHING = "…"
 FORMATS = re.compile(r"%(?:\.\d+)?[sdfg]|\{\w*\}")
 
@@ -39,9 +40,10 @@ def _texts_below(node: ast.AST) -> Iterator[str]:
 def test_the_messages_differ() -> None:
     assert len(MESSAGES) > 40
     assert len(MESSAGES) == len(set(MESSAGES))
+    assert len(REASONS) > 15
 
 
-@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("message", [*MESSAGES, *REASONS])
 def test_a_message_of_the_guide_is_in_the_code(message: str) -> None:
     pattern = ".*".join(re.escape(part) for part in message.split(ANYTHING))
     assert re.search(pattern, _texts())

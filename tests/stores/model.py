@@ -89,6 +89,8 @@ class ModelJob:
             "finished_at": iso(self.finished_at), "result": self.result and orjson.loads(self.result), "headers": {},
             "errors": self.errors, "dead_letter": self.dead_letter_state,
             "missing_sinks": sorted(self.dead_letter.missing) if self.dead_letter else [],
+            "expired_count": self.expired_count,
+            "lease": {"owner": self.owner, "until": iso(self.deadline)} if self.state is IN_FLIGHT else None,
         }  # fmt: skip
 
 

@@ -40,6 +40,8 @@ def test_a_new_job_is_shown_with_all_its_keys(factory, store):
         "errors": [],
         "dead_letter": None,
         "missing_sinks": [],
+        "expired_count": 0,
+        "lease": None,
     }
     assert list(store.get(id))[:3] == ["id", "handler", "payload"]
 

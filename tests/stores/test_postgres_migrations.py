@@ -43,7 +43,7 @@ RECEIVED = "create table supervisor.received(id text primary key); insert into s
 NEW_TABLES = {"letters": "dead_letters", "shut": "transfer_out", "received": "transfers_in"}
 NEW_COLUMNS = {("jobs", "lapses"): "expired_count", ("supervisors", "place"): "owner_lock"}
 
-ADDED_COLUMNS = {"dead_letters": {"owed": "[]"}, "supervisors": {"sinks": "[]"}}
+ADDED_COLUMNS = {"dead_letters": {"owed": "[]"}, "supervisors": {"sinks": "[]", "about": "{}"}}
 
 
 @pytest.fixture

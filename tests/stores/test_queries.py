@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from supervisor.jobs import JobState
 from supervisor.stores.records import Presence
+from supervisor.stores.supervisors import ABOUT
 from tests.stores.factories import (
     again,
     dead,
@@ -140,12 +141,31 @@ def test_the_status_has_the_presence_of_each_supervisor(factory, store):
     store.announce(Presence("running", [worker], idle=1))
     assert store.stats()["supervisors"] == [
         {"owner": "one", "host": "host", "pid": 4711, "state": "running", "seen_at": "2023-11-14T22:13:20.000000Z",
-         "workers": [worker], "sinks": ["file"]}
+         "in_flight": 0, "lease_until": None, "workers": [worker], "sinks": ["file"], **ABOUT}
     ]  # fmt: skip
     other = factory.joined("two")
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["one", "two"]
     store.leave()
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
+
+
+def test_the_status_has_what_supervisors_announce_and_hold(factory, store):
+    job, _ = put(store, "a", "b")
+    take(store)
+    (row,) = store.stats()["supervisors"]
+    about = {"queues": ["mail"], "handlers": ["a"], "lease_ttl": 30.0, "missing_handlers": ["b"]}
+    store.announce(Presence("running", about=about))
+    (row,) = factory.open().stats()["supervisors"]
+    assert row.items() >= {**ABOUT, **about, "in_flight": 2, "lease_until": "2023-11-14T22:13:50.000000Z"}.items()
+    assert store.get(job)["lease"] == {"owner": "one", "until": "2023-11-14T22:13:50.000000Z"}
+    store.leave()
+    (row,) = factory.joined("two").stats()["supervisors"][:1]
+    assert row.items() >= {**ABOUT, "state": "gone", "in_flight": 2}.items()
+
+
+def test_the_status_has_the_time_at_which_it_was_read(factory, store):
+    factory.clock.step(5.0)
+    assert store.stats()["at"] == "2023-11-14T22:13:25.000000Z"
 
 
 def test_a_reader_sees_committed_changes_only(factory, store):

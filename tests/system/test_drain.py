@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
+
+import pytest
 
 from tests.system.command import Command, wait_for
 from tests.system.test_sharing import locked
@@ -202,6 +205,40 @@ def test_a_drain_that_never_reached_its_store_has_failed(command: Command) -> No
         assert run.wait() == 1
     assert run.out.startswith("not drained")
     assert command.run("--drain").wait() == 0
+
+
+def test_a_drain_ends_and_names_the_reason_if_its_store_stays_unavailable(command: Command) -> None:
+    command.write(config="shutdown: {grace: 1s}\n", plugins=JOBS)
+    command.enqueue("noop")
+    with locked(command.folder / "jobs.db"):
+        run = command.run("--drain")
+        assert run.wait() == 1
+    assert "\nthe store is unavailable: " in run.out
+
+
+def test_a_drain_ends_and_names_the_reason_if_its_store_refuses_claims(command: Command) -> None:
+    command.write(config="shutdown: {grace: 1s}\n", plugins=JOBS)
+    command.enqueue("noop")
+    with sqlite3.connect(command.folder / "jobs.db") as connection:
+        connection.execute("create trigger no before update of owner on jobs begin select raise(abort, 'not now'); end")
+    connection.close()
+    run = command.run("--drain")
+    assert run.wait() == 4
+    assert ": no job has ended\nthe store refused to claim jobs: " in run.out
+    assert run.out.endswith("left behind: 1 ready\n")
+
+
+@pytest.mark.parametrize(("hook", "reason"), [("os._exit(7)", "exited with status 7"), ("time.sleep(99)", "")])
+def test_a_drain_ends_and_names_the_reason_if_no_worker_can_start(command: Command, hook: str, reason: str) -> None:
+    plugin = (
+        f"import os, time\nfrom supervisor import hookimpl\n@hookimpl\ndef supervisor_worker_started(worker): {hook}\n"
+    )
+    command.write(config="workers: {count: 1}\nshutdown: {grace: 1s}\n", plugins={**JOBS, "hook.py": plugin})
+    command.enqueue("noop")
+    run = command.run("--drain")
+    assert run.wait() == 4
+    assert f": no job has ended\nno worker became ready: {reason}" in run.out
+    assert run.out.endswith("left behind: 1 ready\n")
 
 
 def test_the_log_follows_a_reload_during_a_drain(command: Command) -> None:

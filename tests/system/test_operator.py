@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+from supervisor.stores.supervisors import ABOUT
 from tests.system.command import Command, Running, wait_for
 
 JOBS = {
@@ -36,8 +37,9 @@ JOBS = {
 }
 FILE = "workers: {count: 2}\ndlq: {sinks: [{type: file, path: dead.jsonl}]}\n"
 JOB_KEYS = {"id", "handler", "payload", "queue", "priority", "state", "attempt", "retries", "max_retries", "due_at"} | {
-    "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter", "missing_sinks"
+    "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter", "missing_sinks"}  | {"expired_count", "lease", "waiting_because"
 }  # fmt: skip
+LEASES = {"in_flight", "lease_until"}
 QUEUE_KEYS = {"queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "paused", "processing"}
 
 
@@ -226,7 +228,7 @@ def test_json_has_exactly_the_documented_keys(command: Command) -> None:
         assert set(queue) == QUEUE_KEYS
         assert (queue["queue"], queue["in_flight"], queue["queue_size"], queue["paused"]) == ("default", 1, 0, False)
         (row,) = status["supervisors"]
-        assert set(row) == {"owner", "host", "pid", "state", "seen_at", "workers", "sinks"}
+        assert set(row) == {"owner", "host", "pid", "state", "seen_at", "workers", "sinks", *LEASES, *ABOUT}
         assert (row["pid"], row["state"]) == (run.pid, "running")
         busy = [worker for worker in row["workers"] if worker["current_job"]]
         assert len(busy) == 1

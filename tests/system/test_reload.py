@@ -307,6 +307,25 @@ def test_ttin_and_ttou_add_and_remove_a_worker_but_never_the_last(command: Comma
     assert result(command) == 1
 
 
+def test_the_log_names_changed_plugin_files_and_what_they_bring_into_use(command: Command) -> None:
+    run = serve(command, "workers: {count: 1}\n")
+    plugins = command.folder / "plugins"
+    assert reload(run).endswith("config reloaded: nothing changed")
+    mail = "from supervisor import handler\n@handler\ndef mail(job): ...\n"
+    command.write(plugins={"mail.py": mail, "_helper.py": "x = 1"})
+    assert f"plugin file {plugins}/_helper.py, plugin file {plugins}/mail.py; handlers added: mail" in reload(run)
+    (plugins / "mail.py").unlink()
+    assert f"plugin file {plugins}/mail.py; handlers removed, whose jobs wait" in reload(run)
+    hooks = "from supervisor import hookimpl\n@hookimpl\ndef supervisor_events(events): ...\n"
+    command.write(plugins={"hooks.py": hooks})
+    needed = f"a restart is needed for: {plugins}/hooks.py (its sinks and hooks run in the supervisor)"
+    assert needed in reload(run)
+    assert "nothing changed; " + needed in reload(run)
+    wait_for(lambda: needed in command.ask("status"))
+    (plugins / "hooks.py").unlink()
+    assert "restart" not in reload(run)
+
+
 def test_a_worker_added_during_the_start_is_started_with_the_others(command: Command) -> None:
     slow = """
         import os, time

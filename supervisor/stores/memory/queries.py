@@ -14,6 +14,7 @@ from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import MemoryState, OwnerRecord
 from supervisor.stores.records import iso, microseconds
 from supervisor.stores.sinks import count_by_work, sink_rows
+from supervisor.stores.supervisors import SupervisorRow, supervisor_dict
 
 
 class Queries:
@@ -24,12 +25,19 @@ class Queries:
         with self._state.lock:
             self._state.forget_owners()
             jobs, counts = self._state.jobs, self._state.counts.items()
-            supervisors = [_owner_dict(name, owner) for name, owner in self._state.owners.items()]
+            supervisors = [self._owner_dict(name, owner) for name, owner in self._state.owners.items()]
             running = [jobs[id] for id in running_jobs(supervisors) if id in jobs]
             processing = Counter(job.row.queue for job in running if job.state is JobState.IN_FLIGHT)
             counted = [(queue, CODES[state], tier, n) for (queue, tier, state), n in counts if n]
             queues = queue_rows(counted, frozenset(self._state.paused), processing)
-            return {"queues": queues, "supervisors": supervisors, "sinks": sink_rows(self._pending(), supervisors)}
+            sinks = sink_rows(self._pending(), supervisors)
+            return {"at": iso(self._state.now()), "queues": queues, "supervisors": supervisors, "sinks": sinks}
+
+    def _owner_dict(self, name: str, owner: OwnerRecord) -> dict[str, Any]:
+        presence, leases = owner.presence, [job.lease_until for job in self._state.in_flight() if job.owner == name]
+        until = max(leases, default=None)
+        row = SupervisorRow(name, owner.host, owner.pid, presence.state, owner.seen_at, len(leases), until)
+        return supervisor_dict(row, presence.state == LEFT, presence.workers, owner.sinks, presence.about)
 
     def _pending(self) -> list[tuple[str, str, int]]:
         return [(*lists, len(jobs)) for lists, jobs in self._state.pending_by_lists().items()]
@@ -88,16 +96,3 @@ class Queries:
             finished = state is not None and state.terminal and dead_letter is None
             found.sort(key=lambda job: (job.finished_at or 0 if finished else 0, job.id), reverse=True)
             return [job.shown() for job in found[:limit]]
-
-
-def _owner_dict(name: str, owner: OwnerRecord) -> dict[str, Any]:
-    gone = owner.presence.state == LEFT
-    return {
-        "owner": name,
-        "host": owner.host,
-        "pid": owner.pid,
-        "state": "gone" if gone else owner.presence.state,
-        "seen_at": iso(owner.seen_at),
-        "workers": list(owner.presence.workers),
-        "sinks": [] if gone else sorted(owner.sinks),
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 
 from supervisor.errors import StoreError
@@ -48,6 +48,19 @@ class Queue:
             for (queue, tier, state), n in self._state.counts.items()
             if n and state is JobState.READY and queue not in self._state.paused
         ]
+
+    def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
+        with self._state.transaction():
+            now = self._state.now()
+            found = [
+                job
+                for job in self._state.jobs.values()
+                if job.state is JobState.SCHEDULED and not job.retries and job.token and job.row.handler in handlers
+                if now < job.due_at <= now + microseconds(within)
+            ]
+            for job in found[:limit]:
+                self._state.change(job, due_at=now)
+            return len(found[:limit])
 
     def paused(self) -> frozenset[str]:
         return frozenset(self._state.paused)

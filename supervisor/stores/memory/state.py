@@ -85,7 +85,7 @@ class JobRecord:
         return job_dict(Shown(
             self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,
             self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
-            self.missing_sinks,
+            self.missing_sinks, self.expired_count, self.owner, self.lease_until,
         ))  # fmt: skip
 
 

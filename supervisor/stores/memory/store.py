@@ -31,7 +31,7 @@ class MemoryStore:
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = owner.watch_owners, settles.expired_leases
         self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
-        self.look, self.claim, self.paused = queue.look, queue.claim, queue.paused
+        self.look, self.claim, self.paused, self.make_due = queue.look, queue.claim, queue.paused, queue.make_due
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases = settles.held, settles.leases
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_TIER, Lease
@@ -27,6 +27,14 @@ PROMOTE = f"""
     order by due_at, id limit $1
     for no key update skip locked)
   update {{s}}.jobs set state = {READY} from due where jobs.id = due.id returning due.queue, due.tier"""
+
+MAKE_DUE = f"""
+  with found as materialized (
+    select id from {{s}}.jobs where state = {SCHEDULED} and due_at > {NOW} and due_at <= {NOW} + $1 and retries = 0 and token > 0
+      and handler = any($2::text[])
+    order by due_at, id limit $3
+    for no key update skip locked)
+  update {{s}}.jobs set due_at = {NOW} from found where jobs.id = found.id returning jobs.id"""
 
 NEXT_DUE_LATER = f"select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED} and due_at > {NOW}"
 # The first row has the number of rows of `counts` and the time until a job is due; others have (queue, tier, number) of ready jobs.
@@ -186,6 +194,10 @@ class Claims:
             waiting = waiting_of((row[:3] for row in rows), served)
             self._fresh = {queue: n.fresh for queue, n in waiting.items()}
             return Look(waiting, _seconds(due), new)
+
+    def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
+        with self._connection.transaction():
+            return len(self._connection.column(MAKE_DUE, microseconds(within), list(handlers), limit))
 
     def paused(self) -> frozenset[str]:
         with self._connection.snapshot():

@@ -44,6 +44,7 @@ FROM_VERSION_1 = (
     "drop index {s}.pending_letters",
     "alter table {s}.supervisors rename column place to owner_lock",
     "alter table {s}.supervisors add column sinks text not null default '[]'",
+    "alter table {s}.supervisors add column about text not null default '{}'",
     # It did not keep the sinks that they are owed to: they are owed to those of the supervisor that claims them.
     """alter table {s}.dead_letters alter column accepted type text collate "C",
       add column owed text collate "C" not null default '[]'""",

@@ -20,12 +20,12 @@ _logger = logging.getLogger(__name__)
 
 ANNOUNCE = f"""
   update {{s}}.supervisors set owner_lock = $2, state = $3, seen_at = {NOW}, unseen_after = {NOW} + $4, idle = $5, workers = $6,
-    sinks = $7
+    sinks = $7, about = $8
   where owner = $1 returning id"""
 # It inserts nothing if another row has the next id of the sequence, or this owner; that id is used up then.
 REGISTER = f"""
-  insert into {{s}}.supervisors(owner, owner_lock, state, seen_at, unseen_after, idle, workers, sinks, host, pid)
-  values ($1, $2, $3, {NOW}, {NOW} + $4, $5, $6, $7, $8, $9) on conflict do nothing returning id"""
+  insert into {{s}}.supervisors(owner, owner_lock, state, seen_at, unseen_after, idle, workers, sinks, about, host, pid)
+  values ($1, $2, $3, {NOW}, {NOW} + $4, $5, $6, $7, $8, $9, $10) on conflict do nothing returning id"""
 KEEP_LEASES = f"""
   update {{s}}.jobs set owner = $1 where state = {IN_FLIGHT} and owner = $2
     and not exists (select from {{s}}.supervisors where id = $2)"""
@@ -100,7 +100,8 @@ class Ownership:
         workers = orjson.dumps(list(presence.workers)).decode()
         owner, *at = who
         state, unseen = presence.state, microseconds(self._unseen)
-        row = (owner, self._lock.address, state, unseen, presence.idle, workers, sinks_text(self.sinks))
+        lists, about = (workers, sinks_text(self.sinks)), orjson.dumps(presence.about).decode()
+        row = (owner, self._lock.address, state, unseen, presence.idle, *lists, about)
         id = self._connection.value(ANNOUNCE, *row)
         while id is None:
             id = self._connection.value(REGISTER, *row, *at) or self._connection.value(ANNOUNCE, *row)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import (
@@ -33,10 +31,12 @@ from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries, readable_attempt
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
+from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 
 SHOWN = """
   select jobs.id, handler, coalesce(payload, ''), queue, priority, jobs.state, retries, policy, options, jobs.due_at,
-    created_at, started_at, finished_at, result, headers, dead_letters.state, owed, accepted
+    created_at, started_at, finished_at, result, headers, expired_count,
+    (select supervisors.owner from {s}.supervisors where supervisors.id = jobs.owner), lease_until, dead_letters.state, owed, accepted
   from unnest($1::bigint[]) with ordinality as it(id, place) join {s}.jobs on jobs.id = it.id
   left join {s}.dead_letters on dead_letters.job_id = jobs.id order by place"""
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by id"
@@ -64,9 +64,11 @@ PENDING_DEAD_LETTERS = f"""
 RUNNING_BY_QUEUE = f"""
   select queue, count(*) from {{s}}.jobs where id = any($1::bigint[]) and state = {IN_FLIGHT} group by queue"""
 SUPERVISORS = f"""
-  select id, owner, host, pid, state, owner_lock, seen_at, workers, sinks, {NOW} > unseen_after,
-    exists (select 1 from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id)
-  from {{s}}.supervisors order by id"""
+  select id, owner, host, pid, state, seen_at, workers, sinks, about, owner_lock, {NOW} > unseen_after, in_flight, lease_until
+  from {{s}}.supervisors cross join lateral (
+    select count(*) as in_flight, max(lease_until) as lease_until
+    from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id) as leases
+  order by id"""
 CLOCK = f"select {NOW}"
 
 
@@ -141,29 +143,45 @@ class Queries:
             paused = frozenset(self._connection.column(PAUSED))
             queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
             sinks = sink_rows(self.pending(MAX_COUNTED), supervisors)
-        return {"queues": queues, "supervisors": supervisors, "sinks": sinks}
+            at = iso(self._connection.value(CLOCK))
+        return {"at": at, "queues": queues, "supervisors": supervisors, "sinks": sinks}
 
     def _supervisors(self) -> list[dict[str, Any]]:
         """Return the supervisors without those that hold no lease and have left, are provably gone, or were not seen for long."""
         shown = []
         for row in self._connection.rows(SUPERVISORS):
-            id, owner, host, pid, state, lock, seen_at, workers, sinks, overdue, has_leases = row
+            id, owner, host, pid, state, seen_at, workers, sinks, about, lock, overdue, *leases = row
+            it = SupervisorRow(owner, host, pid, state, seen_at, *leases)
             gone = state == LEFT or (id != self._owner.id and is_gone(lock))
-            if (gone or overdue) and not has_leases:
-                continue
-            state = "gone" if gone else state
-            workers, sinks = ([], []) if gone else (orjson.loads(workers), sorted(sinks_of(sinks)))
-            known = {"owner": owner, "host": host, "pid": pid, "state": state, "seen_at": iso(seen_at)}
-            shown.append({**known, "workers": workers, "sinks": sinks})
+            if it.in_flight or not (gone or overdue):
+                shown.append(supervisor_dict(it, gone, read_list(workers), sinks_of(sinks), read_about(about)))
         return shown
 
 
 def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
-    id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter, owed, accepted = row
+    (
+        id,
+        handler,
+        payload,
+        queue,
+        priority,
+        state,
+        retries,
+        policy,
+        options,
+        *rest,
+        expired,
+        owner,
+        until,
+        dead_letter,
+        owed,
+        accepted,
+    ) = row
     most = own_max_retries(options, None if policy is None else stored_policy(policy, None))
     known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
     missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
-    return Shown._make((*known, errors.get(id, ()), DEAD_LETTERS[dead_letter or WITHDRAWN], missing))
+    dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
+    return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until))
 
 
 def filtered_ids(

@@ -199,7 +199,8 @@ SCHEMA = (
       unseen_after bigint not null,
       idle int not null default 0,
       workers text not null default '[]',
-      sinks text not null default '[]')
+      sinks text not null default '[]',
+      about text not null default '{}')
     with (fillfactor = 50)""",
     *KEYLESS_TABLES,
     *QUEUE_CHANGED,

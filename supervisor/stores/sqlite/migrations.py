@@ -52,6 +52,7 @@ FROM_VERSION_1 = (
     "drop table letters",
     PENDING_DEAD_LETTERS,
     "alter table supervisors add column sinks text not null default '[]'",
+    "alter table supervisors add column about text not null default '{}'",
     QUEUE_CHANGED,
     JOB_DELETED,
     "delete from dead_letters where job_id not in (select id from jobs)",

@@ -17,9 +17,9 @@ from supervisor.stores.sqlite.owner_lock import OwnerLock
 
 _logger = logging.getLogger(__name__)
 
-ANNOUNCE = "update supervisors set state = ?, seen_at = ?, idle = ?, workers = ?, sinks = ? where owner = ?"
+ANNOUNCE = "update supervisors set state = ?, seen_at = ?, idle = ?, workers = ?, sinks = ?, about = ? where owner = ?"
 REGISTER = """
-  insert into supervisors(state, seen_at, idle, workers, sinks, owner, host, pid) values (?, ?, ?, ?, ?, ?, ?, ?)"""
+  insert into supervisors(state, seen_at, idle, workers, sinks, about, owner, host, pid) values (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 ID = "select id from supervisors where owner = ?"
 KEEP_LEASES = f"""
   update jobs set owner = ?1 where state = {IN_FLIGHT} and owner = ?2
@@ -70,7 +70,8 @@ class Ownership:
         """Write the owner's row. If it is gone (removed by others, or a backup was restored, in which its id may be that of another
         owner), insert one with a new id. The owner keeps the leases that nobody else can have."""
         workers = orjson.dumps(list(presence.workers)).decode()
-        row, owner = (presence.state, self._connection.now(), presence.idle, workers, sinks_text(self.sinks)), who[0]
+        lists, about = (workers, sinks_text(self.sinks)), orjson.dumps(presence.about).decode()
+        row, owner = (presence.state, self._connection.now(), presence.idle, *lists, about), who[0]
         if not self._connection.run(ANNOUNCE, *row, owner):
             self._connection.run(REGISTER, *row, *who)
         id = int(self._connection.value(ID, owner))

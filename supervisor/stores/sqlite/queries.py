@@ -29,10 +29,12 @@ from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import PAUSED, Policies
 from supervisor.stores.sqlite.schema import SINK_LISTS
+from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 
 SHOWN = Select(
     """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priority, jobs.state, retries, policy, options,
-      jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), dead_letters.state, owed, accepted""",
+      jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), expired_count,
+      (select supervisors.owner from supervisors where supervisors.id = jobs.owner), lease_until, dead_letters.state, owed, accepted""",
     """from json_each(?) as it cross join jobs on jobs.id = it.value
       left join dead_letters on dead_letters.job_id = jobs.id""",
 )
@@ -71,8 +73,12 @@ RUNNING_BY_QUEUE = Select(
       select queue, count(*) as n from json_each(?) as it cross join jobs on jobs.id = it.value and jobs.state = {IN_FLIGHT}
       group by queue)""",
 )
-SUPERVISORS = Select("id, owner, host, pid, state, seen_at, json(workers), sinks", "from supervisors")
-HOLDS_LEASES = f"select 1 from jobs where state = {IN_FLIGHT} and owner = ?"
+SUPERVISORS = Select(
+    f"""id, owner, host, pid, state, seen_at, workers, sinks, about,
+      (select count(*) from jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id),
+      (select max(lease_until) from jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id)""",
+    "from supervisors",
+)
 _UNSEEN = 3_600_000_000
 
 
@@ -108,14 +114,32 @@ class Queries:
         return [job_dict(self._shown(row, errors)) for row in self._connection.rows(SHOWN, batch)]
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
-        id, handler, payload, queue, priority, state, retries, policy, options, *rest, dead_letter, owed, accepted = row
+        (
+            id,
+            handler,
+            payload,
+            queue,
+            priority,
+            state,
+            retries,
+            policy,
+            options,
+            *rest,
+            expired,
+            owner,
+            until,
+            dead_letter,
+            owed,
+            accepted,
+        ) = row
         most = own_max_retries(options, None if policy is None else self._policies.get(policy))
         shown = (
             STATES[state].value if state in range(len(STATES)) else str(state)
         )  # another program may have changed it
         known = (id, handler, payload, queue, priority, shown, retries, most, *rest)
         missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
-        return Shown._make((*known, errors.get(id, ()), DEAD_LETTERS[dead_letter or WITHDRAWN], missing))
+        dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
+        return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until))
 
     def remaining(
         self,
@@ -154,20 +178,18 @@ class Queries:
             paused = frozenset(self._connection.json(PAUSED))
             queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
             sinks = sink_rows(self.pending(MAX_COUNTED), supervisors)
-        return {"queues": queues, "supervisors": supervisors, "sinks": sinks}
+            at = iso(self._connection.now())
+        return {"at": at, "queues": queues, "supervisors": supervisors, "sinks": sinks}
 
     def _supervisors(self) -> list[dict[str, Any]]:
         """Return the supervisors without those that hold no lease and have left, are gone, or were not seen for an hour."""
         unseen = self._connection.now() - _UNSEEN
         shown = []
-        for id, owner, host, pid, state, seen_at, workers, sinks in self._connection.rows(SUPERVISORS):
+        for id, owner, host, pid, state, seen_at, workers, sinks, about, *leases in self._connection.rows(SUPERVISORS):
+            it = SupervisorRow(owner, host, pid, state, seen_at, *leases)
             gone = state == LEFT or (id != self._owner.id and self._lock.is_gone(owner))
-            if (gone or seen_at < unseen) and not self._connection.value(HOLDS_LEASES, id):
-                continue
-            state = "gone" if gone else state
-            workers, sinks = ([], []) if gone else (workers, sorted(sinks_of(sinks)))
-            known = {"owner": owner, "host": host, "pid": pid, "state": state, "seen_at": iso(seen_at)}
-            shown.append({**known, "workers": workers, "sinks": sinks})
+            if it.in_flight or not (gone or seen_at < unseen):
+                shown.append(supervisor_dict(it, gone, read_list(workers), sinks_of(sinks), read_about(about)))
         return shown
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, groupby
@@ -53,6 +53,11 @@ DUE = Select(
 )
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
 
+MAKE_DUE = f"""
+  update jobs set due_at = ?1 where id in (
+    select id from jobs where state = {SCHEDULED} and due_at > ?1 and due_at <= ?2 and retries = 0 and token > 0
+      and handler in (select value from json_each(?3))
+    order by due_at limit ?4)"""
 NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
 LOOK = f"""
   select json_array(
@@ -247,6 +252,11 @@ class Queue:
         for (queue, tier), n in Counter((queue, tier) for _, queue, tier in due).items():
             self._connection.counts.add(SCHEDULED, queue, tier, -n)
             self._connection.counts.add(READY, queue, tier, n)
+
+    def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
+        with self._connection.transaction():
+            now = self._connection.now()
+            return self._connection.run(MAKE_DUE, now, now + microseconds(within), packed(list(handlers)), limit)
 
     def paused(self) -> frozenset[str]:
         with self._connection.snapshot():

@@ -149,7 +149,8 @@ SUPERVISORS = """create table supervisors(
       seen_at int not null,
       idle int not null default 0,
       workers text not null default '[]',
-      sinks text not null default '[]')"""
+      sinks text not null default '[]',
+      about text not null default '{}')"""
 
 SCHEMA = (
     JOBS,

@@ -49,6 +49,7 @@ class SqliteStore:
         transfer = Transfer(self.url, connection, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
         self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
+        self.make_due = queue.make_due
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear

@@ -52,7 +52,7 @@ def test_a_report_names_what_is_left_behind_and_why(report: DrainReport, capsys:
     report(events.SupervisorStopped(4, {"ready": 2, "dead_letters": 1}))
     lines = printed(report, capsys)
     assert lines[0].startswith("not drained in ")
-    assert lines[0].endswith(": no jobs")
+    assert lines[0].endswith(": no job has ended")
     assert lines[1:] == [
         "plugin not loaded: a.py:3: SyntaxError: no",
         "dead letters not delivered to file: disk full",

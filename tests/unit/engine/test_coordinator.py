@@ -94,7 +94,7 @@ def test_a_delayed_job_behind_a_ready_one_starts_when_it_is_due() -> None:
 
 
 def reload(here: Virtual, **settings: Any) -> None:
-    here.engine.renew(Settings(**{"workers": {"count": 1}, **settings}), here.backend, here.engine._config.reports)
+    here.engine.renew(Settings(**{"workers": {"count": 1}, **settings}), here.backend, here.engine.config.reports)
     here.backend.forked[-1].come_up()
 
 

@@ -15,7 +15,7 @@ def releases(here: Virtual) -> list[str]:
 
 def reload(here: Virtual, *served: str, count: int | None = None) -> FakeBackend:
     workers = here.settings.workers.replace(queues=frozenset(served), count=count or here.settings.workers.count)
-    infos = tuple(here.engine._config.handlers.values())
+    infos = tuple(here.engine.config.handlers.values())
     backend = FakeBackend()
     here.engine.renew(here.settings.replace(workers=workers), backend, [SourceReport("work.py", infos)])
     return backend
@@ -25,7 +25,7 @@ def test_jobs_of_a_claim_that_came_late_start_at_once_here_if_a_worker_is_idle()
     here = Virtual()
     here.serve()
     (id,) = here.enqueue("work")
-    here.store.claim([ClaimRequest("default", 1, 0, 0, 100)], 30.0, here.engine._config.resolve)
+    here.store.claim([ClaimRequest("default", 1, 0, 0, 100)], 30.0, here.engine.config.resolve)
     for _ in range(10):
         here.engine.maintain("running")
     assert releases(here) == ["late claim"]

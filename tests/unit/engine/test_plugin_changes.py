@@ -77,3 +77,38 @@ def test_workers_with_a_plugin_that_is_gone_are_retired() -> None:
     old = here.process
     start_again(here)
     assert old.retired
+
+
+def test_jobs_that_waited_for_a_handler_run_at_once_when_a_plugin_brings_it() -> None:
+    here = Virtual()
+    here.serve()
+    (id,) = here.enqueue("mail")
+    here.notify()
+    assert here.state(id) == "scheduled"
+    start_again(here, mail(), SAME)
+    new = here.backend.forked[-1]
+    new.come_up()
+    new.run_next()
+    assert here.state(id) == "succeeded"
+
+
+def test_jobs_that_waited_for_a_handler_run_at_once_when_a_supervisor_starts_that_has_it() -> None:
+    before = Virtual()
+    before.serve()
+    (id,) = before.enqueue("mail")
+    before.notify()
+    after = Virtual(handlers=("mail",), store=before.store)
+    after.serve()
+    after.process.run_next()
+    assert after.state(id) == "succeeded"
+
+
+def test_a_grace_shorter_than_the_backoff_is_kept() -> None:
+    here = Virtual(unknown_handler={"grace": "5s"})
+    here.serve()
+    (id,) = here.enqueue("mail")
+    here.notify()
+    here.loop.advance(4.9)
+    assert here.state(id) == "scheduled"
+    here.loop.advance(0.7)
+    assert here.state(id) == "failed"

@@ -22,7 +22,7 @@ GRACE = 30.0
 
 
 def engine_with(remaining: Callable[[float | None, int], Awaitable[dict[str, int]]]) -> Any:
-    return SimpleNamespace(quiet=True, changes=asyncio.Event(), remaining=remaining)
+    return SimpleNamespace(quiet=True, changes=asyncio.Event(), remaining=remaining, blocked=lambda: False)
 
 
 def seconds_until_drained(remaining: dict[str, int] | CallFailed, *runners: ScriptedSink) -> float:
@@ -93,6 +93,15 @@ def test_a_cancelled_drain_ends_whatever_happens_in_the_same_turn(turns: int) ->
         assert draining.cancelled()
 
     asyncio.run(act())
+
+
+def test_a_drain_that_can_do_nothing_ends_after_the_grace() -> None:
+    async def remaining(latest: float | None, most: int) -> dict[str, int]:
+        return {"ready": 1}
+
+    engine = engine_with(remaining)
+    engine.blocked = lambda: True
+    assert GRACE <= seconds_until(JumpingLoop(), engine, SimpleNamespace()) < GRACE + 5.0
 
 
 class Retry:

@@ -186,9 +186,14 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         (events.StoreCallSucceeded("prune jobs", 12.345), "INFO the store is able to prune jobs again, after 12.35s"),
         (
             events.ConfigReloaded(("retry",), ("store",)),
-            "INFO config reloaded: retry; a restart is needed for: store",
+            "WARNING config reloaded: retry; a restart is needed for: store",
         ),
         (events.ConfigReloaded((), ()), "INFO config reloaded: nothing changed"),
+        (
+            events.ConfigReloaded((), (), ("a.py",), ("mail",), ("pdf", "zip")),
+            "WARNING config reloaded: plugin file a.py; handlers added: mail; "
+            "handlers removed, whose jobs wait until one has them again: pdf, zip",
+        ),
         (
             events.ConfigRefused(("workers.count: expected 1 or more",)),
             "ERROR config refused, the old one stays: workers.count: expected 1 or more",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.events import Bus, JobStarted, WorkerExited, WorkerWarning
+from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerWarning
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.workers.blame import LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.workers.interface import ExitReport, Reply
@@ -69,6 +69,17 @@ def test_a_reply_ends_the_first_job_sent() -> None:
     here.send(1, 2)
     here.process.run_next()
     assert [(o.lease.id, o.kind, o.state) for o in here.received.outcomes] == [(1, Kind.SUCCEEDED, JobState.SUCCEEDED)]
+
+
+def test_output_has_the_handler_of_its_job_also_if_it_is_read_after_the_reply() -> None:
+    here = Setup()
+    here.send(1, handler="mail")
+    here.send(2, handler="pdf")
+    here.process.run_next()
+    for job_id in (1, 2, None):
+        here.worker.output("stdout", job_id, ["x"])
+    outputs = [event for event in here.events if isinstance(event, WorkerOutput)]
+    assert [(event.job_id, event.handler) for event in outputs] == [(1, "mail"), (2, "pdf"), (None, None)]
 
 
 def test_a_job_runs_once_its_worker_has_taken_its_permit() -> None:

@@ -1,0 +1,160 @@
+"""The facts that a supervisor knows of itself and that keep jobs from running: announced in its row, where commands find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor import events
+from supervisor.engine.committer import RetryDecider
+from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.dispatcher import Dispatcher
+from supervisor.engine.fairness import retries_limit
+from supervisor.engine.store_writer import Purpose, Writer
+from supervisor.engine.unknown_handlers import UnknownHandlers
+from supervisor.stores.problems import Problem
+from supervisor.text.printable import printable
+from supervisor.text.redaction import Mask
+from supervisor.workers.pool import Pool
+from supervisor.workers.slot import WorkerSlot
+
+STARTING_SECONDS = 10.0
+"""A worker that is not ready after so long is reported."""
+MAX_PROBLEMS = 50
+MAX_HANDLERS = 1000  # that are announced; more are left unknown
+MAX_MESSAGE = 500
+
+
+@dataclass(eq=False)
+class SelfReport:
+    """Collects the fields of `stores.supervisors.ABOUT`. Problems that events report stay until another event ends them."""
+
+    _config: CurrentConfig
+    _pool: Pool
+    _writer: Writer
+    _dispatcher: Dispatcher
+    _decider: RetryDecider
+    _unknown_handlers: UnknownHandlers
+    _bus: events.Bus
+    _ttl: float
+    _now: Callable[[], float]
+    failing_sinks: Mapping[str, str] = field(default_factory=dict)
+    """The last error of each sink that refuses dead letters; the publisher keeps it."""
+    _by_event: dict[tuple[str, str], Problem] = field(default_factory=dict)
+    _last_exit: str = ""
+    _slow: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for kind, react in self._reactions().items():
+            self._bus.subscribe(react, kind)
+
+    def about(self) -> dict[str, Any]:
+        settings = self._config.settings
+        problems = [*self._plugins(), *self._by_event.values(), *self._workers(), *self._sinks()][:MAX_PROBLEMS]
+        mask = Mask(settings.secrets)
+        return {
+            "queues": None if settings.workers.queues is None else sorted(settings.workers.queues),
+            "handlers": sorted(self._config.handlers) if len(self._config.handlers) <= MAX_HANDLERS else None,
+            "lease_ttl": self._ttl,
+            "problems": [it._replace(message=printable(mask(it.message))[:MAX_MESSAGE])._asdict() for it in problems],
+            "missing_handlers": self._unknown_handlers.missing()[:MAX_PROBLEMS],
+            "held_retries": self._held_retries(),
+            "spent_budgets": self._decider.spent_budgets(),
+        }
+
+    def blocked(self) -> bool:
+        """Return whether no job runs and none can start or end: the store is unavailable or refuses that, or no worker is ready."""
+        if any(slot.sent for slot in self._pool.workers.values()):
+            return False
+        refused = any(("store", purpose.text) in self._by_event for purpose in (Purpose.CLAIM, Purpose.SETTLE))
+        return refused or self._writer.unavailable or not self._pool.ready_count()
+
+    def _held_retries(self) -> list[str]:
+        """Return the queues that have as many retries in flight as `retry.max_in_flight` allows."""
+        count, retry_for = self._pool.count, self._config.settings.retry_for
+        limits = [
+            (n, queue, retries_limit(retry_for(queue), count)) for queue, n in self._dispatcher.with_retries().items()
+        ]
+        return sorted(queue for n, queue, limit in limits if limit is not None and n >= limit)
+
+    def _plugins(self) -> list[Problem]:
+        failed = [it for it in self._config.reports if it.error is not None]
+        return [
+            Problem(
+                "plugin", events.PluginFailed(it.source, it.line, it.error or "", "").text, "correct it, and send HUP"
+            )
+            for it in failed
+        ]
+
+    def _sinks(self) -> list[Problem]:
+        what = "repair it; they stay pending, and are offered again"
+        failing = self.failing_sinks.items()
+        return [Problem("sink", f"sink {sink} does not accept dead letters: {error}", what) for sink, error in failing]
+
+    def _workers(self) -> list[Problem]:
+        found = []
+        if self._pool.reforks.failing:
+            ready, count = self._pool.ready_count(), self._pool.count
+            message = f"workers fail as soon as they start ({ready} of {count} run); the last one {self._last_exit}"
+            found.append(Problem("workers", message, "remove the cause; they are started again after a delay"))
+        for slot in self._pool.workers.values():
+            if slot.ready_at is None and slot.process.pid is not None and self._now() - slot.started > STARTING_SECONDS:
+                message = self._not_ready(slot)
+                found.append(
+                    Problem("worker_start", f"worker {slot.number} (pid {slot.process.pid}) {message}", UNSTICK)
+                )
+        return found
+
+    def _not_ready(self, slot: WorkerSlot) -> str:
+        """Return what may keep a worker from being ready, and report it once."""
+        hook = "supervisor_worker_started"
+        files = [report.source for report in self._config.reports if hook in report.hooks]
+        where = f"{hook} of {', '.join(files)} may hang" if files else "an import of a plugin may hang"
+        message = f"is not ready after {STARTING_SECONDS:.0f}s and takes no jobs: {where}"
+        if slot.number not in self._slow:
+            self._slow = {number for number in self._slow if number in self._pool.workers} | {slot.number}
+            slot.warn(f"{message}; {UNSTICK}")
+        return message
+
+    # problems that begin and end with events
+
+    def _reactions(self) -> dict[type[Any], events.Subscriber]:
+        return {
+            events.StoreCallFailed: lambda it: self._begin(
+                "store", it.purpose, f"the store refuses to {it.purpose}: {it.error}; meanwhile {it.meanwhile}",
+                "remove the cause of the error",
+            ),
+            events.StoreCallSucceeded: lambda it: self._end("store", it.purpose),
+            events.ForkserverExited: lambda it: self._begin(
+                "forkserver", "", f"the forkserver {it.how}: no worker can be started", "look at the log",
+            ),
+            events.ForkserverStarted: lambda _: self._end("forkserver", ""),
+            events.ConfigRefused: lambda it: self._begin(
+                "config", "refused", f"the reload was refused, and the old configuration stays: {'; '.join(it.errors)}",
+                "correct it, and send HUP again: supervisor check",
+            ),
+            events.ConfigReloaded: self._reloaded,
+            events.WorkerExited: self._worker_exited,
+        }  # fmt: skip
+
+    def _begin(self, kind: str, of: str, message: str, what_to_do: str) -> None:
+        if len(self._by_event) < MAX_PROBLEMS or (kind, of) in self._by_event:
+            self._by_event[kind, of] = Problem(kind, message, what_to_do)
+
+    def _end(self, kind: str, of: str) -> None:
+        self._by_event.pop((kind, of), None)
+
+    def _reloaded(self, event: events.ConfigReloaded) -> None:
+        self._end("config", "refused")
+        self._end("restart", "")
+        if event.needs_restart:
+            message = f"a restart is needed for: {', '.join(event.needs_restart)}"
+            self._begin("restart", "", message, "restart the supervisor")
+
+    def _worker_exited(self, event: events.WorkerExited) -> None:
+        if event.cause not in events.NORMAL_EXITS and event.job_id is None:
+            self._last_exit = event.how
+
+
+UNSTICK = "look where with: py-spy dump -p PID, correct the plugin and restart"

@@ -1,0 +1,143 @@
+"""The problems that keep jobs from running, as `supervisor status` shows them: found in its own figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from shlex import quote
+from typing import Any, NamedTuple
+
+from supervisor.events import SinkMissing
+from supervisor.text.units import format_duration
+
+Row = Mapping[str, Any]
+"""A queue, a supervisor or a job, as JSON for programs has it."""
+
+USUAL_TTL = 30.0
+RUN = "supervisor run"
+
+
+class Problem(NamedTuple):
+    kind: str
+    message: str
+    what_to_do: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.message}: {self.what_to_do}"
+
+
+class Present:
+    """The supervisors of a status by what they can do: `live` were seen lately, `silent` were not, `gone` have ended."""
+
+    def __init__(self, status: Row) -> None:
+        self._at = status["at"]
+        supervisors: Sequence[Row] = status["supervisors"]
+        self.gone = [each for each in supervisors if each["state"] == "gone"]
+        present = [each for each in supervisors if each["state"] != "gone"]
+        self.silent = [each for each in present if self.age(each) > ttl_of(each)]
+        self.live = [each for each in present if each not in self.silent]
+
+    def age(self, supervisor: Row) -> float:
+        """Return how many seconds ago it wrote its row."""
+        return -self.until(supervisor["seen_at"])
+
+    def until(self, stamp: str) -> float:
+        """Return the seconds from the time of the status to another time."""
+        return (datetime.fromisoformat(stamp) - datetime.fromisoformat(self._at)).total_seconds()
+
+    def serving(self, queue: str) -> list[Row]:
+        return [each for each in self.live if each["queues"] is None or queue in each["queues"]]
+
+    def not_seen(self, supervisor: Row) -> str:
+        return f"{name_of(supervisor)} was not seen for {format_duration(self.age(supervisor))}"
+
+    def recovery(self, gone: Row) -> str:
+        """Return when the jobs of a supervisor that is gone, or not seen, run again."""
+        if not self.live:
+            return f"they run again once a supervisor runs; start one with: {RUN}"
+        if gone["state"] == "gone":
+            return "a running supervisor recovers them at once"
+        expires = self.until(gone["lease_until"]) if gone["lease_until"] else 0.0
+        return f"another supervisor recovers them in about {format_duration(max(0.0, expires) + ttl_of(gone) / 2)}"
+
+
+def name_of(supervisor: Row) -> str:
+    return f"supervisor {supervisor['host']} pid {supervisor['pid']}"
+
+
+def ttl_of(supervisor: Row) -> float:
+    return float(supervisor["lease_ttl"] or USUAL_TTL)
+
+
+def jobs_of(n: int) -> str:
+    return f"{n} job{'' if n == 1 else 's'}"
+
+
+def unserved(queue: str, present: Present) -> Problem:
+    served = sorted({name for each in present.live for name in each["queues"] or ()})
+    message = f"no running supervisor serves queue {queue} (served: {', '.join(served)})"
+    return Problem(
+        "queue_not_served", message, f"add it to workers.queues of one and send HUP, or start another with: {RUN}"
+    )
+
+
+def paused(queue: str) -> Problem:
+    return Problem(
+        "queue_paused", f"queue {queue} is paused", f"resume it with: supervisor queues resume {quote(queue)}"
+    )
+
+
+def no_supervisor(present: Present) -> Problem:
+    """Return why nothing runs at all."""
+    if not present.silent:
+        return Problem("no_supervisor", "no supervisor is running", f"start one with: {RUN}")
+    text = present.not_seen(present.silent[0])
+    return Problem(
+        "not_seen", text, f"it is stopped, or cannot write to the store: look at its log, or start another with: {RUN}"
+    )
+
+
+def missing_handler(handler: str, present: Present) -> Problem:
+    """Return why no supervisor runs the jobs of this handler."""
+    failed = [it["message"] for each in present.live for it in each["problems"] if it["kind"] == "plugin"]
+    message = f"no running supervisor has the handler {handler}" + (f"; {'; '.join(failed)}" if failed else "")
+    return Problem(
+        "handler_missing", message, "correct or add its plugin and send HUP, or cancel the job if the name is wrong"
+    )
+
+
+def problems(status: Row) -> list[Problem]:
+    """Return the problems of a status (as `Queries.stats`), those that stop most jobs first."""
+    return list(_found(status, Present(status)))
+
+
+def _found(status: Row, present: Present) -> Iterator[Problem]:
+    if not present.live:
+        yield no_supervisor(present)
+    for each in present.gone:
+        yield Problem(
+            "gone", f"{name_of(each)} is gone with {jobs_of(each['in_flight'])} in flight", present.recovery(each)
+        )
+    for each in present.silent if present.live else ():
+        what = present.recovery(each) if each["in_flight"] else "look at its log"
+        yield Problem("not_seen", f"{present.not_seen(each)}, and has {jobs_of(each['in_flight'])} in flight", what)
+    for row in status["queues"]:
+        ready, queue = row["queue_size"] + row["retry_queue_size"], row["queue"]
+        if row["paused"]:
+            yield paused(queue)._replace(
+                message=f"queue {queue} is paused; {jobs_of(ready + row['scheduled'])} wait in it"
+            )
+        elif ready and present.live and not present.serving(queue):
+            problem = unserved(queue, present)
+            yield problem._replace(message=f"{problem.message}; {jobs_of(ready)} wait in it")
+    known = {handler for each in present.live for handler in each["handlers"] or ()}
+    for handler in sorted({handler for each in present.live for handler in each["missing_handlers"]} - known):
+        yield missing_handler(handler, present)
+    for each in present.live:
+        for it in each["problems"]:
+            yield Problem(it["kind"], f"{name_of(each)}: {it['message']}", it["what_to_do"])
+    for row in status["sinks"]:
+        if row["pending"] and not row["supervisors"]:
+            missing = SinkMissing(row["sink"], row["pending"])
+            yield Problem("sink_missing", missing.message, missing.what_to_do)

@@ -1,0 +1,62 @@
+"""The rows of supervisors as people and programs see them, in `status --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from supervisor.stores.records import iso
+
+ABOUT: Mapping[str, Any] = {
+    "queues": None,  # served here; None for all
+    "handlers": None,  # None until its plugins are loaded
+    "lease_ttl": None,  # seconds
+    "problems": [],  # each with `kind`, `message` and `what_to_do`
+    "missing_handlers": [],  # of jobs that it claimed lately
+    "held_retries": [],  # queues that have as many retries in flight as they may
+    "spent_budgets": [],  # queues whose budget of retries is used up
+}
+"""The facts that a supervisor announces of itself, with the value of each until then."""
+
+
+class SupervisorRow(NamedTuple):
+    """A supervisor as any store keeps it. Times are microseconds since the epoch; `lease_until` is the latest end of its leases."""
+
+    owner: str
+    host: str
+    pid: int
+    state: str
+    seen_at: int
+    in_flight: int
+    lease_until: int | None
+
+
+def supervisor_dict(
+    row: SupervisorRow, gone: bool, workers: Sequence[Any], sinks: Iterable[str], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return one of the `supervisors` of `status --json`. One that is gone has no workers, sinks and problems any more."""
+    known = {**row._asdict(), "seen_at": iso(row.seen_at), "lease_until": iso(row.lease_until)}
+    if gone:
+        return {**known, "state": "gone", "workers": [], "sinks": [], **ABOUT}
+    return {**known, "workers": list(workers), "sinks": sorted(sinks), **ABOUT, **about}
+
+
+def read_list(text: str) -> list[Any]:
+    """Return a list that another program may have replaced: it must not hold up others."""
+    value = _read(text)
+    return value if isinstance(value, list) else []
+
+
+def read_about(text: str) -> dict[str, Any]:
+    """Return the fields of ABOUT in a text that another program may have written."""
+    value = _read(text)
+    return {name: value[name] for name in ABOUT if name in value} if isinstance(value, dict) else {}
+
+
+def _read(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,158 @@
+"""Why a job does not run: one sentence for people, from the job and the status as the store has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from supervisor.jobs import JobState
+from supervisor.retry import SUSPECT
+from supervisor.stores.problems import (
+    Present,
+    Row,
+    jobs_of,
+    missing_handler,
+    name_of,
+    no_supervisor,
+    paused,
+    ttl_of,
+    unserved,
+)
+from supervisor.stores.protocol import Store
+from supervisor.text.units import format_duration
+
+UNFINISHED = (JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT)
+
+
+def waiting_because(job: Row, status: Row) -> str | None:
+    """Return why this job (as `Queries.get`) does not run, and what to do; None if it runs or has ended."""
+    present = Present(status)
+    if job["state"] == JobState.IN_FLIGHT:
+        return _in_flight(job, present)
+    if job["state"] not in UNFINISHED:
+        return None
+    due_in = present.until(job["due_at"]) if job["state"] == JobState.SCHEDULED else 0.0
+    blocked = _blocked(job, status, present)
+    if blocked is not None and (due_in <= 0 or _is_missing(job, present)):
+        return blocked
+    if due_in > 0:
+        scheduled = _scheduled(job, due_in, present)
+        return scheduled if blocked is None else f"{scheduled}; besides, {blocked}"
+    return _ready(job, status, present)
+
+
+def with_reasons(store: Store, jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the jobs (as `Queries.get`) with the key `waiting_because`."""
+    jobs = list(jobs)
+    status = store.stats() if any(job["state"] in UNFINISHED for job in jobs) else {}
+    return [{**job, "waiting_because": waiting_because(job, status) if status else None} for job in jobs]
+
+
+def _blocked(job: Row, status: Row, present: Present) -> str | None:
+    """Return what keeps jobs like this one from being claimed."""
+    queue = job["queue"]
+    if any(row["queue"] == queue and row["paused"] for row in status["queues"]):
+        return paused(queue).text
+    if not present.live:
+        return no_supervisor(present).text
+    if not present.serving(queue):
+        return unserved(queue, present).text
+    if _is_missing(job, present):
+        return missing_handler(job["handler"], present).text
+    able = _able(job, present)
+    if all(each["state"] != "running" for each in able):
+        states = ", ".join(f"{name_of(each)} is {each['state']}" for each in able)
+        return f"{states}: wait, or start another with: supervisor run"
+    return None
+
+
+def _able(job: Row, present: Present) -> list[Row]:
+    """Return the supervisors that serve its queue and have its handler, or may have it: those that are starting."""
+    return [
+        each for each in present.serving(job["queue"]) if each["handlers"] is None or job["handler"] in each["handlers"]
+    ]
+
+
+def _is_missing(job: Row, present: Present) -> bool:
+    return bool(present.serving(job["queue"])) and not _able(job, present)
+
+
+def _scheduled(job: Row, due_in: float, present: Present) -> str:
+    now = f"or run it now with: supervisor jobs retry {job['id']}"
+    if job["expired_count"] >= SUSPECT and not job["retries"]:
+        return _suspect()
+    when = f"in {format_duration(due_in)}, at {job['due_at']}"
+    if not job["retries"]:
+        return f"it is scheduled: due {when}; wait, {now}"
+    causes = [error["cause"] for error in job["errors"][-1:]]
+    failed = f"attempt {job['retries']} failed{''.join(f' ({cause})' for cause in causes)}, and the next is due {when}"
+    if any(job["queue"] in each["spent_budgets"] for each in present.live):
+        failed += f"; the retry budget of queue {job['queue']} is used up, so its retries wait for backoff.max"
+    return f"{failed}; wait, {now}"
+
+
+def _suspect() -> str:
+    return (
+        "its supervisor was lost while it ran, or might have run, so it is a suspect: suspects run one by one, and it waits for its "
+        "turn; wait, or cancel it if it is what ends supervisors"
+    )
+
+
+def _ready(job: Row, status: Row, present: Present) -> str:
+    """Return why a job that a supervisor could claim now is not claimed."""
+    able = [each for each in _able(job, present) if each["state"] == "running"]
+    for kind in ("store", "workers", "worker_start", "forkserver"):
+        broken = [(each, it) for each in able for it in each["problems"] if it["kind"] == kind]
+        if broken and (kind == "store" or not any(_workers(each, "idle", "busy") for each in able)):
+            each, it = broken[0]
+            return f"{name_of(each)}: {it['message']}: {it['what_to_do']}"
+    if job["expired_count"] >= SUSPECT:
+        return _suspect()
+    queue = job["queue"]
+    waiting = next(
+        ((row["queue_size"], row["retry_queue_size"]) for row in status["queues"] if row["queue"] == queue), (0, 0)
+    )
+    if job["retries"] and waiting[0] and any(queue in each["held_retries"] for each in able):
+        return f"as many retries of queue {queue} run as retry.max_in_flight allows while fresh jobs wait: wait, or raise it"
+    idle = sum(len(_workers(each, "idle")) for each in able)
+    if idle:
+        ready = jobs_of(sum(waiting))
+        return f"{_are(idle)} idle, and {ready} of queue {queue} are ready: wait a moment, then look at the log of {name_of(able[0])}"
+    busy = [worker for each in able for worker in _workers(each, "busy") if worker.get("current_job")]
+    if not busy:
+        return f"no worker of {name_of(able[0])} is ready yet: wait, or look at its log"
+    longest = max((worker["current_job"] for worker in busy), key=lambda it: float(it["running_for"]))
+    return (
+        f"{_are(len(busy))} busy, the longest with job {longest['job_id']} ({longest['handler']}) for "
+        f"{format_duration(longest['running_for'])}, and {jobs_of(sum(waiting))} of queue {queue} are ready: wait, or raise "
+        "workers.count"
+    )
+
+
+def _are(workers: int) -> str:
+    return "the only worker that may run it is" if workers == 1 else f"{workers} workers that may run it are"
+
+
+def _workers(supervisor: Row, *states: str) -> list[Row]:
+    return [worker for worker in supervisor["workers"] if worker.get("state") in states]
+
+
+def _in_flight(job: Row, present: Present) -> str | None:
+    """Return why a job that is claimed does not run; None if it runs."""
+    owner = (job["lease"] or {}).get("owner")
+    found = [each for each in (*present.live, *present.silent, *present.gone) if each["owner"] == owner]
+    if not found or found[0] in present.gone:
+        name = name_of(found[0]) if found else f"its supervisor ({owner})"
+        if present.live:
+            return f"{name} is gone; a running supervisor recovers the job at once: wait"
+        return f"{name} is gone, and no other runs: start one with: supervisor run"
+    if (mine := found[0]) in present.silent:
+        expires = present.until(job["lease"]["until"]) if job["lease"]["until"] else 0.0
+        then = f"another supervisor recovers the job in about {format_duration(max(0.0, expires) + ttl_of(mine) / 2)}"
+        what = (
+            f"{then}: wait" if present.live else "no other runs: look at its log, or start another with: supervisor run"
+        )
+        return f"{present.not_seen(mine)}; {what}"
+    if any((worker.get("current_job") or {}).get("job_id") == job["id"] for worker in mine["workers"]):
+        return None
+    return f"{name_of(mine)} has claimed it, and starts it once a worker is free: wait"
