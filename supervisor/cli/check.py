@@ -15,7 +15,7 @@ from supervisor.cli.options import config_option
 from supervisor.cli.plugin_scan import load_hooks, location, scan
 from supervisor.cli.render import print_block
 from supervisor.cli.store_access import is_absent, private_files, use_store
-from supervisor.config.contradictions import heartbeat_problems
+from supervisor.config.contradictions import heartbeat_problems, url_problem
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.settings import Settings
 from supervisor.dead_letters.opening import BuiltInSinks
@@ -153,6 +153,8 @@ def _build_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | 
 
 
 def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
+    if settings.store.url is not None and url_problem(settings.store.url):
+        return  # a mistake of the config, so it is named already
     shown = settings.store.shown
     if settings.store.scheme == "memory":
         echo(f"store: {shown}: exists in one supervisor only, so no other process can enqueue")
