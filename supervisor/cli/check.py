@@ -21,7 +21,7 @@ from supervisor.config.settings import Settings
 from supervisor.dead_letters.opening import BuiltInSinks
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing
 from supervisor.plugins.manager import PluginManager
-from supervisor.plugins.reports import SourceReport
+from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.stores.protocol import Store
 from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
 from supervisor.text.names import did_you_mean, did_you_mean_or_all
@@ -50,7 +50,7 @@ def check() -> int:
         mistakes.add(str(error))
         return mistakes.finish()
     _check_descriptors(settings, mistakes)
-    _check_plugins(reports, mistakes)
+    _check_plugins(settings, reports, mistakes)
     _check_handlers(settings, reports, mistakes)
     _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), mistakes)
     _check_store(settings, mistakes)
@@ -88,7 +88,7 @@ def _check_descriptors(settings: Settings, mistakes: _Mistakes) -> None:
         echo(f"Warning: {shortage}", err=True)
 
 
-def _check_plugins(reports: list[SourceReport], mistakes: _Mistakes) -> None:
+def _check_plugins(settings: Settings, reports: list[SourceReport], mistakes: _Mistakes) -> None:
     for report in reports:
         names = [info.name for info in report.handlers] + list(report.hooks)
         if report.error is None:
@@ -100,6 +100,8 @@ def _check_plugins(reports: list[SourceReport], mistakes: _Mistakes) -> None:
                 print_block(current_context().mask(report.traceback), err=True)
         for warning in report.warnings:
             echo(f"Warning: {report.source}: {warning}", err=True)
+    if nothing := nothing_served(reports, settings):
+        echo("Warning: " + ": ".join(nothing), err=True)
 
 
 def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _Mistakes) -> None:

@@ -11,7 +11,8 @@ from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.current_config import emit_plugin_events
 from supervisor.errors import ConfigError, NoForkserver
-from supervisor.events import Bus, ConfigRefused, ConfigReloaded
+from supervisor.events import Bus, ConfigRefused, ConfigReloaded, PluginWarning
+from supervisor.plugins.reports import nothing_served
 from supervisor.runtime.forkservers import Forkservers
 
 RELOADABLE = ("plugins", "workers", "retry", "queues", "handlers", "limits", "retention", "unknown_handler", "log")
@@ -68,6 +69,8 @@ class Reloader:
         changed = changed_keys(self.settings, settings)
         self.settings = settings
         emit_plugin_events(self._bus, reports, settings)
+        if nothing := nothing_served(reports, settings):
+            self._bus.emit(PluginWarning(*nothing))
         engine.renew(settings, new, reports)
         self._bus.emit(ConfigReloaded(changed, needs_restart))
         forkservers.retire(old, engine.until_gone)

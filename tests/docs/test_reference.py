@@ -110,7 +110,7 @@ def test_what_a_job_can_have_names_every_argument_and_option() -> None:
     table = rows(page("guides/enqueueing.md").section("Arguments of a job"))
     assert {code for row in table for code in codes(row[0])} == {field.name for field in fields(NewJob)}
     options = {code for row in table for code in codes(row[1]) if code.startswith("--")}
-    assert options == options_of("supervisor enqueue") - {"-c", "--config", "--file"}
+    assert options == options_of("supervisor enqueue") - {"-c", "--config", "--file", "--force"}
 
 
 # --- hooks, events, metrics

@@ -1,4 +1,4 @@
-"""Commands called in an empty folder."""
+"""Commands called in a new folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ Call = Callable[..., Answer]
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
-    """Run a command in an empty folder as the shell would."""
+    """Run a command as the shell would, in a folder with nothing but an empty folder of plugins."""
+    (tmp_path / "plugins").mkdir()
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> Answer:

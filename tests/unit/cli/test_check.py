@@ -70,7 +70,6 @@ def test_check_compares_the_heartbeats_that_apply(call: Call, scanned: None) -> 
     ],
 )
 def test_check_finds_a_sink_that_run_would_refuse(call: Call, scanned: None, path: str, error: str) -> None:
-    Path("plugins").mkdir()
     sinks = f"sinks: [{{type: file, path: dead.jsonl}}, {{type: file, name: f, path: {path}}}]"
     write("supervisor.yaml", f"dlq: {{{sinks}}}\n")
     answer = call("check")
