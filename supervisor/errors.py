@@ -23,6 +23,10 @@ class StoreBroken(StoreUnavailable):
     store were unavailable; a program gets the error at once."""
 
 
+class StoreDamaged(StoreBroken):
+    """The data of the store are damaged: they must be restored from a backup, or repaired."""
+
+
 class StoreReplaced(StoreUnavailable):
     """The database file was deleted, moved or replaced since it was opened: nothing that this connection does is seen by others. A
     supervisor ends; a program opens the store anew."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from supervisor import __version__
-from supervisor.cli.context import CommandContext, load_settings
+from supervisor.cli.context import CommandContext, code_of, load_settings
 from supervisor.cli.exit_codes import FATAL, INTERRUPTED, MISTAKE
 from supervisor.cli.options import SuggestingGroup, config_option
 from supervisor.cli.standard_streams import OutputLost, code_after_output
@@ -77,7 +77,7 @@ def _run(arguments: Sequence[str], context: CommandContext) -> int | None:
     except ConfigError as error:
         return _report(map(context.shown, error.errors), MISTAKE)
     except (StoreError, NotJSON) as error:
-        return _report([context.shown(str(error))], MISTAKE)
+        return _report([context.shown(str(error))], code_of(error))
     except (NoForkserver, SystemRefused) as error:
         return _report([context.shown(str(error))], FATAL)
     except (click.Abort, KeyboardInterrupt):

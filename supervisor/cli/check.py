@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import current_context, echo, load_settings
-from supervisor.cli.exit_codes import MISTAKE
+from supervisor.cli.context import code_of, current_context, echo, load_settings
+from supervisor.cli.exit_codes import MISTAKE, UNAVAILABLE
 from supervisor.cli.options import config_option
 from supervisor.cli.plugin_scan import load_hooks, location, scan
 from supervisor.cli.render import print_block
@@ -64,17 +64,29 @@ class _Mistakes:
 
     def __init__(self) -> None:
         self._number = 0
+        self._unavailable = False
 
     def add(self, *errors: str) -> None:
         self._number += len(errors)
         for error in errors:
             echo(f"Error: {error}", err=True)
 
+    def add_error_of_store(self, error: StoreError) -> None:
+        """Add an error that may be no mistake, but an outage."""
+        if code_of(error) == UNAVAILABLE:
+            self._unavailable = True
+            echo(f"Error: store: {error}", err=True)
+        else:
+            self.add(f"store: {error}")
+
     def finish(self) -> int:
         """Print the result, and return the exit code."""
         if self._number:
             click.echo(f"{self._number} mistake{'s' if self._number > 1 else ''}", err=True)
             return MISTAKE
+        if self._unavailable:
+            click.echo("no mistake, but the store is unavailable", err=True)
+            return UNAVAILABLE
         click.echo("all right")
         return 0
 
@@ -177,7 +189,7 @@ def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
     except StoreMissing as missing:
         echo(f"store: {missing}; it will be created")
     except StoreError as error:
-        mistakes.add(f"store: {error}")
+        mistakes.add_error_of_store(error)
 
 
 def _transfer_record(store: Store) -> TransferRecord | None:
