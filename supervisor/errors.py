@@ -33,7 +33,11 @@ class StoreReplaced(StoreUnavailable):
 
 
 class StoreMissing(StoreError):
-    """There is no store yet where it should be; a caller that may create it does so."""
+    """There is no store yet where it should be; a caller that may create it does so, unless there is an `obstacle`."""
+
+    def __init__(self, message: str, obstacle: str | None = None) -> None:
+        super().__init__(message)
+        self.obstacle = obstacle
 
 
 class StoreUnsure(StoreError):

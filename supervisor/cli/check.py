@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,13 +20,16 @@ from supervisor.config.contradictions import heartbeat_problems, url_problem
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.settings import Settings
 from supervisor.dead_letters.opening import BuiltInSinks
-from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing
+from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.stores.protocol import Store
 from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
 from supervisor.text.names import did_you_mean, did_you_mean_or_all
 from supervisor.workers.system import descriptors
+
+MIN_SPACE = 1_000_000
+"""Bytes of a disk: with less it counts as full."""
 
 
 @click.command()
@@ -170,6 +174,9 @@ def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
     if settings.store.url is not None and url_problem(settings.store.url):
         return  # a mistake of the config, so it is named already
     shown = settings.store.shown
+    for folder in {file.parent for file in private_files(settings)}:
+        if _is_full(folder):
+            mistakes.add_error_of_store(StoreUnavailable(f"{folder}: its disk is full"))
     if settings.store.scheme == "memory":
         echo(f"store: {shown}: exists in one supervisor only, so no other process can enqueue")
         return
@@ -187,11 +194,24 @@ def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
         else:
             mistakes.add(f"store: {shown}: {closed_message(record.target)}")
     except StoreMissing as missing:
-        echo(f"store: {missing}; it will be created")
+        if missing.obstacle:
+            mistakes.add(f"store: {missing.obstacle}")
+        else:
+            echo(f"store: {missing}; it will be created")
     except StoreError as error:
         mistakes.add_error_of_store(error)
 
 
+def _is_full(folder: Path) -> bool:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    return blocks * disk.f_frsize < MIN_SPACE or (disk.f_files > 0 and disk.f_ffree == 0)
+
+
 def _transfer_record(store: Store) -> TransferRecord | None:
-    store.paused()
+    with store.transaction():  # a lock of another program keeps writers out, not readers
+        store.paused()
     return store.transfer_record() if isinstance(store, Transferable) else None
