@@ -39,9 +39,9 @@ def list_dead_letters(limit: int, as_json: bool) -> None:
 
 
 def _empty(settings: Settings) -> str:
-    if settings.dlq.active:
+    if settings.dlq.enabled:
         return "no dead letters"
-    return "no dead letters: dlq.sinks is empty, so failed jobs have none; see supervisor jobs list --state failed"
+    return "no dead letters: dlq.enabled is false, so failed jobs have none; see supervisor jobs list --state failed"
 
 
 @dlq.command()

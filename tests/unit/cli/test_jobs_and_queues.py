@@ -22,7 +22,9 @@ def test_an_empty_list_names_the_next_command(call: Call) -> None:
     call("jobs", "delete", 1)
     assert call("jobs", "list").out == "no jobs yet: supervisor enqueue HANDLER [JSON]\n"
     assert call("jobs", "list", "--state", "failed").out == "no such jobs\n"
-    assert "no dead letters: dlq.sinks is empty" in call("dlq", "list").out
+    assert call("dlq", "list").out == "no dead letters\n"
+    write("supervisor.yaml", "dlq: {enabled: false}")
+    assert "no dead letters: dlq.enabled is false" in call("dlq", "list").out
     assert call("dlq", "purge").out == "no dead letters\n"
     assert "no supervisor is running: supervisor run" in call("status").out
     write("supervisor.yaml", "dlq: {sinks: [{type: file, path: dead.jsonl}]}")
