@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar, overload
 
 from supervisor.jobs import Job
+from supervisor.text.names import did_you_mean_or_all
 
 Function = TypeVar("Function", bound=Callable[[Job], Any])
 
@@ -46,6 +47,10 @@ class Handler:
     never_retry: tuple[type[BaseException], ...] = ()
 
 
+OPTIONS = tuple(field.name for field in fields(Handler) if field.name not in ("name", "function"))
+"""The options of @handler."""
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerInfo:
     """A handler as found in a plugin: its name, its options as written, and the place of its function."""
@@ -79,6 +84,9 @@ def handler(function: Any = None, /, **options: Any) -> Any:
         return _marked(function, Handler(function.__name__, function))
     if function is not None and not isinstance(function, str):
         raise TypeError(f"handler(): expected a function or a name, got {function!r}")
+    for option in options:
+        if option not in OPTIONS:
+            raise TypeError(f"@handler has no option {option!r}{_hint(option)}")
     never_retry = options.get("never_retry", ())
     if isinstance(never_retry, type):
         options["never_retry"] = (never_retry,)
@@ -87,6 +95,12 @@ def handler(function: Any = None, /, **options: Any) -> Any:
         return _marked(decorated, Handler(function or decorated.__name__, decorated, **options))
 
     return decorate
+
+
+def _hint(option: str) -> str:
+    if option == "queue":
+        return ": jobs are put into their queue by programs that do not import it; write handlers.<name>.queue in the config"
+    return did_you_mean_or_all(option, OPTIONS)
 
 
 def _marked(function: Function, marked: Handler) -> Function:

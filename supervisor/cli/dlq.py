@@ -17,6 +17,7 @@ from supervisor.text.names import did_you_mean_or_all
 
 
 @click.group(cls=SuggestingGroup)
+@config_option
 def dlq() -> None:
     """Show dead letters, redrive or purge them, and drop sinks."""
 

@@ -15,6 +15,7 @@ queue_argument = click.argument("queue", callback=read_with(name_of))
 
 
 @click.group(cls=SuggestingGroup)
+@config_option
 def queues() -> None:
     """Show queues, and pause or resume them."""
 

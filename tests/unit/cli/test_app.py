@@ -69,6 +69,43 @@ def test_a_config_named_after_the_command_overrides_one_named_before_it(call: Ca
     assert Path("two.db").exists()
 
 
+@pytest.mark.parametrize("arguments", [["jobs", "list"], ["dlq", "list"], ["queues", "list"]], ids=" ".join)
+def test_a_config_may_be_named_anywhere_before_the_end(call: Call, arguments: list[str]) -> None:
+    write("one.yaml", "store: sqlite:///one.db")
+    call("-c", "one.yaml", "enqueue", "mail", "--queue", "mine")
+    group, command = arguments
+    config, other = ("-c", "one.yaml"), ("-c", "gone.yaml")
+    for line in (
+        (*config, group, command), (group, *config, command), (group, command, *config),
+        (*other, group, *config, command), (group, *other, command, *config),
+    ):  # fmt: skip
+        assert call(*line).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("supervisor st", "plain,status"), ("supervisor jobs re", "plain,retry"), ("supervisor -c x dlq drop", "plain,drop-sink"),
+     ("supervisor jobs list --state can", "plain,cancelled"), ("supervisor enqueue --max", "plain,--max-retries"),
+     ("supervisor nosuch x", "")],
+)  # fmt: skip
+def test_a_shell_completes_commands_options_and_states(
+    call: Call, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str, completed: str
+) -> None:
+    monkeypatch.setenv("_SUPERVISOR_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    assert run_command_line() == 0
+    assert capfd.readouterr() == (f"{completed}\n", "")
+
+
+def test_a_shell_gets_a_script_that_completes(
+    call: Call, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_SUPERVISOR_COMPLETE", "zsh_source")
+    assert run_command_line() == 0
+    assert capfd.readouterr().out.startswith("#compdef supervisor")
+
+
 def test_commands_refuse_a_store_in_memory(call: Call) -> None:
     write("supervisor.yaml", "store: memory://")
     for arguments in (["enqueue", "mail"], ["status"]):
