@@ -55,6 +55,10 @@ def test_enqueue_reads_standard_input(tmp_path: Path, monkeypatch: pytest.Monkey
         (["mail", "--delay", "3"], "delay: expected a duration such as 500ms"),
         (["mail", "--at", "tomorrow"], "at: expected a time such as"),
         (["mail", "--at", "2030-01-01T00:00:00"], "at: expected a time with a time zone"),
+        (
+            ["mail", "--at", "2030-01-01"],
+            "a time with a time zone, such as 2030-01-31T09:30:00+01:00, got '2030-01-01'",
+        ),
         (["mail", "--delay", "1s", "--at", "2030-01-01T00:00:00Z"], "expected at most one of them"),
         (["mail", "--max-retries", "1001"], "max_retries: expected a whole number from 0 to 1000"),
         (["mail", "--timeout", "never"], "timeout: expected a duration"),

@@ -92,6 +92,15 @@ def test_pause_and_resume_print_the_new_and_the_old_state(call: Call) -> None:
     ]
 
 
+def test_a_pause_of_a_queue_that_nothing_names_is_warned_of(call: Call) -> None:
+    write("supervisor.yaml", "handlers: {mail: {queue: post}}\nqueues: {slow: {}}\nworkers: {queues: [served]}")
+    call("enqueue", "other", "--queue", "mine")
+    for queue in ("post", "slow", "served", "mine", "default"):
+        assert call("queues", "pause", queue) == (0, f"{queue}: paused\n", "")
+    warning = "Warning: no job and no key of the config has a queue 'pots', did you mean 'post'?\n"
+    assert call("queues", "pause", "pots") == (0, "pots: paused\n", warning)
+
+
 def test_redrive_expects_ids_or_all(call: Call) -> None:
     call("enqueue", "mail")
     assert "expected the ids of dead letters, or --all" in call("dlq", "redrive").err
