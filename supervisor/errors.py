@@ -23,13 +23,21 @@ class StoreBroken(StoreUnavailable):
     store were unavailable; a program gets the error at once."""
 
 
+class StoreDamaged(StoreBroken):
+    """The data of the store are damaged: they must be restored from a backup, or repaired."""
+
+
 class StoreReplaced(StoreUnavailable):
     """The database file was deleted, moved or replaced since it was opened: nothing that this connection does is seen by others. A
     supervisor ends; a program opens the store anew."""
 
 
 class StoreMissing(StoreError):
-    """There is no store yet where it should be; a caller that may create it does so."""
+    """There is no store yet where it should be; a caller that may create it does so, unless there is an `obstacle`."""
+
+    def __init__(self, message: str, obstacle: str | None = None) -> None:
+        super().__init__(message)
+        self.obstacle = obstacle
 
 
 class StoreUnsure(StoreError):

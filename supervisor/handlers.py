@@ -49,6 +49,7 @@ class Handler:
 
 
 OPTIONS = tuple(name for name in Handler.__slots__ if name not in ("name", "function"))
+"""The options of @handler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def handler(function: Any = None, /, **options: Any) -> Any:
         return _marked(function, None, {})
     for option in options:
         if option not in OPTIONS:
-            raise TypeError(f"handler(): unknown option {option!r}{did_you_mean_or_all(option, OPTIONS)}")
+            raise TypeError(f"@handler has no option {option!r}{_hint(option)}")
     never_retry = options.get("never_retry", ())
     if isinstance(never_retry, type):
         options["never_retry"] = (never_retry,)
@@ -93,6 +94,12 @@ def handler(function: Any = None, /, **options: Any) -> Any:
         return _marked(decorated, function, options)
 
     return decorate
+
+
+def _hint(option: str) -> str:
+    if option == "queue":
+        return ": jobs are put into their queue by programs that do not import it; write handlers.<name>.queue in the config"
+    return did_you_mean_or_all(option, OPTIONS)
 
 
 def _marked(function: Function, name: str | None, options: dict[str, Any]) -> Function:

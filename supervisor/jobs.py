@@ -209,7 +209,8 @@ class Outcome(NamedTuple):
 
     The fields up to `retry_after` (seconds) come from the worker, or from the way in which its process ended. `retry.decide`
     fills those from `state` to `dead_letter`. `state` is the next state of the job: SUCCEEDED, FAILED, SCHEDULED for `delay`
-    seconds, or READY at once. `counted` adds one to the retries of the job. `dead_letter` makes it a pending dead letter.
+    seconds, or READY at once. `counted` adds one to the retries of the job. `dead_letter` makes it a dead letter:
+    a delivered one if the supervisor has no sinks.
     `seen` is set by recovery only: the deadline of the lease as observed, which must be unchanged for the settle to be accepted.
     """
 

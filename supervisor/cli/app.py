@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
 
 import click
+from click.shell_completion import shell_complete
 
 from supervisor import __version__
-from supervisor.cli.context import CommandContext, load_settings
+from supervisor.cli.context import CommandContext, code_of, load_settings
 from supervisor.cli.exit_codes import FATAL, INTERRUPTED, MISTAKE
 from supervisor.cli.options import SuggestingGroup, config_option
 from supervisor.cli.standard_streams import OutputLost, code_after_output
@@ -20,6 +22,7 @@ from supervisor.text.strict_json import NotJSON
 
 COMMANDS = ("run", "check", "enqueue", "status", "jobs", "dlq", "queues", "plugins", "copy", "bench")
 """Each command is a function in a module; both have its name."""
+COMPLETION = "_SUPERVISOR_COMPLETE"
 
 
 class Root(SuggestingGroup):
@@ -55,7 +58,12 @@ def root() -> None:
 
 
 def run_command_line(arguments: Sequence[str] | None = None, context: CommandContext | None = None) -> int:
-    """Run one command and return its exit code. The default arguments are those of this process."""
+    """Run one command and return its exit code. The default arguments are those of this process.
+
+    A shell that completes a command line asks by an environment variable.
+    """
+    if arguments is None and (instruction := os.environ.get(COMPLETION)):
+        return shell_complete(root, {}, "supervisor", COMPLETION, instruction)
     return code_after_output(_run(sys.argv[1:] if arguments is None else arguments, context or CommandContext()))
 
 
@@ -77,7 +85,7 @@ def _run(arguments: Sequence[str], context: CommandContext) -> int | None:
     except ConfigError as error:
         return _report(map(context.shown, error.errors), MISTAKE)
     except (StoreError, NotJSON) as error:
-        return _report([context.shown(str(error))], MISTAKE)
+        return _report([context.shown(str(error))], code_of(error))
     except (NoForkserver, SystemRefused) as error:
         return _report([context.shown(str(error))], FATAL)
     except (click.Abort, KeyboardInterrupt):

@@ -5,27 +5,31 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
-from supervisor.cli.context import current_context, echo, load_settings
-from supervisor.cli.exit_codes import MISTAKE
+from supervisor.cli.context import code_of, current_context, echo, load_settings
+from supervisor.cli.exit_codes import MISTAKE, UNAVAILABLE
 from supervisor.cli.options import config_option
 from supervisor.cli.plugin_scan import load_hooks, location, scan
 from supervisor.cli.render import print_block
 from supervisor.cli.store_access import is_absent, private_files, use_store
-from supervisor.config.contradictions import heartbeat_problems
+from supervisor.config.contradictions import heartbeat_problems, url_problem
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.settings import Settings
 from supervisor.dead_letters.opening import BuiltInSinks
-from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing
+from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
 from supervisor.plugins.manager import PluginManager
-from supervisor.plugins.reports import SourceReport
+from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.stores.protocol import Store
 from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
 from supervisor.text.names import did_you_mean, did_you_mean_or_all
 from supervisor.workers.system import descriptors
+
+MIN_SPACE = 1_000_000
+"""Bytes of a disk: with less it counts as full."""
 
 
 @click.command()
@@ -51,7 +55,7 @@ def check() -> int:
         return mistakes.finish()
     echo(settings.workers.count_shown)
     _check_descriptors(settings, mistakes)
-    _check_plugins(reports, mistakes)
+    _check_plugins(settings, reports, mistakes)
     _check_handlers(settings, reports, mistakes)
     _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), mistakes)
     _check_store(settings, mistakes)
@@ -65,17 +69,29 @@ class _Mistakes:
 
     def __init__(self) -> None:
         self._number = 0
+        self._unavailable = False
 
     def add(self, *errors: str) -> None:
         self._number += len(errors)
         for error in errors:
             echo(f"Error: {error}", err=True)
 
+    def add_error_of_store(self, error: StoreError) -> None:
+        """Add an error that may be no mistake, but an outage."""
+        if code_of(error) == UNAVAILABLE:
+            self._unavailable = True
+            echo(f"Error: store: {error}", err=True)
+        else:
+            self.add(f"store: {error}")
+
     def finish(self) -> int:
         """Print the result, and return the exit code."""
         if self._number:
             click.echo(f"{self._number} mistake{'s' if self._number > 1 else ''}", err=True)
             return MISTAKE
+        if self._unavailable:
+            click.echo("no mistake, but the store is unavailable", err=True)
+            return UNAVAILABLE
         click.echo("all right")
         return 0
 
@@ -89,7 +105,7 @@ def _check_descriptors(settings: Settings, mistakes: _Mistakes) -> None:
         echo(f"Warning: {shortage}", err=True)
 
 
-def _check_plugins(reports: list[SourceReport], mistakes: _Mistakes) -> None:
+def _check_plugins(settings: Settings, reports: list[SourceReport], mistakes: _Mistakes) -> None:
     for report in reports:
         names = [info.name for info in report.handlers] + list(report.hooks)
         if report.error is None:
@@ -101,6 +117,8 @@ def _check_plugins(reports: list[SourceReport], mistakes: _Mistakes) -> None:
                 print_block(current_context().mask(report.traceback), err=True)
         for warning in report.warnings:
             echo(f"Warning: {report.source}: {warning}", err=True)
+    if nothing := nothing_served(reports, settings):
+        echo("Warning: " + ": ".join(nothing), err=True)
 
 
 def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _Mistakes) -> None:
@@ -154,7 +172,12 @@ def _build_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | 
 
 
 def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
+    if settings.store.url is not None and url_problem(settings.store.url):
+        return  # a mistake of the config, so it is named already
     shown = settings.store.shown
+    for folder in {file.parent for file in private_files(settings)}:
+        if _is_full(folder):
+            mistakes.add_error_of_store(StoreUnavailable(f"{folder}: its disk is full"))
     if settings.store.scheme == "memory":
         echo(f"store: {shown}: exists in one supervisor only, so no other process can enqueue")
         return
@@ -172,11 +195,24 @@ def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
         else:
             mistakes.add(f"store: {shown}: {closed_message(record.target)}")
     except StoreMissing as missing:
-        echo(f"store: {missing}; it will be created")
+        if missing.obstacle:
+            mistakes.add(f"store: {missing.obstacle}")
+        else:
+            echo(f"store: {missing}; it will be created")
     except StoreError as error:
-        mistakes.add(f"store: {error}")
+        mistakes.add_error_of_store(error)
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    return blocks * disk.f_frsize < MIN_SPACE or (disk.f_files > 0 and disk.f_ffree == 0)
 
 
 def _transfer_record(store: Store) -> TransferRecord | None:
-    store.paused()
+    with store.transaction():  # a lock of another program keeps writers out, not readers
+        store.paused()
     return store.transfer_record() if isinstance(store, Transferable) else None

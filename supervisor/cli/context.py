@@ -8,16 +8,24 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.exit_codes import MISTAKE
+from supervisor.cli.exit_codes import FATAL, MISTAKE, UNAVAILABLE
 from supervisor.cli.render import escaped
 from supervisor.config.loading import load as load_config
 from supervisor.config.settings import Settings
-from supervisor.errors import ConfigError
+from supervisor.errors import ConfigError, StoreBroken, StoreDamaged, StoreUnavailable, StoreUnsure
 from supervisor.text.redaction import NO_SECRETS, Mask
 
 
 class UserMistake(click.ClickException):
     exit_code = MISTAKE
+
+
+def code_of(error: Exception) -> int:
+    """Return the exit code of a command that ends with this error of a store, or of what was written."""
+    if isinstance(error, StoreUnsure):
+        return FATAL
+    is_mistake = isinstance(error, StoreBroken) and not isinstance(error, StoreDamaged)
+    return UNAVAILABLE if isinstance(error, StoreUnavailable) and not is_mistake else MISTAKE
 
 
 @dataclass(slots=True)

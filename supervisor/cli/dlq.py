@@ -17,6 +17,7 @@ from supervisor.text.names import did_you_mean_or_all
 
 
 @click.group(cls=SuggestingGroup)
+@config_option
 def dlq() -> None:
     """Show dead letters, redrive or purge them, and drop sinks."""
 
@@ -39,9 +40,9 @@ def list_dead_letters(limit: int, as_json: bool) -> None:
 
 
 def _empty(settings: Settings) -> str:
-    if settings.dlq.active:
+    if settings.dlq.enabled:
         return "no dead letters"
-    return "no dead letters: dlq.sinks is empty, so failed jobs have none; see supervisor jobs list --state failed"
+    return "no dead letters: dlq.enabled is false, so failed jobs have none; see supervisor jobs list --state failed"
 
 
 @dlq.command()

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from supervisor.cli.context import UserMistake, load_settings
+from supervisor.cli.known_handlers import refuse_unknown_handlers
 from supervisor.cli.options import config_option
-from supervisor.cli.store_access import use_store
+from supervisor.cli.store_access import is_absent, use_store
 from supervisor.client.client import BatchBuilder, enqueue_row
-from supervisor.config.settings import Settings
+from supervisor.config.loading import without_config
+from supervisor.config.settings import Settings, path_of
 from supervisor.errors import InvalidJob, StoreMissing
 from supervisor.stores.opening import is_postgres
-from supervisor.stores.records import EnqueueBatch, EnqueueRow
+from supervisor.stores.records import EnqueueBatch
 from supervisor.text.strict_json import decode
 
 MAX_PROBLEMS = 20  # bad lines named in the message
@@ -35,7 +37,8 @@ MAX_PROBLEMS = 20  # bad lines named in the message
 @click.option("--at", metavar="TIME", help="Earliest start, such as 2030-01-31T08:00:00Z.")
 @click.option("--max-retries", metavar="N", type=int, help="Number of retries of this job.")
 @click.option("--timeout", metavar="TIME", help="Timeout of one attempt of this job, such as 90s, or none.")
-def enqueue(handler: str | None, payload: str | None, file: str | None, **options: Any) -> None:
+@click.option("--force", is_flag=True, help="Enqueue even if no plugin has the handler.")
+def enqueue(handler: str | None, payload: str | None, file: str | None, force: bool, **options: Any) -> None:
     """Enqueue a job for HANDLER and print its id.
 
     JSON is the payload, null by default; - reads it from standard input. With --file, prints the number of jobs.
@@ -45,7 +48,7 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, **option
     if file is not None:
         if handler is not None or given:
             raise click.UsageError("--file: each line has all about its job; expected no handler and no other option")
-        click.echo(len(_enqueue(settings, read_file(file, settings))))
+        click.echo(len(_enqueue(settings, read_file(file, settings), force)))
     elif handler is None:
         raise click.UsageError("expected the name of a handler, or --file")
     else:
@@ -54,7 +57,7 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, **option
             row = enqueue_row(settings, job)
         except InvalidJob as error:
             raise UserMistake(str(error)) from None
-        click.echo(_enqueue(settings, [row])[0])
+        click.echo(_enqueue(settings, EnqueueBatch([row]), force)[0])
 
 
 def read_file(file: str, settings: Settings) -> EnqueueBatch:
@@ -104,10 +107,25 @@ def _read_standard_input() -> bytes:
         raise UserMistake(f"standard input: {error.strerror}") from None
 
 
-def _enqueue(settings: Settings, rows: Sequence[EnqueueRow]) -> list[int]:
+def _enqueue(settings: Settings, rows: EnqueueBatch, force: bool) -> list[int]:
     if not rows:
         return []
+    _refuse_wrong_folder(settings)
+    if not force:
+        refuse_unknown_handlers(settings, {row.handler for row in rows.kinds})
     try:
         return use_store(settings, lambda store: store.enqueue(rows), create=not is_postgres(settings.store))
     except StoreMissing as missing:  # it may have been dropped, or the URL may be that of another database
         raise UserMistake(f"{missing}: nothing was enqueued; supervisor run makes a new store there") from None
+
+
+def _refuse_wrong_folder(settings: Settings) -> None:
+    """Raise UserMistake if nothing in the current folder shows that a supervisor runs there: no store, config or plugins."""
+    if settings.path is not None or settings.store_file is None or not is_absent(settings.store_file):
+        return
+    folders = [path_of(path, settings.base) for path in settings.plugins.paths]
+    if all(map(is_absent, folders)):
+        raise UserMistake(
+            f"{without_config(settings)}; nor is there {settings.store_file.name} or a folder {folders[0].name}: nothing was enqueued; "
+            "name the config with -c FILE, or write an empty supervisor.yaml if a new store is wanted here"
+        )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from os import EX_TEMPFAIL
+
 FATAL = 1
 MISTAKE = 2
+UNAVAILABLE = EX_TEMPFAIL
+"""The store is locked, unreachable, out of space or damaged: the same command may succeed later."""
 INTERRUPTED = 130

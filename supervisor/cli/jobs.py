@@ -34,6 +34,7 @@ RETRIED = {
 
 
 @click.group(cls=SuggestingGroup)
+@config_option
 def jobs() -> None:
     """Show jobs, and cancel, retry or delete them."""
 

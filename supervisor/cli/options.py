@@ -27,7 +27,7 @@ class SuggestingGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
+        if not ctx.resilient_parsing and self.get_command(ctx, name) is None and not name.startswith("-"):
             raise click.UsageError(f"no command {name!r}{did_you_mean_or_all(name, self.list_commands(ctx))}", ctx)
         return super().resolve_command(ctx, args)
 

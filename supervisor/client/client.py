@@ -38,7 +38,8 @@ class Client:
     It connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too. It is
     thread-safe; a call that interrupts another on the same thread (in a signal handler, for example) may raise StoreError. A
     SQLite file that doesn't exist is refused unless `create` is true. While the store is unavailable or locked, or other
-    threads use the client, calls are repeated for `timeout` seconds before they raise StoreUnavailable. Methods raise StoreError,
+    threads use the client, calls are repeated for `timeout` seconds before they raise StoreUnavailable. They block the thread: in
+    an event loop, call them by `asyncio.to_thread`. Methods raise StoreError,
     and `supervisor.client.InvalidJob` (a ValueError) for jobs that can't be enqueued.
     """
 
@@ -262,14 +263,15 @@ def _timeout(value: Any) -> float:
 
 def _moment(value: Any) -> int:
     """Return the microseconds since the epoch of an aware datetime, or of its ISO 8601 text."""
+    moment = value
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value)
+            moment = datetime.fromisoformat(value)
         except ValueError:
             _wrong("at", "a time such as 2030-01-31T09:30:00+01:00", value)
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        _wrong("at", "a time with a time zone", value)
-    return (value - _EPOCH) // timedelta(microseconds=1)
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        _wrong("at", "a time with a time zone, such as 2030-01-31T09:30:00+01:00", value)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _backoff(value: Any) -> Backoff:

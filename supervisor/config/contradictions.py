@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,14 @@ STORE_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 
 STORE_SUFFIXES = ("", "-wal", "-shm", "-journal", "-queue.lock", "-write.lock", ".notify")
 """The suffixes of all files of a SQLite store, to append to the name of the database file."""
+
+_CHARACTER = r"(?:[^@/%\s]|%[0-9a-fA-F]{2})"
+_PAIR = r"[^@=&%\s]++=(?:[^=&%\s]|%[0-9a-fA-F]{2})*+"
+_HOST = r"(?:\[[^@/\]\s]*\]|(?:[^@/?:,%\[\]\s]|%[0-9a-fA-F]{2})*+)(?::[0-9]*+)?"
+_POSTGRES_URL = re.compile(
+    rf"(?:{_CHARACTER}*+@)?{_HOST}(?:,{_HOST})*+(?:/(?:[^@/?%\s]|%[0-9a-fA-F]{{2}})*+)?(?:\?(?:{_PAIR}(?:&{_PAIR})*+)?)?"
+)
+"""The rest of a URL that libpq reads without cutting a password in two: its errors then show no part of one."""
 
 HEARTBEAT_EXPECTED = {
     "heartbeat": "expected at most half of its heartbeat_timeout",
@@ -87,6 +96,11 @@ def url_problem(url: str) -> str | None:
         return "expected sqlite:///relative/file.db or sqlite:////absolute/file.db"
     if scheme == "sqlite" and "=" in rest.partition("?")[2]:  # would be part of the file's name, and have no effect
         return f"expected no options in the URL of a file; write {' or '.join(STORE_OPTIONS[scheme])} beside it"
+    if scheme in ("postgresql", "postgres") and _POSTGRES_URL.fullmatch(rest) is None:
+        return (
+            "expected a URL such as postgresql://user@host/database; in its user and its password write @ / : % and spaces as "
+            "%40 %2F %3A %25 and %20, or let ${NAME} stand for the password, whose value is then encoded"
+        )
     return None
 
 

@@ -61,6 +61,11 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
     return settings
 
 
+def without_config(settings: Settings) -> str:
+    """Return where a config was looked for, for settings that have no file."""
+    return f"no config: ${VARIABLE} is not set, and {settings.base} has no {' and no '.join(SEARCHED)}"
+
+
 def _secrets(document: Document, settings: Settings) -> Iterator[str]:
     """Yield the values of variables in the options of stores and sinks, and the passwords in URLs."""
     store = settings.store

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, dataclass_
 
 from supervisor.config.diagnostics import Findings, Tree
 from supervisor.config.yaml_reader import Keys
-from supervisor.text.names import did_you_mean_or_all
+from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 
 T = TypeVar("T")
 K = TypeVar("K", str, int)
@@ -212,7 +212,7 @@ class OneOrNone(Nested[S]):
 
 
 class ByName(Nested[S]):
-    """A mapping of sections by names that the user chooses."""
+    """A mapping of sections by names of queues or handlers."""
 
     step = "<name>"
 
@@ -220,6 +220,10 @@ class ByName(Nested[S]):
         value = {} if value is None else value
         if not isinstance(value, Mapping):
             raise ValueError("expected a mapping by name")
+        for name in value:
+            with reporting(place and place.at(name)):
+                if not is_name(name):
+                    raise ValueError(f"expected {NAME}")
         return self.several(value.items(), place)
 
 

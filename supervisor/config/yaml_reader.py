@@ -1,7 +1,7 @@
 """Read YAML into plain values, each with its line, and refuse text that YAML 1.1 reads in an unexpected way, such as `10:30`.
 
-Only mappings, lists and scalars are built, so no tag can run code. `${NAME}` and `${NAME:-default}` are replaced in scalars
-after parsing; an unquoted scalar then gets the type that YAML gives to the replaced text. `$${` stands for a literal `${`.
+Only mappings, lists and scalars are built, so no tag can run code. Variables are replaced in scalars after parsing; an unquoted
+scalar then gets the type that YAML gives to the replaced text.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from supervisor.config.variables import expand
+
 MAX_BYTES = 1_000_000
 MAX_NODES = 20_000
 MAX_DEPTH = 40
@@ -23,8 +25,6 @@ Keys = tuple[str | int, ...]
 _TAG = "tag:yaml.org,2002:"
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _INF_OR_NAN = re.compile(r"\.(inf|nan)\Z", re.IGNORECASE)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_VARIABLE = re.compile(r"(\$)?\$\{([^}]*)(\})?")
 _BOOLEANS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _NULL = frozenset({"", "~", "null"})
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -190,7 +190,7 @@ class _Builder:
         text, tag, line = node.value, node.tag, _line(node)
         if "${" in text:
             try:
-                text = _expand(text, self._environ, self._document.variables.setdefault(path, []))
+                text = expand(text, self._environ, self._document.variables.setdefault(path, []))
             except ValueError as error:
                 return self._refuse(path, line, str(error))
             tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) if not node.style else f"{_TAG}str"
@@ -267,26 +267,3 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {
 
 def _shown_tag(tag: str) -> str:
     return f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
-
-
-def _expand(text: str, environ: Mapping[str, str], used: list[str]) -> str:
-    """Replace the variables in `text`, and add to `used` the texts that the environment gave."""
-
-    def value_of(match: re.Match[str]) -> str:
-        if match[1]:
-            return match[0][1:]
-        name, has_default, default = match[2].partition(":-")
-        if match[3] is None or not _NAME.fullmatch(name):
-            raise ValueError("expected ${NAME} or ${NAME:-default}; write $${ for a literal ${")
-        if name not in environ and not has_default:
-            raise ValueError(f"environment variable {name} is not set; set it, or write ${{{name}:-default}}")
-        value = environ.get(name, default)
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"environment variable {name} is not UTF-8") from None
-        if name in environ:
-            used.append(value)
-        return value
-
-    return _VARIABLE.sub(value_of, text)

@@ -67,7 +67,7 @@ class RetryDecider:
         return decide(
             outcome,
             self._random,
-            dead_letters=settings.dlq.active,
+            dead_letters=settings.dlq.enabled,
             ready=self._buffers.ready_in_store(queue) if retry.adaptive else 0,
             within_budget=partial(self._spend, retry.budget, lease) if retry.budget else None,
         )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.config.settings import path_of
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "supervisor"
 
@@ -20,7 +23,7 @@ class Source:
     name: str
     path: Path | None = None
     module: str | None = None
-    entry: importlib.metadata.EntryPoint | None = None
+    entry: EntryPoint | None = None
     problem: str | None = None
 
 
@@ -30,13 +33,20 @@ def discover(paths: Sequence[str], base: Path) -> list[Source]:
     The sources of a directory are its files `*.py` and its packages, sorted, without names that begin with `_` or `.`. No
     file is returned twice. An entry that can't be found is a source too, so that loading it reports the problem.
     """
+    from importlib import metadata  # slow to import
+
     found: dict[str, Source] = {}
     for text in paths:
         for source in _find(text, base):
             found.setdefault(os.path.realpath(source.path) if source.path else source.name, source)
-    entries = sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: (entry.name, entry.value))
+    entries = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: (entry.name, entry.value))
     installed = [Source(f"entry point {entry.name} ({entry.value})", entry=entry) for entry in entries]
     return [*found.values(), *installed]
+
+
+def plugin_files(paths: Sequence[str], base: Path) -> Iterator[Path]:
+    """Yield the files of `paths` that `discover` finds, and `__init__.py` of packages."""
+    return (source.path for text in paths for source in _find(text, base) if source.path is not None)
 
 
 def _find(text: str, base: Path) -> Iterable[Source]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from supervisor.config.loading import without_config
+from supervisor.config.settings import Settings, path_of
 from supervisor.handlers import HandlerInfo
 
 
@@ -24,6 +26,15 @@ class SourceReport:
     line: int | None = None
     traceback: str = ""
     warnings: tuple[str, ...] = ()
+
+
+def nothing_served(reports: Sequence[SourceReport], settings: Settings) -> tuple[str, str] | None:
+    """Return where plugins were looked for, and a warning, if none of them has a handler."""
+    if any(report.handlers for report in reports):
+        return None
+    looked = ", ".join(str(path_of(path, settings.base)) for path in settings.plugins.paths) or "plugins"
+    config = without_config(settings) if settings.path is None else f"config: {settings.path}"
+    return looked, f"no handler there, nor in an installed package, so no job can run; {config}"
 
 
 def same_plugins(one: Sequence[SourceReport], other: Sequence[SourceReport]) -> bool:

@@ -22,7 +22,7 @@ from supervisor.errors import StoreReplaced
 from supervisor.events import Bus, Event, Subscriber
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager, load_parent_side
-from supervisor.plugins.reports import SourceReport
+from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.runtime.drain import Left, until_drained
 from supervisor.runtime.forkservers import Forkservers
 from supervisor.runtime.hook_runner import HookRunner
@@ -135,6 +135,8 @@ class Supervisor:
         backend = parts.forkservers.add(self.settings)
         reports = await backend.start()
         emit_plugin_events(self.bus, reports, self.settings)
+        if nothing := nothing_served(reports, self.settings):
+            self.bus.emit(events.PluginWarning(*nothing))
         parts.plugins.register(BuiltInSinks(), BuiltInSinks.NAME)
         load_parent_side(parts.plugins, discover(self.settings.plugins.paths, self.settings.base), reports)
         inbox.listen()  # an import may have set signal handlers of its own

@@ -119,6 +119,8 @@ def scratch_schema_of(settings: StoreSettings, prefix: str) -> AbstractContextMa
 
 
 def _open_postgres(settings: StoreSettings, *, create: bool, base: Path) -> Store:
+    if problem := url_problem(settings.url or ""):
+        raise StoreError(f"store: {problem}")
     with _needing_psycopg():
         from supervisor.stores.postgres.store import PostgresStore
     schema, listen = settings.options.get("schema", "supervisor"), settings.options.get("listen", True)

@@ -43,9 +43,9 @@ class Ownership(Protocol):
     """The row of this supervisor in the store, identified by the name of its owner, and the notifications to it."""
 
     def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
-        """Register this owner, with the names of its sinks: every dead letter that it makes or claims is owed to them. Return a file
-        descriptor that the forkserver and the workers must inherit, or None: the owner is not gone while any process has the
-        descriptor open."""
+        """Register this owner, with the names of its sinks: every dead letter that it makes or claims is owed to them; without
+        sinks, those that it makes are delivered at once. Return a file descriptor that the forkserver and the workers must inherit,
+        or None: the owner is not gone while any process has the descriptor open."""
 
     def leave(self) -> None:
         """Remove the row that `join` made. Leases still held are left to recovery."""

@@ -1,5 +1,7 @@
 """The sinks of a dead letter: those that it is owed to, and those that have accepted it. SQL stores keep each as a JSON list.
 
+If the supervisor whose job failed has no sinks, its dead letter is delivered at once.
+
 It is owed to the sinks of the supervisor whose job failed, and to those of every supervisor that has claimed it since: while
 supervisors with different sinks share a store, none of these sinks is left out. It is delivered once all of them have it.
 """
@@ -39,7 +41,7 @@ def missing_sinks(owed: str, accepted: str) -> list[str]:
 
 
 def is_complete(owed: Sinks, accepted: Sinks) -> bool:
-    """Return whether it is delivered: never to no sink at all."""
+    """Return whether a pending dead letter is delivered now: some sink must have it, since it was owed to some."""
     return bool(accepted) and owed <= accepted
 
 

@@ -235,7 +235,7 @@ def _log_outcome(outcome: Outcome, how: str = "") -> None:
 def _log_failure(outcome: Outcome, failure: Failure, how: str) -> None:
     lease, cause, level = outcome.lease, failure.cause.value, logging.INFO
     if outcome.state is JobState.FAILED:
-        level, what = logging.WARNING, "failed for good" + ("; dead letter pending" if outcome.dead_letter else "")
+        level, what = logging.WARNING, "failed for good" + ("; now a dead letter" if outcome.dead_letter else "")
     elif outcome.counted:
         what = f"retry {lease.attempt} of {lease.policy.max_retries} in {outcome.delay:.2f}s"
     else:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 MAX_NAME = 255
-NAME = f"a name of 1 to {MAX_NAME} printable characters"
+NAME = f"a name of 1 to {MAX_NAME} printable characters without spaces around it"
 
 
 def is_name(value: object) -> bool:

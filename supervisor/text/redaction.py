@@ -20,6 +20,8 @@ _PASSWORDS: tuple[Replacement, ...] = (
     (re.compile(r"://[^\s/:]*+:[^\s/]*(?=@)"), f"://{MASK}"),
     (re.compile(r"password=\S+"), f"password={MASK}"),
 )
+_ENDS_OF_PARTS = re.compile(r"[@:/?#&%\s]+")
+_HOSTS = re.compile(r"(?:(?:\[[^\]]*+\]|[^:,\[\]]*+)(?::\d*+)?(?:,|\Z))+")
 
 
 class Mask:
@@ -45,30 +47,37 @@ NO_SECRETS = Mask()
 
 
 def without_secrets(url: str) -> str:
-    """Return the URL with *** in place of its password and of its query, which may contain another password."""
-    before, password, behind = _around_password(url)
+    """Return the URL with *** in place of its password and of its query, which may contain another password.
+
+    A `/` before an `@` may be a part of the password, or not: it is hidden.
+    """
+    before, password, behind = _around_password(url, strict=True)
     base, question, _ = behind.partition("?")
     return f"{before}{MASK if password else ''}{base}{question}{MASK if question else ''}"
 
 
 def secrets_of(url: str) -> set[str]:
-    """Return the password and the query values of `url`, each as written and with its percent-encoding decoded."""
-    _, password, behind = _around_password(url)
+    """Return the password and the query values of `url`, each as written and with its percent-encoding decoded, and the pieces of
+    the password that an error shows if it was cut at a character which should have been encoded."""
+    _, password, behind = _around_password(url, strict=False)
     query = behind.partition("?")[2].partition("#")[0]
     written = {pair.partition("=")[2] for pair in query.split("&")} | {password}
-    return {form for text in written if text for form in (text, unquote(text))}
+    pieces = {piece for piece in _ENDS_OF_PARTS.split(unquote(password)) if len(piece) >= MIN_LENGTH}
+    return {form for text in written if text for form in (text, unquote(text))} | pieces
 
 
-def _around_password(url: str) -> tuple[str, str, str]:
+def _around_password(url: str, *, strict: bool) -> tuple[str, str, str]:
     """Split the URL into the text before the password, the password, and the text behind it.
 
-    As in libpq, and unlike in urlsplit, a `?` or `#` before an `@` is a part of the password.
+    As in libpq, and unlike in urlsplit, a `?` or `#` before an `@` is a part of the password. So is a `/` where the text before it
+    can't be a host and its port or, if `strict`, wherever an `@` of the path follows.
     """
     scheme, colon, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    user_info, at, host = authority.rpartition("@")
+    authority, _, path = rest.partition("/")
+    is_cut = _HOSTS.fullmatch(authority.rpartition("@")[2]) is None or (strict and "@" in path.partition("?")[0])
+    user_info = (rest if is_cut else authority).rpartition("@")[0]
     user, second_colon, password = user_info.partition(":")
-    return f"{scheme}{colon}{user}{second_colon}", password, f"{at}{host}{slash}{path}"
+    return f"{scheme}{colon}{user}{second_colon}", password, rest[len(user_info) :]
 
 
 def _quoted(secret: str) -> set[str]:

@@ -86,7 +86,7 @@ def _plain(value: Any) -> Any:
         return float(value)
     if isinstance(value, tuple):
         return tuple(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    raise TypeError(f"{_kind_of(value)} is not JSON")
 
 
 def _exact(digits: str, what: str) -> int:
@@ -137,7 +137,13 @@ def _mistake(item: Any) -> str | None:
         return "a coroutine is not JSON: nobody awaited it"
     if isinstance(item, GeneratorType | AsyncGeneratorType):
         return f"a {type(item).__name__.replace('_', ' ')} is not JSON: nobody iterated over it"
-    return f"{type(item).__name__} is not JSON"
+    return f"{_kind_of(item)} is not JSON"
+
+
+def _kind_of(item: Any) -> str:
+    """Return the name of its type, with the module: `numpy.bool` is no bool."""
+    kind = type(item)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _path_to(wanted: Any, value: Any, what: str, depth: int) -> str:

@@ -110,7 +110,7 @@ def test_what_a_job_can_have_names_every_argument_and_option() -> None:
     table = rows(page("guides/enqueueing.md").section("Arguments of a job"))
     assert {code for row in table for code in codes(row[0])} == {field.name for field in fields(NewJob)}
     options = {code for row in table for code in codes(row[1]) if code.startswith("--")}
-    assert options == options_of("supervisor enqueue") - {"-c", "--config", "--file"}
+    assert options == options_of("supervisor enqueue") - {"-c", "--config", "--file", "--force"}
 
 
 # --- hooks, events, metrics
@@ -176,10 +176,11 @@ def test_what_is_kept_of_a_failure_is_what_a_failure_has() -> None:
 
 
 def test_every_exit_code_is_in_the_reference() -> None:
+    from supervisor.cli.exit_codes import UNAVAILABLE
     from supervisor.runtime.supervisor import ExitCode
 
     codes_of_run = first_column(page("reference/signals-and-exit-codes.md").section("Exit codes of `supervisor run`"))
-    assert [int(code) for code in codes_of_run] == sorted(ExitCode)
+    assert [int(code) for code in codes_of_run] == [*sorted(ExitCode), UNAVAILABLE]
 
 
 def test_the_signals_are_those_that_a_supervisor_catches_and_the_json_has_the_documented_keys(command: Command) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.stores.factories import TTL, StoreFactory, dead, dead_letters, make_dead, put, take_one
+from tests.stores.factories import TTL, StoreFactory, dead, dead_letters, make_dead, put, take, take_one
 
 
 @pytest.fixture
@@ -109,6 +109,24 @@ def test_a_failed_job_is_a_dead_letter_only_if_its_outcome_asks_for_it(store):
     make_dead(store, dead_letter=False)
     put(store)
     assert dead_letters(store) == []
+
+
+def test_without_sinks_a_failed_job_is_a_delivered_dead_letter_that_can_be_run_again(factory):
+    store = factory.open()
+    store.join("one", "host", 4711)
+    other = factory.joined("two")
+    ids = make_dead(store, "a", "b")
+    for _ in range(2):
+        assert [(it["id"], it["dead_letter"], it["missing_sinks"]) for it in store.list_jobs(dead_letter="any")] == [
+            (id, "delivered", []) for id in reversed(ids)
+        ]
+        assert store.remaining(None, None) == {}
+        assert dead_letters(other) == [], "it was owed to nobody"
+        assert store.redrive(None)[0]
+        store.settle([dead(lease) for lease in take(store)])
+    assert store.purge()[0]
+    assert store.list_jobs() == []
+    factory.check()
 
 
 def missing(store, id):

@@ -83,10 +83,34 @@ def test_a_name_that_postgresql_would_cut_or_refuse_is_refused(factory, schema):
 def test_a_database_that_cannot_hold_every_text_is_refused(factory):
     factory.admin.execute("create database narrow template template0 encoding 'LATIN1' locale 'C'")
     try:
+        url = factory.server.url.replace("/postgres?", "/narrow?")
+        with pytest.raises(StoreMissing) as missing:
+            PostgresStore(url, schema=factory.schema)
+        assert "encoding UTF8, not LATIN1" in missing.value.obstacle
         with pytest.raises(StoreError, match="encoding UTF8, not LATIN1"):
-            PostgresStore(factory.server.url.replace("/postgres?", "/narrow?"), schema=factory.schema, create=True)
+            PostgresStore(url, schema=factory.schema, create=True)
     finally:
         factory.admin.execute("drop database narrow with (force)")
+
+
+def test_a_role_that_may_not_make_the_store_is_named_with_the_right_that_it_lacks(factory):
+    factory.admin.execute("create role poor login")
+    url = factory.server.url.replace("postgres@", "poor@")
+    try:
+        with pytest.raises(StoreMissing) as missing:
+            PostgresStore(url, schema=factory.schema)
+        assert "run `grant create on database postgres to poor`" in missing.value.obstacle
+        with pytest.raises(StoreError, match="role poor may not create a schema in database postgres"):
+            PostgresStore(url, schema=factory.schema, create=True)
+        factory.sql("create schema {s}")
+        factory.sql("grant usage on schema {s} to poor")
+        with pytest.raises(StoreError, match=f"role poor may not create tables in schema {factory.schema}"):
+            PostgresStore(url, schema=factory.schema, create=True)
+        factory.sql("grant create on schema {s} to poor")
+        PostgresStore(url, schema=factory.schema, create=True).close()
+    finally:
+        factory.sql("drop schema {s} cascade")
+        factory.admin.execute("drop role poor")
 
 
 def test_jobs_inserted_with_plain_sql_are_counted_and_claimed_and_notify(factory):

@@ -182,13 +182,13 @@ class Command:
 
     def enqueue(self, handler: str, payload: Any = None, *options: str) -> int:
         """Enqueue a job with options of the command line, and return its id."""
-        return int(self.ask("enqueue", handler, json.dumps(payload), *options))
+        return int(self.ask("enqueue", "--force", handler, json.dumps(payload), *options))
 
     def enqueue_many(self, jobs: list[dict[str, Any]]) -> None:
         """Enqueue jobs, given as the lines of a --file."""
         file = self.folder / f"jobs-{secrets.token_hex(4)}.jsonl"
         file.write_text("".join(json.dumps(job) + "\n" for job in jobs))
-        self.ask("enqueue", "--file", str(file))
+        self.ask("enqueue", "--force", "--file", str(file))
 
     def job(self, id: int) -> dict[str, Any]:
         job: dict[str, Any] = json.loads(self.ask("jobs", "show", str(id), "--json"))

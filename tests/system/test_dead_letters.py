@@ -8,7 +8,6 @@ from collections import Counter
 from typing import Any
 
 import orjson
-import pytest
 
 from tests.system.command import Command, Running, wait_for
 
@@ -214,9 +213,22 @@ def test_a_supervisor_killed_before_it_records_an_acceptance_publishes_the_dead_
     }
 
 
-@pytest.mark.parametrize("dlq", ["{enabled: false, sinks: [{type: file, path: dead.jsonl}]}", "{sinks: []}"])
-def test_without_sinks_there_are_no_dead_letters(command: Command, dlq: str) -> None:
-    serve(command, f"dlq: {dlq}\n")
+def test_without_any_configuration_failed_jobs_are_listed_and_run_again_in_bulk(command: Command) -> None:
+    command.write(config="workers: {count: 1}\n", plugins=JOBS)
+    run = command.run()
+    ids = fail(command, 3)
+    for id in ids:
+        command.until(id, "failed")
+    assert {command.job(id)["dead_letter"] for id in ids} == {"delivered"}
+    assert command.ask("dlq", "list", "--json").count("\n") == 3
+    run.end()
+    assert command.ask("dlq", "redrive", "--all") == f"redriven: {' '.join(map(str, ids))}\n"
+    assert command.call("run", "--drain").code == 0
+    assert command.ask("dlq", "purge") == f"purged: {' '.join(map(str, ids))}\n"
+
+
+def test_dead_letters_can_be_switched_off(command: Command) -> None:
+    serve(command, "dlq: {enabled: false, sinks: [{type: file, path: dead.jsonl}]}\n")
     (id,) = fail(command, 1)
     command.until(id, "failed")
     assert command.job(id)["dead_letter"] is None

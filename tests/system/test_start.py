@@ -68,6 +68,7 @@ def test_version_reports_an_output_that_cannot_be_written(command: Command) -> N
 def test_a_command_on_a_built_in_store_imports_neither_engine_nor_plugins(
     command: Command, arguments: list[str]
 ) -> None:
+    command.write(plugins={"mail.py": "from supervisor import handler\n@handler\ndef mail(job): ..."})
     command.enqueue("mail")
     imported = modules_of(command, *arguments, "-c", str(command.config))
     assert "supervisor.stores.sqlite.store" in imported

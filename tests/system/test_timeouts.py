@@ -149,7 +149,7 @@ def test_timeouts_are_retried_with_backoff_up_to_the_dead_letter(command: Comman
         (3, "timeout"),
     ]
     assert [line.rpartition("; ")[2] for line in lines_of(run, "failed: cause=timeout")] == [
-        "retry 1 of 2 in 0.40s", "retry 2 of 2 in 0.80s", "dead letter pending",
+        "retry 1 of 2 in 0.40s", "retry 2 of 2 in 0.80s", "now a dead letter",
     ]  # fmt: skip
     (dead_letter,) = (command.folder / "dead.jsonl").read_text().splitlines()
     assert f'"id":{id}' in dead_letter.replace(" ", "")

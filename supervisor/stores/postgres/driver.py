@@ -11,7 +11,7 @@ from psycopg import Connection, Error, OperationalError, RawCursor
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import DataError, IntegrityError
 
-from supervisor.errors import RowRefused, StoreBroken, StoreContended, StoreError, StoreUnavailable
+from supervisor.errors import RowRefused, StoreBroken, StoreContended, StoreDamaged, StoreError, StoreUnavailable
 from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.text.redaction import Mask, secrets_of, without_secrets
 
@@ -27,6 +27,7 @@ _UNAVAILABLE_CLASSES = ("08", "53", "57", "58", "25")
 _OBJECT_IN_USE = "55006"
 _CONTENDED = frozenset({"40001", "40P01", "55P03"})
 _REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last: raised by a trigger
+_DAMAGED_CLASS = "XX"
 _COMMIT_OF_NOTIFICATIONS = "PreCommit_Notify"
 """The function of the server that refuses a commit while its queue of notifications is full."""
 _READ_ONLY = "25006"
@@ -305,6 +306,8 @@ class Address:
             return StoreContended(message)
         if state == _OBJECT_IN_USE or state.startswith(_UNAVAILABLE_CLASSES):
             return StoreUnavailable(message)
+        if state.startswith(_DAMAGED_CLASS):
+            return StoreDamaged(message)
         return (RowRefused if state.startswith(_REFUSED_CLASSES) else StoreBroken)(message)
 
     def _line(self, error: BaseException) -> str:

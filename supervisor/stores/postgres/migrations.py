@@ -93,6 +93,10 @@ EXPIRE_UNLEASED = f"""
 LOCK_VERSION_1 = "lock table {s}.jobs, {s}.supervisors in access exclusive mode"
 # It reads the catalog itself: after a wait for the lock of another process, `to_regclass` alone answers from a cache that is as
 # old as the transaction.
+MAY_CREATE = """
+  select current_user::text, current_database()::text, to_regnamespace($1) is not null,
+    case when to_regnamespace($1) is null then has_database_privilege(current_database(), 'create')
+      else has_schema_privilege(to_regnamespace($1), 'create') end"""
 FIND_TABLE = "select relname from pg_catalog.pg_class where oid operator(pg_catalog.=) pg_catalog.to_regclass($1)"
 RUNNING_OF_VERSION_1 = f"""
   select owner, host, place from {{s}}.supervisors where state <> '{LEFT}' and unseen_after >= {NOW} order by id"""
@@ -105,7 +109,8 @@ def bring_up(connection: Connection, *, create: bool) -> None:
         _check_name(connection.schema)
         version = _known_version(connection)
         if version is None and not create:
-            raise StoreMissing(f"{connection.url}: no job store in its schema {connection.schema} yet")
+            missing = f"{connection.url}: no job store in its schema {connection.schema} yet"
+            raise StoreMissing(missing, _obstacle(connection))
         if version is None or version < VERSION:
             with connection.transaction():
                 _bring_up(connection)
@@ -149,12 +154,26 @@ def _bring_up(connection: Connection) -> None:
 
 
 def _make(connection: Connection) -> None:
-    encoding = connection.value("select current_setting('server_encoding')")
-    if encoding != "UTF8":
-        raise StoreError(f"{connection.url}: expected a database with the encoding UTF8, not {encoding}")
+    if obstacle := _obstacle(connection):
+        raise StoreError(obstacle)
     if connection.value("select to_regnamespace($1)", connection.names.schema) is None:
         connection.run("create schema {s}")
     _run_all(connection, SCHEMA)
+
+
+def _obstacle(connection: Connection) -> str | None:
+    """Return why the schema of a new store can't be made, if that is so."""
+    encoding = connection.value("select current_setting('server_encoding')")
+    if encoding != "UTF8":
+        return f"{connection.url}: expected a database with the encoding UTF8, not {encoding}"
+    role, database, schema_exists, may_create = connection.rows(MAY_CREATE, connection.names.schema)[0]
+    if may_create:
+        return None
+    kind, name = ("schema", connection.schema) if schema_exists else ("database", database)
+    return (
+        f"{connection.url}: role {role} may not create {'tables' if schema_exists else 'a schema'} in {kind} {name}: let its owner "
+        f"run `grant create on {kind} {name} to {role}`, or make the store once as a role that may"
+    )
 
 
 def _migrate_version_1(connection: Connection) -> None:

@@ -19,7 +19,7 @@ from supervisor.jobs import (
     Outcome,
 )
 from supervisor.retry import KEEP, RESET, expired_count_change
-from supervisor.stores.codes import FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
+from supervisor.stores.codes import DELIVERED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.postgres.connection import NOW, Connection, array, packed
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.ownership import Ownership
@@ -96,8 +96,8 @@ THIN_OUT_ATTEMPTS = f"""
   where attempts.id = it.id and from_first > 1 and from_last >= {MAX_ATTEMPTS_KEPT}"""
 ADD_DEAD_LETTERS = f"""
   insert into {{s}}.dead_letters as old(job_id, state, due_at, owed)
-  select id, {PENDING}, {NOW}, $2 from unnest($1::bigint[]) as it(id)
-  on conflict(job_id) do update set state = {PENDING}, token = old.token + 1, owner = null, due_at = excluded.due_at,
+  select id, $3, {NOW}, $2 from unnest($1::bigint[]) as it(id)
+  on conflict(job_id) do update set state = excluded.state, token = old.token + 1, owner = null, due_at = excluded.due_at,
     tries = 0, owed = excluded.owed, accepted = '[]'"""
 
 Claim = tuple[int, int]
@@ -211,7 +211,9 @@ class Settles:
                 self._connection.later(THIN_OUT_ATTEMPTS, array(failure["job_id"] for failure in failures))
         dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
         if dead_letters:
-            self._connection.later(ADD_DEAD_LETTERS, array(dead_letters), sinks_text(self._owner.sinks))
+            sinks = self._owner.sinks
+            state = PENDING if sinks else DELIVERED
+            self._connection.later(ADD_DEAD_LETTERS, array(dead_letters), sinks_text(sinks), state)
 
     def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
         """Run the statement on these leases; return the ids of those that are stale."""

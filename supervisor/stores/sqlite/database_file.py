@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from supervisor.errors import RowRefused, StoreBroken, StoreError, StoreReplaced, StoreUnavailable
+from supervisor.errors import RowRefused, StoreBroken, StoreDamaged, StoreError, StoreReplaced, StoreUnavailable
 
 OLDEST_SQLITE = (3, 35, 0)
 
@@ -18,6 +18,7 @@ _UNAVAILABLE = frozenset({
     sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
 })  # fmt: skip
 _DENIED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})  # a missing right is one cause
+_SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _REFUSED = frozenset({sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE})
 
 
@@ -39,7 +40,8 @@ def prepare_file(path: Path, create: bool) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise StoreError(f"{path}: can't be created: {error.strerror}") from error
+        kind = StoreUnavailable if error.errno in _SHORTAGES else StoreError
+        raise kind(f"{path}: can't be created: {error.strerror}") from error
 
 
 class FileIdentity:
@@ -66,6 +68,8 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     code = code_of(error)
     if code in _DENIED and (denied := _denied(path)):
         return StoreBroken(f"{denied}: {os.strerror(errno.EACCES)}; expected one that this user may read and write")
+    if code == sqlite3.SQLITE_CORRUPT:
+        return StoreDamaged(f"{path}: {error}: restore it from a backup, or repair a copy with sqlite3's .recover")
     if code in _UNAVAILABLE:
         return StoreUnavailable(f"{path}: {error}")
     if code in _REFUSED or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):

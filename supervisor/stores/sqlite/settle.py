@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.jobs import LEASE_ID, LEASE_TOKEN, OUTCOME_LEASE, OUTCOME_RESULT, OUTCOME_TOOK, JobState, Lease, Outcome
 from supervisor.retry import KEEP, RESET, expired_count_change
-from supervisor.stores.codes import CANCELLED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
+from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.records import (
     MAX_ATTEMPTS_KEPT,
     by_queue_and_tier,
@@ -83,9 +83,9 @@ WITH_TOO_MANY_ATTEMPTS = f"""
 THIN_OUT_ATTEMPTS = f"""
   delete from attempts where job_id = ?1 and id > (select min(id) from attempts where job_id = ?1)
     and id not in (select id from attempts where job_id = ?1 order by id desc limit {MAX_ATTEMPTS_KEPT - 1})"""
-ADD_DEAD_LETTERS = f"""
-  insert into dead_letters(job_id, state, due_at, owed) select value, {PENDING}, ?1, ?3 from json_each(?2) where true
-  on conflict(job_id) do update set state = {PENDING}, token = token + 1, owner = null, due_at = ?1, tries = 0, owed = ?3,
+ADD_DEAD_LETTERS = """
+  insert into dead_letters(job_id, state, due_at, owed) select value, ?4, ?1, ?3 from json_each(?2) where true
+  on conflict(job_id) do update set state = ?4, token = token + 1, owner = null, due_at = ?1, tries = 0, owed = ?3,
     accepted = '[]'"""
 
 
@@ -192,7 +192,10 @@ class Settles:
                 self._connection.run(THIN_OUT_ATTEMPTS, id)
         dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
         if dead_letters:
-            self._connection.run(ADD_DEAD_LETTERS, now, packed(dead_letters), sinks_text(self._owner.sinks))
+            sinks = self._owner.sinks
+            self._connection.run(
+                ADD_DEAD_LETTERS, now, packed(dead_letters), sinks_text(sinks), PENDING if sinks else DELIVERED
+            )
 
     def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
         """Run the statement on these leases; return the ids of those that are stale."""

@@ -13,9 +13,12 @@ from supervisor.plugins.importer import readable
 from supervisor.text.printable import printable, shortened
 from supervisor.text.strict_json import NotJSON
 from supervisor.text.units import parse_duration
+from supervisor.workers.child import middleware
 
 MAX_MESSAGE = 64 * 1024
 MAX_TRACEBACK = 64 * 1024
+
+_MIDDLEWARE = vars(middleware)
 
 Error = dict[str, Any]  # as in Reply
 
@@ -42,7 +45,16 @@ def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -
 
 
 def without_worker_frames(error: BaseException, hidden: Mapping[str, Any]) -> BaseException:
-    return error.with_traceback(_from_plugin(error.__traceback__, hidden))
+    """Take the worker's own frames out of the tracebacks of the exception and of those that it comes from; return it."""
+    linked, seen = [error], {id(error)}
+    while linked:
+        each = linked.pop()
+        BaseException.with_traceback(each, _from_plugin(each.__traceback__, hidden))  # whatever its class allows
+        for cause in (each.__cause__, each.__context__):
+            if cause is not None and id(cause) not in seen:
+                seen.add(id(cause))
+                linked.append(cause)
+    return error
 
 
 def plain(type_: str, message: str) -> Error:
@@ -85,18 +97,26 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException, hidden: Mapping[str, Any]) -> str:
-    """Return the traceback with its causes, and without the worker's own frames, which come first."""
+    """Return the traceback with its causes, and without the worker's own frames."""
     try:
-        return "".join(traceback.format_exception(type(error), error, _from_plugin(error.__traceback__, hidden)))
+        return "".join(traceback.format_exception(without_worker_frames(error, hidden)))
     except BaseException as second:
         return f"<no traceback: formatting it raised {type(second).__name__}>"
 
 
 def _from_plugin(trace: TracebackType | None, hidden: Mapping[str, Any]) -> TracebackType | None:
-    first = trace
-    while trace is not None and trace.tb_frame.f_globals is hidden:
-        trace = trace.tb_next
-    return trace or first
+    """Return the trace without the frames of the module with these globals, and of the middleware; as it is if none is left."""
+    kept, entry = [], trace
+    while entry is not None:
+        if entry.tb_frame.f_globals is not hidden and entry.tb_frame.f_globals is not _MIDDLEWARE:
+            kept.append(entry)
+        entry = entry.tb_next
+    if not kept:
+        return trace
+    rest: TracebackType | None = None
+    for entry in reversed(kept):
+        rest = TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return rest
 
 
 def _after(error: Retry) -> Error:

@@ -1,8 +1,9 @@
-"""Commands called in an empty folder."""
+"""Commands called in a new folder."""
 
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +38,8 @@ Call = Callable[..., Answer]
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
-    """Run a command in an empty folder as the shell would."""
+    """Run a command as the shell would, in a folder with nothing but an empty folder of plugins."""
+    (tmp_path / "plugins").mkdir()
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> Answer:

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from supervisor.cli.app import run_command_line
+from supervisor.cli.context import CommandContext
 from tests.unit.cli.conftest import Call, write
 
 
@@ -45,6 +51,31 @@ def test_check_names_all_mistakes_of_all_kinds_at_once(call: Call, scanned: None
         assert expected in answer.err
 
 
+def test_check_finds_a_full_disk(call: Call, scanned: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("plugins/mail.py", "from supervisor import handler\n@handler\ndef mail(job): ...\n")
+    disk = SimpleNamespace(f_bfree=1, f_bavail=1, f_frsize=4096, f_files=100, f_ffree=5)
+    monkeypatch.setattr("supervisor.cli.check.os", SimpleNamespace(**{**vars(os), "statvfs": lambda path: disk}))
+    answer = call("check")
+    assert (answer.code, answer.err.splitlines()) == (75, [
+        f"Error: store: {Path.cwd()}: its disk is full", "no mistake, but the store is unavailable",
+    ])  # fmt: skip
+    disk.f_bfree = disk.f_bavail = 1000
+    assert call("check").code == 0
+    disk.f_ffree = 0
+    assert call("check").code == 75
+
+
+def test_check_finds_a_database_that_another_program_has_locked(
+    call: Call, scanned: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    call("enqueue", "mail")
+    with closing(sqlite3.connect("jobs.db", isolation_level=None)) as other:
+        other.execute("begin immediate")
+        assert run_command_line(["check"], CommandContext(store_timeout=0.0)) == 75
+    assert "jobs.db: database is locked" in capfd.readouterr().err
+    assert call("check").code == 0
+
+
 def test_check_compares_the_heartbeats_that_apply(call: Call, scanned: None) -> None:
     write(
         "plugins/mail.py",
@@ -71,7 +102,6 @@ def test_check_compares_the_heartbeats_that_apply(call: Call, scanned: None) -> 
     ],
 )
 def test_check_finds_a_sink_that_run_would_refuse(call: Call, scanned: None, path: str, error: str) -> None:
-    Path("plugins").mkdir()
     sinks = f"sinks: [{{type: file, path: dead.jsonl}}, {{type: file, name: f, path: {path}}}]"
     write("supervisor.yaml", f"dlq: {{{sinks}}}\n")
     answer = call("check")

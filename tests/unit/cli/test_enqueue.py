@@ -35,6 +35,7 @@ def test_enqueue_uses_the_queue_of_the_handler(call: Call) -> None:
 
 def test_enqueue_reads_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    write("supervisor.yaml", "")
     runner = CliRunner()
     assert runner.invoke(root, ["enqueue", "mail", "-"], input='{"a": "ü"}').output == "1\n"
     lines = '{"handler": "a"}\n\n{"handler": "b", "payload": 1, "max-retries": 2, "delay": "1h"}\n'
@@ -54,6 +55,10 @@ def test_enqueue_reads_standard_input(tmp_path: Path, monkeypatch: pytest.Monkey
         (["mail", "--delay", "3"], "delay: expected a duration such as 500ms"),
         (["mail", "--at", "tomorrow"], "at: expected a time such as"),
         (["mail", "--at", "2030-01-01T00:00:00"], "at: expected a time with a time zone"),
+        (
+            ["mail", "--at", "2030-01-01"],
+            "a time with a time zone, such as 2030-01-31T09:30:00+01:00, got '2030-01-01'",
+        ),
         (["mail", "--delay", "1s", "--at", "2030-01-01T00:00:00Z"], "expected at most one of them"),
         (["mail", "--max-retries", "1001"], "max_retries: expected a whole number from 0 to 1000"),
         (["mail", "--timeout", "never"], "timeout: expected a duration"),
@@ -99,3 +104,58 @@ def test_every_bad_line_of_a_file_is_named_and_nothing_is_enqueued(call: Call, t
 def test_an_empty_file_enqueues_nothing(call: Call) -> None:
     write("jobs.jsonl", "\n\n")
     assert call("enqueue", "--file", "jobs.jsonl") == (0, "0\n", "")
+
+
+def test_no_store_is_made_in_a_folder_where_no_supervisor_runs(call: Call, tmp_path: Path) -> None:
+    Path("plugins").rmdir()
+    answer = call("enqueue", "mail")
+    assert (answer.code, answer.out) == (2, "")
+    assert f"{tmp_path} has no supervisor.yaml and no etc/supervisor.yaml; nor is there jobs.db" in answer.err
+    assert list(tmp_path.iterdir()) == []
+    write("supervisor.yaml", "")
+    assert call("enqueue", "mail").out == "1\n"
+    Path("supervisor.yaml").unlink()
+    assert call("enqueue", "mail").out == "2\n"  # the store is there
+
+
+MAIL = "from supervisor import handler\n\n@handler('send mail')\ndef mail(job): ...\n"
+
+
+@pytest.mark.usefixtures("scanned")
+def test_a_handler_that_no_plugin_has_is_refused_unless_forced(call: Call) -> None:
+    write("plugins/mail.py", MAIL)
+    write("supervisor.yaml", "handlers: {other: {timeout: 1s}}")
+    refused = call("enqueue", "send mial")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith(
+        "Error: handler 'send mial': no plugin has it, did you mean 'send mail'?\nnothing was enqueued"
+    )
+    write("jobs.jsonl", '{"handler": "send mail"}\n{"handler": "x"}\n{"handler": "x"}\n{"handler": "y"}\n')
+    refused = call("enqueue", "--file", "jobs.jsonl")
+    assert refused.code == 2
+    assert [line.partition(":")[0] for line in refused.err.removeprefix("Error: ").splitlines()[:2]] == [
+        "handler 'x'",
+        "handler 'y'",
+    ]
+    assert call("enqueue", "send mail").out == "1\n"
+    assert call("enqueue", "other").out == "2\n"
+    assert call("enqueue", "x", "--force").out == "3\n"
+    assert call("enqueue", "--force", "--file", "jobs.jsonl").out == "4\n"
+
+
+@pytest.mark.usefixtures("scanned")
+@pytest.mark.parametrize("other", ["raise RuntimeError", "", None], ids=["broken", "no handler", "no plugins"])
+def test_any_handler_is_accepted_where_the_handlers_are_not_known(call: Call, other: str | None) -> None:
+    if other is None:
+        write("supervisor.yaml", "plugins: [gone]")
+    else:
+        write("plugins/other.py", other)
+    if other:
+        write("plugins/mail.py", MAIL)
+    assert call("enqueue", "x") == (0, "1\n", "")
+
+
+def test_plugins_are_not_imported_for_a_handler_that_stands_in_their_text(call: Call) -> None:
+    write("plugins/mail/__init__.py", "from .deep import *")
+    write("plugins/mail/deep.py", MAIL + "import os; os._exit(1)")
+    assert call("enqueue", "send mail") == (0, "1\n", "")

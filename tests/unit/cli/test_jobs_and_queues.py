@@ -22,7 +22,9 @@ def test_an_empty_list_names_the_next_command(call: Call) -> None:
     call("jobs", "delete", 1)
     assert call("jobs", "list").out == "no jobs yet: supervisor enqueue HANDLER [JSON]\n"
     assert call("jobs", "list", "--state", "failed").out == "no such jobs\n"
-    assert "no dead letters: dlq.sinks is empty" in call("dlq", "list").out
+    assert call("dlq", "list").out == "no dead letters\n"
+    write("supervisor.yaml", "dlq: {enabled: false}")
+    assert "no dead letters: dlq.enabled is false" in call("dlq", "list").out
     assert call("dlq", "purge").out == "no dead letters\n"
     assert "no supervisor is running: start one with: supervisor run" in call("status").out
     write("supervisor.yaml", "dlq: {sinks: [{type: file, path: dead.jsonl}]}")
@@ -88,6 +90,15 @@ def test_pause_and_resume_print_the_new_and_the_old_state(call: Call) -> None:
         "default: resumed\n",
         "default: was not paused\n",
     ]
+
+
+def test_a_pause_of_a_queue_that_nothing_names_is_warned_of(call: Call) -> None:
+    write("supervisor.yaml", "handlers: {mail: {queue: post}}\nqueues: {slow: {}}\nworkers: {queues: [served]}")
+    call("enqueue", "other", "--queue", "mine")
+    for queue in ("post", "slow", "served", "mine", "default"):
+        assert call("queues", "pause", queue) == (0, f"{queue}: paused\n", "")
+    warning = "Warning: no job and no key of the config has a queue 'pots', did you mean 'post'?\n"
+    assert call("queues", "pause", "pots") == (0, "pots: paused\n", warning)
 
 
 def test_redrive_expects_ids_or_all(call: Call) -> None:

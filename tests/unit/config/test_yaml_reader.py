@@ -92,6 +92,9 @@ def test_a_variable_may_be_empty_by_default(write: Any) -> None:
         ("workers:\n  count: ${}", "2: workers.count: expected ${NAME} or ${NAME:-default}"),
         ("workers:\n  count: ${1N}", "2: workers.count: expected ${NAME} or ${NAME:-default}"),
         ("workers:\n  count: '${N'", "2: workers.count: expected ${NAME} or ${NAME:-default}"),
+        ("workers:\n  count: '${N:-${M}'", "2: workers.count: expected ${NAME} or ${NAME:-default}"),
+        ("workers:\n  count: ${N:-${M}}", "2: workers.count: environment variable M is not set"),
+        (f"store: {'${A:-' * 12}x{'}' * 12}", "1: store: variables nested deeper than 10"),
         ("workers: {count: ${N}}", 'inside [ ] or { } write "${NAME}" in quotes'),
     ],
 )

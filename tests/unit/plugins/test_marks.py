@@ -63,7 +63,7 @@ def test_marks_that_are_found_elsewhere_get_no_warning(put: Put, load: Any) -> N
             "expected a function of its own around it: def name(job): ..., got <built-in function len>",
         ),
         ("h = handler(5)", "expected a function or a name, got 5"),
-        ("@handler(max_retrys=1)\ndef h(job): ...", "unknown option 'max_retrys', did you mean 'max_retries'?"),
+        ("@handler(max_retrys=1)\ndef h(job): ...", "@handler has no option 'max_retrys', did you mean 'max_retries'?"),
     ],
 )
 def test_what_cannot_be_a_handler_is_named(put: Put, load: Any, text: str, error: str) -> None:

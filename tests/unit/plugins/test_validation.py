@@ -176,6 +176,21 @@ def test_an_object_that_is_called_may_be_async(put: Put, load: Any, body: str, l
     assert loads or "async functions are not supported" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("timout='3s'", "@handler has no option 'timout', did you mean 'timeout'?"),
+        ("xyz=1", "@handler has no option 'xyz'; expected one of timeout, max_retries, backoff, heartbeat"),
+        ("queue='mail'", "write handlers.<name>.queue in the config"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_named_with_the_choices(put: Put, load: Any, option: str, hint: str) -> None:
+    put("plugins/a.py", f"from supervisor import handler\n@handler({option})\ndef h(job): ...\n")
+    _, reports = load()
+    assert hint in (reports["plugins/a.py"].error or "")
+    assert reports["plugins/a.py"].line == 2
+
+
 @pytest.mark.parametrize("name", ["a\nb", "x" * 256, " mail", "mail\u2003", " "])
 def test_the_name_of_a_handler_is_checked(put: Put, load: Any, name: str) -> None:
     put("plugins/a.py", f"from supervisor import handler\n@handler({name!r})\ndef h(job): ...\n")

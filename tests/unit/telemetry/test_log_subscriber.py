@@ -117,7 +117,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         (
             events.JobsSettled([failed(Cause.REJECTED, state=JobState.FAILED, dead_letter=True)]),
             "WARNING job=42 handler=thumb attempt 1 failed: cause=rejected ValueError: bad picture; "
-            "failed for good; dead letter pending",
+            "failed for good; now a dead letter",
         ),
         (
             events.JobsSettled([failed(Cause.UNKNOWN_HANDLER, state=JobState.SCHEDULED, delay=30.0)]),

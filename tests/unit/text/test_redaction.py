@@ -76,6 +76,14 @@ def test_a_password_may_contain_characters_that_end_other_parts_of_a_url(passwor
     assert without_secrets("postgresql:///db?host=/run/a@b") == "postgresql:///db?***"
 
 
+def test_no_piece_of_a_password_is_shown_where_the_url_is_cut() -> None:
+    url = "postgresql://me:pw/Secret9x@host:5432/db"
+    assert without_secrets(url) == "postgresql://me:***@host:5432/db"
+    assert Mask(secrets_of(url))("no host Secret9x@host") == "no host ***@host"
+    assert without_secrets("postgresql://me:12/Secret9x@host/db") == "postgresql://me:***@host/db"
+    assert secrets_of("https://host:80/folder@v1") == set()
+
+
 CONFIG = """
 store: {url: "${URL}", key: "${KEY}"}
 plugins: ["${FOLDER}"]

@@ -111,6 +111,7 @@ def test_a_coroutine_as_a_result_was_not_awaited():
         ({"a", "b"}, "set is not JSON"),
         (Decimal("1.5"), "Decimal is not JSON"),
         (datetime.datetime(2030, 1, 1), "datetime is not JSON"),
+        (type("bool", (), {"__module__": "numpy"})(), r"numpy\.bool is not JSON"),
         (object(), "object is not JSON"),
         ("\ud800", "not JSON"),
         ({"\udfff": 1}, "not JSON"),

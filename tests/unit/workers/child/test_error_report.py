@@ -1,0 +1,62 @@
+"""The traceback of a failed job has the frames of the plugins alone."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.handlers import Handler
+from supervisor.workers.child import middleware
+from supervisor.workers.child.error_report import report
+from supervisor.workers.child.middleware import Middleware
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    why: str
+
+
+def translating(job: Any) -> Generator[None, Any, Any]:
+    try:
+        return (yield)
+    except KeyError as error:
+        raise Frozen("translated") from error
+
+
+def fails(job: Any) -> None:
+    raise KeyError("deep")
+
+
+def caught(run: Any) -> BaseException:
+    try:
+        run()
+    except BaseException as error:
+        return error
+    raise AssertionError
+
+
+def shown(error: BaseException) -> list[str]:
+    """The functions in the reported traceback, in order."""
+    _, described = report(error, Handler("fails", fails), {})
+    assert "middleware.py" not in described["traceback"]
+    return [line.split(" in ")[1] for line in described["traceback"].splitlines() if line.startswith("  File ")]
+
+
+def test_frames_of_the_middleware_are_in_no_part_of_the_traceback() -> None:
+    error = caught(lambda: Middleware([translating, translating]).run(None, fails))  # type: ignore[arg-type]
+    assert "middleware.py" in "".join(traceback.format_exception(error))
+    here = ["caught", "<lambda>"]
+    assert [name for name in shown(error) if name not in here] == ["translating", "fails", "translating", "translating"]
+
+
+def test_an_error_of_the_middleware_itself_keeps_its_traceback() -> None:
+    def silent(job: Any) -> Generator[None, Any, Any]:
+        return None
+        yield
+
+    error = caught(lambda: Middleware([silent]).run(None, fails))  # type: ignore[arg-type]
+    _, described = report(error, Handler("fails", fails), globals())
+    assert "a wrapper must yield once; this one did not yield" in described["traceback"]
+    assert middleware.__file__ in described["traceback"]
