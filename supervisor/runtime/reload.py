@@ -56,13 +56,7 @@ class Reloader:
         except Exception as error:  # a path in the config may raise anything, and the old settings have to stay in use
             self._bus.emit(ConfigRefused((f"it can't be read: {type(error).__name__}: {error}",)))
             return
-        store_file = _resolved(settings)
-        settings, needs_restart = only_reloadable(self.settings, settings)
-        if store_file != self._store_file and "store" not in needs_restart:
-            needs_restart = (
-                f"store (its path leads to {store_file} now, and led to {self._store_file})",
-                *needs_restart,
-            )
+        settings, needs_restart = self._only_reloadable(settings)
         old, new = forkservers.newest, forkservers.add(settings)
         try:
             reports = await new.start()
@@ -83,6 +77,15 @@ class Reloader:
         needs_restart += tuple(f"{file} (its sinks and hooks run in the supervisor)" for file in plugins.needs_restart)
         self._bus.emit(ConfigReloaded(changed, needs_restart, plugins.files, plugins.added, plugins.removed))
         forkservers.retire(old, engine.until_gone)
+
+    def _only_reloadable(self, new: Settings) -> tuple[Settings, tuple[str, ...]]:
+        """As `only_reloadable`; the store also needs a restart if its path leads to another file now."""
+        settings, needs_restart = only_reloadable(self.settings, new)
+        store_file = _resolved(new)
+        if store_file != self._store_file and "store" not in needs_restart:
+            moved = f"store (its path leads to {store_file} now, and led to {self._store_file})"
+            needs_restart = (moved, *needs_restart)
+        return settings, needs_restart
 
 
 def only_reloadable(old: Settings, new: Settings) -> tuple[Settings, tuple[str, ...]]:

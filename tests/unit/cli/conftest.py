@@ -38,13 +38,16 @@ Call = Callable[..., Answer]
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
-    """Run a command as the shell would, in a folder with nothing but an empty folder of plugins."""
+    """Run a command as the shell would, in a folder with nothing but an empty folder of plugins. Signals that it blocks are not
+    blocked for other tests."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     (tmp_path / "plugins").mkdir()
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> Answer:
         capfd.readouterr()
         code = run_command_line([str(argument) for argument in arguments])
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         return Answer(code, *capfd.readouterr())
 
     return call

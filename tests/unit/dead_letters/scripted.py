@@ -79,16 +79,20 @@ class Scene:
     def __init__(self, loop: JumpingLoop) -> None:
         self.loop = loop
         self.store = MemoryStore(clock=loop.time)
-        self.store.join("us", "here", 1)
+        self.owe("file")
         self.bus = Bus()
         self.events: list[Any] = []
         self.bus.subscribe(self.events.append)
+
+    def owe(self, *sinks: str) -> None:
+        """Let the dead letters of jobs that fail from now on be owed to these sinks."""
+        self.store.join("us", "here", 1, frozenset(sinks))
 
     def publish(self, *runners: SinkRunner, store: MemoryStore | None = None) -> DeadLetterPublisher:
         """Publish as the supervisor of this store, or of another one."""
         if store is None:
             store = self.store
-            store.join("us", "here", 1, frozenset(runner.name for runner in runners))
+            self.owe(*[runner.name for runner in runners])
         publisher = DeadLetterPublisher(DirectWriter(store), runners, self.bus, self.loop)  # type: ignore[arg-type]
         publisher.look()
         self.publisher = publisher

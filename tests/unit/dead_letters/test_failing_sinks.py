@@ -42,7 +42,7 @@ def publish(here: Scene, *sinks: tuple[CountingSink, float]) -> DeadLetterPublis
     """Publish to these sinks, each given with the seconds that a call of it takes."""
     return here.publish(
         *(
-            SinkRunner(f"sink {number}", sink, lambda _, seconds=seconds: SlowCaller(here.loop, seconds))  # type: ignore[misc]
+            SinkRunner(("file", "other")[number], sink, lambda _, seconds=seconds: SlowCaller(here.loop, seconds))  # type: ignore[misc]
             for number, (sink, seconds) in enumerate(sinks)
         )
     )
@@ -64,6 +64,7 @@ def test_dead_letters_that_wait_for_a_slow_sink_have_not_failed(play: Play) -> N
 
 def test_a_slow_sink_beside_a_quick_one_has_not_failed_and_is_never_left_idle_for_long(play: Play) -> None:
     async def act(here: Scene) -> None:
+        here.owe("file", "other")
         ids = here.fail_jobs(500)
         slow, quick = CountingSink(), CountingSink()
         publisher = publish(here, (slow, SLOW), (quick, 0.0))
@@ -82,11 +83,12 @@ def test_a_slow_sink_beside_a_quick_one_has_not_failed_and_is_never_left_idle_fo
 
 def test_a_sink_that_hangs_is_reported_as_failing_and_another_sink_is_not(play: Play) -> None:
     async def act(here: Scene) -> None:
+        here.owe("file", "other")
         here.fail_jobs(200)
         publisher = publish(here, (CountingSink(), 10 * LIMITS.publish), (CountingSink(), 0.0))
         await asyncio.sleep(LIMITS.publish + 2 * LIMITS.rest)
-        assert "TimeoutError" in publisher.failing["sink 0"]
-        assert "sink 1" not in publisher.failing
+        assert "TimeoutError" in publisher.failing["file"]
+        assert "other" not in publisher.failing
 
     play(act)
 
@@ -100,7 +102,7 @@ def test_one_dead_letter_that_makes_a_sink_raise_holds_back_no_other(play: Play)
         await asyncio.sleep(0.5)
         assert [id for id in ids if here.dead_letter(id) == "pending"] == [ids[10]]
         assert [event.ids for event in here.emitted(DeadLettersFailed)] == [[ids[10]]]
-        assert publisher.failing == {"sink 0": "OSError: 413 too large"}
+        assert publisher.failing == {"file": "OSError: 413 too large"}
         await asyncio.sleep(3600.0)
         assert strict.calls.count([ids[10]]) < 80
         (late,) = here.fail_jobs()
@@ -118,7 +120,7 @@ def test_a_sink_that_is_down_is_called_now_and_then_however_many_dead_letters_wa
         down.down = True
         publisher = publish(here, (down, 0.0))
         await asyncio.sleep(600.0)
-        assert "OSError" in publisher.failing["sink 0"]
+        assert "OSError" in publisher.failing["file"]
         assert len(down.calls) <= 3 * (600.0 / LIMITS.rest + 5)
         down.down = False
         await asyncio.sleep(90.0)
@@ -158,7 +160,7 @@ def test_settling_down_does_not_wait_for_a_sink_that_is_down(play: Play) -> None
         await asyncio.sleep(SLOW + 2.0)
         assert not publisher.quiet, "it is being tried again"
         assert await settle_down(here, publisher) < 0.1
-        assert publisher.failing == {"sink 0": "OSError: 413 too large"}
+        assert publisher.failing == {"file": "OSError: 413 too large"}
 
     play(act)
 
@@ -198,6 +200,6 @@ def test_dead_letters_of_a_publish_that_is_not_waited_for_are_due_at_once_for_ot
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await publisher.stop()
-        assert [it.id for it in here.other_supervisor("sink 0").claim_dead_letters(10, 90.0)] == ids
+        assert [it.id for it in here.other_supervisor("file").claim_dead_letters(10, 90.0)] == ids
 
     play(act)

@@ -105,6 +105,7 @@ def test_a_dead_letter_is_not_claimed_while_only_a_sink_that_rests_lacks_it(play
 
 def test_a_sink_that_has_failed_often_does_not_slow_down_the_others(play: Play) -> None:
     async def act(here: Scene) -> None:
+        here.owe("stuck", "once")
         first, second = here.fail_jobs(2)
         stuck, once = ScriptedSink("stuck", lambda job: job != first), ScriptedSink("once")
         stuck.failures = 10
