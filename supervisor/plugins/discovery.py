@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import stat
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +32,10 @@ def discover(paths: Sequence[str], base: Path) -> list[Source]:
 
     The sources of a directory are its files `*.py` and its packages, sorted, without names that begin with `_` or `.`. No
     file is returned twice. An entry that can't be found is a source too, so that loading it reports the problem.
+
+    From now on, the sources can import what is in `base`.
     """
+    _let_import_from(base.absolute())
     found: dict[str, Source] = {}
     for text in paths:
         for source in _find(text, base):
@@ -37,6 +43,14 @@ def discover(paths: Sequence[str], base: Path) -> list[Source]:
     entries = sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: (entry.name, entry.value))
     installed = [Source(f"entry point {entry.name} ({entry.value})", entry=entry) for entry in entries]
     return [*found.values(), *installed]
+
+
+def _let_import_from(base: Path) -> None:
+    """Let plugins import from the folder of the configuration, after the standard library and all that is installed; but not from one
+    like /tmp, into which any user can put a module. The current directory does not count: each start may have another one."""
+    with suppress(OSError):
+        if str(base) not in sys.path and not base.stat().st_mode & stat.S_ISVTX:
+            sys.path.append(str(base))
 
 
 def _find(text: str, base: Path) -> Iterable[Source]:
