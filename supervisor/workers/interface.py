@@ -27,6 +27,30 @@ class Reply(NamedTuple):
     error: Mapping[str, Any] | None
 
 
+class OutputLines(NamedTuple):
+    """Lines in a row that were written to "stdout" or "stderr", and the job that wrote them, if known."""
+
+    stream: str
+    job_id: int | None
+    lines: Sequence[str]
+
+
+class WorkerRecord(NamedTuple):
+    """A record of `logging`. The last fields are those of the job that ran, if any."""
+
+    level: int
+    level_name: str
+    logger: str
+    message: str
+    traceback: str = ""
+    job_id: int | None = None
+    handler: str | None = None
+    attempt: int | None = None
+
+
+Written = OutputLines | WorkerRecord
+
+
 @dataclass(frozen=True, slots=True)
 class ExitReport:
     """The end of a worker process. If it could not be started, `pid` is 0 and `start_error` is the reason. `peak_memory` is bytes;
@@ -98,14 +122,16 @@ class WorkerListener(Protocol):
     def ready(self) -> None: ...
     def replied(self, replies: Sequence[Reply]) -> None: ...
     def heartbeat(self) -> None: ...
-    def output(self, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
-        """Receive lines written to "stdout" or "stderr", and the job that wrote them, if known."""
+    def output(self, written: Written) -> None: ...
 
     def warn(self, message: str) -> None:
         """Log what is wrong with the process; `message` continues a sentence that it begins."""
 
     def channel_broken(self, why: str) -> None:
         """Kill the worker, which has closed one of its channels, or written something to it that is not a message."""
+
+    def not_ready(self, why: str) -> None:
+        """Kill the worker, which did not become ready in time."""
 
     def exited(self) -> None:
         """The process has exited and is being reaped; the report follows with `ended`."""
@@ -127,8 +153,8 @@ class BackendListener(Protocol):
     def forkserver_exited(self, pid: int, how: str) -> None:
         """The workers keep running; the backend starts another forkserver. `pid` is 0 if it could not even be started."""
 
-    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None:
-        """Receive what imports wrote to "stdout" or "stderr"."""
+    def forkserver_output(self, written: Written) -> None:
+        """Receive what imports wrote or logged."""
 
 
 class PoolListener(Protocol):
@@ -156,7 +182,7 @@ class WorkerOptions:
     """The settings of every worker. `plugins` are relative to `base`; `variables` are added to the environment. `heartbeat` is the
     seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'. `import_timeout`
     is seconds for one plugin, `result_limit` is bytes. `owner_fd` is a descriptor that workers keep open. `descriptor_limit` is
-    their soft limit; by default that of this process."""
+    their soft limit; by default that of this process. Log records below `log_level` are left out."""
 
     plugins: Sequence[str]
     import_timeout: float
@@ -167,6 +193,7 @@ class WorkerOptions:
     owner: str
     owner_fd: int | None = None
     descriptor_limit: int | None = None
+    log_level: str = "info"
     base: str = "."
     variables: Mapping[str, str] = field(default_factory=dict)
 
