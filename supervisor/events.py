@@ -78,6 +78,10 @@ class HookFailed(NamedTuple):
     error: str
     traceback: str
 
+    @property
+    def text(self) -> str:
+        return f"hook {self.hook} of plugin {self.plugin} failed: {self.error}"
+
 
 class ForkserverStarted(NamedTuple):
     pid: int
@@ -96,11 +100,12 @@ class WorkerStarted(NamedTuple):
 
 
 NORMAL_EXITS = frozenset({"stopped", "max_jobs", "max_memory"})
+INTENDED_KILLS = frozenset({"shutdown", "lease_lost", "cancelled"})
 
 
 class WorkerExited(NamedTuple):
-    """A worker has exited. `cause` is the name of the reason to kill it, "crash", or one of NORMAL_EXITS. `pid` is 0 if it could
-    not be started.
+    """A worker has exited. `cause` is the name of the reason to kill it, "crash", or one of NORMAL_EXITS. `how` is the limit that it
+    has reached, the fault for which it was killed, or else its status. `pid` is 0 if it could not be started.
 
     `job_id` and `handler` are those of the job that the worker was running, if any, for `after` seconds.
     """
@@ -123,6 +128,21 @@ class WorkerOutput(NamedTuple):
     job_id: int | None
     lines: Sequence[str]
     handler: str | None = None
+
+
+class WorkerLogged(NamedTuple):
+    """A worker, or the forkserver (number 0), has logged a record with `logging`, while the job ran (None: between jobs)."""
+
+    number: int
+    pid: int
+    level: int
+    level_name: str
+    logger: str
+    message: str
+    traceback: str
+    job_id: int | None
+    handler: str | None
+    attempt: int | None
 
 
 class WorkerWarning(NamedTuple):

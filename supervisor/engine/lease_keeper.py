@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,11 +13,12 @@ from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
 from supervisor.engine.store_writer import NotDone, Writer
 from supervisor.engine.tasks import BackgroundTasks
-from supervisor.events import Bus, JobCancelled, JobsStale
+from supervisor.events import Bus, JobCancelled, JobsStale, WorkerExited
 from supervisor.jobs import JobState, Lease
 from supervisor.stores.protocol import Store
-from supervisor.workers.blame import LEASE_LOST
+from supervisor.workers.blame import CANCELLED, LEASE_LOST
 from supervisor.workers.pool import Pool
+from supervisor.workers.slot import WorkerSlot
 
 
 @dataclass(eq=False)
@@ -85,7 +86,7 @@ class LeaseKeeper:
             return
         self._buffers.take_out(lost)
         self._leases.drop(lost)
-        pids: dict[int, int] = {}  # of the killed workers, by job
+        killed: dict[int, HeldExit] = {}  # by job
         for lease in lost:
             slot = self._pool.slot_of(lease.id)
             if slot is None:
@@ -93,23 +94,55 @@ class LeaseKeeper:
             slot.reclaim_blocked()  # the jobs behind it, and it too if it has not started
             slot.process.drain()  # the jobs before it may have ended
             if slot.current is not None and slot.current.id == lease.id:
-                pids[lease.id] = slot.process.pid or 0
                 self._pool.kill(slot, LEASE_LOST)
-        self._tasks.start(self._report(lost, pids, noticed_by))
+                killed[lease.id] = HeldExit(slot, self._bus)
+        self._tasks.start(self._report(lost, killed, noticed_by))
 
-    async def _report(self, lost: Sequence[Lease], pids: Mapping[int, int], noticed_by: str) -> None:
+    async def _report(self, lost: Sequence[Lease], killed: Mapping[int, HeldExit], noticed_by: str) -> None:
         """Ask the store which of the jobs were cancelled and which were taken over. If they are very many, ask only about those
         that ran, since the writer does nothing else meanwhile."""
-        asked = lost if len(lost) <= self._limits.checked_leases else [lease for lease in lost if lease.id in pids]
+        asked = lost if len(lost) <= self._limits.checked_leases else [lease for lease in lost if lease.id in killed]
         cancelled: set[int] = set()
-        with suppress(NotDone):
-            cancelled = await self._writer.submit(lambda store: _cancelled(store, asked))
+        timer = self._loop.call_later(self._limits.exit_held, _report_exits, killed, cancelled)
+        try:
+            with suppress(NotDone):
+                cancelled = await self._writer.submit(lambda store: _cancelled(store, asked))
+        finally:
+            timer.cancel()
+            _report_exits(killed, cancelled)
         stale = [lease for lease in lost if lease.id not in cancelled]
         if stale:
             self._bus.emit(JobsStale(stale, noticed_by))
         for lease in lost:
-            if lease.id in cancelled and lease.id in pids:
-                self._bus.emit(JobCancelled(lease, pids[lease.id]))
+            if lease.id in cancelled and lease.id in killed:
+                self._bus.emit(JobCancelled(lease, killed[lease.id].pid))
+
+
+class HeldExit:
+    """Holds the event of the exit of a killed worker until it is known whether its job was cancelled."""
+
+    def __init__(self, slot: WorkerSlot, bus: Bus) -> None:
+        self.pid = slot.process.pid or 0
+        self._bus = bus
+        self._event: WorkerExited | None = None
+        self._cause: str | None = None
+        slot.emit_exit = self._exited
+
+    def _exited(self, event: WorkerExited) -> None:
+        self._event = event
+        if self._cause is not None:
+            self.report(self._cause)
+
+    def report(self, cause: str) -> None:
+        """Emit the event, with this cause, now or as soon as the worker exits."""
+        event, self._event, self._cause = self._event, None, cause
+        if event is not None:
+            self._bus.emit(event._replace(cause=cause) if event.cause == LEASE_LOST.name else event)
+
+
+def _report_exits(killed: Mapping[int, HeldExit], cancelled: Container[int]) -> None:
+    for job_id, exit in killed.items():
+        exit.report((CANCELLED if job_id in cancelled else LEASE_LOST).name)
 
 
 def _cancelled(store: Store, leases: Sequence[Lease]) -> set[int]:

@@ -21,6 +21,8 @@ class Limits(NamedTuple):
     """Results and failures that the store has not taken yet. From this size on, no job is started."""
     checked_leases: int = 200
     """While more are held, a notification does not start a check. If more are lost, only those that ran are looked up."""
+    exit_held: float = 1.0
+    """The time for the store to answer whether a killed job was cancelled; then the exit of its worker is reported anyway."""
     expired_seen_at_once: int = 5000
     recovered_at_once: int = 500
     missing_handlers: int = 100_000

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,9 +35,12 @@ def discover(paths: Sequence[str], base: Path) -> list[Source]:
 
     The sources of a directory are its files `*.py` and its packages, sorted, without names that begin with `_` or `.`. No
     file is returned twice. An entry that can't be found is a source too, so that loading it reports the problem.
+
+    From now on, the sources can import what is in `base`.
     """
     from importlib import metadata  # slow to import
 
+    _let_import_from(base.absolute())
     found: dict[str, Source] = {}
     for text in paths:
         for source in _find(text, base):
@@ -47,6 +53,14 @@ def discover(paths: Sequence[str], base: Path) -> list[Source]:
 def plugin_files(paths: Sequence[str], base: Path) -> Iterator[Path]:
     """Yield the files of `paths` that `discover` finds, and `__init__.py` of packages."""
     return (source.path for text in paths for source in _find(text, base) if source.path is not None)
+
+
+def _let_import_from(base: Path) -> None:
+    """Let plugins import from the folder of the configuration, after the standard library and all that is installed; but not from one
+    like /tmp, into which any user can put a module. The current directory does not count: each start may have another one."""
+    with suppress(OSError):
+        if str(base) not in sys.path and not base.stat().st_mode & stat.S_ISVTX:
+            sys.path.append(str(base))
 
 
 def _find(text: str, base: Path) -> Iterable[Source]:

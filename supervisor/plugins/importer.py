@@ -1,7 +1,7 @@
 """Import plugin files. Each directory is a package of its own, so modules of one name in two directories are kept apart.
 
 A directory `D` becomes the package `supervisor.plugins.importer.<hex of D>`, and `D/mail.py` its module `mail`. In these
-modules `import util` finds `D/util.py` first, at any time and inside functions too. Only the standard library comes before,
+modules `import util` and `importlib.import_module("util")` find `D/util.py` first, at any time and inside functions too. Only the standard library comes before,
 and a module does not find itself in this way. The name contains the path, so that a process started by a handler
 (multiprocessing's spawn or forkserver) can import the module too.
 """
@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -73,42 +74,72 @@ class _Loader(SourceFileLoader):
         return code
 
     def exec_module(self, module: ModuleType) -> None:
-        folder = module.__name__.removeprefix(f"{__name__}.").partition(".")[0]
-        scoped = _ScopedImport(f"{__name__}.{folder}", Path(os.fsdecode(bytes.fromhex(folder))))
-        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": scoped}
+        _scope_imports()
         super().exec_module(module)
 
 
-class _ScopedImport:
-    """`__import__` as the modules of one plugin directory see it."""
+class _Scope:
+    """A plugin directory, as its modules see it in imports."""
 
-    def __init__(self, package: str, folder: Path) -> None:
-        self._package = package
-        self._folder = folder
+    def __init__(self, folder: str) -> None:
+        self.package = f"{__name__}.{folder}"
+        self._folder = Path(os.fsdecode(bytes.fromhex(folder)))
 
-    def __call__(
-        self,
+    def finds(self, head: str, importer: Mapping[str, Any]) -> bool:
+        """Return whether this name, in a module with these globals, is that of a module of the directory."""
+        if head in sys.stdlib_module_names or head == "supervisor":
+            return False
+        if importer["__name__"] == f"{self.package}.{head}" and "__path__" not in importer:  # it does not find itself
+            return False
+        return f"{self.package}.{head}" in sys.modules or any(
+            (self._folder / tail).is_file() for tail in (f"{head}.py", f"{head}/__init__.py")
+        )
+
+
+@cache
+def _scope(folder: str) -> _Scope:
+    return _Scope(folder)
+
+
+def _found_by(importer: Mapping[str, Any], name: str) -> _Scope | None:
+    """Return the directory of a module with these globals, if `name` is there for it."""
+    module = importer.get("__name__")
+    if type(module) is not str or not module.startswith(f"{__name__}."):
+        return None
+    scope = _scope(module[len(__name__) + 1 :].partition(".")[0])
+    return scope if scope.finds(name.partition(".")[0], importer) else None
+
+
+@cache
+def _scope_imports() -> None:
+    """Replace the functions that import, once, by those which look into the directory of a plugin first.
+
+    They can't be given to the modules of plugins alone: a module that has builtins of its own does not see what is added to the
+    others later, as gettext.install does.
+    """
+    python_import, python_import_module = builtins.__import__, importlib.import_module
+
+    @wraps(python_import)
+    def import_(
         name: str,
         globals: Mapping[str, Any] | None = None,
         locals: Mapping[str, Any] | None = None,
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        head = name.partition(".")[0]
-        if level or self._is_itself(head, globals or {}) or not self._is_sibling(head):
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        module = builtins.__import__(f"{self._package}.{name}", globals, locals, fromlist or (), 0)
-        return module if fromlist else sys.modules[f"{self._package}.{head}"]
+        importer = globals if globals is not None else sys._getframe(1).f_globals
+        if level or (scope := _found_by(importer, name)) is None:
+            return python_import(name, globals, locals, fromlist or (), level)
+        module = python_import(f"{scope.package}.{name}", globals, locals, fromlist or (), 0)
+        return module if fromlist else sys.modules[f"{scope.package}.{name.partition('.')[0]}"]
 
-    def _is_itself(self, head: str, importer: Mapping[str, Any]) -> bool:
-        return importer.get("__name__") == f"{self._package}.{head}" and "__path__" not in importer
+    @wraps(python_import_module)
+    def import_module(name: str, package: str | None = None) -> ModuleType:
+        scope = None if name.startswith(".") else _found_by(sys._getframe(1).f_globals, name)
+        return python_import_module(name if scope is None else f"{scope.package}.{name}", package)
 
-    def _is_sibling(self, head: str) -> bool:
-        if head in sys.stdlib_module_names or head == "supervisor":
-            return False
-        return f"{self._package}.{head}" in sys.modules or any(
-            (self._folder / tail).is_file() for tail in (f"{head}.py", f"{head}/__init__.py")
-        )
+    builtins.__import__ = import_
+    importlib.import_module = import_module
 
 
 class _Finder(MetaPathFinder):

@@ -68,4 +68,5 @@ class Forkservers:
             plugins=plugins.paths, base=str(settings.base), variables=settings.variables, import_timeout=plugins.import_timeout,
             start=workers.start, heartbeat=workers.heartbeat, heartbeats=heartbeats, result_limit=settings.limits.result,
             owner=self._owner, owner_fd=self.owner_fd, descriptor_limit=self.descriptor_limit,
+            log_level=settings.log.level,
         )  # fmt: skip

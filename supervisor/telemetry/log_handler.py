@@ -3,7 +3,7 @@
 If the reader is slow, the queue overflows; if the reader has exited or the disk is full, writes fail. In both cases lines are
 dropped and counted, and the next line that is written follows one with their number.
 
-Fields for programs are passed as `extra={"fields": {...}}`.
+Fields for programs are passed as `extra={"fields": {...}}`; `where` begins the message in text only.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from supervisor.plugins.importer import readable
 from supervisor.text.output import wait_for_room
 from supervisor.text.printable import JSON_ESCAPES, STEERING, printable
 from supervisor.text.redaction import NO_SECRETS, Mask
@@ -58,8 +59,9 @@ class TextFormat(_Format):
     """`2026-11-28T08:00:00.000Z INFO message`; further lines of a record are indented by four spaces."""
 
     def format(self, record: logging.LogRecord) -> str:
-        source = "" if f"{record.name}.".startswith(f"{LOGGER}.") else f"{record.name}: "
-        text = f"{source}{record.getMessage()}"
+        name = _logger(record)
+        source = "" if f"{name}.".startswith(f"{LOGGER}.") else f"{name}: "
+        text = f"{source}{getattr(record, 'where', '')}{record.getMessage()}"
         if trace := self._traceback(record):
             text += "\n" + trace.rstrip("\n")
         return f"{_time(record)} {record.levelname} {self._mask(text).translate(_TEXT_ESCAPES)}"
@@ -73,7 +75,7 @@ class JsonFormat(_Format):
             **_fields(record),
             "at": _time(record),
             "level": record.levelname.lower(),
-            "logger": record.name,
+            "logger": _logger(record),
             "message": record.getMessage(),
         }
         if trace := self._traceback(record):
@@ -87,6 +89,11 @@ FORMATS: Mapping[str, type[_Format]] = {"text": TextFormat, "json": JsonFormat}
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return getattr(record, "fields", {})
+
+
+def _logger(record: logging.LogRecord) -> str:
+    """Return the name of the logger; that of a plugin's module is without the long name of its folder."""
+    return record.name if record.name == LOGGER else readable(record.name)
 
 
 def _time(record: logging.LogRecord) -> str:

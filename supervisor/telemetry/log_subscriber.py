@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -12,38 +12,17 @@ import orjson
 from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.telemetry.log_handler import LOGGER
+from supervisor.telemetry.rate_limit import RateLimit
 from supervisor.text.redaction import NO_SECRETS
 from supervisor.text.units import format_duration
 
 logger = logging.getLogger(LOGGER)
 _without_passwords = NO_SECRETS
 _MAX_ERROR = 300
-MAX_KEYS = 1000  # that a rate limit remembers
-REPEAT_AFTER = 60.0  # seconds until an identical line is let through again
 _NOT_SERVED = {
     "unknown_handler": "no plugin serves it",
     "not_imported": "a worker could not import it, though others could",
 }
-
-
-class RateLimit:
-    """Allows each key once a minute of `clock`, and counts how often it was held back since."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._seen: dict[Hashable, tuple[float, int]] = {}
-
-    def allow(self, key: Hashable) -> int | None:
-        """Return how often the key was held back since it was last allowed, or None if it is held back now."""
-        now = self._clock()
-        last, held = self._seen.get(key, (None, 0))
-        if last is not None and now - last < REPEAT_AFTER:
-            self._seen[key] = (last, held + 1)
-            return None
-        if len(self._seen) >= MAX_KEYS:
-            self._seen.clear()
-        self._seen[key] = (now, 0)
-        return held
 
 
 class LogSubscriber:
@@ -69,10 +48,8 @@ class LogSubscriber:
             write(event)
 
     def _hook_failed(self, event: events.HookFailed) -> None:
-        hook, plugin, error, traceback = event
-        if (held := self._repeats.allow((hook, plugin, error))) is not None:
-            line = "hook %s of plugin %s failed: %s%s"
-            _log(logging.ERROR, line, hook, plugin, error, _times(held), traceback=traceback)
+        if (held := self._repeats.allow(event.text)) is not None:
+            _log(logging.ERROR, "%s%s", event.text, _times(held), traceback=event.traceback)
 
     def _signal_received(self, event: events.SignalReceived) -> None:
         if (held := self._repeats.allow(event)) is not None:
@@ -169,14 +146,16 @@ def _worker_started(event: events.WorkerStarted) -> None:
 
 def _worker_exited(event: events.WorkerExited) -> None:
     if event.cause in events.NORMAL_EXITS:
-        _log_worker(event, "exited: %s", event.cause, cause=event.cause)
+        limit = "" if event.cause == "stopped" else f" ({event.how})"
+        _log_worker(event, "exited: %s%s", event.cause, limit, cause=event.cause)
         return
     how = "crashed" if event.cause == "crash" else "killed"
-    why = f": {event.how}" if event.cause == "crash" else ""
+    why = f": {event.how}" if event.cause in ("crash", "not_ready") else ""
+    level = logging.INFO if event.cause in events.INTENDED_KILLS else logging.WARNING
     after = "" if event.after is None else f" after {event.after:.2f}s"
     job, fields = _job_of(event)
     line = "%s: %s cause=%s%s%s"
-    _log_worker(event, line, how, job or "no job", event.cause, after, why, cause=event.cause, **fields)
+    _log_worker(event, line, how, job or "no job", event.cause, after, why, level=level, cause=event.cause, **fields)
 
 
 def _worker_output(event: events.WorkerOutput) -> None:
@@ -187,6 +166,25 @@ def _worker_output(event: events.WorkerOutput) -> None:
     job, fields = _job_of(event)
     for line in event.lines:
         _log_worker(event, "%s%s: %s", event.stream, f" {job}" if job else "", line, stream=event.stream, **fields)
+
+
+def _worker_logged(event: events.WorkerLogged) -> None:
+    """Log the record as it is. In JSON, the message is that of the record alone: the fields have the rest."""
+    if not logger.isEnabledFor(event.level):
+        return
+    job, about = _job_of(event)
+    about |= {"worker": event.number, "pid": event.pid} if event.number else {}
+    if event.traceback:
+        about["traceback"] = event.traceback
+    where = f"worker {event.number} (pid {event.pid})" if event.number else "forkserver"
+    where += f" {job}" if job else ""
+    if event.attempt is not None:
+        about["attempt"] = event.attempt
+        where += f" attempt={event.attempt}"
+    record = logging.LogRecord(event.logger, event.level, "", 0, event.message, None, None)
+    record.levelname = event.level_name
+    record.fields, record.where = about, f"{where}: "
+    logger.handle(record)
 
 
 def _worker_warning(event: events.WorkerWarning) -> None:
@@ -333,13 +331,14 @@ def _log_worker(
     event: events.WorkerStarted | events.WorkerExited | events.WorkerOutput,
     message: str,
     *arguments: Any,
+    level: int = logging.INFO,
     **fields: Any,
 ) -> None:
     line = "worker %d (pid %d) " + message
-    _log(logging.INFO, line, event.number, event.pid, *arguments, worker=event.number, pid=event.pid, **fields)
+    _log(level, line, event.number, event.pid, *arguments, worker=event.number, pid=event.pid, **fields)
 
 
-def _job_of(event: events.WorkerExited | events.WorkerOutput) -> tuple[str, dict[str, Any]]:
+def _job_of(event: events.WorkerExited | events.WorkerOutput | events.WorkerLogged) -> tuple[str, dict[str, Any]]:
     if event.job_id is None:
         return "", {}
     if event.handler is None:
@@ -368,6 +367,7 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.ForkserverStarted: _forkserver_started,
     events.WorkerStarted: _worker_started,
     events.WorkerOutput: _worker_output,
+    events.WorkerLogged: _worker_logged,
     events.WorkerWarning: _worker_warning,
     events.JobsClaimed: _jobs_claimed,
     events.JobStarted: _job_started,

@@ -33,10 +33,33 @@ def broken_channel(why: str) -> KillReason:
     return KillReason("crash", Cause.CRASH, "WorkerCrashed", f"its worker broke a channel: {why}; killed")
 
 
+def not_ready(why: str) -> KillReason:
+    return KillReason("not_ready", message=why)
+
+
 SHUTDOWN = KillReason("shutdown")
 LINGERING = KillReason("lingering")
 """The worker did not exit after its last job."""
 LEASE_LOST = KillReason("lease_lost")
+CANCELLED = KillReason("cancelled")
+
+
+class ExitCause(NamedTuple):
+    """The first two facts of the event of a worker's exit: see WorkerExited."""
+
+    cause: str
+    how: str
+
+
+def exit_cause(
+    report: ExitReport, reason: KillReason | None, reached: ExitCause | None, *, retiring: bool
+) -> ExitCause:
+    """Return why a worker has exited. `reached` is the limit for which it was to exit, if it was `retiring`."""
+    if reason is not None:
+        return ExitCause(reason.name, reason.message or report.how)
+    if retiring and (report.exit_code == 0 or report.start_error is not None):
+        return reached or ExitCause("stopped", report.how)
+    return ExitCause("crash", report.how)
 
 
 def outcome_at_exit(

@@ -5,10 +5,11 @@ Every call is made, and every callback comes, on the supervisor's loop thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from supervisor.events import WorkerLogged, WorkerOutput
 from supervisor.jobs import Lease, Outcome
 from supervisor.plugins.reports import SourceReport
 
@@ -25,6 +26,38 @@ class Reply(NamedTuple):
     took: float
     result: str | None
     error: Mapping[str, Any] | None
+
+
+class OutputLines(NamedTuple):
+    """Lines in a row that were written to "stdout" or "stderr", and the job that wrote them, if known."""
+
+    stream: str
+    job_id: int | None
+    lines: Sequence[str]
+
+
+class WorkerRecord(NamedTuple):
+    """A record of `logging`. The last fields are those of the job that ran, if any."""
+
+    level: int
+    level_name: str
+    logger: str
+    message: str
+    traceback: str = ""
+    job_id: int | None = None
+    handler: str | None = None
+    attempt: int | None = None
+
+
+Written = OutputLines | WorkerRecord
+
+
+def output_event(number: int, pid: int, written: Written, recent: Iterable[Lease]) -> WorkerOutput | WorkerLogged:
+    """Return the event for what a worker wrote that has run the jobs `recent`, the last one first."""
+    if isinstance(written, WorkerRecord):
+        return WorkerLogged(number, pid, *written)
+    handler = next((lease.handler for lease in recent if lease.id == written.job_id), None)
+    return WorkerOutput(number, pid, *written, handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +131,16 @@ class WorkerListener(Protocol):
     def ready(self) -> None: ...
     def replied(self, replies: Sequence[Reply]) -> None: ...
     def heartbeat(self) -> None: ...
-    def output(self, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
-        """Receive lines written to "stdout" or "stderr", and the job that wrote them, if known."""
+    def output(self, written: Written) -> None: ...
 
     def warn(self, message: str) -> None:
         """Log what is wrong with the process; `message` continues a sentence that it begins."""
 
     def channel_broken(self, why: str) -> None:
         """Kill the worker, which has closed one of its channels, or written something to it that is not a message."""
+
+    def not_ready(self, why: str) -> None:
+        """Kill the worker, which did not become ready in time."""
 
     def exited(self) -> None:
         """The process has exited and is being reaped; the report follows with `ended`."""
@@ -127,8 +162,8 @@ class BackendListener(Protocol):
     def forkserver_exited(self, pid: int, how: str) -> None:
         """The workers keep running; the backend starts another forkserver. `pid` is 0 if it could not even be started."""
 
-    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None:
-        """Receive what imports wrote to "stdout" or "stderr"."""
+    def forkserver_output(self, written: Written) -> None:
+        """Receive what imports wrote or logged."""
 
 
 class PoolListener(Protocol):
@@ -156,7 +191,7 @@ class WorkerOptions:
     """The settings of every worker. `plugins` are relative to `base`; `variables` are added to the environment. `heartbeat` is the
     seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'. `import_timeout`
     is seconds for one plugin, `result_limit` is bytes. `owner_fd` is a descriptor that workers keep open. `descriptor_limit` is
-    their soft limit; by default that of this process."""
+    their soft limit; by default that of this process. Log records below `log_level` are left out."""
 
     plugins: Sequence[str]
     import_timeout: float
@@ -167,6 +202,7 @@ class WorkerOptions:
     owner: str
     owner_fd: int | None = None
     descriptor_limit: int | None = None
+    log_level: str = "info"
     base: str = "."
     variables: Mapping[str, str] = field(default_factory=dict)
 

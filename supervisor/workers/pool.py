@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from supervisor.events import Bus, ForkserverExited, ForkserverStarted, WorkerExited, WorkerOutput
+from supervisor.events import Bus, ForkserverExited, ForkserverStarted, WorkerExited
 from supervisor.jobs import Cause, Lease
 from supervisor.plugins.reports import SourceReport
 from supervisor.retry import GrowingDelay
 from supervisor.text.os_errors import reason
 from supervisor.workers.blame import KillReason
-from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
+from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend, Written, output_event
 from supervisor.workers.run_times import RunTimes
 from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot
 
@@ -287,5 +287,5 @@ class Pool:
     def forkserver_exited(self, pid: int, how: str) -> None:
         self._bus.emit(ForkserverExited(pid, how))
 
-    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None:
-        self._bus.emit(WorkerOutput(0, 0, stream, None, lines))
+    def forkserver_output(self, written: Written) -> None:
+        self._bus.emit(output_event(0, 0, written, ()))

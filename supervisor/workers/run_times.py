@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 
 class RunTimes:
@@ -32,6 +33,14 @@ class RunTimes:
             known += (took - known) * (0.5 if took > known else 0.1)
             mean += (took - mean) * 0.05
         self._by_handler[handler], self.mean = known, mean
+
+    def learn_each(self, handlers: Sequence[str], times: Sequence[float]) -> None:
+        """Add the run times of jobs, each with its handler, in order."""
+        start = 0
+        for handler, run in groupby(handlers):
+            end = start + len([*run])
+            self.learn(handler, times[start:end])
+            start = end
 
     def at_least(self, handler: str, seconds: float) -> None:
         """Raise the run time of a handler to what its running job has taken so far."""

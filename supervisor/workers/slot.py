@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 
-from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerStarted, WorkerWarning
+from supervisor.events import Bus, JobStarted, WorkerExited, WorkerStarted, WorkerWarning
 from supervisor.jobs import (
     LEASE_HANDLER,
     LEASE_ID,
@@ -27,8 +27,8 @@ from supervisor.jobs import (
     Lease,
     Outcome,
 )
-from supervisor.workers.blame import HOST, KillReason, broken_channel, outcome_at_exit
-from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend
+from supervisor.workers.blame import HOST, ExitCause, KillReason, broken_channel, exit_cause, not_ready, outcome_at_exit
+from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend, Written, output_event
 from supervisor.workers.reply_check import REPEATED, ReplyCheck
 from supervisor.workers.run_times import RunTimes
 
@@ -86,8 +86,8 @@ class WorkerSlot:
 
     __slots__ = (
         "_bus", "_ended", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool",
-        "_replies", "_times", "backend", "done", "heartbeat_at", "how", "kill_reason", "number", "process", "ready_at", "reported", "retired_at",
-        "retries", "sent", "started", "state", "stuck",
+        "_replies", "_times", "backend", "done", "emit_exit", "heartbeat_at", "how", "kill_reason", "number", "process", "reached",
+        "ready_at", "reported", "retired_at", "retries", "sent", "started", "state", "stuck",
     )  # fmt: skip
 
     def __init__(self, number: int, backend: WorkerBackend, limits: Limits, context: SlotContext) -> None:
@@ -117,6 +117,8 @@ class WorkerSlot:
         self.stuck: str | None = None  # where in the kernel, once its job has an outcome though it has not exited
         self.reported: Lease | None = None
         self.how = ""  # it ended
+        self.emit_exit: Callable[[WorkerExited], None] = context.bus.emit
+        self.reached: ExitCause | None = None  # the limit for which it is replaced
         self._memory_at_start = 0
         self._memory_checked_at = now
         self.process = backend.fork(number, self)
@@ -267,12 +269,12 @@ class WorkerSlot:
             self._ended.append(leases)
             self._replies.answered.extend(ids)
             self._count_done(leases)
-            self._learn(leases, replies)
+            self._times.learn_each([lease[LEASE_HANDLER] for lease in leases], [reply[REPLY_TOOK] for reply in replies])
             self._listener.jobs_ended(_outcomes(leases, replies, self.process.pid))
-        if self.state is State.READY and (
-            (not sent and self.is_used_up()) or self._has_outgrown(now) or self._replies.repeated
-        ):
-            self._pool.replace_used_up(self)
+        if self.state is State.READY:
+            self.reached = self._limit_reached(now)
+            if self.reached is not None or self._replies.repeated:
+                self._pool.replace_used_up(self)
         self._listener.workers_changed()
 
     def _count_done(self, leases: Sequence[Lease]) -> None:
@@ -289,36 +291,35 @@ class WorkerSlot:
                 del frames[frame]
             count -= unanswered
 
-    def _learn(self, leases: Sequence[Lease], replies: Sequence[Reply]) -> None:
-        start = 0
-        for handler, run in groupby([lease[LEASE_HANDLER] for lease in leases]):
-            end = start + len([*run])
-            self._times.learn(handler, [reply[REPLY_TOOK] for reply in replies[start:end]])
-            start = end
-
-    def _has_outgrown(self, now: float) -> bool:
-        """Return whether the worker's memory is past the limit and has grown. If it has more jobs, check only at intervals."""
-        max_memory = self._limits.max_memory
+    def _limit_reached(self, now: float) -> ExitCause | None:
+        """Return the limit that the worker has reached. Its memory must have grown; if it has more jobs, check that at intervals."""
+        max_jobs, max_memory = self._limits
+        if not self.sent and self.is_used_up():
+            return ExitCause("max_jobs", f"workers.max_jobs is {max_jobs}")
         if max_memory is None or (self.sent and now < self._memory_checked_at + MEMORY_CHECK_INTERVAL):
-            return False
+            return None
         self._memory_checked_at = now
         size = self.process.memory()
-        return size is not None and size > max_memory and size > self._memory_at_start * MIN_GROWTH
+        if size is None or size <= max_memory or size <= self._memory_at_start * MIN_GROWTH:
+            return None
+        return ExitCause("max_memory", f"it has {size / 1e6:.0f}MB, workers.max_memory is {max_memory / 1e6:g}MB")
 
     def heartbeat(self) -> None:
         if self.kill_reason is None:  # the signal that requests the stack may wake a job that hung
             self.heartbeat_at = self._now()
 
-    def output(self, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
+    def output(self, written: Written) -> None:
         recent = chain(islice(self.sent, 1), *reversed(self._ended))
-        handler = next((lease[LEASE_HANDLER] for lease in recent if lease[LEASE_ID] == job_id), None)
-        self._bus.emit(WorkerOutput(self.number, self.process.pid or 0, stream, job_id, lines, handler))
+        self._bus.emit(output_event(self.number, self.process.pid or 0, written, recent))
 
     def warn(self, message: str) -> None:
         self._bus.emit(WorkerWarning(self.number, self.process.pid or 0, message))
 
     def channel_broken(self, why: str) -> None:
         self.kill(broken_channel(why))
+
+    def not_ready(self, why: str) -> None:
+        self.kill(not_ready(why))
 
     def exited(self) -> None:
         """Replace the worker before the forkserver reaps it, if it ran a job or was killed after it was ready."""
@@ -342,7 +343,8 @@ class WorkerSlot:
         self.reclaim()
         ran = self._now() - self.started
         culprit = self.sent.popleft() if self.sent else None
-        self.how = report.how
+        ended_by = exit_cause(report, self.kill_reason, self.reached, retiring=self.state is State.RETIRING)
+        self.how = ended_by.how
         self._pool.slot_ended(self, with_job=culprit is not None)
         if self.sent:
             self._listener.jobs_reclaimed(list(self.sent))
@@ -350,8 +352,7 @@ class WorkerSlot:
             age = self._now() - self.heartbeat_at
             self._listener.jobs_ended([outcome_at_exit(culprit, self.kill_reason, report, ran=ran, heartbeat_age=age)])
         job = (culprit.id, culprit.handler, ran) if culprit is not None else (None, None, None)
-        cause = _exit_cause(report, self.state) if self.kill_reason is None else self.kill_reason.name
-        self._bus.emit(WorkerExited(self.number, report.pid, cause, report.how, *job))
+        self.emit_exit(WorkerExited(self.number, report.pid, *ended_by, *job))
         for survivor in report.survivors:
             self.warn(
                 SURVIVES.format(survivor, "no job" if culprit is None else f"job {culprit.id} ({culprit.handler})")
@@ -359,11 +360,6 @@ class WorkerSlot:
         if self.stuck is not None:
             self.warn(STUCK.format(self.stuck))
         self._listener.workers_changed()
-
-
-def _exit_cause(report: ExitReport, state: State) -> str:
-    normal = state is State.RETIRING and (report.exit_code == 0 or report.start_error is not None)
-    return "stopped" if normal else "crash"
 
 
 def _queues_of_retries(leases: Iterable[Lease]) -> list[str]:

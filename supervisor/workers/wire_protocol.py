@@ -35,7 +35,7 @@ class Broken(ValueError):
 
 class Hello(NamedTuple):
     """The first message to a forkserver. `plugins` are relative to `base`; `skip` names the sources not to import. `heartbeat`
-    and the values of `heartbeats` are seconds, `result_limit` is bytes."""
+    and the values of `heartbeats` are seconds, `result_limit` is bytes. `token` begins the forkserver's log records."""
 
     plugins: Sequence[str]
     base: str
@@ -45,10 +45,12 @@ class Hello(NamedTuple):
     heartbeats: Mapping[str, float]
     result_limit: int
     owner: str
+    log_level: str
+    token: str
 
 
 class Fork(NamedTuple):
-    """Start a worker. `serial` identifies the worker in every answer; `token` begins the marks in its output."""
+    """Start a worker. `serial` identifies the worker in every answer; `token` begins the marks and log records in its output."""
 
     serial: int
     number: int
@@ -94,7 +96,7 @@ Message = Hello | Fork | Reap | Stop | Importing | Ready | Forked | NotForked | 
 _INTEGER, _NUMBER, _TEXT, _LIST, _MAPPING = (int,), (int, float), (str,), (list,), (dict,)
 _OPTIONAL_INTEGER = (int, type(None))
 _MESSAGES: Mapping[str, tuple[type[Any], tuple[tuple[type, ...], ...]]] = {
-    "hello": (Hello, (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT)),
+    "hello": (Hello, (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT, _TEXT, _TEXT)),
     "fork": (Fork, (_INTEGER, _INTEGER, _TEXT)),
     "reap": (Reap, (_INTEGER,)),
     "stop": (Stop, ()),

@@ -116,6 +116,15 @@ def _place_order(plugin: Loaded) -> None:
         assert jobs.job(id)["headers"] == {"parent": 7}  # type: ignore[index]
 
 
+def _send_mail(plugin: Loaded) -> None:
+    logger = plugin.names["logger"]
+    lines: list[str] = []
+    logger.addFilter(lambda record: lines.append(record.getMessage()))
+    logger.setLevel("INFO")
+    plugin.call("send_mail", {"to": "me"})
+    assert lines == ["to me"]
+
+
 def _measure(plugin: Loaded) -> None:
     assert plugin.call("measure", {"station": "north"}) == 12
     for payload, attempt, error in (
@@ -218,6 +227,7 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "concepts/at-least-once.md:plugins/invoices.py": _invoice,
     "guides/handlers.md:plugins/payments.py": _charge,
     "guides/handlers.md:plugins/reports.py": _report,
+    "guides/handlers.md:plugins/mail.py": _send_mail,
     "guides/handlers.md:plugins/dice.py": _roll,
     "guides/handlers.md:plugins/orders.py": _place_order,
     "guides/retries.md:plugins/weather.py": _measure,

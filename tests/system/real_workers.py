@@ -15,7 +15,15 @@ import orjson
 
 from supervisor.jobs import Lease, Policy
 from supervisor.plugins.reports import SourceReport
-from supervisor.workers.interface import USUAL_TIMEOUTS, ExitReport, Reply, Timeouts, WorkerOptions
+from supervisor.workers.interface import (
+    USUAL_TIMEOUTS,
+    ExitReport,
+    Reply,
+    Timeouts,
+    WorkerOptions,
+    WorkerRecord,
+    Written,
+)
 from supervisor.workers.parent.backend import ForkserverBackend
 from supervisor.workers.parent.worker_process import ForkedWorker
 from supervisor.workers.system import marks
@@ -66,7 +74,9 @@ class World:
     ended: dict[Any, ExitReport] = field(default_factory=dict)
     heartbeats: int = 0
     lines: list[tuple[str, int | None, str]] = field(default_factory=list)
+    records: list[WorkerRecord] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    unready: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     forkserver_exits: list[tuple[int, str]] = field(default_factory=list)
     forkservers: list[int] = field(default_factory=list)
@@ -85,8 +95,11 @@ class World:
         self.reports = reports
         self.changed.set()
 
-    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None:
-        self.lines += [(stream, None, line) for line in lines]
+    def forkserver_output(self, written: Written) -> None:
+        if isinstance(written, WorkerRecord):
+            self.records.append(written)
+        else:
+            self.lines += [(written.stream, written.job_id, line) for line in written.lines]
         self.changed.set()
 
     # steps of a test
@@ -162,9 +175,8 @@ class Listener:
         self._world.heartbeats += 1
         self._world.changed.set()
 
-    def output(self, stream: str, job_id: int | None, lines: Sequence[str]) -> None:
-        self._world.lines += [(stream, job_id, line) for line in lines]
-        self._world.changed.set()
+    def output(self, written: Written) -> None:
+        self._world.forkserver_output(written)
 
     def warn(self, message: str) -> None:
         self._world.warnings.append(message)
@@ -173,6 +185,10 @@ class Listener:
     def channel_broken(self, why: str) -> None:
         self._world.broken.append(why)
         self._world.changed.set()
+
+    def not_ready(self, why: str) -> None:
+        self._world.unready.append(why)
+        self.process.kill()
 
     def exited(self) -> None:
         assert self.process not in self._world.ended

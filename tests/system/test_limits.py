@@ -48,6 +48,7 @@ def test_a_worker_is_replaced_after_max_jobs(command: Command, max_jobs: int) ->
     assert len(done) >= 200 / max_jobs
     assert " workers.count: 4\n" in run.log
     assert " crashed" not in run.log
+    assert f"exited: max_jobs (workers.max_jobs is {max_jobs})" in run.log
 
 
 def test_a_worker_that_has_grown_past_max_memory_is_replaced_after_its_job(command: Command) -> None:
@@ -57,6 +58,7 @@ def test_a_worker_that_has_grown_past_max_memory_is_replaced_after_its_job(comma
     assert run.wait(60) == 0
     assert 3 <= len(pids(command)) <= 12
     assert " crashed" not in run.log
+    assert "exited: max_memory (it has " in run.log and "workers.max_memory is 100MB)" in run.log
 
 
 def test_workers_past_max_memory_at_their_start_are_not_replaced_again_and_again(command: Command) -> None:

@@ -81,6 +81,7 @@ def test_cancel_of_a_running_job_kills_its_worker(command: Command) -> None:
     job = command.job(id)
     assert (job["state"], job["retries"], job["dead_letter"], job["errors"]) == ("cancelled", 0, None, [])
     run.logged(f"job={id} handler=hang cancelled")
+    assert " INFO " in run.logged(f"killed: job={id} handler=hang cause=cancelled")
     assert "stale" not in run.log
     assert len(pids(command)) == 1
 

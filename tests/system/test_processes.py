@@ -161,7 +161,7 @@ def test_middleware_wraps_each_job_and_hooks_are_called_at_the_start_and_end_of_
         assert (await here.end(process)).exit_code == 0
         assert f"started 1 {process.pid}" in here.lines_of(None, "stdout")
         assert any("stopping 1" in line for _stream, _job, line in here.lines)
-        assert any("supervisor_worker_started" in line and "oops" in line for _stream, _job, line in here.lines)
+        assert any("supervisor_worker_started" in it.message and "oops" in it.message for it in here.records)
 
     play(
         tmp_path,
@@ -619,7 +619,8 @@ def test_a_worker_that_does_not_become_ready_is_killed(tmp_path: Path) -> None:
     async def scene(here: World) -> None:
         process = here.fork(1)
         assert (await here.end(process)).signal == "SIGKILL"
-        assert here.broken == ["not ready after 2.1s"]
+        (why,) = here.unready
+        assert why.startswith("not ready 2.1s after its start (plugins.import_timeout of 2s and 0.1s)")
 
     hook = "import time\nfrom supervisor import hookimpl\n@hookimpl\ndef supervisor_worker_started(worker): time.sleep(3600)\n"
     play(tmp_path, scene, other={"slow.py": hook}, import_timeout=2.0, timeouts=Timeouts(worker_ready=0.1))

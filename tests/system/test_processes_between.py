@@ -96,7 +96,7 @@ def test_endless_output_is_drained_and_cut_and_delays_no_other_worker(tmp_path: 
     async def scene(here: World) -> None:
         loud, other = await here.worker(1), await here.worker(2)
         await here.begin(loud, "shout")
-        await here.until(lambda: any("left out" in line for _stream, _job, line in here.lines))
+        await here.until(lambda: any("left out" in record.message for record in here.records))
         for n in range(2, 200):
             assert len(await here.run(other, lease(n, "noop"))) == 1
         assert sum(len(line) for _stream, _job, line in here.lines) < 10_000_000

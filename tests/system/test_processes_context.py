@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from logging import WARNING
 from pathlib import Path
 
 import pytest
@@ -108,9 +109,9 @@ def test_a_worker_whose_user_or_root_directory_a_job_changed_runs_no_other_job(t
         report = await here.end(process)
         assert [(reply.job_id, reply.kind) for reply in here.replies] == [(1, "ok")]
         assert report.exit_code == 1
-        assert "a job changed the user, a group or the root directory of its worker: the worker exits" in (
-            report.stderr or ""
-        )
+        (record,) = here.records
+        assert record.message.startswith("a job changed the user, a group or the root directory of its worker")
+        assert record.level == WARNING
         assert sum(here.permits_at_end.values()) == 1
 
     play(tmp_path, scene, f"@handler\ndef harm(job):\n    os.chdir('/tmp')\n    time.sleep(0.001)\n    {change}\n")

@@ -188,7 +188,7 @@ def test_the_first_new_worker_has_the_new_limits(command: Command) -> None:
     reload(run)
     for _ in range(3):
         result(command)
-    wait_for(lambda: run.log.count("exited: stopped") == 4)
+    wait_for(lambda: run.log.count("exited: max_jobs (workers.max_jobs is 1)") == 3)
 
 
 def test_a_supervisor_that_is_terminated_while_the_first_new_worker_starts_ends(command: Command) -> None:

@@ -48,9 +48,8 @@ def test_the_job_of_a_worker_that_is_stuck_in_the_kernel_times_out_and_a_stop_ex
         error = command.until(hanging, "failed")["errors"][-1]
         assert error["cause"] == "timeout" and error["pid"] == pid
         assert "killed; its process is stuck in the kernel: state D" in error["message"]
-        assert f"(pid {pid}) was not ended by SIGKILL: it is stuck in the kernel (state D" in run.logged(
-            "WARNING worker 1"
-        )
+        line = run.logged("was not ended by SIGKILL")
+        assert f" WARNING worker 1 (pid {pid}) was not ended by SIGKILL: it is stuck in the kernel (state D" in line
 
         def shown() -> None:
             (supervisor,) = command.status()["supervisors"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import resource
-import traceback
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from supervisor.handlers import Handler, Reject, Retry
+from supervisor.plugins.failures import formatted
 from supervisor.plugins.importer import readable
 from supervisor.text.printable import printable, shortened
 from supervisor.text.strict_json import NotJSON
@@ -79,7 +79,7 @@ def _describe(error: BaseException, hidden: Mapping[str, Any]) -> Error:
     return {
         "type": readable(_type_name(type(error))),
         "message": shortened(printable(_message(error)), MAX_MESSAGE),
-        "traceback": shortened(printable(readable(_traceback(error, hidden))), MAX_TRACEBACK),
+        "traceback": shortened(printable(_traceback(error, hidden)), MAX_TRACEBACK),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
@@ -99,7 +99,7 @@ def _message(error: BaseException) -> str:
 def _traceback(error: BaseException, hidden: Mapping[str, Any]) -> str:
     """Return the traceback with its causes, and without the worker's own frames."""
     try:
-        return "".join(traceback.format_exception(without_worker_frames(error, hidden)))
+        return formatted(without_worker_frames(error, hidden))
     except BaseException as second:
         return f"<no traceback: formatting it raised {type(second).__name__}>"
 

@@ -12,13 +12,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from logging import WARNING
 from os import read, write  # before the plugins, which may replace them, as eventlet does
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
 import orjson
 
-from supervisor.events import HookFailed
 from supervisor.jobs import Job
 from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.manager import PluginManager
@@ -39,6 +39,7 @@ from supervisor.workers.child.process_state import (
     obey_signals_in_forks,
     quiet_signals,
 )  # fmt: skip
+from supervisor.workers.child.record_handler import RecordHandler
 from supervisor.workers.child.stack_dump import StackDumper
 from supervisor.workers.child.stdio import Input, Output, flush_streams
 from supervisor.workers.system import linux, marks
@@ -57,16 +58,19 @@ class WorkerInfo:
     number: int
 
 
-def worker_main(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, load: Callable[[], PluginManager]) -> NoReturn:
+def worker_main(
+    hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, records: RecordHandler, load: Callable[[], PluginManager]
+) -> NoReturn:
     """Run the ordered worker in this process, and exit. `load` returns the plugins, and may import them first."""
     status = 1
     try:
         ends = move_out_of_reach(ends)
+        records.connect(ends.stderr, order.token)
         linux.arm_parent_death(ends.parent_death)
         _set_up_process(hello.owner, ends)
-        status = _run(hello, order, ends, load())
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+        status = _run(hello, order, ends, records, load())
+    except BaseException as error:
+        records.report_exception("the worker itself failed", error)
     finally:
         flush_streams()
         os._exit(status)
@@ -85,7 +89,7 @@ def _set_up_process(owner: str, ends: WorkerEnds) -> None:
     linux.prefer_as_oom_victim()
 
 
-def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginManager) -> int:
+def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, records: RecordHandler, plugins: PluginManager) -> int:
     """Run the hooks, the jobs and the exit functions, and return the exit status."""
     info = WorkerInfo(os.getpid(), order.number)
     by_decorator = {name: it.heartbeat for name, it in plugins.handlers.items() if it.heartbeat is not None}
@@ -99,16 +103,16 @@ def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, plugins: PluginM
         return 1
     plugins.call("supervisor_worker_started", worker=info)
     # It is made after the hooks, since it restores the state of the process that it finds.
-    runner = JobRunner(hello, order.token, ends, plugins, heartbeat, intervals, stack)
+    runner = JobRunner(hello, order.token, ends, records, plugins, heartbeat, intervals, stack)
     try:
         runner.run()
     except OSError as error:  # not one of a job, whose errors become its outcome
         if error.errno != errno.EBADF:
             raise
-        print("a job closed a channel of its worker", file=sys.stderr)
+        records.report(WARNING, "a job closed a channel of its worker: the worker exits and is replaced")
         return 1
     except IdentityChanged as reason:
-        print(reason, file=sys.stderr)
+        records.report(WARNING, str(reason))
         return 1
     plugins.call("supervisor_worker_stopping", worker=info)
     exit_functions.run()
@@ -119,10 +123,11 @@ class JobRunner:
     """Runs jobs until the supervisor has no more. After each job it restores what the job has changed in the process."""
 
     def __init__(
-        self, hello: wire.Hello, token: str, ends: WorkerEnds, plugins: PluginManager, heartbeat: Heartbeat,
-        intervals: Mapping[str, float], stack: StackDumper,
+        self, hello: wire.Hello, token: str, ends: WorkerEnds, records: RecordHandler, plugins: PluginManager,
+        heartbeat: Heartbeat, intervals: Mapping[str, float], stack: StackDumper,
     ) -> None:  # fmt: skip
         self._handlers = plugins.handlers
+        self._records = records
         self._result_limit = hello.result_limit
         self._token = token.encode()
         self._pid = os.getpid()
@@ -153,6 +158,7 @@ class JobRunner:
         for line in self._frames():
             frame, jobs = orjson.loads(line)
             self._run_frame(bytes((frame,)), jobs)
+            self._records.job = None
             self._heartbeat.interval = self._interval  # without a job, the common heartbeat_timeout applies
             self._slight, self._serious = self._side_effects.measure()
 
@@ -198,7 +204,7 @@ class JobRunner:
             return wire.encode_failure(job_id, 0, "rejected", error_report.bad_payload(error))
         if self._intervals:
             self._heartbeat.interval = self._intervals.get(name, self._interval)
-        job = Job(job_id, name, value, attempt, queue, fields, priority)
+        job = self._records.job = Job(job_id, name, value, attempt, queue, fields, priority)
         middleware = self._middleware
         context = self._fresh_context()
         start = perf_counter_ns()
@@ -284,8 +290,3 @@ class JobRunner:
         """Return whether any program has ended since the last call."""
         before, self._programs = self._programs, resource.getrusage(resource.RUSAGE_CHILDREN)
         return self._programs != before
-
-
-def report_hook(failed: HookFailed) -> None:
-    """Write to the worker's stderr, which the supervisor logs, that a hook raised."""
-    print(f"{failed.hook} of {failed.plugin} raised {failed.error}\n{failed.traceback}".rstrip(), file=sys.stderr)

@@ -51,10 +51,29 @@ class _Buffer(io.BufferedWriter):
         return super().write(data)
 
 
+_streams: dict[str, Stream] = {}
+"""The streams of this process. They are replaced only if they were closed, since log handlers made at import hold them."""
+
+
 def install_streams() -> None:
     sys.stdin = _open_input()
-    sys.stdout = Stream(1)
-    sys.stderr = Stream(2)
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        install_stream(name, fd)
+
+
+def install_stream(name: str, fd: int) -> Stream:
+    """Make the stream of this process sys.stdout or sys.stderr again, and return it."""
+    stream = _streams.get(name)
+    setattr(sys, name, stream)  # a replaced one may close the buffer of ours when it is deleted
+    if stream is None or _is_closed(stream):
+        stream = _streams[name] = Stream(fd)
+        setattr(sys, name, stream)
+    return stream
+
+
+def note_written() -> None:
+    """Have a mark written after the job, which has written a log record."""
+    _streams["stderr"].wrote = True
 
 
 def flush_streams() -> None:
@@ -109,8 +128,7 @@ class Output:
         self._unread = bytearray(4)  # as FIONREAD gives it: the bytes that the supervisor has not read
         self._unread_at_mark = bytes(4)
         self._restore_descriptor()
-        current = getattr(sys, name)
-        self.stream: Any = current if isinstance(current, Stream) and not current.closed else self._new_stream()
+        self.stream = install_stream(name, fd)
 
     def restore(self) -> bool:
         """Flush the output of a job and restore the stream. Return whether something was written since the last mark."""
@@ -119,8 +137,9 @@ class Output:
         current = getattr(sys, self._name, None)
         if current is not stream or _is_closed(stream):
             _flush(current)
+            del current
             self._restore_descriptor()  # the job may have closed the descriptor too
-            stream = self.stream = self._new_stream()
+            stream = self.stream = install_stream(self._name, self._fd)
             stream.wrote = True
         if stream.wrote:
             _flush(stream)
@@ -131,7 +150,7 @@ class Output:
         except OSError:
             self._restore_descriptor()
             fcntl.ioctl(self._fd, termios.FIONREAD, self._unread)
-        return bool(stream.wrote) or (self._unread != self._unread_at_mark and self._unread != _NOTHING_UNREAD)
+        return stream.wrote or (self._unread != self._unread_at_mark and self._unread != _NOTHING_UNREAD)
 
     def marked(self) -> None:
         """Note that a mark was written into the pipe."""
@@ -146,11 +165,6 @@ class Output:
 
     def _restore_descriptor(self) -> None:
         os.dup2(self.pipe, self._fd)
-
-    def _new_stream(self) -> Stream:
-        stream = Stream(self._fd)
-        setattr(sys, self._name, stream)
-        return stream
 
 
 def _is_same(one: os.stat_result, other: os.stat_result) -> bool:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
+from logging import WARNING
 from os import read
 from pathlib import Path
 from select import POLLIN, poll
@@ -35,6 +36,7 @@ from supervisor.workers.channels import CHUNK, WorkerEnds, close_all
 from supervisor.workers.child import exit_functions
 from supervisor.workers.child import main as worker
 from supervisor.workers.child.process_state import quiet_signals
+from supervisor.workers.child.record_handler import RecordHandler
 from supervisor.workers.child.stdio import flush_streams, hold_standard_fds, install_streams
 from supervisor.workers.forkserver.import_effects import ImportEffects
 from supervisor.workers.forkserver.spawn import spawn
@@ -45,6 +47,7 @@ from supervisor.workers.system.orphans import Orphans, end_children, end_program
 EXIT_TIMEOUT = 2.0  # seconds
 REAP_TIMEOUT = 0.25  # seconds: a tracer learns of the exit of a worker before this process does
 FDS = len(WorkerEnds._fields)
+STDERR = 2
 UNMARKED = (
     "the limit of file locks (ulimit -H -x) is too low to mark programs: those that a job leaves are killed when the supervisor "
     "exits, and not with their worker"
@@ -128,11 +131,13 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
     if hello is None:
         return
     linux.become_subreaper()
+    records = RecordHandler(hello.log_level, STDERR, hello.token)
+    records.install()
     if not marks.set_mark(hello.owner, os.getpid()):
-        print(UNMARKED, file=sys.stderr)
+        records.report(WARNING, UNMARKED)
     quiet_signals()
     atexit.register(end_children)  # after the exit functions of plugins, which may need their programs
-    plugins = PluginManager(worker.report_hook)
+    plugins = PluginManager(records.report_hook)
     spawns = hello.start == "spawn"
     with kept_primitives() if spawns else nullcontext():  # forked workers need what a plugin replaces
         effects = _import_plugins(control, hello, plugins)
@@ -142,7 +147,7 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
     install_streams()
     quiet_signals()
     warned = {} if spawns else effects.warnings()
-    forkserver = Forkserver(control, parent_death, owner, hello, plugins)
+    forkserver = Forkserver(control, parent_death, owner, hello, records, plugins)
     gc.collect()
     gc.freeze()  # collections ignore imported objects, so that their memory stays shared after a fork
     linux.disarm_parent_death(parent_death)
@@ -165,12 +170,14 @@ class Forkserver:
     """Forks and reaps workers on order."""
 
     def __init__(
-        self, control: Control, parent_death: int, owner: Sequence[int], hello: wire.Hello, plugins: PluginManager
-    ) -> None:
+        self, control: Control, parent_death: int, owner: Sequence[int], hello: wire.Hello, records: RecordHandler,
+        plugins: PluginManager,
+    ) -> None:  # fmt: skip
         self._control = control
         self._parent_death = parent_death
         self._owner = owner
         self._hello = hello
+        self._records = records
         self._plugins = plugins
         self._workers: dict[int, int] = {}  # serial number -> pid, until reaped
         self._exited: dict[int, float] = {}  # those to be reaped -> when to answer without their status
@@ -253,7 +260,7 @@ class Forkserver:
             close_all((self._woken, self._wake, self._parent_death))
             exit_functions.leave_inherited()
             _reseed_numpy()
-            worker.worker_main(self._hello, order, ends, lambda: self._plugins)
+            worker.worker_main(self._hello, order, ends, self._records, lambda: self._plugins)
         finally:
             os._exit(1)
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
+from logging import ERROR
 from pathlib import Path
 
 import orjson
 
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
-from supervisor.plugins.reports import SourceReport
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import WorkerEnds
 from supervisor.workers.child import main as worker
+from supervisor.workers.child.record_handler import RecordHandler
 from supervisor.workers.child.stdio import install_streams
 from supervisor.workers.system import interpreter
+
+STDERR = 2
 
 
 def spawn(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, owner: Sequence[int], failed: Sequence[str]) -> int:
@@ -40,20 +42,18 @@ def main(setup_file: str) -> None:
     hello = wire.Hello(*fields)
     for fd in (*ends, *owner):
         os.set_inheritable(fd, False)
-    worker.worker_main(hello, wire.Fork(*order), WorkerEnds(*ends), lambda: _load(hello, failed))
-
-
-def _load(hello: wire.Hello, failed: Sequence[str]) -> PluginManager:
+    order = wire.Fork(*order)
+    records = RecordHandler(hello.log_level, STDERR, order.token)
     install_streams()
-    plugins = PluginManager(worker.report_hook)
+    records.install()
+    worker.worker_main(hello, order, WorkerEnds(*ends), records, lambda: _load(hello, failed, records))
+
+
+def _load(hello: wire.Hello, failed: Sequence[str], records: RecordHandler) -> PluginManager:
+    plugins = PluginManager(records.report_hook)
     plugins.load_all(source for source in discover(hello.plugins, Path(hello.base)) if source.name not in hello.skip)
     for report in plugins.reports:
         if report.error is not None and report.source not in failed:
-            _print_report(report)
+            where = report.source if report.line is None else f"{report.source}:{report.line}"
+            records.report(ERROR, f"plugin {where} did not load in this worker: {report.error}", report.traceback)
     return plugins
-
-
-def _print_report(report: SourceReport) -> None:
-    """Print the error of a plugin to the worker's stderr, which the supervisor logs."""
-    where = report.source if report.line is None else f"{report.source}:{report.line}"
-    print(f"plugin {where} did not load in this worker: {report.error}\n{report.traceback}".rstrip(), file=sys.stderr)

@@ -20,6 +20,7 @@ from supervisor.workers.interface import (
     WorkerListener,
     WorkerOptions,
     WorkerProcess,
+    Written,
 )  # fmt: skip
 from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.parent.worker_process import ForkedWorker, Phase
@@ -237,8 +238,8 @@ class ForkserverBackend:
             raise wire.Broken(f"an answer about worker {serial}, which was not asked for")
         return asked.pop(serial)
 
-    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None:
-        self._listener.forkserver_output(stream, lines)
+    def forkserver_output(self, written: Written) -> None:
+        self._listener.forkserver_output(written)
 
     def forkserver_ended(self, forkserver: ForkserverClient, how: str, blamed: SourceReport | None) -> None:
         """Start another forkserver. The workers keep running, as children of this process, which is a subreaper."""

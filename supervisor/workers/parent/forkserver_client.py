@@ -11,7 +11,7 @@ import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from logging import WARNING
 from socket import MSG_CTRUNC, recv_fds, send_fds, socket
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from supervisor.text.os_errors import reason
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, Opened, WorkerEnds, close_all
 from supervisor.workers.forkserver import main as forkserver
-from supervisor.workers.interface import Timeouts, WorkerOptions
+from supervisor.workers.interface import Timeouts, WorkerOptions, WorkerRecord, Written
 from supervisor.workers.parent.output_reader import OutputReader
 from supervisor.workers.system import descriptors, interpreter, linux, stuck
 from supervisor.workers.system import process_tree as proctree
@@ -44,7 +44,7 @@ class ForkserverListener(Protocol):
         """This worker was forked, and can't be watched for lack of a descriptor."""
 
     def reaped(self, serial: int, status: int | None, peak: int | None) -> None: ...
-    def forkserver_output(self, stream: str, lines: Sequence[str]) -> None: ...
+    def forkserver_output(self, written: Written) -> None: ...
     def forkserver_ended(self, forkserver: ForkserverClient, how: str, blamed: SourceReport | None) -> None:
         """The forkserver has exited. `blamed` is the source whose import ended it, if it was importing."""
 
@@ -77,19 +77,16 @@ class ForkserverClient:
         self.pid = self._process.pid
         self._channel = socket(fileno=channel)
         self._channel.setblocking(False)
-        self._outputs = {stdout: self._output(stdout, "stdout"), stderr: self._output(stderr, "stderr")}
+        token = secrets.token_hex(16)
+        self._outputs = {fd: self._output(fd, name, token) for fd, name in ((stdout, "stdout"), (stderr, "stderr"))}
         loop.add_reader(self._channel, self._readable)
         loop.add_reader(self._pidfd, self._ended)
-        self._order(_hello(options, skip))
+        self._order(_hello(options, skip, token))
         self._expect(self._import_timeout)
 
-    def _output(self, fd: int, name: str) -> OutputReader:
+    def _output(self, fd: int, name: str, token: str) -> OutputReader:
         os.set_blocking(fd, False)
-        token = secrets.token_hex(16).encode()  # not sent: a forkserver runs no jobs, and writes no marks
-        return OutputReader(self._loop, fd, token, None, partial(self._written, name))
-
-    def _written(self, stream: str, _job_id: int | None, lines: Sequence[str]) -> None:
-        self._listener.forkserver_output(stream, lines)
+        return OutputReader(self._loop, fd, name, token.encode(), None, self._listener.forkserver_output)
 
     # orders
 
@@ -114,9 +111,8 @@ class ForkserverClient:
         if below is not None:
             linux.kill_group(self.pid)
             for survivor in below.kill():
-                self._listener.forkserver_output(
-                    "stderr", [f"{survivor} goes on, since the supervisor may not kill it"]
-                )
+                line = f"{survivor} goes on, since the supervisor may not kill it"
+                self._listener.forkserver_output(WorkerRecord(WARNING, "WARNING", "supervisor", line))
         _cancel(self._killing)
         self._killing = self._loop.call_later(self._kill_timeout, self._outlived_kill)
 
@@ -334,10 +330,10 @@ def _start(options: WorkerOptions) -> _Started:
     return _Started(process, pidfd, channel, parent_death, stdout, stderr)
 
 
-def _hello(options: WorkerOptions, skip: Sequence[str]) -> wire.Hello:
+def _hello(options: WorkerOptions, skip: Sequence[str], token: str) -> wire.Hello:
     return wire.Hello(
         tuple(options.plugins), options.base, tuple(skip), options.start, options.heartbeat, dict(options.heartbeats),
-        options.result_limit, options.owner,
+        options.result_limit, options.owner, options.log_level, token,
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import os
 import select
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from supervisor.jobs import Lease
@@ -59,8 +58,8 @@ class JobChannel:
         self._ready_at = 0.0
         self._lines = wire.Lines()
         self._receive: Callable[[bytes], None] | None = None  # None: nothing is read yet
-        self._stdout = OutputReader(loop, ends.stdout, token, self, partial(listener.output, "stdout"))
-        self._stderr = OutputReader(loop, ends.stderr, token, self, partial(listener.output, "stderr"))
+        self._stdout = OutputReader(loop, ends.stdout, "stdout", token, self, listener.output)
+        self._stderr = OutputReader(loop, ends.stderr, "stderr", token, self, listener.output)
         loop.add_reader(ends.jobs, self._jobs_closed)
 
     # jobs and permits

@@ -19,6 +19,10 @@ from supervisor.workers.system import linux, stuck
 from supervisor.workers.system import process_tree as proctree
 
 MAX_REASON = 500  # characters
+NOT_READY = (
+    "not ready {:g}s after its start (plugins.import_timeout of {:g}s and {:g}s): supervisor_worker_started, or in a spawned worker an "
+    "import, takes too long"
+)
 STACK_QUIET = 0.002  # seconds: after such a pause nothing is added to a stack that is whole
 
 
@@ -58,7 +62,7 @@ class ForkedWorker:
         self._listener = listener
         self._loop = loop
         self._timeouts = timeouts
-        self._ready_timeout = options.import_timeout + timeouts.worker_ready
+        self._import_timeout = options.import_timeout
         self._pidfd: int | None = None
         self._unready: asyncio.TimerHandle | None = None
         self._killing: asyncio.TimerHandle | None = None
@@ -80,8 +84,9 @@ class ForkedWorker:
         self.pid = pid
         self._pidfd = pidfd
         self._loop.add_reader(pidfd, self._exited)
-        why = f"not ready after {self._ready_timeout:g}s"
-        self._unready = self._loop.call_later(self._ready_timeout, self.channel_broken, why)
+        seconds = self._import_timeout + self._timeouts.worker_ready
+        why = NOT_READY.format(seconds, self._import_timeout, self._timeouts.worker_ready)
+        self._unready = self._loop.call_later(seconds, self._listener.not_ready, why)
         self._jobs.listen()
         if self.phase is Phase.KILLED:
             self._kill_now()
@@ -195,6 +200,7 @@ class ForkedWorker:
         if not self._was_killed():
             self.phase = Phase.EXITED
         self._jobs.stop_sending()
+        _cancel(self._unready)
         _cancel(self._killing)
         self._killing = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,18 +36,23 @@ class Answer(NamedTuple):
 Call = Callable[..., Answer]
 
 
+@pytest.fixture(autouse=True)
+def _signals_unblocked() -> Iterator[None]:
+    """`run` blocks signals until it is ready, and other tests need them."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
-    """Run a command as the shell would, in a folder with nothing but an empty folder of plugins. Signals that it blocks are not
-    blocked for other tests."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    """Run a command as the shell would, in a folder with nothing but an empty folder of plugins."""
     (tmp_path / "plugins").mkdir()
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> Answer:
         capfd.readouterr()
         code = run_command_line([str(argument) for argument in arguments])
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         return Answer(code, *capfd.readouterr())
 
     return call

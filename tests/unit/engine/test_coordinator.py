@@ -9,9 +9,10 @@ import pytest
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import FORCED_SECONDS, KILL_SECONDS
+from supervisor.engine.lease_keeper import HeldExit
 from supervisor.engine.limits import Limits
 from supervisor.errors import RowRefused
-from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecovered
+from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecovered, WorkerExited
 from supervisor.jobs import Cause, JobState, Outcome, Policy
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import ClaimRequest
@@ -252,6 +253,27 @@ def test_a_cancelled_job_is_reported_as_cancelled_and_not_as_stale() -> None:
     here.engine.maintain("running")
     assert here.backend.forked[0].killed == [False]
     assert lost(here) == [("cancelled", [ids[0]])]
+    here.backend.forked[0].die(signal="SIGKILL")
+    assert exits(here) == ["cancelled"]
+
+
+def test_the_exit_of_a_worker_is_held_until_it_is_known_whether_its_job_was_cancelled() -> None:
+    here = Virtual()
+    here.enqueue("work")
+    here.serve()
+    here.process.start_next()
+    slot = next(iter(here.pool.workers.values()))
+    held = HeldExit(slot, here.bus)
+    here.pool.kill(slot, LEASE_LOST)
+    here.backend.forked[0].die(signal="SIGKILL")
+    assert exits(here) == []
+    held.report("cancelled")
+    held.report("lease_lost")
+    assert exits(here) == ["cancelled"]
+
+
+def exits(here: Virtual) -> list[str]:
+    return [event.cause for event in here.events if isinstance(event, WorkerExited)]
 
 
 def test_of_many_lost_leases_only_those_of_running_jobs_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:

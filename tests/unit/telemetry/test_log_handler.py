@@ -269,3 +269,9 @@ def test_json_takes_lone_surrogates_and_odd_values() -> None:
     odd = orjson.loads(JsonFormat().format(record("a\ud800", fields={"path": Path("x"), "name": "\udcff"})))
     assert (odd["message"], odd["name"]) == ("a\\ud800", "\\udcff")
     assert orjson.loads(JsonFormat().format(record("fine", fields={"path": Path("x")})))["path"] == "x"
+
+
+@pytest.mark.parametrize("name", ["supervisor.plugins.importer.2f746d70.mail", "mail"])
+def test_the_logger_of_a_plugin_is_named_by_its_module(name: str) -> None:
+    assert " INFO mail: hello" in TextFormat().format(record("hello", name=name))
+    assert '"logger":"mail"' in JsonFormat().format(record("hello", name=name))

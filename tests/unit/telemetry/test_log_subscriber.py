@@ -1,4 +1,5 @@
 import inspect
+import json
 import logging
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.telemetry import LogSubscriber
-from supervisor.telemetry.log_subscriber import MAX_KEYS, RateLimit
+from supervisor.telemetry.log_handler import JsonFormat, TextFormat
+from supervisor.telemetry.rate_limit import MAX_KEYS, RateLimit
 
 
 class Clock:
@@ -88,14 +90,29 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "WARNING worker 2 could not be started: why",
         ),
         (events.WorkerStarted(2, 123), "INFO worker 2 (pid 123) started"),
-        (events.WorkerExited(2, 123, "max_jobs", "exited", None), "INFO worker 2 (pid 123) exited: max_jobs"),
+        (
+            events.WorkerExited(2, 123, "stopped", "exited with status 0", None),
+            "INFO worker 2 (pid 123) exited: stopped",
+        ),
+        (
+            events.WorkerExited(2, 123, "max_jobs", "workers.max_jobs is 100", None),
+            "INFO worker 2 (pid 123) exited: max_jobs (workers.max_jobs is 100)",
+        ),
+        (
+            events.WorkerExited(2, 123, "cancelled", "killed by SIGKILL", 42, "thumb", 1.0),
+            "INFO worker 2 (pid 123) killed: job=42 handler=thumb cause=cancelled after 1.00s",
+        ),
+        (
+            events.WorkerExited(2, 123, "not_ready", "not ready after 31s", None),
+            "WARNING worker 2 (pid 123) killed: no job cause=not_ready: not ready after 31s",
+        ),
         (
             events.WorkerExited(2, 123, "timeout", "killed by SIGKILL", 42, "thumb", 1.0),
-            "INFO worker 2 (pid 123) killed: job=42 handler=thumb cause=timeout after 1.00s",
+            "WARNING worker 2 (pid 123) killed: job=42 handler=thumb cause=timeout after 1.00s",
         ),
         (
             events.WorkerExited(2, 123, "crash", "killed by SIGSEGV", None),
-            "INFO worker 2 (pid 123) crashed: no job cause=crash: killed by SIGSEGV",
+            "WARNING worker 2 (pid 123) crashed: no job cause=crash: killed by SIGSEGV",
         ),
         (
             events.WorkerOutput(2, 123, "stderr", 42, ["oh no"], "thumb"),
@@ -103,6 +120,18 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (events.WorkerOutput(2, 123, "stdout", 42, ["hi"]), "INFO worker 2 (pid 123) stdout job=42: hi"),
         (events.WorkerOutput(2, 123, "stdout", None, ["hello"]), "INFO worker 2 (pid 123) stdout: hello"),
+        (
+            events.WorkerLogged(2, 123, 40, "ERROR", "app", "oh no", "Traceback …\n", 42, "thumb", 3),
+            "ERROR oh no",
+        ),
+        (
+            events.WorkerLogged(2, 123, 25, "NOTICE", "supervisor", "loss", "", 42, None, None),
+            "NOTICE loss",
+        ),
+        (
+            events.WorkerLogged(0, 0, 20, "INFO", "app", "imported", "", None, None, None),
+            "INFO imported",
+        ),
         (events.WorkerWarning(2, 123, "is stuck"), "WARNING worker 2 (pid 123) is stuck"),
         (events.JobsClaimed([lease(retries=1)]), "DEBUG job=42 handler=thumb attempt 2 claimed under token 7"),
         (events.JobStarted(lease(), 123), "DEBUG job=42 handler=thumb attempt 1 started on pid 123"),
@@ -325,3 +354,43 @@ def test_a_rate_limit_forgets_keys_rather_than_grow(clock: Clock) -> None:
     for key in range(MAX_KEYS * 3):
         assert limit.allow(key) == 0
     assert len(limit._seen) <= MAX_KEYS
+
+
+@pytest.mark.parametrize(
+    ("event", "line", "fields"),
+    [
+        (
+            events.WorkerLogged(2, 123, 40, "ERROR", "app", "oh no", "Traceback …\n", 42, "thumb", 3),
+            "ERROR app: worker 2 (pid 123) job=42 handler=thumb attempt=3: oh no\n    Traceback …",
+            {
+                "level": "error", "logger": "app", "message": "oh no", "traceback": "Traceback …\n", "job": 42, "handler": "thumb",
+                "attempt": 3, "worker": 2, "pid": 123,
+            },
+        ),
+        (
+            events.WorkerLogged(2, 123, 25, "NOTICE", "supervisor", "loss", "", 42, None, None),
+            "NOTICE worker 2 (pid 123) job=42: loss",
+            {"level": "notice", "logger": "supervisor", "message": "loss", "job": 42, "worker": 2, "pid": 123},
+        ),
+        (
+            events.WorkerLogged(0, 0, 20, "INFO", "app", "imported", "", None, None, None),
+            "INFO app: forkserver: imported",
+            {"level": "info", "logger": "app", "message": "imported"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_record_of_a_worker_keeps_its_level_and_its_logger(
+    caplog: pytest.LogCaptureFixture, event: Any, line: str, fields: dict[str, Any]
+) -> None:
+    caplog.set_level(logging.DEBUG, "supervisor")
+    LogSubscriber()(event)
+    (record,) = caplog.records
+    assert TextFormat().format(record).partition(" ")[2] == line
+    shown = json.loads(JsonFormat().format(record))
+    assert shown.pop("at") and shown == fields
+
+
+def test_a_record_below_the_level_of_the_log_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "supervisor")
+    LogSubscriber()(events.WorkerLogged(2, 123, 20, "INFO", "app", "hello", "", 42, "thumb", 1))
+    assert caplog.records == []

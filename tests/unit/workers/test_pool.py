@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerWarning
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
-from supervisor.workers.blame import LEASE_LOST, SHUTDOWN, timed_out
-from supervisor.workers.interface import ExitReport, Reply
+from supervisor.workers.blame import CANCELLED, LEASE_LOST, SHUTDOWN, timed_out
+from supervisor.workers.interface import ExitReport, OutputLines, Reply
 from supervisor.workers.pool import REFORK_DELAYS, REPLACE_INTERVAL, Pool
 from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
 from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, Limits, State, WorkerSlot
@@ -60,6 +60,9 @@ class Setup:
     def send(self, *ids: int, **lease: Any) -> None:
         self.worker.send([make_lease(id, **lease) for id in ids])
 
+    def exits(self) -> list[tuple[str, str]]:
+        return [(event.cause, event.how) for event in self.events if isinstance(event, WorkerExited)]
+
     def failed(self) -> list[tuple[int, Cause]]:
         return [(o.lease.id, o.failure.cause) for o in self.received.outcomes if o.failure is not None]
 
@@ -77,7 +80,7 @@ def test_output_has_the_handler_of_its_job_also_if_it_is_read_after_the_reply() 
     here.send(2, handler="pdf")
     here.process.run_next()
     for job_id in (1, 2, None):
-        here.worker.output("stdout", job_id, ["x"])
+        here.worker.output(OutputLines("stdout", job_id, ["x"]))
     outputs = [event for event in here.events if isinstance(event, WorkerOutput)]
     assert [(event.job_id, event.handler) for event in outputs] == [(1, "mail"), (2, "pdf"), (None, None)]
 
@@ -258,7 +261,7 @@ def test_a_worker_that_has_exited_and_is_not_reaped_gets_no_job() -> None:
 
 
 def test_a_job_killed_by_a_shutdown_or_a_cancel_is_not_blamed() -> None:
-    for reason in (SHUTDOWN, LEASE_LOST):
+    for reason in (SHUTDOWN, LEASE_LOST, CANCELLED):
         here = Setup()
         here.send(1)
         here.process.start_next()
@@ -453,6 +456,14 @@ def test_a_worker_that_has_done_a_job_or_run_for_a_while_is_replaced_at_once() -
     assert len(here.backend.forked) == 11
 
 
+def test_a_worker_that_is_not_ready_in_time_is_named_so() -> None:
+    here = Setup()
+    here.pool.resize(2)
+    here.process.listener.not_ready("not ready after 31s")
+    here.process.die(signal="SIGKILL")
+    assert here.exits() == [("not_ready", "not ready after 31s")]
+
+
 def test_no_worker_is_forked_after_a_stop_begins() -> None:
     here = Setup(count=3)
     here.pool.stop()
@@ -488,8 +499,19 @@ def test_a_worker_is_recycled_after_max_jobs() -> None:
     here.process.run_next()
     assert not here.process.retired
     here.process.run_next()
-    assert here.backend.forked[0].retired
+    first = here.backend.forked[0]
+    assert first.retired
     assert len(here.backend.forked) == 2
+    first.die(exit_code=0)
+    assert here.exits() == [("max_jobs", "workers.max_jobs is 2")]
+
+
+def test_a_worker_that_crashes_when_it_has_done_its_last_job_has_crashed() -> None:
+    here = Setup(max_jobs=1)
+    here.send(1)
+    here.process.run_next()
+    here.backend.forked[0].die(exit_code=1)
+    assert here.exits() == [("crash", "exited with status 1")]
 
 
 @pytest.mark.parametrize("renewed", [False, True], ids=["started", "reloaded"])
@@ -523,6 +545,8 @@ def test_a_worker_is_recycled_once_it_has_grown_past_max_memory() -> None:
     here.process.rss = 60_000_000
     here.process.run_next()
     assert here.backend.forked[0].retired
+    here.backend.forked[0].die(exit_code=0)
+    assert here.exits() == [("max_memory", "it has 60MB, workers.max_memory is 50MB")]
     large_at_start = here.process
     large_at_start.rss = 70_000_000
     large_at_start.come_up()

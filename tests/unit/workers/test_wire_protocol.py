@@ -18,7 +18,7 @@ def lease(job_id: int, **fields: object) -> Lease:
 
 
 MESSAGES = [
-    wire.Hello(["plugins"], "/base", [], "fork", 1.0, {"slow": 0.5}, 1000, "owner"),
+    wire.Hello(["plugins"], "/base", [], "fork", 1.0, {"slow": 0.5}, 1000, "owner", "info", "aa"),
     wire.Fork(1, 2, "token"),
     wire.Reap(3),
     wire.Stop(),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from supervisor.text.units import MAX_SECONDS
 from supervisor.workers import wire_protocol as wire
-from supervisor.workers.interface import Reply
+from supervisor.workers.interface import OutputLines, Reply
 from supervisor.workers.parent import stack_text as stacks
 from supervisor.workers.parent.output_reader import OutputSplitter
 from tests.unit.workers.test_wire_protocol import MESSAGES
@@ -122,7 +122,17 @@ TOKEN = b"0123456789abcdef"
 output = st.lists(
     st.binary(max_size=100)
     | st.sampled_from(
-        [TOKEN, TOKEN + b" 7\n", TOKEN + b" 0\n", TOKEN + b" x\n", b"\n", TOKEN + b" " + b"9" * 5000 + b"\n"]
+        [
+            TOKEN,
+            TOKEN + b"@1 ",
+            TOKEN + b"+1 ",
+            TOKEN + b'@1 23 [20,"","","","",1,"",1]\n',
+            TOKEN + b" 7\n",
+            TOKEN + b" 0\n",
+            TOKEN + b" x\n",
+            b"\n",
+            TOKEN + b" " + b"9" * 5000 + b"\n",
+        ]
     )
     | st.sampled_from([b"x" * 20_000, b"y\n" * 500, b"z" * 1_100_000]),
     max_size=6,
@@ -132,16 +142,17 @@ output = st.lists(
 @settings(quick, max_examples=60)
 @given(output, st.booleans())
 def test_output_of_any_kind_is_lines_in_bounded_memory(chunks: list[bytes], sure: bool) -> None:
-    splitter = OutputSplitter(TOKEN)
-    emitted = []
+    splitter = OutputSplitter(TOKEN, "stderr")
+    emitted: list[Any] = []
     for chunk in chunks:
         emitted += splitter.feed(chunk)
         splitter.attribute(3, sure=sure)
         assert len(splitter._partial) <= 16_384 + 5000 + len(TOKEN)
         assert len(splitter.tail(3)) <= 16_384
     emitted += splitter.flush(ended=True)
-    assert all("\n" not in line and "\x00" not in line for _job, lines in emitted for line in lines)
-    assert sum(len(line) for _job, lines in emitted for line in lines) <= 4 * 1_100_000
+    lines = [line for each in emitted if isinstance(each, OutputLines) for line in each.lines]
+    assert all("\n" not in line and "\x00" not in line for line in lines)
+    assert sum(map(len, lines)) <= 4 * 1_100_000
 
 
 @quick

@@ -23,12 +23,12 @@ class ScriptedWorker:
     """A worker that is ready; its test writes what it would write."""
 
     def __init__(self) -> None:
-        self.output: list[tuple[str, int | None, list[str]]] = []
+        self.output: list[Any] = []
         self.replies: list[Reply] = []
         self.broken: list[str] = []
         listener: Any = SimpleNamespace(
             replied=self.replies.extend,
-            output=lambda stream, job_id, lines: self.output.append((stream, job_id, list(lines))),
+            output=self.output.append,
         )
         owner: Any = SimpleNamespace(became_ready=lambda: None, channel_broken=self.broken.append)
         loop: Any = VirtualLoop()

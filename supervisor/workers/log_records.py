@@ -1,0 +1,80 @@
+"""Log records on their way from a worker or a forkserver to the supervisor: within the stream of standard error, as lines of their own.
+
+A line has at most PIPE_BUF bytes, so that the kernel writes it whole, whatever threads and programs write to the stream meanwhile.
+A longer record takes several lines. Each is the token of the stream, the key and the size of the record, and a part of its JSON:
+
+    token@key size part      the last part, or the only one
+    token+key size part      another one follows
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+
+import orjson
+
+from supervisor.text.printable import printable, shortened
+from supervisor.workers.interface import WorkerRecord
+
+LAST, MORE = b"@", b"+"
+MAX_TEXT = 64 * 1024  # characters of a message, and of a traceback
+MAX_NAME = 200
+MAX_BYTES = 1_000_000  # of the JSON: each character may take six
+MAX_UNFINISHED = 16  # records: of threads and programs that write at the same time
+_PART = select.PIPE_BUF - 128  # for the token, the key, the size and the newline
+_TYPES = ((int,), (str,), (str,), (str,), (str,), (int, type(None)), (str, type(None)), (int, type(None)))
+_MAX_LEVEL = 1 << 31
+
+
+def lines_of(record: WorkerRecord, token: bytes, key: str) -> Iterator[bytes]:
+    """Yield the lines, each to be written by one call. No other record that is on its way may have this key."""
+    data = orjson.dumps([_bounded(field) if isinstance(field, str) else field for field in record])
+    for at in range(0, len(data), _PART):
+        kind = MORE if at + _PART < len(data) else LAST
+        yield b"%b%b%b %d %b\n" % (token, kind, key.encode(), len(data), data[at : at + _PART])
+
+
+def _bounded(text: str) -> str:
+    return shortened(printable(text), MAX_TEXT)
+
+
+class NoRecord(ValueError):
+    """A job has written the line, or another part of the record was lost."""
+
+
+class RecordJoiner:
+    """Joins the parts of records, in bounded memory: a job may write anything."""
+
+    def __init__(self) -> None:
+        self._unfinished: dict[bytes, bytes] = {}
+
+    def add(self, line: bytes) -> WorkerRecord | None:
+        """Return the record that ends in this line, which begins after the token; None if another part follows. Raises NoRecord."""
+        key, size, part = (*line[1:].split(b" ", 2), b"", b"")[:3]
+        data = self._unfinished.pop(key, b"") + part
+        if line[:1] == LAST:
+            if size != b"%d" % len(data):
+                raise NoRecord
+            return _decoded(data)
+        if len(data) > MAX_BYTES:
+            raise NoRecord
+        if len(self._unfinished) >= MAX_UNFINISHED:  # a thread or a program that was killed leaves one
+            del self._unfinished[next(iter(self._unfinished))]
+        self._unfinished[key] = data
+        return None
+
+
+def _decoded(data: bytes) -> WorkerRecord:
+    try:
+        fields = orjson.loads(data)
+    except ValueError:
+        raise NoRecord from None
+    if type(fields) is not list or len(fields) != len(_TYPES):
+        raise NoRecord
+    if not all(type(field) in types for field, types in zip(fields, _TYPES, strict=True)):
+        raise NoRecord
+    record = WorkerRecord(*fields)
+    if not 0 <= record.level < _MAX_LEVEL:
+        raise NoRecord
+    return record
