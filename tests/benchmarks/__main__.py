@@ -28,6 +28,7 @@ ROWS = (
     "kills",
     "claims",
     "backlog",
+    "payloads",
     "footprint",
     "mixed",
     "fairness",

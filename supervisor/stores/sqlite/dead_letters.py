@@ -15,7 +15,7 @@ from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import first_that_fit
-from supervisor.stores.sqlite.schema import SINK_LISTS
+from supervisor.stores.sqlite.schema import SINK_LISTS, TEXT_LENGTH
 
 # A `+` keeps SQLite from putting the value in place of the column in the expression that the index is made of.
 DUE_DEAD_LETTERS = Select(
@@ -25,9 +25,8 @@ DUE_DEAD_LETTERS = Select(
       where state = {PENDING} and {SINK_LISTS} = ?2 || ?3 and due_at <= ?4 and +owed = ?2 and +accepted = ?3
       order by due_at limit ?5)""",
 )
-LENGTHS_SHOWN = """
-  select json_group_array(coalesce(length(payload), 0) + coalesce(length(headers), 0)
-    + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0))
+LENGTHS_SHOWN = f"""
+  select json_group_array({TEXT_LENGTH} + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0))
   from json_each(?) as it cross join jobs on jobs.id = it.value"""
 MEASURED_AT_ONCE = 8
 """Few, since attempts must be read to be measured."""

@@ -28,11 +28,11 @@ from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import PAUSED, Policies
-from supervisor.stores.sqlite.schema import SINK_LISTS
+from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, SINK_LISTS
 
 SHOWN = Select(
-    """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priority, jobs.state, retries, policy, options,
-      jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), dead_letters.state, owed, accepted""",
+    f"""jobs.id, handler, {PAYLOAD}, queue, priority, jobs.state, retries, policy, options,
+      jobs.due_at, created_at, started_at, finished_at, cast(result as text), {HEADERS}, dead_letters.state, owed, accepted""",
     """from json_each(?) as it cross join jobs on jobs.id = it.value
       left join dead_letters on dead_letters.job_id = jobs.id""",
 )

@@ -41,6 +41,7 @@ from supervisor.stores.records import (
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
+from supervisor.stores.sqlite.schema import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, texts_are_long
 
 ROWS_OF_A_STATEMENT = 100
 """Each statement of an enqueue updates the id sequence once."""
@@ -61,11 +62,11 @@ LOOK = f"""
     ({NEXT_DUE}))"""
 PAUSED = "select json_group_array(queue) from queues where paused"
 
-_IS_SHORT = "coalesce(length(payload), 0) + coalesce(length(headers), 0) <= 4096"
-"""The longer texts are read only for the jobs that are claimed."""
+# The long texts are read only for the jobs that are claimed. Another program may have put one into the row.
+_IS_SHORT = f"payload is not null and not {texts_are_long('jobs')}"
 CANDIDATES = Select(
     f"""id, {NEXT_TOKEN} | ?, handler, queue,
-      iif({_IS_SHORT}, coalesce(cast(payload as text), ''), null), iif({_IS_SHORT}, cast(headers as text), null),
+      iif({_IS_SHORT}, cast(payload as text), null), iif({_IS_SHORT}, cast(headers as text), null),
       retries, priority, tier, due_at, created_at, null, expired_count, options""",
     f"""from (
       select id as candidate from jobs
@@ -73,11 +74,10 @@ CANDIDATES = Select(
       order by priority desc, age limit ?)
     cross join jobs on jobs.id = candidate""",
 )
-LENGTHS = """
-  select json_group_array(coalesce(length(payload), 0) + coalesce(length(headers), 0))
-  from json_each(?) as it cross join jobs on jobs.id = it.value"""
+LENGTHS = f"""
+  select json_group_array({TEXT_LENGTH}) from json_each(?) as it cross join jobs on jobs.id = it.value"""
 TEXTS = Select(
-    "coalesce(cast(payload as text), ''), cast(headers as text)",
+    f"{PAYLOAD}, {HEADERS}",
     "from json_each(?) as it cross join jobs on jobs.id = it.value",
 )
 CLAIM = f"""
@@ -86,12 +86,13 @@ CLAIM = f"""
 
 KEEP_POLICY = "insert into policies(id, policy) values (?, ?) on conflict do nothing"
 
+PUT_LONG_TEXTS = "insert into payloads(job_id, payload, headers) values (?, ?, ?)"
 KNOWN_BEFORE = "select 1 from jobs where id = ? and created_at = ? and handler = ?"
 LAST_AGE = "select seq from sqlite_sequence where name = 'jobs'"
 
 
 class _Values(NamedTuple):
-    """The columns of a new job, without id, age, created_at and payload."""
+    """The columns of a new job, without id, age, created_at and payload. Long headers are not among them."""
 
     handler: str
     queue: str
@@ -205,7 +206,10 @@ class Queue:
         if len(rows) == 1:  # as most programs do it
             (row,) = rows
             values = _values(row, now)
-            self._connection.run(_ONE_ROW, now, first, row.payload, *values)
+            payload: str | None = row.payload
+            if len(row.payload) > MAX_INLINE or values.headers is not row.headers:
+                ((payload, _),) = put_long_texts(self._connection, [(first, row.payload, row.headers)])
+            self._connection.run(_ONE_ROW, now, first, payload, *values)
             self._connection.counts.add(values.state, values.queue, 0)
             return first, now
         batch = EnqueueBatch.of(rows)
@@ -216,7 +220,12 @@ class Queue:
     def _insert_part(self, part: EnqueueBatch, now: int, first: int) -> None:
         places = Counter(part.places)
         kinds = {place: _values(part.kinds[place], now) for place in places}
-        given: list[Sequence[Any]] = [part.payloads]
+        payloads: Sequence[str | None] = part.payloads
+        headers_moved = any(values.headers is not part.kinds[place].headers for place, values in kinds.items())
+        if headers_moved or max(map(len, part.payloads)) > MAX_INLINE:
+            texts = [(id, row.payload, row.headers) for id, row in enumerate(part, first)]
+            payloads = [payload for payload, _ in put_long_texts(self._connection, texts)]
+        given: list[Sequence[Any]] = [payloads]
         if len(kinds) == 1:
             given += [[value] for value in kinds[part.places[0]]]
         else:
@@ -299,6 +308,23 @@ def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once
     return ids
 
 
+def put_long_texts(
+    connection: Connection, texts: Iterable[tuple[int, str, str | None]]
+) -> list[tuple[str | None, str | None]]:
+    """Store the texts (id of the job, payload, headers) that are too long for the rows of the jobs. Return (payload, headers) of
+    the rows."""
+    long, inline = [], []
+    for id, payload, headers in texts:
+        long_headers = headers if headers is not None and len(headers) > MAX_INLINE else None
+        is_long = len(payload) > MAX_INLINE or long_headers is not None
+        if is_long:
+            long.append((id, payload, long_headers))
+        inline.append((None if is_long else payload, headers if long_headers is None else None))
+    if long:
+        connection.run_many(PUT_LONG_TEXTS, long)
+    return inline
+
+
 def next_age(connection: Connection) -> int:
     """Return the next value of the id sequence: an age behind all jobs that wait."""
     return int(connection.value(LAST_AGE)) + 1
@@ -326,7 +352,8 @@ _ONE_ROW = insert_sql(1, (1,) * (1 + len(_Values._fields)))
 def _values(row: EnqueueRow, now: int) -> _Values:
     due = now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
     state = SCHEDULED if due > now else READY
-    return _Values(row.handler, row.queue, row.priority, row.headers, options_text(row), due, state)
+    headers = row.headers if row.headers is None or len(row.headers) <= MAX_INLINE else None
+    return _Values(row.handler, row.queue, row.priority, headers, options_text(row), due, state)
 
 
 def _shared(column: Sequence[Any]) -> Sequence[Any]:
