@@ -45,11 +45,13 @@ def jobs() -> None:
 def list_jobs(state: str | None, queue: str | None, handler: str | None, limit: int, as_json: bool) -> None:
     """List jobs, newest first."""
     wanted = JobState(state) if state else None
-    found = use_store(
-        load_settings(), lambda store: store.list_jobs(state=wanted, queue=queue, handler=handler, limit=limit)
-    )
     filtered = state or queue or handler
-    print_jobs(found, as_json, "no such jobs" if filtered else "no jobs yet: supervisor enqueue HANDLER [JSON]")
+    print_jobs(
+        load_settings(),
+        lambda store: store.list_jobs(state=wanted, queue=queue, handler=handler, limit=limit, brief=not as_json),
+        as_json,
+        "no such jobs" if filtered else "no jobs yet: supervisor enqueue HANDLER [JSON]",
+    )
 
 
 @jobs.command()

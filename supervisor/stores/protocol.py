@@ -9,7 +9,7 @@ An id is stale if the token or the state of its job no longer matches: then noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -154,8 +154,11 @@ class Queries(Protocol):
         handler: str | None = None,
         dead_letter: str | None = None,
         limit: int = 100,
-    ) -> list[dict[str, Any]]:
-        """Return jobs, the newest first; `dead_letter` is "pending", "delivered" or "any" (all jobs that are dead letters)."""
+        brief: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        """Return an iterator over jobs, the newest first; `dead_letter` is "pending", "delivered" or "any" (either of them). The call
+        finds the jobs; the iterator reads them, some at a time, and leaves out those that are deleted meanwhile. With `brief`,
+        payload, headers and result may be left out, and all errors but the last."""
 
     def paused(self) -> frozenset[str]: ...
 

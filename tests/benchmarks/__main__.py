@@ -29,6 +29,7 @@ ROWS = (
     "claims",
     "backlog",
     "payloads",
+    "lists",
     "footprint",
     "mixed",
     "fairness",

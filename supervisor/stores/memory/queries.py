@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
@@ -72,7 +72,8 @@ class Queries:
         handler: str | None = None,
         dead_letter: str | None = None,
         limit: int = 100,
-    ) -> list[dict[str, Any]]:
+        brief: bool = False,
+    ) -> Iterator[dict[str, Any]]:
         with self._state.lock:
             found = [
                 job
@@ -87,7 +88,7 @@ class Queries:
             ]
             finished = state is not None and state.terminal and dead_letter is None
             found.sort(key=lambda job: (job.finished_at or 0 if finished else 0, job.id), reverse=True)
-            return [job.shown() for job in found[:limit]]
+            return iter([job.shown() for job in found[:limit]])
 
 
 def _owner_dict(name: str, owner: OwnerRecord) -> dict[str, Any]:

@@ -290,16 +290,16 @@ class Queue:
         large = [row for row in rows if row[LEASE_PAYLOAD] is None]
         if not large:
             return rows
-        fit = first_that_fit(self._connection, [row[LEASE_ID] for row in large], LENGTHS, MEASURED_AT_ONCE)
+        room = self._connection.limits.claim_characters
+        fit = first_that_fit(self._connection, [row[LEASE_ID] for row in large], LENGTHS, MEASURED_AT_ONCE, room)
         for row, (payload, headers) in zip(large, self._connection.rows(TEXTS, packed(fit)), strict=False):
             row[LEASE_PAYLOAD], row[LEASE_HEADERS] = payload, headers
         return rows if len(fit) == len(large) else rows[: rows.index(large[len(fit)])]
 
 
-def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once: int) -> list[int]:
-    """Return the first of these jobs, as many as fit into one claim, at least one. `lengths` is a statement that selects the
-    lengths of jobs by their ids; it gets `at_once` ids at a time."""
-    room = connection.limits.claim_characters
+def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once: int, room: int) -> list[int]:
+    """Return the first of these jobs, as many as have `room` characters together, at least one. `lengths` is a statement that
+    selects the lengths of jobs by their ids; it gets `at_once` ids at a time."""
     for start in range(0, len(ids), at_once):
         for place, length in enumerate(connection.json(lengths, packed(ids[start : start + at_once])), start):
             room -= length
