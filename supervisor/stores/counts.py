@@ -9,7 +9,7 @@ from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.records import Waiting
 
 
-def waiting_of(rows: Iterable[Sequence[Any]], served: frozenset[str] | None) -> dict[str, Waiting]:
+def waiting_of(rows: Iterable[Sequence[Any]], served: frozenset[str] | None = None) -> dict[str, Waiting]:
     """Return the number of ready jobs by queue, from rows of (queue, tier, n)."""
     found: dict[str, list[int]] = {}
     for queue, tier, n in rows:

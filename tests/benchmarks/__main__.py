@@ -30,6 +30,7 @@ ROWS = (
     "backlog",
     "payloads",
     "lists",
+    "queues",
     "footprint",
     "mixed",
     "fairness",

@@ -23,7 +23,7 @@ from supervisor.jobs import (
     Policy,
 )
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.counts import newly_ready, waiting_of
+from supervisor.stores.counts import waiting_of
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -47,6 +47,8 @@ ROWS_OF_A_STATEMENT = 100
 """Each statement of an enqueue updates the id sequence once."""
 MEASURED_AT_ONCE = 64
 MAX_RESOLVED = 10_000
+ROWS_OF_A_LOOK = 1_000
+"""Each queue has one row, or two. A claim takes jobs of no more queues."""
 
 DUE = Select(
     "id, queue, tier",
@@ -55,11 +57,23 @@ DUE = Select(
 PROMOTE = f"update jobs set state = {READY} where id in (select value from json_each(?))"
 
 NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
+# The first ready jobs by queue, behind the queue ?1, of ?2 rows at most, in the served queues ?3.
 LOOK = f"""
   select json_array(
-    json((select json_group_array(json_array(queue, tier, n)) from counts
-      where state = {READY} and n > 0 and queue not in (select queue from queues where paused))),
+    json((select json_group_array(json_array(queue, tier, n)) from (
+      select queue, tier, n from counts
+      where state = {READY} and queue > ?1 and n > 0 and queue not in (select queue from queues where paused)
+        and (?3 is null or queue in (select value from json_each(?3)))
+      order by queue, tier limit ?2))),
     ({NEXT_DUE}))"""
+NEWLY_READY = Select(
+    "queue, tier",
+    f"""from (
+      select json_extract(value, '$[0]') as queue, json_extract(value, '$[1]') as tier from json_each(?)) as it
+      where queue not in (select queue from queues where paused)
+        and not exists (
+          select 1 from counts where state = {READY} and counts.queue = it.queue and counts.tier = it.tier and n > 0)""",
+)
 PAUSED = "select json_group_array(queue) from queues where paused"
 
 # The long texts are read only for the jobs that are claimed. Another program may have put one into the row.
@@ -110,6 +124,7 @@ class Policies:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._policies: dict[int, Policy] = {}
+        self._ids: dict[Policy, int] = {}
         self._resolved: dict[tuple[str, str], int] = {}  # by (queue, handler), as `_resolve` had them
         self._resolve: Resolve | None = None
 
@@ -118,6 +133,7 @@ class Policies:
         if resolve != self._resolve:  # the settings were loaded again
             self._resolve = resolve
             self._resolved.clear()
+            self._ids.clear()
         ids: dict[int, list[int]] = {}
         for (queue, handler), run in groupby(rows, itemgetter(LEASE_QUEUE, LEASE_HANDLER)):
             policy = self._resolved.get((queue, handler)) or self._resolve_for(queue, handler, resolve)
@@ -161,9 +177,13 @@ class Policies:
     def _resolve_for(self, queue: str, handler: str, resolve: Resolve) -> int:
         if len(self._resolved) >= MAX_RESOLVED:
             self._resolved.clear()
+            self._ids.clear()
         policy = resolve(handler, queue)
-        id = self._resolved[queue, handler] = self.id_of(policy_text(policy))
-        self._policies[id] = policy
+        id = self._ids.get(policy)  # thousands of queues share few policies
+        if id is None:
+            id = self._ids[policy] = self.id_of(policy_text(policy))
+            self._policies[id] = policy
+        self._resolved[queue, handler] = id
         return id
 
 
@@ -172,6 +192,8 @@ class Queue:
 
     def __init__(self, connection: Connection, policies: Policies, owner: Ownership, notifier: Notifier) -> None:
         self._connection, self._policies, self._owner, self._notifier = connection, policies, owner, notifier
+        self._behind = ""
+        """The queue behind which the next look begins, unless the last one has seen all queues."""
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         """Store the rows. If a commit failed but may have stored them, a repeated call with the same EnqueueBatch does not store them
@@ -239,23 +261,37 @@ class Queue:
         """Use one statement as long as nothing is due: each one releases the GIL, and waits to get it again."""
         with self._connection.transaction():
             self._connection.counts.write(READY)
-            rows, due = self._connection.json(LOOK)
+            only = None if served is None else packed(list(served))
+            rows, due = self._connection.json(LOOK, self._behind, ROWS_OF_A_LOOK, only)
             new: frozenset[tuple[str, int]] = frozenset()
             if due is not None and due <= self._connection.now():
-                before = rows
-                self._promote(limit)
+                new = self._promote(limit)
                 self._connection.counts.write()
-                rows, due = self._connection.json(LOOK)
-                new = newly_ready(before, rows)
+                rows, due = self._connection.json(LOOK, self._behind, ROWS_OF_A_LOOK, only)
+            if self._behind and len(rows) < ROWS_OF_A_LOOK:
+                first, _ = self._connection.json(LOOK, "", ROWS_OF_A_LOOK - len(rows), only)
+                rows += [row for row in first if row[0] <= self._behind]
             seconds = None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
-            return Look(waiting_of(rows, served), seconds, new)
+            return Look(waiting_of(self._whole_queues(rows)), seconds, new, bool(self._behind))
 
-    def _promote(self, limit: int) -> None:
+    def _whole_queues(self, rows: list[list[Any]]) -> list[list[Any]]:
+        """Return the rows without a last queue that may lack one of its rows; the next look begins there."""
+        self._behind = ""
+        if len(rows) == ROWS_OF_A_LOOK:
+            rows = [row for row in rows if row[0] != rows[-1][0]]
+            self._behind = rows[-1][0]
+        return rows
+
+    def _promote(self, limit: int) -> frozenset[tuple[str, int]]:
+        """Make due jobs ready. Return the queues and tiers that had no ready job before."""
         due = self._connection.rows(DUE, self._connection.now(), limit)
+        promoted = Counter((queue, tier) for _, queue, tier in due)
+        new = self._connection.rows(NEWLY_READY, packed(list(promoted)))
         self._connection.run(PROMOTE, packed([id for id, _, _ in due]))
-        for (queue, tier), n in Counter((queue, tier) for _, queue, tier in due).items():
+        for (queue, tier), n in promoted.items():
             self._connection.counts.add(SCHEDULED, queue, tier, -n)
             self._connection.counts.add(READY, queue, tier, n)
+        return frozenset((queue, tier) for queue, tier in new)
 
     def paused(self) -> frozenset[str]:
         with self._connection.snapshot():
