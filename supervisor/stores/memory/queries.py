@@ -12,7 +12,8 @@ from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import MemoryState, OwnerRecord
-from supervisor.stores.records import iso, microseconds
+from supervisor.stores.records import microseconds
+from supervisor.stores.shown import iso
 from supervisor.stores.sinks import count_by_work, sink_rows
 
 

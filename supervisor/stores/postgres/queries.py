@@ -31,16 +31,8 @@ from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
-from supervisor.stores.records import (
-    PAGE_CHARACTERS,
-    Shown,
-    in_pages,
-    iso,
-    job_dict,
-    microseconds,
-    own_max_retries,
-    readable_attempt,
-)
+from supervisor.stores.records import microseconds, own_max_retries, readable_attempt
+from supervisor.stores.shown import PAGE_CHARACTERS, Shown, in_pages, iso, job_dict
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 
 
