@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from supervisor.errors import StoreError
-from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_TIER, Lease
+from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import newly_ready, waiting_of
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors, Position
-from supervisor.stores.postgres.connection import NOW, Connection
+from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import LEASE, Policies, leases_from
@@ -149,6 +149,43 @@ CLAIM = f"""
       union all select 4, * from more_retries) as it),
   {_CLAIM_PICKED}"""
 
+# It claims fresh jobs of many queues $1, up to as many of each as $2 says, without a cursor. The policies $5 are by queue, then by
+# handler; otherwise the end is that of a claim of one queue.
+CLAIM_MANY = f"""
+  with takes as materialized (
+    select queue, jobs, turn from unnest($1::text[], $2::bigint[]) with ordinality as it(queue, jobs, turn)
+    where not exists (select from {{s}}.queues where queues.queue = it.queue and paused)),
+  picked as materialized (
+    select id, handler, queue as job_queue, bytes, row_number() over (order by turn, priority desc, age, id) as place
+    from takes cross join lateral (
+      select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
+      where state = {READY} and jobs.queue = takes.queue and tier = 0
+      order by priority desc, age, id limit takes.jobs
+      for no key update skip locked) as its),
+  fit as materialized (
+    select id as job_id, handler as job_handler, job_queue, place, $5::jsonb -> job_queue ->> handler as job_policy
+    from (select *, sum(bytes) over (order by place) as total from picked) as it
+    where total <= $6 or place = 1),
+  claimed as (
+    update {{s}}.jobs set state = {IN_FLIGHT}, token = {NEXT_TOKEN} | $7, owner = $3, lease_until = {NOW} + $4, started_at = null,
+      policy = job_policy
+    from fit where id = job_id and not exists (select from fit where job_policy is null)
+    returning {LEASE}, age, place),
+  counted as (
+    insert into {{s}}.counts(state, queue, tier, n)
+    select change.state, queue, tier, change.sign * n
+    from (select queue, tier, count(*) as n from claimed group by queue, tier) as it,
+      (values ({READY}, -1), ({IN_FLIGHT}, 1)) as change(state, sign))
+  select * from claimed
+  union all
+  select null, null, job_handler, job_queue, null, null, null, null, null, null, null, null, null, null, null, place
+  from fit where not exists (select from claimed)
+  order by place"""
+MIN_MANY, MAX_MANY = 8, 200
+"""The number of queues from which on, and up to which, one statement claims from all of them."""
+MAX_OF_EACH = 8
+"""Jobs: a claim of more of one queue needs its cursor."""
+
 
 class Claims:
     def __init__(
@@ -197,7 +234,30 @@ class Claims:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self._connection.transaction(single=True):
             alone = len(takes) == 1 and self._connection.is_single
-            return [lease for take in takes for lease in self._claim(take, ttl, resolve, alone)]
+            small = [take for take in takes if not take.max_retries_claimed and take.limit <= MAX_OF_EACH]
+            if len(small) < MIN_MANY:
+                return [lease for take in takes for lease in self._claim(take, ttl, resolve, alone)]
+            leases: list[Lease] = []
+            for start in range(0, len(small), MAX_MANY):
+                leases += self._claim_many(small[start : start + MAX_MANY], ttl, resolve)
+            rest = set(takes).difference(small)
+            return leases + [
+                lease for take in takes if take in rest for lease in self._claim(take, ttl, resolve, alone)
+            ]
+
+    def _claim_many(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
+        queues = [take.queue for take in takes]
+        while True:
+            policies = self._policies.known_of(queues, resolve)
+            lease = (self._owner.id, microseconds(ttl), policies, self._claim_bytes, self._owner.random_part())
+            rows = self._connection.rows(CLAIM_MANY, queues, array(take.limit for take in takes), *lease)
+            if not rows or rows[0][LEASE_ID] is not None:
+                return leases_from(rows)
+            handlers: dict[str, set[str]] = {}
+            for row in rows:
+                handlers.setdefault(row[LEASE_QUEUE], set()).add(row[LEASE_HANDLER])
+            for queue, its in handlers.items():
+                self._policies.learn(queue, its, resolve)
 
     def _claim(self, take: ClaimRequest, ttl: float, resolve: Resolve, alone: bool) -> list[Lease]:
         rows_of = self._connection.rows_alone if alone else self._connection.rows
