@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.stores.counts import ROWS_OF_A_LOOK
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Waiting
-from supervisor.stores.sqlite.queue import ROWS_OF_A_LOOK
 from tests.stores.factories import POLICY, again
 
 QUEUES = [f"queue {number:04}" for number in range(2 * ROWS_OF_A_LOOK + 300)]
 
-ON_SQLITE = pytest.mark.parametrize("factory", ["sqlite"], indirect=True)
+DURABLE = pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_jobs_in_thousands_of_queues_are_found_and_claimed_in_turns(store):
     assert not look.more
 
 
-@ON_SQLITE
+@DURABLE
 def test_a_look_shows_a_part_of_thousands_of_queues_and_the_next_one_another(store):
     looks = [store.look(None, 10) for _ in range(3)]
     assert all(look.more and len(look.waiting) < ROWS_OF_A_LOOK for look in looks)
@@ -48,7 +48,7 @@ def test_served_queues_are_found_behind_thousands_of_others(store):
     assert (set(look.waiting), look.more) == (served, False)
 
 
-@ON_SQLITE
+@DURABLE
 def test_a_queue_is_shown_with_both_of_its_tiers(store):
     """Also one at the end of what a look shows."""
     claim(store, QUEUES)

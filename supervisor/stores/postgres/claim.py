@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.counts import newly_ready, waiting_of
+from supervisor.stores.counts import ROWS_OF_A_LOOK, waiting_of, whole_queues
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors, Position
 from supervisor.stores.postgres.connection import NOW, Connection, array
@@ -29,14 +29,22 @@ PROMOTE = f"""
   update {{s}}.jobs set state = {READY} from due where jobs.id = due.id returning due.queue, due.tier"""
 
 NEXT_DUE_LATER = f"select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED} and due_at > {NOW}"
-# The first row has the number of rows of `counts` and the time until a job is due; others have (queue, tier, number) of ready jobs.
+# The first row has the number of rows of `counts` and the time until a job is due; others have (queue, tier, number) of ready jobs
+# of the first queues behind $1, at most $2 rows, among the served queues $3, and the number of all such rows.
 LOOK = f"""
   select null, 0::smallint, (select count(*) from {{s}}.counts),
     (select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED})
-  union all
-  select queue, tier, sum(n)::bigint, null::bigint from {{s}}.counts
-  where state = {READY} and queue not in (select queue from {{s}}.queues where paused)
-  group by queue, tier having sum(n) > 0"""
+  union all (
+    select queue, tier, n, all_rows from (
+      select queue, tier, sum(n)::bigint as n, count(*) over () as all_rows from {{s}}.counts
+      where state = {READY} and queue not in (select queue from {{s}}.queues where paused)
+      group by queue, tier having sum(n) > 0) as it
+    where queue > $1 and ($3::text[] is null or queue = any($3))
+    order by queue, tier limit $2)"""
+NEWLY_READY = f"""
+  select queue, tier from unnest($1::text[], $2::smallint[]) as it(queue, tier)
+  where queue not in (select queue from {{s}}.queues where paused)
+  except select queue, tier from {{s}}.counts where state = {READY} group by queue, tier having sum(n) > 0"""
 PAUSED = "select queue from {s}.queues where paused"
 
 # Ready in the eyes of this statement is also a job that another session is claiming.
@@ -193,36 +201,43 @@ class Claims:
     ) -> None:
         self._connection, self._counts, self._cursors, self._owner = connection, counts, cursors, owner
         self._claim_bytes = claim_bytes
+        self._behind = ""  # the queue behind which the next look begins, unless the last one has seen all queues
         self._policies = Policies()
         self._fresh: Mapping[str, int] = {}  # fresh ready jobs by queue, at the last look
         connection.on_rollback(cursors.reset)
 
-    def _promote(self, limit: int) -> int:
+    def _promote(self, limit: int) -> tuple[int, frozenset[tuple[str, int]]]:
+        """Make due jobs ready. Return how many, and the queues and tiers that had no ready job before."""
         with self._connection.transaction():
-            promoted = self._connection.rows(PROMOTE, limit)
-            for (queue, tier), n in Counter(promoted).items():
+            promoted = Counter(self._connection.rows(PROMOTE, limit))
+            queues, tiers = [queue for queue, _ in promoted], array(tier for _, tier in promoted)
+            new = self._connection.rows(NEWLY_READY, queues, tiers) if promoted else []
+            for (queue, tier), n in promoted.items():
                 self._counts.add(SCHEDULED, queue, tier, -n)
                 self._counts.add(READY, queue, tier, n)
-            return len(promoted)
+            return promoted.total(), frozenset((queue, tier) for queue, tier in new)
 
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
         """Use one statement as long as nothing is due."""
         with self._connection.transaction():
             self._counts.write()
-            (_, _, kept, due), *rows = self._connection.rows_alone(LOOK)
+            window = (self._behind, ROWS_OF_A_LOOK, None if served is None else list(served))
+            (_, _, kept, due), *rows = self._connection.rows_alone(LOOK, *window)
             new: frozenset[tuple[str, int]] = frozenset()
             if due is not None and due <= 0:
-                before = rows
-                promoted = self._promote(limit)
+                promoted, new = self._promote(limit)
                 self._counts.write()
-                (_, _, kept, due), *rows = self._connection.rows(LOOK)
-                new = newly_ready(before, rows)
+                (_, _, kept, due), *rows = self._connection.rows(LOOK, *window)
                 if due is not None and due <= 0 and promoted < limit:
                     due = min(self._connection.value(NEXT_DUE_LATER) or LOCKED_AGAIN, LOCKED_AGAIN)
-            self._counts.fold(kept, len(rows))
-            waiting = waiting_of((row[:3] for row in rows), served)
+            if self._behind and len(rows) < ROWS_OF_A_LOOK:
+                _, *first = self._connection.rows(LOOK, "", ROWS_OF_A_LOOK - len(rows), window[-1])
+                rows += [row for row in first if row[0] <= self._behind]
+            self._counts.fold(kept, rows[0][-1] if rows else 0)
+            rows, self._behind = whole_queues(rows, ROWS_OF_A_LOOK)
+            waiting = waiting_of(row[:3] for row in rows)
             self._fresh = {queue: n.fresh for queue, n in waiting.items()}
-            return Look(waiting, _seconds(due), new)
+            return Look(waiting, _seconds(due), new, bool(self._behind))
 
     def paused(self) -> frozenset[str]:
         with self._connection.snapshot():

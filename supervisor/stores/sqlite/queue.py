@@ -23,7 +23,7 @@ from supervisor.jobs import (
     Policy,
 )
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.counts import waiting_of
+from supervisor.stores.counts import ROWS_OF_A_LOOK, waiting_of, whole_queues
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -47,8 +47,6 @@ ROWS_OF_A_STATEMENT = 100
 """Each statement of an enqueue updates the id sequence once."""
 MEASURED_AT_ONCE = 64
 MAX_RESOLVED = 10_000
-ROWS_OF_A_LOOK = 1_000
-"""Each queue has one row, or two. A claim takes jobs of no more queues."""
 
 DUE = Select(
     "id, queue, tier",
@@ -272,15 +270,8 @@ class Queue:
                 first, _ = self._connection.json(LOOK, "", ROWS_OF_A_LOOK - len(rows), only)
                 rows += [row for row in first if row[0] <= self._behind]
             seconds = None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
-            return Look(waiting_of(self._whole_queues(rows)), seconds, new, bool(self._behind))
-
-    def _whole_queues(self, rows: list[list[Any]]) -> list[list[Any]]:
-        """Return the rows without a last queue that may lack one of its rows; the next look begins there."""
-        self._behind = ""
-        if len(rows) == ROWS_OF_A_LOOK:
-            rows = [row for row in rows if row[0] != rows[-1][0]]
-            self._behind = rows[-1][0]
-        return rows
+            rows, self._behind = whole_queues(rows, ROWS_OF_A_LOOK)
+            return Look(waiting_of(rows), seconds, new, bool(self._behind))
 
     def _promote(self, limit: int) -> frozenset[tuple[str, int]]:
         """Make due jobs ready. Return the queues and tiers that had no ready job before."""
