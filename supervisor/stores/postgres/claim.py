@@ -157,7 +157,7 @@ CLAIM = f"""
       union all select 4, * from more_retries) as it),
   {_CLAIM_PICKED}"""
 
-# It claims fresh jobs of many queues $1, up to as many of each as $2 says, without a cursor. The policies $5 are by queue, then by
+# It claims fresh jobs of many queues $1, up to the number of each in $2, without a cursor. The policies $5 are by queue, then by
 # handler; otherwise the end is that of a claim of one queue.
 CLAIM_MANY = f"""
   with takes as materialized (
