@@ -117,7 +117,7 @@ class _Values(NamedTuple):
 
 class Policies:
     """The policies of claimed jobs: a table has each of them once, and the rows have its id. The id comes from the policy itself, and
-    each claim writes the policies that are missing: a store that goes back in time loses rows, and must not give their ids away."""
+    each claim writes the policies that are missing: a store that goes back in time loses rows, and must not reuse their ids."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
