@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
 from supervisor.cli.context import UserMistake, load_settings
 from supervisor.cli.job_output import change_jobs, print_job, print_jobs, print_missing_sinks
 from supervisor.cli.options import COUNT, SuggestingGroup, config_option, force_option, json_option, limit_option
-from supervisor.cli.store_access import use_store
+from supervisor.cli.store_access import once_available, use_store
 from supervisor.config.settings import Settings
 from supervisor.stores.protocol import Store
 from supervisor.text.names import did_you_mean_or_all
@@ -29,14 +28,13 @@ def dlq() -> None:
 def list_dead_letters(limit: int, as_json: bool) -> None:
     """List dead letters, newest first."""
     settings = load_settings()
-
-    def read(store: Store) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        return store.list_jobs(dead_letter="any", limit=limit), store.stats()["sinks"]
-
-    found, sinks = use_store(settings, read)
-    print_jobs(found, as_json, _empty(settings))
-    if not as_json:
-        print_missing_sinks(sinks)
+    print_jobs(
+        settings,
+        lambda store: store.list_jobs(dead_letter="any", limit=limit, brief=not as_json),
+        as_json,
+        _empty(settings),
+        None if as_json else lambda store: print_missing_sinks(once_available(store.stats)["sinks"]),
+    )
 
 
 def _empty(settings: Settings) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,8 @@ import orjson
 
 from supervisor.cli.context import UserMistake, current_context, echo, load_settings
 from supervisor.cli.render import ago, clipped, print_block, print_fields, print_heading, print_json, print_table
-from supervisor.cli.store_access import use_store
+from supervisor.cli.store_access import once_available, opened_store, use_store
+from supervisor.config.settings import Settings
 from supervisor.events import SinkMissing
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
@@ -26,15 +27,24 @@ ERROR_BLOCKS = ("traceback", "stack", "stderr")
 MAX_REFUSED = 20  # refused jobs named in the message
 
 
-def print_jobs(jobs: Sequence[dict[str, Any]], as_json: bool, empty: str) -> None:
-    """Print a table, or one JSON object per line. `empty` is printed instead of a table without rows."""
-    if as_json:
-        for job in jobs:
-            print_json(job)
-    elif jobs:
-        print_table(COLUMNS, [_row(job) for job in jobs])
-    else:
-        click.echo(empty)
+def print_jobs(
+    settings: Settings,
+    find: Callable[[Store], Iterator[dict[str, Any]]],
+    as_json: bool,
+    empty: str,
+    then: Callable[[Store], None] | None = None,
+) -> None:
+    """Print a table of the jobs as they are read, or one JSON object per line. `empty` is printed instead of a table without rows.
+    `then` is called at last."""
+    with opened_store(settings) as store:
+        jobs = once_available(lambda: find(store))
+        if as_json:
+            for job in jobs:
+                print_json(job)
+        elif not print_table(COLUMNS, map(_row, jobs)):
+            click.echo(empty)
+        if then is not None:
+            then(store)
 
 
 def print_job(job: dict[str, Any], as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -50,13 +50,17 @@ def list_jobs(state: str | None, queue: str | None, handler: str | None, limit: 
     """List jobs, newest first."""
     wanted = JobState(state) if state else None
 
-    def jobs_of(store: Store) -> list[dict[str, Any]]:
-        found = store.list_jobs(state=wanted, queue=queue, handler=handler, limit=limit)
+    def jobs_of(store: Store) -> Iterator[dict[str, Any]]:
+        found = store.list_jobs(state=wanted, queue=queue, handler=handler, limit=limit, brief=not as_json)
         return with_reasons(store, found) if as_json else found
 
-    found = use_store(load_settings(), jobs_of)
     filtered = state or queue or handler
-    print_jobs(found, as_json, "no such jobs" if filtered else "no jobs yet: supervisor enqueue HANDLER [JSON]")
+    print_jobs(
+        load_settings(),
+        jobs_of,
+        as_json,
+        "no such jobs" if filtered else "no jobs yet: supervisor enqueue HANDLER [JSON]",
+    )
 
 
 @jobs.command()
@@ -65,7 +69,7 @@ def list_jobs(state: str | None, queue: str | None, handler: str | None, limit: 
 @json_option
 def show(id: int, as_json: bool) -> None:
     """Show everything about one job, and why it does not run."""
-    found = use_store(load_settings(), lambda store: with_reasons(store, filter(None, [store.get(id)])))
+    found = use_store(load_settings(), lambda store: [*with_reasons(store, filter(None, [store.get(id)]))])
     if not found:
         raise UserMistake(f"no job {id}")
     print_job(found[0], as_json)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+MAX_DRAWN = 200
+"""The rows of a table that Rich draws: it takes a millisecond for each."""
 PIPE_WIDTH = 240  # columns of a table that is not written to a terminal
 MAX_CLIPPED = 60
 
@@ -45,8 +48,28 @@ def print_json(value: Any) -> None:
     click.echo(json_line(text))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows without the columns that have no value. Numbers are aligned to the right, known states coloured."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
+    """Print rows without the columns that have no value, and return whether there are any. Numbers are aligned to the right, known
+    states coloured. A long table is printed as its rows come: all its columns are shown, as wide as the first rows need them."""
+    rows = iter(rows)
+    first = list(islice(rows, MAX_DRAWN + 1))
+    if len(first) > MAX_DRAWN:
+        _print_long_table(columns, first, rows)
+    elif first:
+        _draw_table(columns, first)
+    return bool(first)
+
+
+def _print_long_table(columns: Sequence[str], first: Sequence[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> None:
+    cells = [[_text(value) for value in row] for row in first]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    numeric = [all(value is None or isinstance(value, int) for value in column) for column in zip(*first, strict=True)]
+    for row in chain([columns], cells, ([_text(value) for value in row] for row in rest)):
+        aligned = zip(row, widths, numeric, strict=True)
+        click.echo("  ".join([t.rjust(width) if right else t.ljust(width) for t, width, right in aligned]).rstrip())
+
+
+def _draw_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -90,6 +113,8 @@ def console() -> Console:
 
 def escaped(text: str) -> str:
     """Return the text without characters that control a terminal, such as those that place the cursor or set a colour."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -112,8 +137,12 @@ def ago(stamp: str | None, now: datetime | None = None) -> str:
 def _cell(value: Any) -> Text:
     from rich.text import Text
 
-    text = "" if value is None else str(value)
-    return Text(escaped(text), style=STYLES.get(text, ""))
+    text = _text(value)
+    return Text(text, style=STYLES.get(text, ""))
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else escaped(str(value))
 
 
 def _unicode(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,10 +19,14 @@ Result = TypeVar("Result")
 
 
 def use_store(settings: Settings, use: Callable[[Store], Result], *, create: bool = False) -> Result:
-    """Open the store, return what `use` returns for it, and close it.
+    """Return what `use` returns for the store."""
+    with opened_store(settings, create=create) as store:
+        return once_available(lambda: use(store))
 
-    Raises StoreError, also for a SQLite file that doesn't exist unless `create`.
-    """
+
+@contextmanager
+def opened_store(settings: Settings, *, create: bool = False) -> Iterator[Store]:
+    """Open the store, and close it at the end. Raises StoreError, also for a SQLite file that doesn't exist unless `create`."""
     if settings.store.scheme == "memory":
         raise StoreError("store: memory:// exists in one process only, so no other command can see its jobs")
     file = settings.store_file
@@ -30,7 +35,7 @@ def use_store(settings: Settings, use: Callable[[Store], Result], *, create: boo
     openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
     store = once_available(lambda: open_store(settings.store, create=create, base=settings.base, openers=openers))
     try:
-        return once_available(lambda: use(store))
+        yield store
     finally:
         store.close()
 

@@ -113,7 +113,7 @@ class ClaimPlanner:
             self._buffers.turn,
             self._config.settings,
             self._config.resolve,
-            tokens={queue: buffer.tokens.copy() for queue, buffer in by_queue.items()},
+            tokens={queue: buffer.tokens.copy() for queue, buffer in by_queue.items() if not buffer.tokens.full},
             buffered={queue: (len(it.fresh), len(it.retries)) for queue, it in by_queue.items() if len(it)},
             workers=self._pool.count,
             with_retries=self._dispatcher.with_retries(),

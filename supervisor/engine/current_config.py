@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from supervisor.config.contradictions import heartbeat_problems
 from supervisor.config.settings import Settings
@@ -10,6 +11,10 @@ from supervisor.events import Bus, PluginFailed, PluginLoaded, PluginWarning
 from supervisor.handlers import HandlerInfo
 from supervisor.plugins.reports import SourceReport
 from supervisor.stores.records import Resolve
+
+MAX_POLICIES = 1000
+_ANY_OTHER_QUEUE = ""
+"""No queue has this name. Queues without settings of their own, of which there may be thousands, share their policies."""
 
 
 class CurrentConfig:
@@ -30,7 +35,9 @@ class CurrentConfig:
     def replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
         handlers = {info.name: info for report in reports for info in report.handlers}
         self.settings, self.reports, self.handlers = settings, list(reports), handlers
-        self.resolve = lambda handler, queue: settings.policy(handler, queue, handlers)
+        of_own_settings = lru_cache(MAX_POLICIES)(lambda handler, queue: settings.policy(handler, queue, handlers))
+        own = settings.queues
+        self.resolve = lambda handler, queue: of_own_settings(handler, queue if queue in own else _ANY_OTHER_QUEUE)
 
     def newly_broken(self, reports: Sequence[SourceReport]) -> tuple[str, ...]:
         """Return the plugin files that are served now and have an error in `reports`, each as "file:line: error"."""

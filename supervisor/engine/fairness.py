@@ -6,10 +6,10 @@ No I/O, and exact arithmetic.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import accumulate, chain, groupby, zip_longest
+from itertools import accumulate, groupby, zip_longest
 from operator import itemgetter
 
 from supervisor.config.settings import RetrySettings
@@ -170,13 +170,16 @@ class QueueBuffer:
 
 
 class QueueBuffers:
-    """The buffers of all queues, and the counts of the jobs that the last claim left in the store. `turn` selects the queue that
-    comes first."""
+    """The buffers of all queues, and the counts of the jobs that the last claim left in the store. `turn` is the number of frames so
+    far."""
 
     def __init__(self, config: CurrentConfig) -> None:
         self.by_queue: dict[str, QueueBuffer] = {}
         self.turn = 0
         self._config = config
+        self._with_jobs: OrderedDict[str, QueueBuffer] = (
+            OrderedDict()
+        )  # in the order of their turns; some may have no jobs any more
         self._count = 0
         self._left_in_store: Mapping[str, Waiting] = {}
 
@@ -223,18 +226,18 @@ class QueueBuffers:
 
     def only_retries_wait(self) -> bool:
         """Return whether some queue has nothing but retries here: fresh jobs that come now would wait for all of them."""
-        return any(buffer.retries and not buffer.fresh for buffer in self.by_queue.values())
+        return any(buffer.retries and not buffer.fresh for buffer in self._with_jobs.values())
 
     # in and out
 
     def add(self, leases: Sequence[Lease]) -> None:
         for queue, of_queue in groupby(leases, itemgetter(LEASE_QUEUE)):
-            self.of(queue).add(of_queue)
+            self._filled(queue).add(of_queue)
         self._count += len(leases)
 
     def requeue(self, leases: Sequence[Lease]) -> None:
         for queue in dict.fromkeys(lease.queue for lease in leases):
-            self.of(queue).requeue([lease for lease in leases if lease.queue == queue])
+            self._filled(queue).requeue([lease for lease in leases if lease.queue == queue])
         self._count += len(leases)
 
     def in_turn(self, workers: int, with_retries: Callable[[], Counter[str]]) -> Iterator[Lease]:
@@ -243,17 +246,22 @@ class QueueBuffers:
         `with_retries` returns how many of the `workers` hold retries of each queue, not counting the one that gets the frame. Each
         job is removed from its buffer; the caller must count it with `dispatched`.
         """
-        order = [
-            buffer.in_turn(_retries_allowed(queue, buffer, workers, with_retries))
-            for queue, buffer in self.by_queue.items()
-            if len(buffer)
-        ]
         self.turn += 1
-        start = self.turn % len(order)
-        return chain.from_iterable(order[start:] + order[:start])
+        for queue, buffer in self._with_jobs.items():
+            if len(buffer):
+                yield from buffer.in_turn(_retries_allowed(queue, buffer, workers, with_retries))
 
     def dispatched(self, count: int) -> None:
+        """Count the jobs of a frame. The next frame begins with the next queue."""
         self._count -= count
+        self._with_jobs.move_to_end(next(iter(self._with_jobs)))
+        while self._with_jobs and not len(self._with_jobs[next(iter(self._with_jobs))]):
+            self._with_jobs.popitem(last=False)
+
+    def _filled(self, queue: str) -> QueueBuffer:
+        """Return the buffer of a queue that gets jobs."""
+        buffer = self._with_jobs[queue] = self.of(queue)
+        return buffer
 
     def take_out(self, leases: Iterable[Lease]) -> list[Lease]:
         ids = {lease.id for lease in leases}

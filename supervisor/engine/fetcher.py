@@ -37,6 +37,7 @@ class Claimed(NamedTuple):
     due: float | None  # by the loop's time: when the next scheduled job is due
     missed: bool = False  # there were jobs to claim, and other supervisors had locked them all
     newly_ready: frozenset[tuple[str, int]] = frozenset()  # queues and tiers, by this claim
+    more: bool = False  # jobs wait in queues that are not in `waiting`
 
 
 @dataclass(eq=False)
@@ -58,11 +59,11 @@ class Claim:
         if self.cancelled:
             return Claimed([], {}, None)
         settings = self._demand.settings
-        waiting, due_in, newly_ready = store.look(settings.workers.queues, MAX_PROMOTED)
+        waiting, due_in, newly_ready, more = store.look(settings.workers.queues, MAX_PROMOTED)
         due = None if due_in is None else self._now() + due_in  # now, since a commit may take long
         requests = self._demand.requests(waiting)
         leases = store.claim(requests, settings.lease.ttl, self._demand.resolve) if requests else []
-        return Claimed(leases, waiting, due, bool(requests) and not leases, newly_ready)
+        return Claimed(leases, waiting, due, bool(requests) and not leases, newly_ready, more)
 
 
 @dataclass(eq=False)
@@ -324,7 +325,7 @@ class Fetcher:
         self._buffers.note_left_in_store(left)
         if any(queue not in left or left[queue][tier] > 0 for queue, tier in claimed.newly_ready):
             self._notify_others()  # of jobs that came due and may be theirs
-        any_left = any(waiting.fresh > 0 or waiting.retries > 0 for waiting in left.values())
+        any_left = claimed.more or any(waiting.fresh > 0 or waiting.retries > 0 for waiting in left.values())
         self._view.claim_ended(brought=bool(claimed.leases), left=any_left)
         self._bus.emit(QueueDepths({queue: (ready.fresh, ready.retries) for queue, ready in claimed.waiting.items()}))
 

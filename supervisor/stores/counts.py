@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.records import Waiting
 
+Row = TypeVar("Row", bound=Sequence[Any])
 
-def waiting_of(rows: Iterable[Sequence[Any]], served: frozenset[str] | None) -> dict[str, Waiting]:
+
+ROWS_OF_A_LOOK = 1_000
+"""Each queue has one row, or two. A claim takes jobs of no more queues."""
+
+
+def whole_queues(rows: list[Row], limit: int) -> tuple[list[Row], str]:
+    """Return the rows of ready jobs by queue and tier without a last queue that may lack one of its rows, and the queue behind which
+    the next look begins. If there are fewer rows than `limit`, they are all there are, and this is empty."""
+    if len(rows) < limit:
+        return rows, ""
+    rows = [row for row in rows if row[0] != rows[-1][0]]
+    return rows, rows[-1][0]
+
+
+def waiting_of(rows: Iterable[Sequence[Any]], served: frozenset[str] | None = None) -> dict[str, Waiting]:
     """Return the number of ready jobs by queue, from rows of (queue, tier, n)."""
     found: dict[str, list[int]] = {}
     for queue, tier, n in rows:

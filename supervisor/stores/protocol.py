@@ -9,7 +9,7 @@ An id is stale if the token or the state of its job no longer matches: then noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -67,7 +67,8 @@ class Ownership(Protocol):
 class Claims(Protocol):
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
         """Make up to `limit` due scheduled jobs ready; nobody is notified of these. Then return the number of ready jobs by queue,
-        without paused and empty queues and, unless `served` is None, without queues that are not in it."""
+        without paused and empty queues and, unless `served` is None, without queues that are not in it. If thousands of queues have
+        ready jobs, a store may return the numbers of some only, of others with each call."""
 
     def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         """Make ready jobs in_flight for this owner, each with a new token, the deadline now + ttl, no start mark, and its policy,
@@ -158,8 +159,11 @@ class Queries(Protocol):
         handler: str | None = None,
         dead_letter: str | None = None,
         limit: int = 100,
-    ) -> list[dict[str, Any]]:
-        """Return jobs, the newest first; `dead_letter` is "pending", "delivered" or "any" (all jobs that are dead letters)."""
+        brief: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        """Return an iterator over jobs, the newest first; `dead_letter` is "pending", "delivered" or "any" (either of them). The call
+        finds the jobs; the iterator reads them, some at a time, and leaves out those that are deleted meanwhile. With `brief`,
+        payload, headers and result may be left out, and all errors but the last."""
 
     def paused(self) -> frozenset[str]: ...
 

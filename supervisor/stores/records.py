@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -16,12 +15,10 @@ from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, Failure, JobState,
 from supervisor.stores.codes import CODES
 from supervisor.stores.limits import MAX_TIME
 from supervisor.text.printable import printable
-from supervisor.text.strict_json import NotJSON, decode
 
 MAX_TEXT_BYTES = 16 * 1024
 MAX_ATTEMPTS_KEPT = 50
 _HEAD = MAX_TEXT_BYTES // 4
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Candidate = TypeVar("Candidate")
 
@@ -124,11 +121,12 @@ class Waiting(NamedTuple):
 class Look(NamedTuple):
     """The jobs that wait, as seen before a claim: `waiting` by queue. `next_due` is the seconds until the next scheduled job is
     due (0 if it is due now), or None if no job is scheduled. `newly_ready` are the queues and tiers that had no ready job before
-    this look made jobs ready, also of queues that are not served."""
+    this look made jobs ready, also of queues that are not served. With `more` there are ready jobs in further queues."""
 
     waiting: dict[str, Waiting]
     next_due: float | None
     newly_ready: frozenset[tuple[str, int]] = frozenset()
+    more: bool = False
 
 
 class ClaimRequest(NamedTuple):
@@ -242,79 +240,6 @@ class PruneRun:
 
     passed: dict[int, Place] = field(default_factory=dict)
     more: bool = True
-
-
-# --- jobs as people see them
-
-
-class Shown(NamedTuple):
-    """A job as any store keeps it. Times are microseconds since the epoch; the texts are as stored, so they may not be JSON."""
-
-    id: int
-    handler: str
-    payload: str
-    queue: str
-    priority: int
-    state: str
-    retries: int
-    max_retries: int | None
-    due_at: int
-    created_at: int
-    started_at: int | None
-    finished_at: int | None
-    result: str | None
-    headers: str | None
-    errors: Sequence[Mapping[str, Any]]
-    dead_letter: str | None
-    missing_sinks: Sequence[str]
-    expired_count: int
-    owner: str | None
-    lease_until: int | None
-
-
-def job_dict(job: Shown) -> dict[str, Any]:
-    """The object that `supervisor jobs show --json` prints."""
-    return {
-        "id": job.id,
-        "handler": job.handler,
-        "payload": readable(job.payload),
-        "queue": job.queue,
-        "priority": job.priority,
-        "state": job.state,
-        "attempt": job.retries + 1,
-        "retries": job.retries,
-        "max_retries": job.max_retries,
-        "due_at": iso(job.due_at),
-        "created_at": iso(job.created_at),
-        "started_at": iso(job.started_at),
-        "finished_at": iso(job.finished_at),
-        "result": None if job.result is None else readable(job.result),
-        "headers": {} if job.headers is None else readable(job.headers),
-        "errors": [{**error, "at": iso(error["at"])} for error in job.errors],
-        "dead_letter": job.dead_letter,
-        "missing_sinks": list(job.missing_sinks),
-        "expired_count": job.expired_count,
-        "lease": {"owner": job.owner, "until": iso(job.lease_until)} if job.state == JobState.IN_FLIGHT else None,
-    }
-
-
-def iso(microseconds: int | None) -> str | None:
-    """Return ISO 8601 text in UTC with microseconds; a time outside of the calendar becomes the nearest time inside."""
-    if not isinstance(microseconds, int):  # other programs can put a text into SQLite
-        return None
-    try:
-        moment = _EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:
-        moment = (datetime.max if microseconds > 0 else datetime.min).replace(tzinfo=UTC)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def readable(text: str) -> Any:
-    """Return the value of JSON `text`, or the text itself if it isn't strict JSON (another program wrote it)."""
-    try:
-        return decode(text)
-    except NotJSON:
-        return text
 
 
 # --- the forms in which failures, policies and times are kept

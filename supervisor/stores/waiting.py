@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from supervisor.jobs import JobState
@@ -41,11 +41,13 @@ def waiting_because(job: Row, status: Row) -> str | None:
     return _ready(job, status, present)
 
 
-def with_reasons(store: Store, jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the jobs (as `Queries.get`) with the key `waiting_because`."""
-    jobs = list(jobs)
-    status = store.stats() if any(job["state"] in UNFINISHED for job in jobs) else {}
-    return [{**job, "waiting_because": waiting_because(job, status) if status else None} for job in jobs]
+def with_reasons(store: Store, jobs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the jobs (as `Queries.get`) with the key `waiting_because`."""
+    status: Row | None = None
+    for job in jobs:
+        if status is None and job["state"] in UNFINISHED:
+            status = store.stats()
+        yield {**job, "waiting_because": None if status is None else waiting_because(job, status)}
 
 
 def _blocked(job: Row, status: Row, present: Present) -> str | None:

@@ -78,7 +78,7 @@ def test_a_transaction_that_fails_leaves_nothing_behind(factory, store):
     ids = put(store, *"abc")
     put(store, delay=1.0)
     lease = take_one(store)
-    before, stats = store.list_jobs(), store.stats()
+    before, stats = [*store.list_jobs()], store.stats()
     with pytest.raises(ZeroDivisionError), store.transaction():
         store.settle([again(lease)])
         take(store)
@@ -86,7 +86,7 @@ def test_a_transaction_that_fails_leaves_nothing_behind(factory, store):
         store.cancel([ids[2]])
         store.delete([ids[2]])
         raise ZeroDivisionError
-    assert store.list_jobs() == before
+    assert [*store.list_jobs()] == before
     assert store.stats() == stats
     assert store.settle([success(lease)]) == []
     assert [it.id for it in take(store)] == ids[1:]
@@ -130,7 +130,7 @@ def test_a_policy_of_a_transaction_that_failed_is_not_taken_for_anothers(factory
 def test_transactions_join_the_open_one(store):
     with store.transaction(), store.transaction():
         put(store)
-    assert len(store.list_jobs()) == 1
+    assert len([*store.list_jobs()]) == 1
 
 
 def test_queries_inside_a_transaction_see_its_changes(store):

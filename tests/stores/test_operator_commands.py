@@ -153,7 +153,7 @@ def test_jobs_behind_many_with_pending_dead_letters_are_pruned_by_a_later_call_o
         pruned, calls = pruned + store.prune(RetentionSettings(failed=0.5), 100, run), calls + 1
     assert (pruned, store.get(last)) == (1, None)
     assert (calls > 1) == factory.durable
-    assert len(store.list_jobs(limit=5000)) == 3000
+    assert len([*store.list_jobs(limit=5000)]) == 3000
 
 
 def test_a_run_that_prunes_as_many_as_it_may_goes_on_where_it_was(factory, store):
@@ -207,7 +207,7 @@ def test_an_outcome_repeated_after_its_job_was_dropped_changes_nothing(factory, 
     assert store.settle([success(lease)]) == []
     assert factory.joined("two").prune(RetentionSettings(succeeded=0.0), 100) == 1
     assert store.settle([success(lease)]) == [id]
-    assert store.recover([]) == [] and store.list_jobs() == [] and store.remaining(None, None) == {}
+    assert store.recover([]) == [] and [*store.list_jobs()] == [] and store.remaining(None, None) == {}
     factory.check()
 
 

@@ -43,6 +43,19 @@ def test_a_deleted_job_takes_its_dead_letter_its_attempts_and_its_count_with_it(
 
 
 @DURABLE
+@pytest.mark.parametrize("column", ["payload", "headers"])
+def test_long_texts_inserted_and_updated_by_sql_reach_the_handler(factory, store, column):
+    texts = ['{"a": "' + letter * 5000 + '"}' for letter in "xyz"]
+    for text in texts:
+        factory.sql(f"insert into {{s}}.jobs(handler, {column}) values ('mail', '{text}')")
+    factory.sql(f"update {{s}}.jobs set {column} = '{texts[0]}' where id = 3")
+    leases = take(store)
+    assert [getattr(lease, column) for lease in leases] == [texts[0], texts[1], texts[0]]
+    assert [store.get(lease.id)[column]["a"][0] for lease in leases] == ["x", "y", "x"]
+    factory.check()
+
+
+@DURABLE
 def test_jobs_deleted_in_any_state_leave_nothing_to_wait_for(factory, store):
     store.enqueue([EnqueueRow("a", "{}", queue=queue) for queue in ("x", "x", "y")])
     put(store, "late", delay=60.0)
@@ -221,7 +234,7 @@ def test_a_job_in_flight_without_a_lease_is_refused(factory, store, columns):
     row = {"handler": "'mail'", "state": 2, **columns}
     with pytest.raises((sqlite3.Error, psycopg.Error), match=r"jobs\.owner: expected|leased"):
         factory.sql(f"insert into {{s}}.jobs({', '.join(row)}) values ({', '.join(map(str, row.values()))})")
-    assert store.list_jobs() == []
+    assert [*store.list_jobs()] == []
 
 
 @pytest.mark.parametrize("factory", ["sqlite"], indirect=True)

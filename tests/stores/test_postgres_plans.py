@@ -62,7 +62,12 @@ STATEMENTS = {
     "claim fresh jobs": (claim.CLAIM_FRESH, (*FRESH_CLAIM, 0, 1, 1000), {"ready", "jobs_pkey"}),
     "first ready": (claim.FIRST_READY, ("q0", 0, 1), {"ready"}),
     "promote": (claim.PROMOTE, (1000,), {"scheduled", "jobs_pkey"}),
-    "look": (claim.LOOK, (), {"scheduled"}),
+    "claim of many queues": (
+        claim.CLAIM_MANY,
+        ("{q0,q1}", "{5,5}", 1, 1, '{"q0": {"mail": "policy"}}', 10**6, 0),
+        {"ready", "jobs_pkey"},
+    ),
+    "look": (claim.LOOK, ("", 1000, None), {"scheduled"}),
     "next due": (claim.NEXT_DUE_LATER, (), {"scheduled"}),
     "next due later": (claim.NEXT_DUE_LATER, (), {"scheduled"}),
     "succeed": (settle.SUCCEED, ("{1,2}", "{1,1}", "{1,1}", None), {"jobs_pkey"}),

@@ -106,11 +106,11 @@ CALLS = {
 def test_a_call_that_finds_its_connection_cut_has_done_nothing_and_the_next_works(factory, store, name):
     put(store)
     lease = take_one(store)
-    before = store.list_jobs()
+    before = [*store.list_jobs()]
     cut(factory)
     with pytest.raises(StoreUnavailable):
         CALLS[name](store, lease)
-    assert store.list_jobs() == before
+    assert [*store.list_jobs()] == before
     CALLS[name](store, lease)
 
 
@@ -218,7 +218,7 @@ def test_jobs_whose_commit_was_not_answered_are_not_enqueued_again_silently(stor
     lose_answer_to_commit(store)
     with pytest.raises(StoreUnsure, match="may or may not have been enqueued"):
         store.enqueue([EnqueueRow("mail", "{}")] * n)
-    assert len(store.list_jobs(limit=2000)) == n
+    assert len([*store.list_jobs(limit=2000)]) == n
 
 
 def test_a_settle_whose_commit_was_not_answered_is_success_when_repeated(store, lose_answer_to_commit):
@@ -345,7 +345,7 @@ def test_a_text_that_the_server_cannot_hold_is_refused_with_its_batch(store, tex
     for n in (1, 1000):
         with pytest.raises(RowRefused):
             store.enqueue([EnqueueRow("mail", "{}"), EnqueueRow(text, "{}")] * n)
-    assert store.list_jobs() == []
+    assert [*store.list_jobs()] == []
     assert put(store)
 
 

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
+
 from supervisor.jobs import JobState
-from supervisor.stores.records import Presence
+from supervisor.stores.records import EnqueueRow, Presence
 from supervisor.stores.supervisors import ABOUT
 from tests.stores.factories import (
     again,
@@ -25,7 +29,7 @@ def test_jobs_are_listed_newest_first(store):
     a, b, c = put(store, *"abc")
     assert ids(store.list_jobs()) == [c, b, a]
     assert ids(store.list_jobs(limit=2)) == [c, b]
-    assert store.list_jobs(limit=1) == [store.get(c)]
+    assert [*store.list_jobs(limit=1)] == [store.get(c)]
 
 
 def test_jobs_are_listed_by_queue_handler_and_state(store):
@@ -171,7 +175,44 @@ def test_the_status_has_the_time_at_which_it_was_read(factory, store):
 def test_a_reader_sees_committed_changes_only(factory, store):
     put(store)
     reader = factory.open()
-    assert len(reader.list_jobs()) == 1
+    assert len([*reader.list_jobs()]) == 1
     assert reader.stats() == store.stats()
     assert reader.remaining(None, None) == {"ready": 1}
     reader.close()
+
+
+def test_a_long_list_is_read_in_pages_without_jobs_that_are_deleted_meanwhile(store):
+    made = store.enqueue([EnqueueRow("mail", str(number)) for number in range(450)])
+    jobs = store.list_jobs(limit=440)
+    first = next(jobs)
+    assert (first["id"], first["payload"]) == (made.pop(), 449)
+    if not store.url.startswith("memory"):
+        store.delete([made.pop(20)])
+    assert ids(jobs) == made[10:][::-1]
+
+
+@pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
+def test_a_list_of_large_jobs_holds_few_of_them_at_once_and_a_brief_one_none(store):
+    size, text = 500_000, "x" * 499_998
+    store.enqueue([EnqueueRow("mail", f'"{text}"')] * 40)
+    while leases := take(store, 40):
+        assert store.settle([success(lease, result=f'"{text}"') for lease in leases]) == []
+    peaks = {}
+    for brief in (False, True):
+        tracemalloc.start()
+        for job in store.list_jobs(brief=brief):
+            assert (job["payload"], job["result"]) == ((None, None) if brief else (text, text))
+        peaks[brief] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peaks[False] < 40 * size, "half of all texts"
+    assert peaks[True] < size
+
+
+def test_a_brief_list_has_the_last_error(store):
+    put(store, "mail")
+    store.settle([again(take_one(store), delay=0.0)])
+    store.look(None, 10)
+    store.settle([dead(take_one(store), stderr="last")])
+    (job,) = store.list_jobs(brief=True)
+    assert job["errors"][-1]["stderr"] == "last"
+    assert store.url.startswith("memory") or len(job["errors"]) == 1

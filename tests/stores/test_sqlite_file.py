@@ -307,7 +307,7 @@ def test_a_value_that_no_claim_could_read_is_refused_when_it_is_written(store, r
 def test_a_row_inserted_with_plain_sql_must_be_one_that_its_readers_know(store, raw, column, value):
     with pytest.raises(sqlite3.Error, match=rf"jobs\.{column}: expected"):
         raw.execute(f"insert into jobs(handler, {column}) values ('mail', ?)", (value,))
-    assert store.list_jobs() == []
+    assert [*store.list_jobs()] == []
 
 
 def test_leases_without_a_known_owner_are_recovered_all_the_same(factory, store, raw):
@@ -355,7 +355,7 @@ def test_a_transaction_with_a_refused_row_is_not_committed_even_if_the_caller_go
         put(store)
         with pytest.raises(RowRefused):
             store.enqueue([EnqueueRow("mail", '"\ud800"')])
-    assert len(store.list_jobs()) == 1
+    assert len([*store.list_jobs()]) == 1
 
 
 def test_a_claim_of_more_than_one_json_text_can_hold_is_read_row_by_row(store):
@@ -375,7 +375,7 @@ def test_a_locked_database_is_unavailable_and_nothing_is_done(store, raw):
     with pytest.raises(StoreUnavailable, match="locked"):
         put(store)
     raw.execute("rollback")
-    assert len(store.list_jobs()) == 1
+    assert len([*store.list_jobs()]) == 1
     assert put(store) == [2]
 
 
@@ -385,7 +385,7 @@ def test_a_full_disk_makes_the_store_unavailable_and_nothing_is_done(store):
     with pytest.raises(StoreUnavailable, match="full"):
         store.enqueue([EnqueueRow("mail", '"' + "x" * 100_000 + '"')])
     store.connection.execute("pragma max_page_count = 1000000")
-    assert len(store.list_jobs()) == 1
+    assert len([*store.list_jobs()]) == 1
     assert put(store) == [2]
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from supervisor.stores.records import EnqueueRow, Waiting
 from supervisor.stores.sqlite.connection import SqliteLimits
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.factories import dead, dead_letters, take, waiting
+from supervisor.stores.transfer import transfer_jobs
+from tests.stores.factories import again, dead, dead_letters, promote, success, take, waiting
+
+LONG = "x" * 5000
 
 
 @pytest.fixture
@@ -65,3 +71,47 @@ def test_the_attempts_of_dead_letters_are_measured_too(store, most):
         ids[5:],
         [],
     ]
+
+
+def test_a_long_payload_is_written_once_whatever_its_job_goes_through(store, tmp_path):
+    """The write-ahead log has all that was written, as long as it is not so long that SQLite uses it again."""
+    log = tmp_path / "jobs.db-wal"
+    before = log.stat().st_size
+    enqueue_sized(store, *[90_000] * 5)
+    enqueued = log.stat().st_size - before
+    assert store.settle([again(lease) for lease in take(store, 5)]) == []
+    promote(store, 10)
+    leases = take(store, 5)
+    assert store.extend(leases, 60.0, leases) == []
+    assert store.settle([success(lease) for lease in leases]) == []
+    assert enqueued < 5 * 100_000
+    assert log.stat().st_size - before - enqueued < 5 * 90_000 / 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "headers"),
+    [(LONG, None), (LONG, "x"), (LONG, LONG), ("x", LONG), ("x", "x")],
+    ids=lambda it: len(it or ""),
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_texts_of_any_length_are_read_as_they_were_given(store, tmp_path, payload, headers, rows):
+    row = EnqueueRow("mail", f'"{payload}"', headers=headers and f'{{"a": "{headers}"}}')
+    ids = store.enqueue([row, *[EnqueueRow("mail", '"short"', headers=row.headers)] * (rows - 1)])
+    other = SqliteStore(tmp_path / "other.db", create=True)
+    texts = [(row.payload, row.headers), *[('"short"', row.headers)] * (rows - 1)]
+    shown = (payload, {"a": headers} if headers else {})
+    leases = take(store, 10)
+    assert [(lease.payload, lease.headers) for lease in leases] == texts
+    assert [(lease.payload, lease.headers) for lease in store.leases(ids)] == texts
+    assert store.settle([dead(lease) for lease in leases]) == []
+    job = dead_letters(store)[0].job
+    assert (job["payload"], job["headers"]) == shown
+    store.leave()
+    transfer_jobs(store, other)
+    assert (other.get(ids[0])["payload"], other.get(ids[0])["headers"]) == shown
+    other.purge(force=True)
+    with other.transaction():
+        assert other.get(ids[0]) is None
+    other.close()
+    with closing(sqlite3.connect(tmp_path / "other.db")) as raw:
+        assert raw.execute("select count(*) from payloads").fetchone() == (0,), "they go with their jobs"

@@ -77,7 +77,7 @@ def rows_of(path):
         raw.row_factory = sqlite3.Row
         tables = [name for (name,) in raw.execute("select name from sqlite_master where type = 'table'")]
         rows = {table: [dict(row) for row in raw.execute(f"select * from {table}")] for table in tables}
-    return {
+    return {"payloads": []} | {
         NEW_NAMES.get(table, table): [
             NEW_COLUMNS.get(NEW_NAMES.get(table, table), {})
             | {"expired_count" if column == "lapses" else column: value for column, value in row.items()}
@@ -101,6 +101,23 @@ def test_every_row_is_as_it_was(tmp_path, more):
     assert rows_of(path) == before
     SqliteStore(path).close()
     assert rows_of(path) == before, "it is migrated once"
+
+
+def test_long_texts_of_unfinished_jobs_leave_the_rows_that_claims_write_anew(tmp_path):
+    long, headers = '"' + "x" * 5000 + '"', '{"a": "' + "y" * 5000 + '"}'
+    change = (
+        f"update jobs set payload = '{long}' where id in (2, 8); update jobs set headers = '{headers}' where id = 4"
+    )
+    load(path := tmp_path / "jobs.db", change)
+    with closing(SqliteStore(path)) as store:
+        assert [store.get(id)["payload"] for id in (2, 8)] == ["x" * 5000] * 2
+        assert store.get(4)["headers"] == {"a": "y" * 5000}
+    rows = rows_of(path)
+    assert {row["job_id"]: (row["payload"] == long, row["headers"]) for row in rows["payloads"]} == {
+        4: (False, headers),
+        8: (True, None),
+    }
+    assert {row["id"] for row in rows["jobs"] if row["payload"] is None} == {4, 8}
 
 
 def test_what_belongs_to_jobs_that_were_deleted_is_not_kept(tmp_path):

@@ -65,7 +65,7 @@ def opened_with(factory, **limits):
 
 
 def jobs_of(store):
-    return list(reversed(store.list_jobs(limit=10_000)))
+    return [*store.list_jobs(limit=10_000)][::-1]
 
 
 def filled(factories, source):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
@@ -12,7 +12,8 @@ from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import MemoryState, OwnerRecord
-from supervisor.stores.records import iso, microseconds
+from supervisor.stores.records import microseconds
+from supervisor.stores.shown import iso
 from supervisor.stores.sinks import count_by_work, sink_rows
 from supervisor.stores.supervisors import SupervisorRow, supervisor_dict
 
@@ -80,7 +81,8 @@ class Queries:
         handler: str | None = None,
         dead_letter: str | None = None,
         limit: int = 100,
-    ) -> list[dict[str, Any]]:
+        brief: bool = False,
+    ) -> Iterator[dict[str, Any]]:
         with self._state.lock:
             found = [
                 job
@@ -95,4 +97,4 @@ class Queries:
             ]
             finished = state is not None and state.terminal and dead_letter is None
             found.sort(key=lambda job: (job.finished_at or 0 if finished else 0, job.id), reverse=True)
-            return [job.shown() for job in found[:limit]]
+            return iter([job.shown() for job in found[:limit]])

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from supervisor.errors import StoreError
-from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_TIER, Lease
+from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.counts import newly_ready, waiting_of
+from supervisor.stores.counts import ROWS_OF_A_LOOK, waiting_of, whole_queues
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors, Position
-from supervisor.stores.postgres.connection import NOW, Connection
+from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import LEASE, Policies, leases_from
@@ -37,14 +37,22 @@ MAKE_DUE = f"""
   update {{s}}.jobs set due_at = {NOW} from found where jobs.id = found.id returning jobs.id"""
 
 NEXT_DUE_LATER = f"select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED} and due_at > {NOW}"
-# The first row has the number of rows of `counts` and the time until a job is due; others have (queue, tier, number) of ready jobs.
+# The first row has the number of rows of `counts` and the time until a job is due; others have (queue, tier, number) of ready jobs
+# of the first queues behind $1, at most $2 rows, among the served queues $3, and the number of all such rows.
 LOOK = f"""
   select null, 0::smallint, (select count(*) from {{s}}.counts),
     (select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED})
-  union all
-  select queue, tier, sum(n)::bigint, null::bigint from {{s}}.counts
-  where state = {READY} and queue not in (select queue from {{s}}.queues where paused)
-  group by queue, tier having sum(n) > 0"""
+  union all (
+    select queue, tier, n, all_rows from (
+      select queue, tier, sum(n)::bigint as n, count(*) over () as all_rows from {{s}}.counts
+      where state = {READY} and queue not in (select queue from {{s}}.queues where paused)
+      group by queue, tier having sum(n) > 0) as it
+    where queue > $1 and ($3::text[] is null or queue = any($3))
+    order by queue, tier limit $2)"""
+NEWLY_READY = f"""
+  select queue, tier from unnest($1::text[], $2::smallint[]) as it(queue, tier)
+  where queue not in (select queue from {{s}}.queues where paused)
+  except select queue, tier from {{s}}.counts where state = {READY} group by queue, tier having sum(n) > 0"""
 PAUSED = "select queue from {s}.queues where paused"
 
 # Ready in the eyes of this statement is also a job that another session is claiming.
@@ -157,6 +165,43 @@ CLAIM = f"""
       union all select 4, * from more_retries) as it),
   {_CLAIM_PICKED}"""
 
+# It claims fresh jobs of many queues $1, up to the number of each in $2, without a cursor. The policies $5 are by queue, then by
+# handler; otherwise the end is that of a claim of one queue.
+CLAIM_MANY = f"""
+  with takes as materialized (
+    select queue, jobs, turn from unnest($1::text[], $2::bigint[]) with ordinality as it(queue, jobs, turn)
+    where not exists (select from {{s}}.queues where queues.queue = it.queue and paused)),
+  picked as materialized (
+    select id, handler, queue as job_queue, bytes, row_number() over (order by turn, priority desc, age, id) as place
+    from takes cross join lateral (
+      select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
+      where state = {READY} and jobs.queue = takes.queue and tier = 0
+      order by priority desc, age, id limit takes.jobs
+      for no key update skip locked) as its),
+  fit as materialized (
+    select id as job_id, handler as job_handler, job_queue, place, $5::jsonb -> job_queue ->> handler as job_policy
+    from (select *, sum(bytes) over (order by place) as total from picked) as it
+    where total <= $6 or place = 1),
+  claimed as (
+    update {{s}}.jobs set state = {IN_FLIGHT}, token = {NEXT_TOKEN} | $7, owner = $3, lease_until = {NOW} + $4, started_at = null,
+      policy = job_policy
+    from fit where id = job_id and not exists (select from fit where job_policy is null)
+    returning {LEASE}, age, place),
+  counted as (
+    insert into {{s}}.counts(state, queue, tier, n)
+    select change.state, queue, tier, change.sign * n
+    from (select queue, tier, count(*) as n from claimed group by queue, tier) as it,
+      (values ({READY}, -1), ({IN_FLIGHT}, 1)) as change(state, sign))
+  select * from claimed
+  union all
+  select null, null, job_handler, job_queue, null, null, null, null, null, null, null, null, null, null, null, place
+  from fit where not exists (select from claimed)
+  order by place"""
+MIN_MANY, MAX_MANY = 8, 200
+"""The number of queues from which on, and up to which, one statement claims from all of them."""
+MAX_OF_EACH = 8
+"""Jobs: a claim of more of one queue needs its cursor."""
+
 
 class Claims:
     def __init__(
@@ -164,36 +209,43 @@ class Claims:
     ) -> None:
         self._connection, self._counts, self._cursors, self._owner = connection, counts, cursors, owner
         self._claim_bytes = claim_bytes
+        self._behind = ""  # the queue behind which the next look begins, unless the last one has seen all queues
         self._policies = Policies()
         self._fresh: Mapping[str, int] = {}  # fresh ready jobs by queue, at the last look
         connection.on_rollback(cursors.reset)
 
-    def _promote(self, limit: int) -> int:
+    def _promote(self, limit: int) -> tuple[int, frozenset[tuple[str, int]]]:
+        """Make due jobs ready. Return how many, and the queues and tiers that had no ready job before."""
         with self._connection.transaction():
-            promoted = self._connection.rows(PROMOTE, limit)
-            for (queue, tier), n in Counter(promoted).items():
+            promoted = Counter(self._connection.rows(PROMOTE, limit))
+            queues, tiers = [queue for queue, _ in promoted], array(tier for _, tier in promoted)
+            new = self._connection.rows(NEWLY_READY, queues, tiers) if promoted else []
+            for (queue, tier), n in promoted.items():
                 self._counts.add(SCHEDULED, queue, tier, -n)
                 self._counts.add(READY, queue, tier, n)
-            return len(promoted)
+            return promoted.total(), frozenset((queue, tier) for queue, tier in new)
 
     def look(self, served: frozenset[str] | None, limit: int) -> Look:
         """Use one statement as long as nothing is due."""
         with self._connection.transaction():
             self._counts.write()
-            (_, _, kept, due), *rows = self._connection.rows_alone(LOOK)
+            window = (self._behind, ROWS_OF_A_LOOK, None if served is None else list(served))
+            (_, _, kept, due), *rows = self._connection.rows_alone(LOOK, *window)
             new: frozenset[tuple[str, int]] = frozenset()
             if due is not None and due <= 0:
-                before = rows
-                promoted = self._promote(limit)
+                promoted, new = self._promote(limit)
                 self._counts.write()
-                (_, _, kept, due), *rows = self._connection.rows(LOOK)
-                new = newly_ready(before, rows)
+                (_, _, kept, due), *rows = self._connection.rows(LOOK, *window)
                 if due is not None and due <= 0 and promoted < limit:
                     due = min(self._connection.value(NEXT_DUE_LATER) or LOCKED_AGAIN, LOCKED_AGAIN)
-            self._counts.fold(kept, len(rows))
-            waiting = waiting_of((row[:3] for row in rows), served)
+            if self._behind and len(rows) < ROWS_OF_A_LOOK:
+                _, *first = self._connection.rows(LOOK, "", ROWS_OF_A_LOOK - len(rows), window[-1])
+                rows += [row for row in first if row[0] <= self._behind]
+            self._counts.fold(kept, rows[0][-1] if rows else 0)
+            rows, self._behind = whole_queues(rows, ROWS_OF_A_LOOK)
+            waiting = waiting_of(row[:3] for row in rows)
             self._fresh = {queue: n.fresh for queue, n in waiting.items()}
-            return Look(waiting, _seconds(due), new)
+            return Look(waiting, _seconds(due), new, bool(self._behind))
 
     def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
         with self._connection.transaction():
@@ -209,7 +261,30 @@ class Claims:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self._connection.transaction(single=True):
             alone = len(takes) == 1 and self._connection.is_single
-            return [lease for take in takes for lease in self._claim(take, ttl, resolve, alone)]
+            small = [take for take in takes if not take.max_retries_claimed and take.limit <= MAX_OF_EACH]
+            if len(small) < MIN_MANY:
+                return [lease for take in takes for lease in self._claim(take, ttl, resolve, alone)]
+            leases: list[Lease] = []
+            for start in range(0, len(small), MAX_MANY):
+                leases += self._claim_many(small[start : start + MAX_MANY], ttl, resolve)
+            rest = set(takes).difference(small)
+            return leases + [
+                lease for take in takes if take in rest for lease in self._claim(take, ttl, resolve, alone)
+            ]
+
+    def _claim_many(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
+        queues = [take.queue for take in takes]
+        while True:
+            policies = self._policies.known_of(queues, resolve)
+            lease = (self._owner.id, microseconds(ttl), policies, self._claim_bytes, self._owner.random_part())
+            rows = self._connection.rows(CLAIM_MANY, queues, array(take.limit for take in takes), *lease)
+            if not rows or rows[0][LEASE_ID] is not None:
+                return leases_from(rows)
+            handlers: dict[str, set[str]] = {}
+            for row in rows:
+                handlers.setdefault(row[LEASE_QUEUE], set()).add(row[LEASE_HANDLER])
+            for queue, its in handlers.items():
+                self._policies.learn(queue, its, resolve)
 
     def _claim(self, take: ClaimRequest, ttl: float, resolve: Resolve, alone: bool) -> list[Lease]:
         rows_of = self._connection.rows_alone if alone else self._connection.rows

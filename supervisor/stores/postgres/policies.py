@@ -36,6 +36,10 @@ class Policies:
             self._packed.clear()
         return self._packed.get(queue, "{}")
 
+    def known_of(self, queues: Iterable[str], resolve: Resolve) -> str:
+        """Return the known policies of these queues, by queue and handler, as JSON."""
+        return f"{{{','.join([f'{packed(queue)}:{self.known(queue, resolve)}' for queue in queues])}}}"
+
     def learn(self, queue: str, handlers: Iterable[str], resolve: Resolve) -> None:
         """Add the policies of these handlers in this queue. Forget the others of the queue if there are too many."""
         if len(self._texts) >= MAX_QUEUES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
@@ -29,17 +29,34 @@ from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
-from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries, readable_attempt
+from supervisor.stores.records import microseconds, own_max_retries, readable_attempt
+from supervisor.stores.shown import PAGE_CHARACTERS, Shown, in_pages, iso, job_dict
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 
-SHOWN = """
-  select jobs.id, handler, coalesce(payload, ''), queue, priority, jobs.state, retries, policy, options, jobs.due_at,
-    created_at, started_at, finished_at, result, headers, expired_count,
-    (select supervisors.owner from {s}.supervisors where supervisors.id = jobs.owner), lease_until, dead_letters.state, owed, accepted
-  from unnest($1::bigint[]) with ordinality as it(id, place) join {s}.jobs on jobs.id = it.id
-  left join {s}.dead_letters on dead_letters.job_id = jobs.id order by place"""
+
+def _shown_sql(payload: str, result: str, headers: str) -> str:
+    return f"""
+      select jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options, jobs.due_at,
+        created_at, started_at, finished_at, {result}, {headers}, expired_count,
+        (select supervisors.owner from {{s}}.supervisors where supervisors.id = jobs.owner), lease_until, dead_letters.state, owed, accepted
+      from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
+      left join {{s}}.dead_letters on dead_letters.job_id = jobs.id order by place"""
+
+
+SHOWN = _shown_sql("coalesce(payload, '')", "result", "headers")
+BRIEF = _shown_sql("'null'", "null", "null")
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by id"
+LAST_ATTEMPTS = """
+  select last.* from unnest($1::bigint[]) as it(id) cross join lateral (
+    select job_id, at, record from {s}.attempts where job_id = it.id order by id desc limit 1) as last"""
+# The number of the first of these jobs whose texts and attempts have at most $2 bytes together, at least one.
+FIT = """
+  select count(*) from (
+    select place, sum(coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(result), 0)
+      + coalesce((select sum(octet_length(record)) from {s}.attempts where job_id = jobs.id), 0)) over (order by place) as total
+    from unnest($1::bigint[]) with ordinality as it(id, place) left join {s}.jobs on jobs.id = it.id) as its
+  where total <= $2 or place = 1"""
 
 COUNTED = "select queue, state, tier, sum(n)::bigint from {s}.counts group by queue, state, tier having sum(n) > 0"
 UNFINISHED = f"select queue, state, sum(n)::bigint from {{s}}.counts where state < {SUCCEEDED} group by queue, state"
@@ -93,18 +110,26 @@ class Queries:
         handler: str | None = None,
         dead_letter: str | None = None,
         limit: int = 100,
-    ) -> list[dict[str, Any]]:
+        brief: bool = False,
+    ) -> Iterator[dict[str, Any]]:
         query, parameters = filtered_ids(state, queue, handler, dead_letter, limit)
         with self._connection.snapshot():
-            return self.jobs_shown(self._connection.column(query, *parameters))
+            ids = list(self._connection.column(query, *parameters))
+        return in_pages(ids, lambda page: self._page(page, brief))
 
-    def jobs_shown(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+    def _page(self, ids: list[int], brief: bool) -> tuple[int, list[dict[str, Any]]]:
+        with self._connection.snapshot():
+            if not brief:
+                ids = ids[: self._connection.value(FIT, array(ids), PAGE_CHARACTERS)]
+            return len(ids), self.jobs_shown(ids, brief)
+
+    def jobs_shown(self, ids: Sequence[int], brief: bool = False) -> list[dict[str, Any]]:
         """Return the jobs that exist, in the order of `ids`."""
         batch = array(ids)
         errors: dict[int, list[Mapping[str, Any]]] = {}
-        for job_id, at, record in self._connection.rows(ATTEMPTS, batch):
+        for job_id, at, record in self._connection.rows(LAST_ATTEMPTS if brief else ATTEMPTS, batch):
             errors.setdefault(job_id, []).append(readable_attempt(record, at))
-        return [job_dict(_shown(row, errors)) for row in self._connection.rows(SHOWN, batch)]
+        return [job_dict(_shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
 
     def remaining(
         self,

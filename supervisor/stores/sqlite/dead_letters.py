@@ -14,7 +14,6 @@ from supervisor.stores.sinks import Sinks, has_work, is_complete, sinks_of, sink
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queries import Queries
-from supervisor.stores.sqlite.queue import first_that_fit
 from supervisor.stores.sqlite.schema import SINK_LISTS
 
 # A `+` keeps SQLite from putting the value in place of the column in the expression that the index is made of.
@@ -25,12 +24,6 @@ DUE_DEAD_LETTERS = Select(
       where state = {PENDING} and {SINK_LISTS} = ?2 || ?3 and due_at <= ?4 and +owed = ?2 and +accepted = ?3
       order by due_at limit ?5)""",
 )
-LENGTHS_SHOWN = """
-  select json_group_array(coalesce(length(payload), 0) + coalesce(length(headers), 0)
-    + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0))
-  from json_each(?) as it cross join jobs on jobs.id = it.value"""
-MEASURED_AT_ONCE = 8
-"""Few, since attempts must be read to be measured."""
 CLAIM_DEAD_LETTERS = f"""
   update dead_letters set token = {NEXT_TOKEN} | ?, tries = min(tries + 1, {MAX_TRIES}), owner = ?, due_at = ?, owed = it.owed
   from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as owed from json_each(?)) as it
@@ -63,7 +56,7 @@ class DeadLetterQueue:
             owed = self._due(limit, now, self._owner.sinks if sinks is None else sinks)
             if not owed:
                 return []
-            ids = first_that_fit(self._connection, list(owed), LENGTHS_SHOWN, MEASURED_AT_ONCE)
+            ids = self._queries.first_that_fit(list(owed), self._connection.limits.claim_characters)
             lease = (self._owner.random_part(), self._owner.id, now + microseconds(ttl))
             self._connection.run(CLAIM_DEAD_LETTERS, *lease, packed([(id, owed[id]) for id in ids]))
             jobs = {job["id"]: job for job in self._queries.jobs_shown(ids)}

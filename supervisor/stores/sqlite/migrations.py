@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.errors import StoreError, StoreUnavailable
+from supervisor.stores.codes import SUCCEEDED
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
@@ -18,6 +19,7 @@ from supervisor.stores.sqlite.schema import (
     DEAD_LETTERS,
     INSERTED_BY_SQL,
     JOB_DELETED,
+    PAYLOADS,
     PENDING_DEAD_LETTERS,
     QUEUE_CHANGED,
     SCHEMA,
@@ -25,7 +27,9 @@ from supervisor.stores.sqlite.schema import (
     VERSION,
     between,
     closed_trigger,
+    headers_are_long,
     is_list,
+    texts_are_long,
 )
 from supervisor.stores.sqlite.write_lock import FileLock
 from supervisor.stores.transfer import closed_message
@@ -45,6 +49,11 @@ FROM_VERSION_1 = (
     "drop trigger put_by_hand",
     "drop trigger changed_by_hand",
     "alter table jobs rename column lapses to expired_count",
+    PAYLOADS,
+    f"""insert into payloads select id, payload, iif({headers_are_long("jobs")}, headers, null) from jobs
+      where state < {SUCCEEDED} and {texts_are_long("jobs")}""",
+    f"""update jobs set payload = null, headers = iif({headers_are_long("jobs")}, null, headers)
+      where id in (select job_id from payloads)""",
     INSERTED_BY_SQL,
     UPDATED_BY_SQL,
     DEAD_LETTERS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
@@ -22,26 +22,44 @@ from supervisor.stores.codes import (
 )
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.limits import LAST_TIME
-from supervisor.stores.records import Shown, iso, job_dict, microseconds, own_max_retries, readable_attempt
+from supervisor.stores.records import microseconds, own_max_retries, readable_attempt
+from supervisor.stores.shown import PAGE_CHARACTERS, Shown, in_pages, iso, job_dict
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
-from supervisor.stores.sqlite.queue import PAUSED, Policies
-from supervisor.stores.sqlite.schema import SINK_LISTS
+from supervisor.stores.sqlite.queue import PAUSED, Policies, first_that_fit
+from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, SINK_LISTS, TEXT_LENGTH
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 
-SHOWN = Select(
-    """jobs.id, handler, coalesce(cast(payload as text), ''), queue, priority, jobs.state, retries, policy, options,
-      jobs.due_at, created_at, started_at, finished_at, cast(result as text), cast(headers as text), expired_count,
-      (select supervisors.owner from supervisors where supervisors.id = jobs.owner), lease_until, dead_letters.state, owed, accepted""",
-    """from json_each(?) as it cross join jobs on jobs.id = it.value
-      left join dead_letters on dead_letters.job_id = jobs.id""",
-)
+
+def _shown(payload: str, result: str, headers: str) -> Select:
+    return Select(
+        f"""jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options,
+          jobs.due_at, created_at, started_at, finished_at, {result}, {headers}, expired_count,
+          (select supervisors.owner from supervisors where supervisors.id = jobs.owner), lease_until, dead_letters.state, owed, accepted""",
+        """from json_each(?) as it cross join jobs on jobs.id = it.value
+          left join dead_letters on dead_letters.job_id = jobs.id""",
+    )
+
+
+SHOWN = _shown(PAYLOAD, "cast(result as text)", HEADERS)
+BRIEF = _shown("'null'", "null", "null")
 ATTEMPTS = Select(
     "job_id, cast(record as text)",
     "from json_each(?) as it cross join attempts on attempts.job_id = it.value",
 )
+LAST_ATTEMPTS = Select(
+    "job_id, cast(record as text)",
+    """from json_each(?) as it cross join attempts
+      on attempts.id = (select max(id) from attempts where job_id = it.value)""",
+)
+LENGTHS_SHOWN = f"""
+  select json_group_array({TEXT_LENGTH} + coalesce(length(result), 0)
+    + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0))
+  from json_each(?) as it left join jobs on jobs.id = it.value"""
+MEASURED_AT_ONCE = 8
+"""Few, since attempts must be read to be measured."""
 
 UNFINISHED = Select("queue, state, n", f"from counts where state < {SUCCEEDED}")
 DUE_BY = f"""
@@ -99,19 +117,30 @@ class Queries:
         handler: str | None = None,
         dead_letter: str | None = None,
         limit: int = 100,
-    ) -> list[dict[str, Any]]:
+        brief: bool = False,
+    ) -> Iterator[dict[str, Any]]:
         source, parameters = filtered_ids(state, queue, handler, dead_letter)
         with self._connection.snapshot():
             ids = self._connection.json(f"select json_group_array(id) from ({source} limit ?)", *parameters, limit)
-            return self.jobs_shown(ids)
+        return in_pages(ids, lambda page: self._page(page, brief))
 
-    def jobs_shown(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+    def _page(self, ids: list[int], brief: bool) -> tuple[int, list[dict[str, Any]]]:
+        with self._connection.snapshot():
+            if not brief:
+                ids = self.first_that_fit(ids, PAGE_CHARACTERS)
+            return len(ids), self.jobs_shown(ids, brief)
+
+    def first_that_fit(self, ids: list[int], room: int) -> list[int]:
+        """Return the first of these jobs, as many as have `room` characters of texts and attempts together, at least one."""
+        return first_that_fit(self._connection, ids, LENGTHS_SHOWN, MEASURED_AT_ONCE, room)
+
+    def jobs_shown(self, ids: Sequence[int], brief: bool = False) -> list[dict[str, Any]]:
         """Return the jobs that exist, in the order of `ids`."""
         batch = packed(ids)
         errors: dict[int, list[Mapping[str, Any]]] = {}
-        for job_id, record in self._connection.rows(ATTEMPTS, batch):
+        for job_id, record in self._connection.rows(LAST_ATTEMPTS if brief else ATTEMPTS, batch):
             errors.setdefault(job_id, []).append(readable_attempt(record))
-        return [job_dict(self._shown(row, errors)) for row in self._connection.rows(SHOWN, batch)]
+        return [job_dict(self._shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
         (

@@ -23,7 +23,7 @@ from supervisor.jobs import (
     Policy,
 )
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.counts import newly_ready, waiting_of
+from supervisor.stores.counts import ROWS_OF_A_LOOK, waiting_of, whole_queues
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -41,6 +41,7 @@ from supervisor.stores.records import (
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
+from supervisor.stores.sqlite.schema import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, texts_are_long
 
 ROWS_OF_A_STATEMENT = 100
 """Each statement of an enqueue updates the id sequence once."""
@@ -59,18 +60,30 @@ MAKE_DUE = f"""
       and handler in (select value from json_each(?3))
     order by due_at limit ?4)"""
 NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
+# The first ready jobs by queue, behind the queue ?1, of ?2 rows at most, in the served queues ?3.
 LOOK = f"""
   select json_array(
-    json((select json_group_array(json_array(queue, tier, n)) from counts
-      where state = {READY} and n > 0 and queue not in (select queue from queues where paused))),
+    json((select json_group_array(json_array(queue, tier, n)) from (
+      select queue, tier, n from counts
+      where state = {READY} and queue > ?1 and n > 0 and queue not in (select queue from queues where paused)
+        and (?3 is null or queue in (select value from json_each(?3)))
+      order by queue, tier limit ?2))),
     ({NEXT_DUE}))"""
+NEWLY_READY = Select(
+    "queue, tier",
+    f"""from (
+      select json_extract(value, '$[0]') as queue, json_extract(value, '$[1]') as tier from json_each(?)) as it
+      where queue not in (select queue from queues where paused)
+        and not exists (
+          select 1 from counts where state = {READY} and counts.queue = it.queue and counts.tier = it.tier and n > 0)""",
+)
 PAUSED = "select json_group_array(queue) from queues where paused"
 
-_IS_SHORT = "coalesce(length(payload), 0) + coalesce(length(headers), 0) <= 4096"
-"""The longer texts are read only for the jobs that are claimed."""
+# The long texts are read only for the jobs that are claimed. Another program may have put one into the row.
+_IS_SHORT = f"payload is not null and not {texts_are_long('jobs')}"
 CANDIDATES = Select(
     f"""id, {NEXT_TOKEN} | ?, handler, queue,
-      iif({_IS_SHORT}, coalesce(cast(payload as text), ''), null), iif({_IS_SHORT}, cast(headers as text), null),
+      iif({_IS_SHORT}, cast(payload as text), null), iif({_IS_SHORT}, cast(headers as text), null),
       retries, priority, tier, due_at, created_at, null, expired_count, options""",
     f"""from (
       select id as candidate from jobs
@@ -78,11 +91,10 @@ CANDIDATES = Select(
       order by priority desc, age limit ?)
     cross join jobs on jobs.id = candidate""",
 )
-LENGTHS = """
-  select json_group_array(coalesce(length(payload), 0) + coalesce(length(headers), 0))
-  from json_each(?) as it cross join jobs on jobs.id = it.value"""
+LENGTHS = f"""
+  select json_group_array({TEXT_LENGTH}) from json_each(?) as it cross join jobs on jobs.id = it.value"""
 TEXTS = Select(
-    "coalesce(cast(payload as text), ''), cast(headers as text)",
+    f"{PAYLOAD}, {HEADERS}",
     "from json_each(?) as it cross join jobs on jobs.id = it.value",
 )
 CLAIM = f"""
@@ -91,12 +103,13 @@ CLAIM = f"""
 
 KEEP_POLICY = "insert into policies(id, policy) values (?, ?) on conflict do nothing"
 
+PUT_LONG_TEXTS = "insert into payloads(job_id, payload, headers) values (?, ?, ?)"
 KNOWN_BEFORE = "select 1 from jobs where id = ? and created_at = ? and handler = ?"
 LAST_AGE = "select seq from sqlite_sequence where name = 'jobs'"
 
 
 class _Values(NamedTuple):
-    """The columns of a new job, without id, age, created_at and payload."""
+    """The columns of a new job, without id, age, created_at and payload. Long headers are not among them."""
 
     handler: str
     queue: str
@@ -109,11 +122,12 @@ class _Values(NamedTuple):
 
 class Policies:
     """The policies of claimed jobs: a table has each of them once, and the rows have its id. The id comes from the policy itself, and
-    each claim writes the policies that are missing: a store that goes back in time loses rows, and must not use their ids again."""
+    each claim writes the policies that are missing: a store that goes back in time loses rows, and must not reuse their ids."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._policies: dict[int, Policy] = {}
+        self._ids: dict[Policy, int] = {}
         self._resolved: dict[tuple[str, str], int] = {}  # by (queue, handler), as `_resolve` had them
         self._resolve: Resolve | None = None
 
@@ -122,6 +136,7 @@ class Policies:
         if resolve != self._resolve:  # the settings were loaded again
             self._resolve = resolve
             self._resolved.clear()
+            self._ids.clear()
         ids: dict[int, list[int]] = {}
         for (queue, handler), run in groupby(rows, itemgetter(LEASE_QUEUE, LEASE_HANDLER)):
             policy = self._resolved.get((queue, handler)) or self._resolve_for(queue, handler, resolve)
@@ -165,9 +180,13 @@ class Policies:
     def _resolve_for(self, queue: str, handler: str, resolve: Resolve) -> int:
         if len(self._resolved) >= MAX_RESOLVED:
             self._resolved.clear()
+            self._ids.clear()
         policy = resolve(handler, queue)
-        id = self._resolved[queue, handler] = self.id_of(policy_text(policy))
-        self._policies[id] = policy
+        id = self._ids.get(policy)  # thousands of queues share few policies
+        if id is None:
+            id = self._ids[policy] = self.id_of(policy_text(policy))
+            self._policies[id] = policy
+        self._resolved[queue, handler] = id
         return id
 
 
@@ -176,6 +195,8 @@ class Queue:
 
     def __init__(self, connection: Connection, policies: Policies, owner: Ownership, notifier: Notifier) -> None:
         self._connection, self._policies, self._owner, self._notifier = connection, policies, owner, notifier
+        self._behind = ""
+        """The queue behind which the next look begins, unless the last one has seen all queues."""
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         """Store the rows. If a commit failed but may have stored them, a repeated call with the same EnqueueBatch does not store them
@@ -210,7 +231,10 @@ class Queue:
         if len(rows) == 1:  # as most programs do it
             (row,) = rows
             values = _values(row, now)
-            self._connection.run(_ONE_ROW, now, first, row.payload, *values)
+            payload: str | None = row.payload
+            if len(row.payload) > MAX_INLINE or values.headers is not row.headers:
+                ((payload, _),) = put_long_texts(self._connection, [(first, row.payload, row.headers)])
+            self._connection.run(_ONE_ROW, now, first, payload, *values)
             self._connection.counts.add(values.state, values.queue, 0)
             return first, now
         batch = EnqueueBatch.of(rows)
@@ -221,7 +245,12 @@ class Queue:
     def _insert_part(self, part: EnqueueBatch, now: int, first: int) -> None:
         places = Counter(part.places)
         kinds = {place: _values(part.kinds[place], now) for place in places}
-        given: list[Sequence[Any]] = [part.payloads]
+        payloads: Sequence[str | None] = part.payloads
+        headers_moved = any(values.headers is not part.kinds[place].headers for place, values in kinds.items())
+        if headers_moved or max(map(len, part.payloads)) > MAX_INLINE:
+            texts = [(id, row.payload, row.headers) for id, row in enumerate(part, first)]
+            payloads = [payload for payload, _ in put_long_texts(self._connection, texts)]
+        given: list[Sequence[Any]] = [payloads]
         if len(kinds) == 1:
             given += [[value] for value in kinds[part.places[0]]]
         else:
@@ -235,23 +264,30 @@ class Queue:
         """Use one statement as long as nothing is due: each one releases the GIL, and waits to get it again."""
         with self._connection.transaction():
             self._connection.counts.write(READY)
-            rows, due = self._connection.json(LOOK)
+            only = None if served is None else packed(list(served))
+            rows, due = self._connection.json(LOOK, self._behind, ROWS_OF_A_LOOK, only)
             new: frozenset[tuple[str, int]] = frozenset()
             if due is not None and due <= self._connection.now():
-                before = rows
-                self._promote(limit)
+                new = self._promote(limit)
                 self._connection.counts.write()
-                rows, due = self._connection.json(LOOK)
-                new = newly_ready(before, rows)
+                rows, due = self._connection.json(LOOK, self._behind, ROWS_OF_A_LOOK, only)
+            if self._behind and len(rows) < ROWS_OF_A_LOOK:
+                first, _ = self._connection.json(LOOK, "", ROWS_OF_A_LOOK - len(rows), only)
+                rows += [row for row in first if row[0] <= self._behind]
             seconds = None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
-            return Look(waiting_of(rows, served), seconds, new)
+            rows, self._behind = whole_queues(rows, ROWS_OF_A_LOOK)
+            return Look(waiting_of(rows), seconds, new, bool(self._behind))
 
-    def _promote(self, limit: int) -> None:
+    def _promote(self, limit: int) -> frozenset[tuple[str, int]]:
+        """Make due jobs ready. Return the queues and tiers that had no ready job before."""
         due = self._connection.rows(DUE, self._connection.now(), limit)
+        promoted = Counter((queue, tier) for _, queue, tier in due)
+        new = self._connection.rows(NEWLY_READY, packed(list(promoted)))
         self._connection.run(PROMOTE, packed([id for id, _, _ in due]))
-        for (queue, tier), n in Counter((queue, tier) for _, queue, tier in due).items():
+        for (queue, tier), n in promoted.items():
             self._connection.counts.add(SCHEDULED, queue, tier, -n)
             self._connection.counts.add(READY, queue, tier, n)
+        return frozenset((queue, tier) for queue, tier in new)
 
     def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
         with self._connection.transaction():
@@ -291,22 +327,39 @@ class Queue:
         large = [row for row in rows if row[LEASE_PAYLOAD] is None]
         if not large:
             return rows
-        fit = first_that_fit(self._connection, [row[LEASE_ID] for row in large], LENGTHS, MEASURED_AT_ONCE)
+        room = self._connection.limits.claim_characters
+        fit = first_that_fit(self._connection, [row[LEASE_ID] for row in large], LENGTHS, MEASURED_AT_ONCE, room)
         for row, (payload, headers) in zip(large, self._connection.rows(TEXTS, packed(fit)), strict=False):
             row[LEASE_PAYLOAD], row[LEASE_HEADERS] = payload, headers
         return rows if len(fit) == len(large) else rows[: rows.index(large[len(fit)])]
 
 
-def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once: int) -> list[int]:
-    """Return the first of these jobs, as many as fit into one claim, at least one. `lengths` is a statement that selects the
-    lengths of jobs by their ids; it gets `at_once` ids at a time."""
-    room = connection.limits.claim_characters
+def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once: int, room: int) -> list[int]:
+    """Return the first of these jobs, as many as have `room` characters together, at least one. `lengths` is a statement that
+    selects the lengths of jobs by their ids; it gets `at_once` ids at a time."""
     for start in range(0, len(ids), at_once):
         for place, length in enumerate(connection.json(lengths, packed(ids[start : start + at_once])), start):
             room -= length
             if room < 0:
                 return ids[: max(1, place)]
     return ids
+
+
+def put_long_texts(
+    connection: Connection, texts: Iterable[tuple[int, str, str | None]]
+) -> list[tuple[str | None, str | None]]:
+    """Store the texts (id of the job, payload, headers) that are too long for the rows of the jobs. Return (payload, headers) of
+    the rows."""
+    long, inline = [], []
+    for id, payload, headers in texts:
+        long_headers = headers if headers is not None and len(headers) > MAX_INLINE else None
+        is_long = len(payload) > MAX_INLINE or long_headers is not None
+        if is_long:
+            long.append((id, payload, long_headers))
+        inline.append((None if is_long else payload, headers if long_headers is None else None))
+    if long:
+        connection.run_many(PUT_LONG_TEXTS, long)
+    return inline
 
 
 def next_age(connection: Connection) -> int:
@@ -336,7 +389,8 @@ _ONE_ROW = insert_sql(1, (1,) * (1 + len(_Values._fields)))
 def _values(row: EnqueueRow, now: int) -> _Values:
     due = now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
     state = SCHEDULED if due > now else READY
-    return _Values(row.handler, row.queue, row.priority, row.headers, options_text(row), due, state)
+    headers = row.headers if row.headers is None or len(row.headers) <= MAX_INLINE else None
+    return _Values(row.handler, row.queue, row.priority, headers, options_text(row), due, state)
 
 
 def _shared(column: Sequence[Any]) -> Sequence[Any]:

@@ -89,12 +89,33 @@ JOBS = f"""create table jobs(
       options text,
       result text)"""
 
+MAX_INLINE = 500
+"""The maximum of characters of a payload, and of headers, that stand in the row of the job."""
+# Each claim and settle writes the row of its job anew, so long texts are not in it. If the payload or the headers are longer than
+# MAX_INLINE, the payload is here, and null in the row; the same for the headers if they are longer themselves.
+PAYLOADS = "create table payloads(job_id integer primary key, payload text, headers text)"
+PAYLOAD = "cast(coalesce(jobs.payload, (select payload from payloads where job_id = jobs.id), '') as text)"
+HEADERS = "cast(coalesce(jobs.headers, (select headers from payloads where job_id = jobs.id)) as text)"
+TEXT_LENGTH = f"length({PAYLOAD}) + coalesce(length({HEADERS}), 0)"
+
+
+def texts_are_long(row: str) -> str:
+    return f"(coalesce(length({row}.payload), 0) > {MAX_INLINE} or {headers_are_long(row)})"
+
+
+def headers_are_long(row: str) -> str:
+    return f"coalesce(length({row}.headers), 0) > {MAX_INLINE}"
+
+
 # A row that no claim could read would block all others, so it is refused when it is written. The store itself gives every row
 # its age: a row without one was inserted with plain SQL by another program, and is counted here.
 _STATE_AT_FIRST = f"iif(new.state = {READY} and new.due_at > {_NOW}, {SCHEDULED}, new.state)"
 INSERTED_BY_SQL = f"""create trigger inserted_by_sql after insert on jobs when new.age is null begin
       {_refusals(*_EXPECTED)}
-      update jobs set age = id, state = {_STATE_AT_FIRST} where id = new.id;
+      insert into payloads
+        select new.id, new.payload, iif({headers_are_long("new")}, new.headers, null) where {texts_are_long("new")};
+      update jobs set age = id, state = {_STATE_AT_FIRST}, payload = iif({texts_are_long("new")}, null, payload),
+        headers = iif({headers_are_long("new")}, null, headers) where id = new.id;
       insert into counts values ({_STATE_AT_FIRST}, new.queue, new.tier, 1)
         on conflict(state, queue, tier) do update set n = n + 1;
     end"""
@@ -109,6 +130,7 @@ QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs be
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = """create trigger job_deleted after delete on jobs begin
+      delete from payloads where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from dead_letters where job_id = old.id;
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
@@ -154,6 +176,7 @@ SUPERVISORS = """create table supervisors(
 
 SCHEMA = (
     JOBS,
+    PAYLOADS,
     "insert into sqlite_sequence(name, seq) values ('jobs', 0)",
     f"create index ready on jobs(queue, tier, priority desc, age) where state = {READY}",
     f"create index scheduled on jobs(due_at) where state = {SCHEDULED}",

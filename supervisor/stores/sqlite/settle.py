@@ -21,6 +21,7 @@ from supervisor.stores.sinks import sinks_text
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import Policies
+from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD
 
 _SUCCEEDED = JobState.SUCCEEDED
 
@@ -68,7 +69,7 @@ MARK_STARTED = f"update jobs set started_at = coalesce(started_at, ?1) {_OF_LEAS
 
 HELD = Select("id, token", f"from jobs where state = {IN_FLIGHT} and owner = ?")
 LEASES = Select(
-    """jobs.id, token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), retries, priority, tier,
+    f"""jobs.id, token, handler, queue, {PAYLOAD}, {HEADERS}, retries, priority, tier,
       due_at, created_at, policy, expired_count, options""",
     f"""from json_each(?) as it
       cross join jobs on jobs.id = it.value and jobs.state = {IN_FLIGHT} and jobs.owner = ?""",

@@ -10,8 +10,16 @@ from supervisor.stores.records import readable_attempt
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.operator import PAUSE
 from supervisor.stores.sqlite.queries import ATTEMPTS, Queries
-from supervisor.stores.sqlite.queue import Policies, next_age
-from supervisor.stores.sqlite.schema import CLOSED_TRIGGERS, TRANSFER_OUT, TRANSFERS_IN, closed_trigger
+from supervisor.stores.sqlite.queue import Policies, next_age, put_long_texts
+from supervisor.stores.sqlite.schema import (
+    CLOSED_TRIGGERS,
+    HEADERS,
+    PAYLOAD,
+    TEXT_LENGTH,
+    TRANSFER_OUT,
+    TRANSFERS_IN,
+    closed_trigger,
+)
 from supervisor.stores.transfer import (
     TransferRecord,
     TransferredJob,
@@ -30,12 +38,12 @@ IN_FLIGHT_COUNT = f"select count(*) from jobs where state = {IN_FLIGHT}"
 SIZES = Select(
     "id, size",
     f"""from (
-      select id, coalesce(length(payload), 0) + coalesce(length(headers), 0) + coalesce(length(result), 0)
+      select id, {TEXT_LENGTH} + coalesce(length(result), 0)
         + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0) as size
       from jobs where id > ? and state in ({READY}, {SCHEDULED}, {FAILED}) order by id limit ?)""",
 )
 EXPORTED = Select(
-    """jobs.id, age, jobs.token, handler, queue, coalesce(cast(payload as text), ''), cast(headers as text), priority,
+    f"""jobs.id, age, jobs.token, handler, queue, {PAYLOAD}, {HEADERS}, priority,
       jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
       cast(result as text), dead_letters.state, dead_letters.due_at, tries, owed, accepted""",
     f"""from json_each(?) as it cross join jobs on jobs.id = it.value
@@ -134,7 +142,12 @@ class Transfer:
 
     def _import(self, jobs: Sequence[TransferredJob]) -> None:
         policies = {text: None if text is None else self._policies.id_of(text) for text in {job.policy for job in jobs}}
-        self._connection.run_many(IMPORT_JOBS, [{**job._asdict(), "policy": policies[job.policy]} for job in jobs])
+        texts = put_long_texts(self._connection, [(job.id, job.payload, job.headers) for job in jobs])
+        rows = [
+            {**job._asdict(), "policy": policies[job.policy], "payload": payload, "headers": headers}
+            for job, (payload, headers) in zip(jobs, texts, strict=True)
+        ]
+        self._connection.run_many(IMPORT_JOBS, rows)
         self._connection.run_many(
             IMPORT_ATTEMPTS,
             [(job.id, packed(readable_attempt(record, at))) for job in jobs for at, record in job.attempts],

@@ -15,6 +15,8 @@ import psycopg
 from supervisor import Client
 from supervisor.config.loading import load
 from supervisor.stores.codes import SUCCEEDED
+from supervisor.stores.opening import open_store
+from supervisor.stores.protocol import Store
 from tests.benchmarks.peers.base import Deployment, Payload, Task, current_deployment
 
 PLUGIN = """
@@ -142,6 +144,17 @@ def store_reader(deployment: Deployment) -> Iterator[StoreReader]:
     else:
         with contextlib.closing(sqlite3.connect(database(deployment))) as db:
             yield StoreReader(lambda query: db.execute(query).fetchone())
+
+
+@contextlib.contextmanager
+def opened_store(deployment: Deployment) -> Iterator[Store]:
+    write(deployment)
+    settings = load(config(deployment))
+    store = open_store(settings.store, create=True, base=settings.base)
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 class Jobs:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -66,3 +66,17 @@ def test_a_terminal_gets_colours_unless_no_color_is_set(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stdout", terminal)
     render.print_table(("state",), [["failed"]])
     assert ("\x1b[31m" in terminal.text) is not no_color
+
+
+def test_a_long_table_is_printed_as_its_rows_come(capsys: pytest.CaptureFixture[str]) -> None:
+    printed: list[int] = []
+
+    def rows() -> Iterator[list[object]]:
+        for number in range(1000):
+            printed.append(capsys.readouterr().out.count("\n"))
+            yield [number, "failed", None, f"mail\n{number}"]
+
+    assert render.print_table(("id", "state", "empty", "text"), rows())
+    assert sum(printed) + capsys.readouterr().out.count("\n") == 1001
+    assert max(printed) <= render.MAX_DRAWN + 2, "no more rows are held than it takes to align the columns"
+    assert not render.print_table(("id",), iter([]))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
+from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.settings import RetrySettings
-from supervisor.engine.fairness import QueueBuffer, share_out
+from supervisor.config.settings import QueueSettings, RetrySettings, Settings
+from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.fairness import QueueBuffer, QueueBuffers, share_out
 from supervisor.jobs import Lease, Policy, Tier
 
 RATIOS = st.fractions(Fraction(1, 50), 1, max_denominator=50)
@@ -161,3 +164,37 @@ def test_queues_share_the_whole_capacity_equally(capacity: int, waiting: dict[st
 @pytest.mark.parametrize(("turn", "shares"), [(0, {"b": 1, "c": 1}), (2, {"c": 1, "d": 1}), (3, {"d": 1, "b": 1})])
 def test_the_odd_jobs_are_shared_out_in_turn_among_the_queues_that_have_some(turn: int, shares: dict[str, int]) -> None:
     assert share_out(2, {"a": 0, "b": 5, "c": 5, "d": 5}, turn) == shares
+
+
+@pytest.mark.parametrize("queues", [500, 2000])
+def test_a_frame_looks_at_no_more_buffers_than_it_has_jobs(monkeypatch: pytest.MonkeyPatch, queues: int) -> None:
+    buffers = QueueBuffers(CurrentConfig(Settings(), []))
+    buffers.add([job(n)._replace(queue=f"queue-{n}") for n in range(queues)])
+    looks = []
+    length = QueueBuffer.__len__
+    monkeypatch.setattr(QueueBuffer, "__len__", lambda self: looks.append(1) or length(self))
+    taken = []
+    while len(buffers):
+        frame = [*islice(buffers.in_turn(2, Counter), 50)]
+        buffers.dispatched(len(frame))
+        taken += frame
+    assert {lease.id for lease in taken} == set(range(queues))
+    assert len(looks) < 3 * queues
+
+
+def test_each_frame_begins_with_the_next_queue() -> None:
+    buffers = QueueBuffers(CurrentConfig(Settings(), []))
+    buffers.add([job(n)._replace(queue="abc"[n % 3]) for n in (0, 3, 6, 1, 4, 7, 2, 5, 8)])
+    firsts = []
+    for _ in range(5):
+        frame = [*islice(buffers.in_turn(2, Counter), 1)]
+        buffers.dispatched(1)
+        firsts.append(frame[0].queue)
+    assert firsts == ["a", "b", "c", "a", "b"]
+
+
+def test_queues_without_settings_of_their_own_share_the_policies_of_handlers() -> None:
+    settings = Settings(queues={"slow": QueueSettings(retry=RetrySettings(max_retries=7))})
+    resolve = CurrentConfig(settings, []).resolve
+    assert resolve("mail", "a") is resolve("mail", "b")
+    assert [resolve("mail", queue).max_retries for queue in ("slow", "a")] == [7, 3]

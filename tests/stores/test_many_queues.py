@@ -1,0 +1,65 @@
+"""Thousands of queues: a look, and so a claim, costs no more than its jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.stores.counts import ROWS_OF_A_LOOK
+from supervisor.stores.records import ClaimRequest, EnqueueRow, Waiting
+from tests.stores.factories import POLICY, again
+
+QUEUES = [f"queue {number:04}" for number in range(2 * ROWS_OF_A_LOOK + 300)]
+
+DURABLE = pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture
+def store(factory):
+    store = factory.joined("one")
+    store.enqueue([EnqueueRow("mail", "1", queue=queue) for queue in QUEUES])
+    return store
+
+
+def claim(store, queues):
+    return store.claim([ClaimRequest(queue, 1, 1, 1, 100) for queue in queues], 30.0, lambda handler, queue: POLICY)
+
+
+def test_jobs_in_thousands_of_queues_are_found_and_claimed_in_turns(store):
+    looks, claimed = 0, []
+    while (look := store.look(None, 10)).waiting:
+        looks += 1
+        claimed += [lease.queue for lease in claim(store, look.waiting)]
+        assert look.more or sorted(claimed) == QUEUES
+    assert sorted(claimed) == QUEUES
+    assert looks <= 4, "each look shows other queues"
+    assert not look.more
+
+
+@DURABLE
+def test_a_look_shows_a_part_of_thousands_of_queues_and_the_next_one_another(store):
+    looks = [store.look(None, 10) for _ in range(3)]
+    assert all(look.more and len(look.waiting) < ROWS_OF_A_LOOK for look in looks)
+    assert set().union(*[look.waiting for look in looks]) == set(QUEUES)
+
+
+def test_served_queues_are_found_behind_thousands_of_others(store):
+    served = frozenset(QUEUES[-3:])
+    look = store.look(served, 10)
+    assert (set(look.waiting), look.more) == (served, False)
+
+
+@DURABLE
+def test_a_queue_is_shown_with_both_of_its_tiers(store):
+    """Also one at the end of what a look shows."""
+    claim(store, QUEUES)
+    for queue in QUEUES:
+        store.enqueue([EnqueueRow("mail", "1", queue=queue)])
+    assert store.settle([again(lease, delay=0.0) for lease in store.leases([id for id, _ in store.held()])]) == []
+    for _ in range(3):
+        assert set(store.look(None, 5000).waiting.values()) == {Waiting(1, 1)}
+
+
+def test_a_queue_that_has_become_ready_is_named_wherever_the_look_begins(store, factory):
+    store.enqueue([EnqueueRow("mail", "1", queue=queue, delay=10.0) for queue in ("first", "zzz", QUEUES[5])])
+    factory.clock.step(10)
+    assert store.look(None, 10).newly_ready == {("first", 0), ("zzz", 0)}
