@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
-from supervisor.jobs import JobState
+from supervisor.jobs import JobState, Shown, iso, job_dict
 from supervisor.stores.codes import (
     CODES,
     DEAD_LETTER_CODES,
@@ -22,8 +22,7 @@ from supervisor.stores.codes import (
 )
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.limits import LAST_TIME
-from supervisor.stores.records import microseconds, own_max_retries, readable_attempt
-from supervisor.stores.shown import PAGE_CHARACTERS, Shown, in_pages, iso, job_dict
+from supervisor.stores.records import PAGE_CHARACTERS, in_pages, microseconds, own_max_retries, readable_attempt
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.owner_lock import OwnerLock
