@@ -125,7 +125,7 @@ class Committer:
         self._on_relieved = on_relieved
         self._waiting: list[Outcome] = []
         self._under_way = 0  # batches
-        self._bytes = 0  # of all outcomes that are not settled yet
+        self._count = self._bytes = 0  # of all outcomes that are not settled yet
         self._refused: dict[LeaseKey, Outcome] = {}  # kept, since the store takes them in no form
         self._locked: dict[LeaseKey, Outcome] = {}  # kept, also while they are tried again
         self._reported_locked: set[LeaseKey] = set()
@@ -139,7 +139,7 @@ class Committer:
     @property
     def overfull(self) -> bool:
         """Whether results come faster than the store takes them. As long as this is so, no job is started."""
-        return self._bytes >= self._limits.unsettled_bytes
+        return self._count >= self._limits.unsettled_jobs or self._bytes >= self._limits.unsettled_bytes
 
     @property
     def unsettled(self) -> int:
@@ -180,6 +180,7 @@ class Committer:
         decide = self._decider.decide
         decided = [outcome if outcome[OUTCOME_STATE] is not None else decide(outcome) for outcome in outcomes]
         self._waiting += decided
+        self._count += len(decided)
         self._bytes += _bytes(decided)
         if self._under_way < BATCHES_AT_ONCE:
             self._settle_next()
@@ -217,12 +218,14 @@ class Committer:
         return future
 
     def _settle_again(self, batch: list[Outcome]) -> asyncio.Future[_Settled]:
+        self._count += len(batch)
         self._bytes += _bytes(batch)
         return self._settle(batch)
 
     def _settled(self, batch: list[Outcome], future: asyncio.Future[_Settled]) -> None:
         self._under_way -= 1
         was_overfull = self.overfull
+        self._count -= len(batch)
         self._bytes -= _bytes(batch)
         error = future.exception()
         if error is None:

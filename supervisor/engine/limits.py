@@ -18,7 +18,9 @@ class Limits(NamedTuple):
     settled_at_once: int = 2000
     settled_bytes_at_once: int = 16_000_000
     unsettled_bytes: int = 64_000_000
-    """Results and failures that the store has not taken yet. From this size on, no job is started."""
+    unsettled_jobs: int = 4000
+    """Results and failures that the store has not taken yet. From this size or number on, no job is started: the jobs would run
+    again if the supervisor were killed, and a claim waits behind their outcomes."""
     checked_leases: int = 200
     """While more are held, a notification does not start a check. If more are lost, only those that ran are looked up."""
     exit_held: float = 1.0

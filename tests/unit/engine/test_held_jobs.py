@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from supervisor.engine.fetcher import Claim
 from supervisor.engine.limits import Limits
 from supervisor.engine.store_writer import Purpose
@@ -154,8 +156,11 @@ def test_few_outcomes_are_settled_at_once_while_their_failures_are_large() -> No
     assert [len(event.outcomes) for event in here.events if isinstance(event, JobsSettled)] == [1, 1, 3, 3, 2]
 
 
-def test_no_job_starts_while_results_pile_up_unsettled() -> None:
-    here = Virtual(engine_limits=Limits(settled_bytes_at_once=1000, unsettled_bytes=4000))
+@pytest.mark.parametrize(
+    "limits", [Limits(settled_bytes_at_once=1000, unsettled_bytes=4000), Limits(settled_at_once=3, unsettled_jobs=10)]
+)
+def test_no_job_starts_while_results_pile_up_unsettled(limits: Limits) -> None:
+    here = Virtual(engine_limits=limits)
     here.enqueue(*["work"] * 3)
     here.serve()
     for _ in range(3):
