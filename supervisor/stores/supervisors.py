@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from supervisor.jobs import iso
+from supervisor.text.units import iso
 
 ABOUT: Mapping[str, Any] = {
     "queues": None,  # served here; None for all

@@ -1,14 +1,16 @@
-"""Durations and sizes as people write them."""
+"""Durations and sizes as people write them, and times as they are shown."""
 
 from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime, timedelta
 
 MAX_SECONDS = 36_500 * 86_400.0
 DURATION = "a duration such as 500ms, 30s, 5m, 2h or 1d"
 SIZE = "a size such as 64KB, 1MB or 2GB"
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES = {"B": 1, "KB": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)")
@@ -62,3 +64,14 @@ def _amount(text: str, units: dict[str, float] | dict[str, int]) -> float | None
         return None
     scaled = float(match[1]) * units[match[2]]
     return round(scaled, 9)
+
+
+def iso(microseconds: int | None) -> str | None:
+    """Return ISO 8601 text in UTC with microseconds; a time outside of the calendar becomes the nearest time inside."""
+    if not isinstance(microseconds, int):  # other programs can put a text into SQLite
+        return None
+    try:
+        moment = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        moment = (datetime.max if microseconds > 0 else datetime.min).replace(tzinfo=UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -125,7 +125,7 @@ def test_without_sinks_a_failed_job_is_a_delivered_dead_letter_that_can_be_run_a
         assert store.redrive(None)[0]
         store.settle([dead(lease) for lease in take(store)])
     assert store.purge()[0]
-    assert store.list_jobs() == []
+    assert list(store.list_jobs()) == []
     factory.check()
 
 

@@ -117,7 +117,7 @@ def test_json_that_a_worker_could_not_load_is_refused_and_nothing_else(factory, 
 
 
 WRONG = [
-    ("null", "handler: expected a name of 1 to 255 printable characters, got NULL"),
+    ("null", "handler: expected a name of 1 to 255 printable characters without spaces around it, got NULL"),
     ("'m', queue => null", "queue: expected a name"),
     ("'m', to_json(repeat('x', 999999))", "payload: 1000001 bytes of JSON, expected at most 1000000"),
     ("'m', headers => '{\"a\": 1e999}'", "headers: 1e999 is not a finite number"),

@@ -186,7 +186,7 @@ def test_a_forced_end_waits_for_no_sink(command: Command) -> None:
     wait_offered(command, "a", ids)
     run.signal(signal.SIGTERM)
     run.logged("supervisor stopping")
-    run.signal(signal.SIGTERM)
+    run.signal(signal.SIGINT)
     asked = time.monotonic()
     assert run.wait() == 3
     assert time.monotonic() - asked < 4.0

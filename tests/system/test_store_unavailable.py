@@ -30,7 +30,7 @@ def test_a_second_signal_ends_a_supervisor_whose_outcomes_wait_for_the_store(com
         (command.folder / "go").touch()
         run.signal(signal.SIGTERM)
         wait_for(lambda: len(command.processes()) == 2)  # its workers have exited: only their outcomes are left
-        run.signal(signal.SIGTERM)
+        run.signal(signal.SIGINT)
         asked = time.monotonic()
         assert run.wait(30) == 1, "its outcome could not be settled"
         print(f"ended {time.monotonic() - asked:.2f}s after the second signal")

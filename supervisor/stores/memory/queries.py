@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
-from supervisor.jobs import JobState, iso
+from supervisor.jobs import JobState
 from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.memory.ownership import Ownership
@@ -15,6 +15,7 @@ from supervisor.stores.memory.state import MemoryState, OwnerRecord
 from supervisor.stores.records import microseconds
 from supervisor.stores.sinks import count_by_work, sink_rows
 from supervisor.stores.supervisors import SupervisorRow, supervisor_dict
+from supervisor.text.units import iso
 
 
 class Queries:

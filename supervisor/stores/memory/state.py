@@ -13,9 +13,18 @@ from operator import attrgetter
 from typing import Any
 
 from supervisor.errors import StoreError
-from supervisor.jobs import JobState, Lease, Policy, Shown, Tier, job_dict
+from supervisor.jobs import JobState, Lease, Policy, Tier
 from supervisor.stores.codes import LEFT
-from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
+from supervisor.stores.records import (
+    EnqueueRow,
+    Presence,
+    Shown,
+    job_dict,
+    microseconds,
+    options_text,
+    overlaid,
+    own_max_retries,
+)
 from supervisor.stores.sinks import Sinks, sinks_text
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import READY, SCHEDULED
 from supervisor.stores.postgres.connection import NOTIFY, NOW
-from supervisor.text.names import MAX_NAME
+from supervisor.text.names import MAX_NAME, NAME
 from supervisor.text.strict_json import MAX_DEPTH, MAX_INTEGER
 from supervisor.text.units import MAX_SECONDS
 
@@ -34,7 +34,7 @@ _CHECKED_NAME = f"""create or replace function {{s}}.checked_name(what text, val
   begin
     if value is null or length(value) not between 1 and {MAX_NAME} or value ~ '^ | $|{_UNPRINTABLE}' then
       raise exception using errcode = 'invalid_parameter_value',
-        message = format('%s: expected a name of 1 to {MAX_NAME} printable characters, got %L', what, left(value, 80));
+        message = format('%s: expected {NAME}, got %L', what, left(value, 80));
     end if;
     return value;
   end {BODY}"""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
-from supervisor.jobs import JobState, Shown, iso, job_dict
+from supervisor.jobs import JobState
 from supervisor.stores.codes import (
     CODES,
     DEAD_LETTER_CODES,
@@ -29,9 +29,18 @@ from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
-from supervisor.stores.records import PAGE_CHARACTERS, in_pages, microseconds, own_max_retries, readable_attempt
+from supervisor.stores.records import (
+    PAGE_CHARACTERS,
+    Shown,
+    in_pages,
+    job_dict,
+    microseconds,
+    own_max_retries,
+    readable_attempt,
+)
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
+from supervisor.text.units import iso
 
 
 def _shown_sql(payload: str, result: str, headers: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
-from supervisor.jobs import JobState, Shown, iso, job_dict
+from supervisor.jobs import JobState
 from supervisor.stores.codes import (
     CODES,
     DEAD_LETTER_CODES,
@@ -22,7 +22,15 @@ from supervisor.stores.codes import (
 )
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.limits import LAST_TIME
-from supervisor.stores.records import PAGE_CHARACTERS, in_pages, microseconds, own_max_retries, readable_attempt
+from supervisor.stores.records import (
+    PAGE_CHARACTERS,
+    Shown,
+    in_pages,
+    job_dict,
+    microseconds,
+    own_max_retries,
+    readable_attempt,
+)
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.owner_lock import OwnerLock
@@ -30,6 +38,7 @@ from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import PAUSED, Policies, first_that_fit
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, SINK_LISTS, TEXT_LENGTH
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
+from supervisor.text.units import iso
 
 
 def _shown(payload: str, result: str, headers: str) -> Select:

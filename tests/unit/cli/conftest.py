@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,14 +33,6 @@ class Answer(NamedTuple):
 
 
 Call = Callable[..., Answer]
-
-
-@pytest.fixture(autouse=True)
-def _signals_unblocked() -> Iterator[None]:
-    """`run` blocks signals until it is ready, and other tests need them."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    yield
-    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @pytest.fixture
