@@ -75,6 +75,21 @@ def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, l
     return _as_lines("plugins", found, "set plugins.allow_writable_by_others: true")
 
 
+def has_code_of_others(folder: Path, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> bool:
+    """Return whether this is root, and others can change what can be imported from the folder, or add to it."""
+    if not _is_checked(environ):
+        return False
+    return any(True for _ in _faults(folder, look)) or any(_is_of_others(part, look) for part in _importable(folder))
+
+
+def _is_of_others(path: Path, look: Look) -> bool:
+    """As `_faults`, for a path below a folder that has none."""
+    status = look(path)
+    if stat.S_ISLNK(status.st_mode):
+        return any(True for _ in _faults(path, look))
+    return _fault(path, status, shared=False) is not None
+
+
 def store_faults(settings: Settings, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:
     """Return a line for each file or folder by which others can change the database of a SQLite store. Its folder is checked
     too, since SQLite applies the log files that it finds beside the database."""

@@ -64,11 +64,16 @@ class SelfReport:
         }
 
     def blocked(self) -> bool:
-        """Return whether no job runs and none can start or end: the store is unavailable or refuses that, or no worker is ready."""
+        """Return whether no job runs and none can start or end: the store is unavailable or refuses that, or workers fail to start."""
         if any(slot.sent for slot in self._pool.workers.values()):
             return False
         refused = any(("store", purpose.text) in self._by_event for purpose in (Purpose.CLAIM, Purpose.SETTLE))
-        return refused or self._writer.unavailable or not self._pool.ready_count()
+        fails = self._pool.reforks.failing or any(map(self._is_slow_to_start, self._pool.workers.values()))
+        return refused or self._writer.unavailable or (fails and not self._pool.ready_count())
+
+    def _is_slow_to_start(self, slot: WorkerSlot) -> bool:
+        waits = slot.ready_at is None and slot.process.pid is not None
+        return waits and self._now() - slot.started > STARTING_SECONDS
 
     def _held_retries(self) -> list[str]:
         """Return the queues that have as many retries in flight as `retry.max_in_flight` allows."""
@@ -99,7 +104,7 @@ class SelfReport:
             message = f"workers fail as soon as they start ({ready} of {count} run); the last one {self._last_exit}"
             found.append(Problem("workers", message, "remove the cause; they are started again after a delay"))
         for slot in self._pool.workers.values():
-            if slot.ready_at is None and slot.process.pid is not None and self._now() - slot.started > STARTING_SECONDS:
+            if self._is_slow_to_start(slot):
                 message = self._not_ready(slot)
                 found.append(
                     Problem("worker_start", f"worker {slot.number} (pid {slot.process.pid}) {message}", UNSTICK)

@@ -99,7 +99,8 @@ class UnknownHandlers:
         self._missing.found(self._config.handlers)
         if new:
             handlers, resolve = frozenset(new), self._config.resolve
-            within = max(resolve(name, DEFAULT_QUEUE).backoff.max for name in ("", *handlers))
+            queues = (DEFAULT_QUEUE, *self._config.settings.queues)
+            within = max(resolve(name, queue).backoff.max for name in ("", *handlers) for queue in queues)
             made = self._writer.submit(lambda store: store.make_due(handlers, within, MAX_MADE_DUE), Purpose.MAKE_DUE)
             made.add_done_callback(report_error)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.config.file_permissions import has_code_of_others
 from supervisor.config.settings import path_of
 
 if TYPE_CHECKING:
@@ -57,9 +58,9 @@ def plugin_files(paths: Sequence[str], base: Path) -> Iterator[Path]:
 
 def _let_import_from(base: Path) -> None:
     """Let plugins import from the folder of the configuration, after the standard library and all that is installed; but not from one
-    like /tmp, into which any user can put a module. The current directory does not count: each start may have another one."""
+    like /tmp, into which any user can put a module, nor, as root, from one with code that others can change. The current directory does not count: each start may have another one."""
     with suppress(OSError):
-        if str(base) not in sys.path and not base.stat().st_mode & stat.S_ISVTX:
+        if str(base) not in sys.path and not base.stat().st_mode & stat.S_ISVTX and not has_code_of_others(base):
             sys.path.append(str(base))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -14,6 +15,7 @@ from supervisor.hooks import PARENT_HOOKS
 from supervisor.plugins.reports import SourceReport
 
 MAX_FILES = 10_000
+MAX_BYTES = 10_000_000
 
 Digests = Mapping[str, bytes]
 """The digest of each file by its path."""
@@ -48,11 +50,14 @@ class PluginFiles:
 
 
 def digests_of(settings: Settings) -> Digests:
-    """Read all Python files of `plugins.paths`. A file that can't be read has no digest; a module that is installed has none."""
+    """Read all Python files of `plugins.paths`. A file that can't be read has no digest, nor has a pipe, whose reader would wait for a
+    writer; a module that is installed has none."""
     found = {}
     for path in islice(_files(settings), MAX_FILES):
         with suppress(OSError):
-            found[str(path)] = hashlib.sha256(path.read_bytes()).digest()
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_BYTES:
+                found[str(path)] = hashlib.sha256(path.read_bytes()).digest()
     return found
 
 
@@ -60,7 +65,9 @@ def _files(settings: Settings) -> Iterator[Path]:
     for text in settings.plugins.paths:
         path = path_of(text, settings.base)
         with suppress(OSError):
-            yield from sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
+            yield from (
+                sorted(islice(path.rglob("*.py"), MAX_FILES)) if path.is_dir() else [path] if path.is_file() else []
+            )
 
 
 def _differing(before: Digests, after: Digests) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,8 +46,9 @@ class Registration:
         """Whether the kind of store comes with the package, and not with a plugin."""
         return self.settings.store.scheme in BUILT_IN
 
-    async def join(self) -> Store:
-        """Open the store and register the owner; while the store is unavailable, try again.
+    async def join(self, on_unavailable: Callable[[], None] = lambda: None) -> Store:
+        """Open the store and register the owner; while the store is unavailable, try again. `on_unavailable` is called when it is
+        found so for the first time.
 
         When this is cancelled, an attempt under way goes on: see `joined`.
         """
@@ -68,6 +70,7 @@ class Registration:
                 if unavailable_since is None:
                     unavailable_since = loop.time()
                     self.bus.emit(StoreBecameUnavailable(str(error)))
+                    on_unavailable()
             await asyncio.sleep(RETRY_INTERVAL)
 
     def join_now(self) -> Store:

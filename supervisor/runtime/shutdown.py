@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from os import EX_TEMPFAIL
 from typing import Any, NamedTuple
 
 from supervisor.dead_letters.publisher import DeadLetterPublisher
@@ -28,6 +29,7 @@ class ExitCode(IntEnum):
     MISTAKE = 2
     FORCED = 3
     LEFT_BEHIND = 4
+    UNAVAILABLE = EX_TEMPFAIL
 
 
 class ShutdownLimits(NamedTuple):
@@ -99,6 +101,8 @@ class Shutdown:
         if processes := len(self._parts.pool.workers) + len(self._parts.pool.stuck):
             left = Left({**left.remaining, "processes_that_do_not_exit": processes}, left.excluded)
             return ExitCode.FATAL, left
+        if serving is None and drain and self._stop.fault is None and not self._stop.signalled.is_set():
+            return ExitCode.UNAVAILABLE, left  # it has given up to join the store
         return self.exit_code(settled, left.remaining), left
 
     async def _finish_jobs(self, serving: Serving, drain: bool) -> tuple[Settled, Left]:

@@ -32,6 +32,7 @@ _IGNORED = {
 DRAIN = "running jobs have shutdown.grace to end; a second TERM or INT kills and releases them at once"
 FORCE = "running jobs are killed and released"
 SAME = f"counted as one with the first, since it came within {SAME_SECONDS:g}s; a later one kills and releases the running jobs"
+REPEATED = "counted as one with the first: the kernel sends it again for each second over the limit of CPU time"
 IGNORE = "ignored: a supervisor has no use for it"
 
 
@@ -60,6 +61,8 @@ class StopRequest:
         """Return the effect of the signal, as text. `now` is monotonic seconds."""
         if self.signalled.is_set():
             first, at = self._first
+            if name == signal.SIGXCPU.name:
+                return REPEATED
             if name == first and now - at < SAME_SECONDS and not self.forced.is_set():
                 return SAME
             self.forced.set()

@@ -154,11 +154,14 @@ class Supervisor:
         if not self._drain:
             return await registration.join()
         loop, grace = asyncio.get_running_loop(), self.settings.shutdown.grace
-        giving_up = loop.call_later(grace, self._stop.request, "the store is unavailable")
+        giving_up: list[asyncio.TimerHandle] = []
         try:
-            return await registration.join()
+            return await registration.join(
+                lambda: giving_up.append(loop.call_later(grace, self._stop.request, "the store is unavailable"))
+            )
         finally:
-            giving_up.cancel()
+            for timer in giving_up:
+                timer.cancel()
 
     def _assemble(self, parts: Parts, store: Store, reports: Sequence[SourceReport]) -> Serving:
         loop = asyncio.get_running_loop()

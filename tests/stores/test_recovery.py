@@ -169,6 +169,18 @@ def test_a_release_by_recovery_adds_to_the_expired_count_and_counts_no_retry(fac
     assert (job["retries"], job["errors"]) == (0, [])
 
 
+def test_a_suspect_that_waits_for_its_turn_is_not_made_due_with_the_jobs_of_its_handler(factory, store):
+    (id,) = put(store)
+    other = factory.joined("two")
+    store.extend([], TTL, [take_one(store)])
+    factory.clock.step(TTL)
+    other.recover([released(expired_lease) for expired_lease in other.expired_leases(10)])
+    lease = take_one(store)
+    store.settle([release(lease, 5.0)])
+    assert store.make_due({lease.handler}, 60.0, 10) == 0
+    assert state_of(store, id) == "scheduled"
+
+
 def test_an_expired_lease_that_counts_is_a_failed_attempt(factory, store):
     (id,) = put(store)
     take_one(store)

@@ -7,6 +7,7 @@ from functools import cache
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Tier
+from supervisor.retry import SUSPECT
 from supervisor.stores.counts import newly_ready, waiting_of
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import JobRecord, MemoryState
@@ -56,7 +57,7 @@ class Queue:
                 job
                 for job in self._state.jobs.values()
                 if job.state is JobState.SCHEDULED and not job.retries and job.token and job.row.handler in handlers
-                if now < job.due_at <= now + microseconds(within)
+                if now < job.due_at <= now + microseconds(within) and job.expired_count < SUSPECT
             ]
             for job in found[:limit]:
                 self._state.change(job, due_at=now)

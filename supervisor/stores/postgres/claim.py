@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease
+from supervisor.retry import SUSPECT
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import ROWS_OF_A_LOOK, waiting_of, whole_queues
 from supervisor.stores.fencing import NEXT_TOKEN
@@ -31,7 +32,7 @@ PROMOTE = f"""
 MAKE_DUE = f"""
   with found as materialized (
     select id from {{s}}.jobs where state = {SCHEDULED} and due_at > {NOW} and due_at <= {NOW} + $1 and retries = 0 and token > 0
-      and handler = any($2::text[])
+      and expired_count < {SUSPECT} and handler = any($2::text[])
     order by due_at, id limit $3
     for no key update skip locked)
   update {{s}}.jobs set due_at = {NOW} from found where jobs.id = found.id returning jobs.id"""

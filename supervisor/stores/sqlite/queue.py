@@ -22,6 +22,7 @@ from supervisor.jobs import (
     Lease,
     Policy,
 )
+from supervisor.retry import SUSPECT
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import ROWS_OF_A_LOOK, waiting_of, whole_queues
 from supervisor.stores.fencing import NEXT_TOKEN
@@ -57,7 +58,7 @@ PROMOTE = f"update jobs set state = {READY} where id in (select value from json_
 MAKE_DUE = f"""
   update jobs set due_at = ?1 where id in (
     select id from jobs where state = {SCHEDULED} and due_at > ?1 and due_at <= ?2 and retries = 0 and token > 0
-      and handler in (select value from json_each(?3))
+      and expired_count < {SUSPECT} and handler in (select value from json_each(?3))
     order by due_at limit ?4)"""
 NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
 # The first ready jobs by queue, behind the queue ?1, of ?2 rows at most, in the served queues ?3.

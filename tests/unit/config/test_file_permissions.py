@@ -306,3 +306,22 @@ def test_a_client_imports_no_plugin_that_root_must_not_rely_on(disk: Disk) -> No
     client = Client(Settings(store=StoreSettings(url="redis://host"), base=disk.folder))
     with pytest.raises(ConfigError, match=r"plugins: .*who can change what root runs"):
         client.enqueue("mail")
+
+
+def test_root_imports_from_the_folder_of_the_config_only_if_others_can_change_no_code_there(disk: Disk) -> None:
+    package = disk.write("shop/orders.py").parent
+    disk.write("shop/data.csv")
+
+    def is_refused(**environ: str) -> bool:
+        return trust.has_code_of_others(disk.folder, environ, disk.look)
+
+    assert not is_refused()
+    disk.modes[package / "data.csv"] = 0o666
+    assert not is_refused(), "it is not code"
+    for path in (disk.folder, package, package / "orders.py"):
+        disk.owners[path] = ALICE
+        assert is_refused()
+        assert not is_refused(SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS="1")
+        del disk.owners[path]
+    disk.modes[package / "orders.py"] = 0o666
+    assert is_refused()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ from supervisor.engine.current_config import emit_plugin_events
 from supervisor.events import Bus, ConfigRefused, Event, PluginWarning
 from supervisor.handlers import HandlerInfo
 from supervisor.plugins.reports import SourceReport
+from supervisor.runtime.plugin_changes import digests_of
 from supervisor.runtime.reload import Reloader
 
 UNUSED: Any = SimpleNamespace()
@@ -39,3 +42,10 @@ def test_a_handler_whose_heartbeat_contradicts_itself_is_warned_of() -> None:
     assert [event for event in events if isinstance(event, PluginWarning)] == [
         PluginWarning("a.py", "handler 'mail': heartbeat_timeout: expected at least twice its heartbeat, got 600ms")
     ]
+
+
+def test_a_pipe_among_the_plugins_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "a.py").write_text("x = 1\n")
+    os.mkfifo(tmp_path / "plugins" / "b.py")
+    assert [*digests_of(Settings(base=tmp_path))] == [str(tmp_path / "plugins" / "a.py")]

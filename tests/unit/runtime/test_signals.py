@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.runtime.signals import DRAIN, FORCE, SAME, SAME_SECONDS, StopRequest
+from supervisor.runtime.signals import DRAIN, FORCE, REPEATED, SAME, SAME_SECONDS, StopRequest
 
 
 def test_the_first_signal_counts_as_the_first_however_the_end_was_requested() -> None:
@@ -34,3 +34,10 @@ def test_another_signal_counts_at_once(first: str, second: str) -> None:
     stop.on_signal(first, 10.0)
     assert stop.on_signal(second, 10.0) == FORCE
     assert stop.forced.is_set() and stop.reason == first
+
+
+def test_the_signal_of_the_limit_of_cpu_time_which_the_kernel_repeats_forces_nothing() -> None:
+    stop = StopRequest()
+    assert [stop.on_signal("SIGXCPU", now) for now in (10.0, 12.0, 14.0)] == [DRAIN, REPEATED, REPEATED]
+    assert not stop.forced.is_set()
+    assert stop.on_signal("SIGTERM", 15.0) == FORCE
