@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from supervisor.cli.context import echo, load_settings
+from supervisor.cli.exit_codes import DONE
 from supervisor.cli.options import config_option
 from supervisor.cli.store_access import once_available
 from supervisor.config.settings import Settings, absolute
@@ -24,7 +25,7 @@ from supervisor.stores.transfer import Transferable, TransferReport, transfer_jo
 @click.option("--to", "target", metavar="URL", help="The target: an empty store; by default that of the config.")
 @click.option("--reopen", is_flag=True, help="Undo an interrupted copy: open the source again.")
 @click.option("--force", is_flag=True, help="With --reopen: even if the target has the jobs or can't be examined.")
-def copy(source: str, target: str | None, reopen: bool, force: bool) -> None:
+def copy(source: str, target: str | None, reopen: bool, force: bool) -> int:
     """Transfer ready, scheduled and failed jobs to an empty store, all or nothing.
 
     Jobs keep their ids, attempts and dead letters. No supervisor may run on the source. Afterwards the source is closed: it
@@ -37,9 +38,10 @@ def copy(source: str, target: str | None, reopen: bool, force: bool) -> None:
     with closing(_open(settings, source, create=False)) as first:
         if reopen:
             _reopen(settings, first, target, force)
-            return
+            return DONE
         with closing(_open(settings, target, create=True)) as second:
             _report(once_available(lambda: transfer_jobs(first, second)), first.url, second.url)
+    return DONE
 
 
 def _reopen(settings: Settings, source: Transferable, target: str | None, force: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from supervisor.cli.context import UserMistake, load_settings
+from supervisor.cli.exit_codes import DONE
 from supervisor.cli.job_output import change_jobs, print_job, print_jobs, print_missing_sinks
 from supervisor.cli.options import COUNT, SuggestingGroup, config_option, force_option, json_option, limit_option
 from supervisor.cli.store_access import once_available, use_store
@@ -64,28 +65,29 @@ def show(id: int, as_json: bool) -> None:
 @click.argument("ids", nargs=-1, type=COUNT, metavar="[ID...]")
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @force_option
-def redrive(ids: Sequence[int], everything: bool, force: bool) -> None:
+def redrive(ids: Sequence[int], everything: bool, force: bool) -> int:
     """Run dead letters again: their retries start at 0, their history is kept."""
     if everything == bool(ids):
         raise click.UsageError("expected the ids of dead letters, or --all")
-    change_jobs("redriven", lambda store: store.redrive(ids or None, force=force), empty="no dead letters")
+    return change_jobs("redriven", lambda store: store.redrive(ids or None, force=force), empty="no dead letters")
 
 
 @dlq.command()
 @config_option
 @force_option
-def purge(force: bool) -> None:
+def purge(force: bool) -> int:
     """Delete all dead letters."""
-    change_jobs("purged", lambda store: store.purge(force=force), empty="no dead letters")
+    return change_jobs("purged", lambda store: store.purge(force=force), empty="no dead letters")
 
 
 @dlq.command("drop-sink")
 @config_option
 @click.argument("name")
-def drop_sink(name: str) -> None:
+def drop_sink(name: str) -> int:
     """Let pending dead letters wait no longer for a sink that is gone for good."""
     dropped = use_store(load_settings(), lambda store: _drop_sink(store, name))
     click.echo(f"dropped sink {name}: {dropped} dead letter{'s' if dropped > 1 else ''} waited for it")
+    return DONE
 
 
 def _drop_sink(store: Store, name: str) -> int:

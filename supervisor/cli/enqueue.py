@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from supervisor.cli.context import UserMistake, load_settings
+from supervisor.cli.exit_codes import DONE
 from supervisor.cli.known_handlers import refuse_unknown_handlers
 from supervisor.cli.options import config_option
 from supervisor.cli.store_access import is_absent, use_store
@@ -38,7 +39,7 @@ MAX_PROBLEMS = 20  # bad lines named in the message
 @click.option("--max-retries", metavar="N", type=int, help="Number of retries of this job.")
 @click.option("--timeout", metavar="TIME", help="Timeout of one attempt of this job, such as 90s, or none.")
 @click.option("--force", is_flag=True, help="Enqueue even if no plugin has the handler.")
-def enqueue(handler: str | None, payload: str | None, file: str | None, force: bool, **options: Any) -> None:
+def enqueue(handler: str | None, payload: str | None, file: str | None, force: bool, **options: Any) -> int:
     """Enqueue a job for HANDLER and print its id.
 
     JSON is the payload, null by default; - reads it from standard input. With --file, prints the number of jobs.
@@ -58,6 +59,7 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
         except InvalidJob as error:
             raise UserMistake(str(error)) from None
         click.echo(_enqueue(settings, EnqueueBatch([row]), force)[0])
+    return DONE
 
 
 def read_file(file: str, settings: Settings) -> EnqueueBatch:

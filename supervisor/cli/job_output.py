@@ -10,6 +10,7 @@ import click
 import orjson
 
 from supervisor.cli.context import UserMistake, current_context, echo, load_settings
+from supervisor.cli.exit_codes import DONE
 from supervisor.cli.render import ago, clipped, print_block, print_fields, print_heading, print_json, print_table
 from supervisor.cli.store_access import once_available, opened_store, use_store
 from supervisor.config.settings import Settings
@@ -73,9 +74,9 @@ def print_missing_sinks(sinks: Sequence[dict[str, Any]]) -> None:
 
 def change_jobs(
     done: str | Mapping[JobState, str], change: Callable[[Store], OperatorResult], *, empty: str = ""
-) -> None:
+) -> int:
     """Change jobs in the store of the config, and print `done` (which may depend on the state before) and their ids, or `empty`
-    if there were none.
+    if there were none. Return the exit code.
 
     Raises UserMistake if any job was refused; the others are changed even so.
     """
@@ -91,6 +92,7 @@ def change_jobs(
         reasons = [f"job {id}: {reason}" for id, reason in islice(refused.items(), MAX_REFUSED)]
         more = len(refused) - len(reasons)
         raise UserMistake("; ".join(reasons) + (f"; and {more:,} more" if more else ""))
+    return DONE
 
 
 def _row(job: dict[str, Any]) -> list[Any]:

@@ -78,9 +78,9 @@ def show(id: int, as_json: bool) -> None:
 @jobs.command()
 @config_option
 @job_ids
-def cancel(ids: Sequence[int]) -> None:
+def cancel(ids: Sequence[int]) -> int:
     """Cancel jobs. The worker of a running job is killed."""
-    change_jobs("cancelled", lambda store: store.cancel(ids))
+    return change_jobs("cancelled", lambda store: store.cancel(ids))
 
 
 @jobs.command()
@@ -89,15 +89,15 @@ def cancel(ids: Sequence[int]) -> None:
 @click.option(
     "--force", is_flag=True, help="Include succeeded jobs, and jobs with a dead letter that some sink still lacks."
 )
-def retry(ids: Sequence[int], force: bool) -> None:
+def retry(ids: Sequence[int], force: bool) -> int:
     """Make scheduled jobs due now, and run failed and cancelled jobs again."""
-    change_jobs(RETRIED, lambda store: store.retry(ids, force=force))
+    return change_jobs(RETRIED, lambda store: store.retry(ids, force=force))
 
 
 @jobs.command()
 @config_option
 @job_ids
 @force_option
-def delete(ids: Sequence[int], force: bool) -> None:
+def delete(ids: Sequence[int], force: bool) -> int:
     """Delete jobs that are not running."""
-    change_jobs("deleted", lambda store: store.delete(ids, force=force))
+    return change_jobs("deleted", lambda store: store.delete(ids, force=force))

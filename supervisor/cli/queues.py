@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from supervisor.cli.context import echo, load_settings
+from supervisor.cli.exit_codes import DONE
 from supervisor.cli.options import SuggestingGroup, config_option, json_option, name_of, read_with
 from supervisor.cli.render import print_json
 from supervisor.cli.status import print_queues
@@ -38,7 +39,7 @@ def list_queues(as_json: bool) -> None:
 @queues.command()
 @config_option
 @queue_argument
-def pause(queue: str) -> None:
+def pause(queue: str) -> int:
     """Stop claiming jobs from a queue. Running jobs go on."""
     settings = load_settings()
     was_paused, with_jobs = _set_paused(settings, queue, True)
@@ -47,15 +48,17 @@ def pause(queue: str) -> None:
     known |= {handler.queue for handler in settings.handlers.values() if handler.queue}
     if queue not in known and not was_paused:
         echo(f"Warning: no job and no key of the config has a queue {queue!r}{did_you_mean(queue, known)}", err=True)
+    return DONE
 
 
 @queues.command()
 @config_option
 @queue_argument
-def resume(queue: str) -> None:
+def resume(queue: str) -> int:
     """Claim jobs from a paused queue again."""
     was_paused, _ = _set_paused(load_settings(), queue, False)
     click.echo(f"{queue}: resumed" if was_paused else f"{queue}: was not paused")
+    return DONE
 
 
 def _set_paused(settings: Settings, queue: str, paused: bool) -> tuple[bool, list[str]]:

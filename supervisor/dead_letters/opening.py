@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from supervisor.config.settings import Settings
@@ -23,8 +23,11 @@ class BuiltInSinks:
         return {"file": FileSink}
 
 
-def open_sinks(settings: Settings, plugins: PluginManager) -> list[SinkRunner]:
-    """Build the sinks and return their runners. Raises ConfigError with a message for every sink that can't be built."""
+def open_sinks(
+    settings: Settings, plugins: PluginManager, on_build: Callable[[str], None] = lambda key: None
+) -> list[SinkRunner]:
+    """Build the sinks and return their runners. `on_build` is called with the key of each before it is built: a constructor may
+    block. Raises ConfigError with a message for every sink that can't be built."""
     if not settings.dlq.active:
         return []
     types = plugins.merged("supervisor_sinks")
@@ -37,6 +40,7 @@ def open_sinks(settings: Settings, plugins: PluginManager) -> list[SinkRunner]:
                 f"{sink.key}.type: no plugin has a sink {sink.type!r}; expected one of {', '.join(sorted(types))}"
             )
             continue
+        on_build(sink.key)
         try:
             sinks.append((sink.name, build(**sink.options)))
         except (Exception, SystemExit) as error:

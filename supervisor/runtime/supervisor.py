@@ -15,10 +15,12 @@ from supervisor import events
 from supervisor.config.settings import Settings
 from supervisor.dead_letters.opening import BuiltInSinks, open_sinks
 from supervisor.dead_letters.publisher import DeadLetterPublisher
+from supervisor.dead_letters.sink_runner import SinkRunner
 from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.current_config import emit_plugin_events
 from supervisor.engine.store_writer import Writer
-from supervisor.errors import StoreReplaced
+from supervisor.engine.tasks import drop_error
+from supervisor.errors import ConfigError, StoreReplaced
 from supervisor.events import Bus, Event, Subscriber
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager, load_parent_side
@@ -36,6 +38,7 @@ from supervisor.runtime.terminal import Terminal
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
+from supervisor.text.units import format_duration
 from supervisor.threads import started_executor
 from supervisor.workers.blame import HOST
 from supervisor.workers.pool import Pool
@@ -143,7 +146,8 @@ class Supervisor:
         parts.hooks.start()
         if store is None:
             store = await self._join(registration)
-        parts.serving = serving = self._assemble(parts, store, reports)
+        runners = await self._open_sinks(parts)
+        parts.serving = serving = self._assemble(parts, store, reports, runners)
         inbox.listen()  # so may a sink
         await serving.engine.recover()
         serving.engine.serve(backend)
@@ -163,9 +167,26 @@ class Supervisor:
             for timer in giving_up:
                 timer.cancel()
 
-    def _assemble(self, parts: Parts, store: Store, reports: Sequence[SourceReport]) -> Serving:
+    async def _open_sinks(self, parts: Parts) -> list[SinkRunner]:
+        """Build the sinks in a thread, since a constructor may block. Raises ConfigError if one blocks for too long."""
+        limit, begun = self.settings.plugins.import_timeout, list[str]()
+        opening = asyncio.get_running_loop().run_in_executor(
+            self._executor, open_sinks, self.settings, parts.plugins, begun.append
+        )
+        opening.add_done_callback(drop_error)
+        await asyncio.wait((opening,), timeout=limit)
+        if not opening.done():
+            raise ConfigError(
+                [
+                    f"{begun[-1]}: its constructor has not returned within {format_duration(limit)} (plugins.import_timeout)"
+                ]
+            )
+        return opening.result()
+
+    def _assemble(
+        self, parts: Parts, store: Store, reports: Sequence[SourceReport], runners: Sequence[SinkRunner]
+    ) -> Serving:
         loop = asyncio.get_running_loop()
-        runners = open_sinks(self.settings, parts.plugins)
         writer = Writer(store, loop, self.bus)
         dead_letters = DeadLetterPublisher(writer, runners, self.bus, loop)
         engine = Coordinator(

@@ -26,6 +26,7 @@ Candidate = TypeVar("Candidate")
 
 Resolve = Callable[[str, str], Policy]
 """The policy of a handler's jobs in a queue."""
+PAGE_JOBS, PAGE_CHARACTERS = 200, 1_000_000
 
 
 # --- jobs to enqueue
@@ -387,9 +388,6 @@ def readable(text: str) -> Any:
         return decode(text)
     except NotJSON:
         return text
-
-
-PAGE_JOBS, PAGE_CHARACTERS = 200, 1_000_000
 
 
 def in_pages(ids: list[int], read: Callable[[list[int]], tuple[int, list[dict[str, Any]]]]) -> Iterator[dict[str, Any]]:

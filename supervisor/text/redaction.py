@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from urllib.parse import quote, quote_plus, unquote
@@ -82,4 +83,5 @@ def _around_password(url: str, *, strict: bool) -> tuple[str, str, str]:
 
 def _quoted(secret: str) -> set[str]:
     """Return the secret as it is, as in a `repr`, as in JSON and as in a URL."""
-    return {secret, repr(secret)[1:-1], orjson.dumps(secret).decode()[1:-1], quote(secret, safe=""), quote_plus(secret)}
+    in_json = {orjson.dumps(secret).decode()[1:-1], json.dumps(secret)[1:-1]}
+    return {secret, repr(secret)[1:-1], *in_json, quote(secret), quote(secret, safe=""), quote_plus(secret)}

@@ -169,3 +169,28 @@ def test_jobs_run_although_the_current_folder_is_gone(command: Command, start: s
     for _ in range(2):
         command.until(command.enqueue("noop"), "succeeded")
     assert "Traceback" not in run.log
+
+
+def test_a_sink_whose_constructor_hangs_is_named_and_a_signal_ends_the_start(command: Command) -> None:
+    plugin = """
+        import time
+        from supervisor import hookimpl
+        class Pager:
+            def __init__(self):
+                open("begun", "w").close()
+                time.sleep(99)
+        @hookimpl
+        def supervisor_sinks():
+            return {"pager": Pager}
+        """
+    config = "dlq: {{sinks: [{{type: pager}}]}}\nplugins: {{paths: [plugins], import_timeout: {}}}\n"
+    command.write(config=config.format("1s"), plugins={"pager.py": plugin})
+    run = command.run()
+    assert run.wait() == 2
+    assert "dlq.sinks[0]: its constructor has not returned within 1s (plugins.import_timeout)" in run.log
+    command.write(config=config.format("60s"))
+    (command.folder / "begun").unlink()
+    run = command.run()
+    wait_for((command.folder / "begun").exists)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import orjson
 import pytest
@@ -24,6 +26,8 @@ TOKEN = "s3cr3t/\"to\\ken' é"
         orjson.dumps({"key": TOKEN}).decode(),
         "GET /hook?key=s3cr3t%2F%22to%5Cken%27%20%C3%A9",
         "GET /hook?key=s3cr3t%2F%22to%5Cken%27+%C3%A9",
+        f"GET /hook/{quote(TOKEN)}",
+        json.dumps({"key": TOKEN}),
         f"first line\n{TOKEN}\nlast line",
     ],
 )
