@@ -176,11 +176,10 @@ def test_what_is_kept_of_a_failure_is_what_a_failure_has() -> None:
 
 
 def test_every_exit_code_is_in_the_reference() -> None:
-    from supervisor.cli.exit_codes import UNAVAILABLE
     from supervisor.runtime.supervisor import ExitCode
 
     codes_of_run = first_column(page("reference/signals-and-exit-codes.md").section("Exit codes of `supervisor run`"))
-    assert [int(code) for code in codes_of_run] == [*sorted(ExitCode), UNAVAILABLE]
+    assert [int(code) for code in codes_of_run] == sorted(ExitCode)
 
 
 def test_the_signals_are_those_that_a_supervisor_catches_and_the_json_has_the_documented_keys(command: Command) -> None:
