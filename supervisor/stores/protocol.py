@@ -44,7 +44,7 @@ class Ownership(Protocol):
 
     def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
         """Register this owner, with the names of its sinks: every dead letter that it makes or claims is owed to them; without
-        sinks, those that it makes are delivered at once. Return a file descriptor that the forkserver and the workers must inherit,
+        sinks, those that it makes are owed to the sinks of all others, and delivered at once if there are none. Return a file descriptor that the forkserver and the workers must inherit,
         or None: the owner is not gone while any process has the descriptor open."""
 
     def leave(self) -> None:
