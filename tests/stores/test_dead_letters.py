@@ -270,6 +270,22 @@ def test_a_dead_letter_is_never_delivered_to_no_sink_at_all(factory, store):
     assert store.get(id)["dead_letter"] == "delivered"
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_the_last_sink_that_is_dropped_delivers_where_no_running_supervisor_has_a_sink(factory, store, others):
+    (id,) = make_dead(store)
+    put(store)
+    take_one(store)
+    store.leave()  # its lease keeps its row
+    other = without_sinks(factory)
+    dropped = [other.drop_sink("alert")]
+    assert (other.get(id)["dead_letter"], missing(other, id)) == ("pending", ["file"])
+    for _ in range(others):
+        factory.joined("two", "web")
+    dropped.append(other.drop_sink("file"))
+    assert (other.get(id)["dead_letter"], dropped) == ("pending" if others else "delivered", [1, 1])
+    assert other.remaining(None, None).get("dead_letters_for_other_sinks", 0) == others
+
+
 def test_a_sink_is_dropped_from_any_number_of_dead_letters(factory, store):
     ids = make_dead(store, *["mail"] * 1000)
     ids += make_dead(store, *["mail"] * 1000)
