@@ -21,7 +21,7 @@ from supervisor.stores.codes import (
     SUCCEEDED,
 )
 from supervisor.stores.records import OperatorResult, Place, PruneRun, microseconds
-from supervisor.stores.sinks import is_complete, missing_sinks, sinks_of, sinks_text
+from supervisor.stores.sinks import Sinks, is_complete, missing_sinks, sinks_of, sinks_text
 
 BATCH = 1000
 PASSED_AT_ONCE = 2000
@@ -76,6 +76,9 @@ class OperatorChanges(Protocol):
     def pending_lists(self) -> Iterable[tuple[str, str]]:
         """The pairs of `owed` and `accepted` of pending dead letters."""
 
+    def running_sinks(self) -> Sinks:
+        """The sinks of running supervisors."""
+
     def set_owed(self, before: tuple[str, str], owed: str, state: int, limit: int) -> int:
         """Change up to `limit` pending dead letters with the pair `before`; returns how many."""
 
@@ -121,9 +124,10 @@ class BatchedCommands:
 
     def _drop(self, sink: str, owed: str, accepted: str) -> int:
         left, dropped, changed = sinks_of(owed) - {sink}, 0, BATCH
-        state = DELIVERED if is_complete(left, sinks_of(accepted)) else PENDING
         while changed == BATCH:
             with self._transaction():
+                nobody = not left and not self._changes.running_sinks()
+                state = DELIVERED if nobody or is_complete(left, sinks_of(accepted)) else PENDING
                 changed = self._changes.set_owed((owed, accepted), sinks_text(left), state, BATCH)
             dropped += changed
         return dropped

@@ -44,7 +44,7 @@ class Ownership(Protocol):
 
     def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
         """Register this owner, with the names of its sinks: every dead letter that it makes or claims is owed to them; without
-        sinks, those that it makes are delivered at once. Return a file descriptor that the forkserver and the workers must inherit,
+        sinks, those that it makes are owed to the sinks of all others, and delivered at once if there are none. Return a file descriptor that the forkserver and the workers must inherit,
         or None: the owner is not gone while any process has the descriptor open."""
 
     def leave(self) -> None:
@@ -186,8 +186,8 @@ class OperatorCommands(Protocol):
     def purge(self, force: bool = False) -> OperatorResult: ...
 
     def drop_sink(self, sink: str) -> int:
-        """Let pending dead letters wait for `sink` no longer, and deliver those that wait for no other and that some sink has;
-        returns how many waited for it. A supervisor that has this sink adds it again to each that it claims."""
+        """Let pending dead letters wait for `sink` no longer, and deliver those that wait for no other, if some sink has
+        them or no running supervisor has a sink. Return how many waited for it. A supervisor that has this sink adds it again to each that it claims."""
 
     def pause(self, queue: str, paused: bool) -> None: ...
 

@@ -1,9 +1,8 @@
 """The sinks of a dead letter: those that it is owed to, and those that have accepted it. SQL stores keep each as a JSON list.
 
-If the supervisor whose job failed has no sinks, its dead letter is delivered at once.
-
-It is owed to the sinks of the supervisor whose job failed, and to those of every supervisor that has claimed it since: while
-supervisors with different sinks share a store, none of these sinks is left out. It is delivered once all of them have it.
+It is owed to the sinks of the supervisor on which the job failed (to those of all supervisors if that one has none), and to those
+of every supervisor that has claimed it since: while supervisors with different sinks share a store, none of these sinks is left
+out. It is delivered once all of them have it; at once if no supervisor has sinks.
 """
 
 from __future__ import annotations

@@ -114,16 +114,15 @@ def test_a_failed_job_is_a_dead_letter_only_if_its_outcome_asks_for_it(store):
 def test_without_sinks_a_failed_job_is_a_delivered_dead_letter_that_can_be_run_again(factory):
     store = factory.open()
     store.join("one", "host", 4711)
-    other = factory.joined("two")
     ids = make_dead(store, "a", "b")
     for _ in range(2):
         assert [(it["id"], it["dead_letter"], it["missing_sinks"]) for it in store.list_jobs(dead_letter="any")] == [
             (id, "delivered", []) for id in reversed(ids)
         ]
         assert store.remaining(None, None) == {}
-        assert dead_letters(other) == [], "it was owed to nobody"
         assert store.redrive(None)[0]
         store.settle([dead(lease) for lease in take(store)])
+    assert dead_letters(factory.joined("two")) == [], "it was owed to nobody"
     assert store.purge()[0]
     assert list(store.list_jobs()) == []
     factory.check()
@@ -131,6 +130,36 @@ def test_without_sinks_a_failed_job_is_a_delivered_dead_letter_that_can_be_run_a
 
 def missing(store, id):
     return store.get(id)["missing_sinks"]
+
+
+def without_sinks(factory):
+    store = factory.open()
+    store.join("none", "host", 4711)
+    return store
+
+
+def test_a_dead_letter_of_a_supervisor_without_sinks_is_owed_to_those_of_all_others(factory, store):
+    other = factory.joined("two", "web")
+    (id,) = make_dead(without_sinks(factory))
+    assert (store.get(id)["dead_letter"], missing(store, id)) == ("pending", ["alert", "file", "web"])
+    claimed = dead_letters(store)
+    store.mark_accepted(claimed, "file")
+    store.mark_accepted(claimed, "alert")
+    assert other.mark_accepted(dead_letters(other), "web") == []
+    assert store.get(id)["dead_letter"] == "delivered"
+
+
+@pytest.mark.parametrize("ends", ["leave", "stall"])
+def test_a_dead_letter_that_a_supervisor_without_sinks_recovers_is_owed_to_those_of_the_owner(factory, store, ends):
+    put(store)
+    lease = take_one(store)
+    recovering = without_sinks(factory)
+    store.leave() if ends == "leave" else factory.clock.step(TTL + 1)
+    (expired,) = recovering.expired_leases(10)
+    assert recovering.recover([dead(lease)._replace(seen=expired.deadline)]) == []
+    assert (recovering.get(lease.id)["dead_letter"], missing(recovering, lease.id)) == ("pending", ["alert", "file"])
+    other = factory.joined("two", "alert", "file")
+    assert [it.id for it in dead_letters(other)] == [lease.id]
 
 
 def test_a_sink_that_only_the_supervisor_of_the_job_has_is_waited_for(factory, store):
@@ -239,6 +268,22 @@ def test_a_dead_letter_is_never_delivered_to_no_sink_at_all(factory, store):
     other = factory.joined("two", "web")
     other.mark_accepted(dead_letters(other), "web")
     assert store.get(id)["dead_letter"] == "delivered"
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_the_last_sink_that_is_dropped_delivers_where_no_running_supervisor_has_a_sink(factory, store, others):
+    (id,) = make_dead(store)
+    put(store)
+    take_one(store)
+    store.leave()  # its lease keeps its row
+    other = without_sinks(factory)
+    dropped = [other.drop_sink("alert")]
+    assert (other.get(id)["dead_letter"], missing(other, id)) == ("pending", ["file"])
+    for _ in range(others):
+        factory.joined("two", "web")
+    dropped.append(other.drop_sink("file"))
+    assert (other.get(id)["dead_letter"], dropped) == ("pending" if others else "delivered", [1, 1])
+    assert other.remaining(None, None).get("dead_letters_for_other_sinks", 0) == others
 
 
 def test_a_sink_is_dropped_from_any_number_of_dead_letters(factory, store):

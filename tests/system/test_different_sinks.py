@@ -76,6 +76,20 @@ def test_a_drain_leaves_dead_letters_to_sinks_that_it_has_not_got(command: Comma
     assert command.call("run", "--drain").code == 0
 
 
+def test_a_drain_is_complete_once_the_only_sink_is_removed_and_dropped(command: Command) -> None:
+    write(command)
+    touch(command, "a.down")
+    before = command.run()
+    (id,) = fail(command, 1)
+    before.logged("dead letter not accepted by sink a")
+    before.kill()
+    command.write(config="workers: {count: 1}\nshutdown: {grace: 1s}\n", plugins=JOBS)
+    assert command.call("run", "--drain").code == 4
+    assert command.ask("dlq", "drop-sink", "a") == "dropped sink a: 1 dead letter waited for it\n"
+    assert command.job(id)["dead_letter"] == "delivered"
+    assert command.call("run", "--drain").code == 0
+
+
 def test_a_new_sink_gets_the_dead_letters_of_an_earlier_supervisor_that_are_still_pending(command: Command) -> None:
     write(command)
     touch(command, "a.down")

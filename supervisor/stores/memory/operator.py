@@ -7,11 +7,11 @@ from copy import copy
 from dataclasses import replace
 
 from supervisor.jobs import JobState, Tier
-from supervisor.stores.codes import CODES, DEAD_LETTERS, STATES
+from supervisor.stores.codes import CODES, DEAD_LETTERS, LEFT, STATES
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.records import Place
-from supervisor.stores.sinks import sinks_of
+from supervisor.stores.sinks import Sinks, sinks_of
 
 
 class OperatorChanges:
@@ -22,6 +22,10 @@ class OperatorChanges:
 
     def pending_lists(self) -> list[tuple[str, str]]:
         return list(self._state.pending_by_lists())
+
+    def running_sinks(self) -> Sinks:
+        running = [owner.sinks for owner in self._state.owners.values() if owner.presence.state != LEFT]
+        return frozenset().union(*running)
 
     def set_owed(self, before: tuple[str, str], owed: str, state: int, limit: int) -> int:
         jobs = self._state.pending_by_lists().get(before, [])[:limit]

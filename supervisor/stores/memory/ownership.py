@@ -30,6 +30,11 @@ class Ownership:
             self._state.owners[owner].sinks = sinks
         return None
 
+    def owed(self) -> Sinks:
+        """Return the sinks that a dead letter made here is owed to: without own sinks, those of all supervisors of the store, gone
+        ones too, since a lease of theirs may be recovered here."""
+        return self.sinks or frozenset().union(*(owner.sinks for owner in self._state.owners.values()))
+
     def leave(self) -> None:
         with self._state.lock:
             owner = self._state.owners.get(self.name or "")

@@ -60,7 +60,7 @@ class Settles:
             changes["errors"] = _thinned((*job.errors, failure_record(outcome.failure, outcome.lease, now)))
         if outcome.dead_letter:
             token = job.dead_letter.token + 1 if job.dead_letter else 0
-            sinks = self._owner.sinks
+            sinks = self._owner.owed()
             changes["dead_letter"] = DeadLetterRecord(now, token, owed=sinks, state="pending" if sinks else "delivered")
         self._state.change(job, **changes)
         return True

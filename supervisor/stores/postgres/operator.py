@@ -14,6 +14,7 @@ from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.settle import LOCK_JOBS
 from supervisor.stores.records import Place
+from supervisor.stores.sinks import Sinks
 
 # It runs after LOCK_JOBS, as a separate statement: a settle that was waited for may have made a dead letter.
 TARGETS = """
@@ -78,6 +79,9 @@ class OperatorChanges:
 
     def pending_lists(self) -> list[tuple[str, str]]:
         return [(owed, accepted) for owed, accepted, _ in self._queries.pending(1)]
+
+    def running_sinks(self) -> Sinks:
+        return frozenset(sink for supervisor in self._queries.supervisors() for sink in supervisor["sinks"])
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
         self._connection.later(CANCEL, array(ids))

@@ -14,7 +14,7 @@ from supervisor.stores.postgres.notifier import Notifier
 from supervisor.stores.postgres.owner_lock import OwnerLock
 from supervisor.stores.postgres.row_locks import SUPERVISORS, RowLocks
 from supervisor.stores.records import NEW_ID, Presence, microseconds
-from supervisor.stores.sinks import Sinks, sinks_text
+from supervisor.stores.sinks import Sinks, sinks_of, sinks_text
 
 _logger = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ REGISTER = f"""
 KEEP_LEASES = f"""
   update {{s}}.jobs set owner = $1 where state = {IN_FLIGHT} and owner = $2
     and not exists (select from {{s}}.supervisors where id = $2)"""
+SINKS = "select distinct sinks from {s}.supervisors"
 LEAVE = f"update {{s}}.supervisors set state = '{LEFT}', workers = '[]' where id = $1"
 FORGET = f"""
   delete from {{s}}.supervisors where id = $1
@@ -85,6 +86,11 @@ class Ownership:
         with self._connection.transaction():
             if not self._locks.to_skip(SUPERVISORS, [self.id]):
                 self._announce(self._who, presence)
+
+    def owed(self) -> Sinks:
+        """Return the sinks that a dead letter made here is owed to: without own sinks, those of all supervisors of the store, gone
+        ones too, since a lease of theirs may be recovered here."""
+        return self.sinks or frozenset().union(*map(sinks_of, self._connection.column(SINKS)))
 
     def _left(self) -> None:
         self.id = self._id_before = None

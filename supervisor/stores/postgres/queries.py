@@ -171,7 +171,7 @@ class Queries:
     def stats(self) -> dict[str, Any]:
         with self._connection.snapshot():
             self._counts.write()
-            supervisors = self._supervisors()
+            supervisors = self.supervisors()
             processing: dict[str, int] = dict(self._connection.rows(RUNNING_BY_QUEUE, array(running_jobs(supervisors))))
             paused = frozenset(self._connection.column(PAUSED))
             queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
@@ -179,7 +179,7 @@ class Queries:
             at = iso(self._connection.value(CLOCK))
         return {"at": at, "queues": queues, "supervisors": supervisors, "sinks": sinks}
 
-    def _supervisors(self) -> list[dict[str, Any]]:
+    def supervisors(self) -> list[dict[str, Any]]:
         """Return the supervisors without those that hold no lease and have left, are provably gone, or were not seen for long."""
         shown = []
         for row in self._connection.rows(SUPERVISORS):

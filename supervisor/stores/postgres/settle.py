@@ -211,7 +211,7 @@ class Settles:
                 self._connection.later(THIN_OUT_ATTEMPTS, array(failure["job_id"] for failure in failures))
         dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
         if dead_letters:
-            sinks = self._owner.sinks
+            sinks = self._owner.owed()
             state = PENDING if sinks else DELIVERED
             self._connection.later(ADD_DEAD_LETTERS, array(dead_letters), sinks_text(sinks), state)
 

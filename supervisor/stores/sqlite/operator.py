@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import BEHIND_ALL, Target
 from supervisor.stores.records import Place
+from supervisor.stores.sinks import Sinks
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
@@ -75,6 +76,9 @@ class OperatorChanges:
 
     def pending_lists(self) -> list[tuple[str, str]]:
         return [(owed, accepted) for owed, accepted, _ in self._queries.pending(1)]
+
+    def running_sinks(self) -> Sinks:
+        return frozenset(sink for supervisor in self._queries.supervisors() for sink in supervisor["sinks"])
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
         self._connection.run(CANCEL, self._connection.now(), packed(ids))

@@ -10,7 +10,7 @@ from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.fencing import RandomPart
 from supervisor.stores.records import NEW_ID, Presence
-from supervisor.stores.sinks import Sinks, sinks_text
+from supervisor.stores.sinks import Sinks, sinks_of, sinks_text
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.owner_lock import OwnerLock
@@ -20,6 +20,7 @@ _logger = logging.getLogger(__name__)
 ANNOUNCE = "update supervisors set state = ?, seen_at = ?, idle = ?, workers = ?, sinks = ?, about = ? where owner = ?"
 REGISTER = """
   insert into supervisors(state, seen_at, idle, workers, sinks, about, owner, host, pid) values (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+SINKS = "select json_group_array(distinct cast(sinks as text)) from supervisors"
 ID = "select id from supervisors where owner = ?"
 KEEP_LEASES = f"""
   update jobs set owner = ?1 where state = {IN_FLIGHT} and owner = ?2
@@ -65,6 +66,11 @@ class Ownership:
             raise StoreError("announce: join first")
         with self._connection.transaction():
             self._announce(self._who, presence)
+
+    def owed(self) -> Sinks:
+        """Return the sinks that a dead letter made here is owed to: without own sinks, those of all supervisors of the store, gone
+        ones too, since a lease of theirs may be recovered here."""
+        return self.sinks or frozenset().union(*map(sinks_of, self._connection.json(SINKS)))
 
     def _announce(self, who: tuple[str, str, int], presence: Presence) -> None:
         """Write the owner's row. If it is gone (removed by others, or a backup was restored, in which its id may be that of another

@@ -210,7 +210,7 @@ class Queries:
     def stats(self) -> dict[str, Any]:
         with self._connection.snapshot():
             self._connection.counts.write()
-            supervisors = self._supervisors()
+            supervisors = self.supervisors()
             processing = dict(self._connection.rows(RUNNING_BY_QUEUE, packed(running_jobs(supervisors))))
             paused = frozenset(self._connection.json(PAUSED))
             queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
@@ -218,7 +218,7 @@ class Queries:
             at = iso(self._connection.now())
         return {"at": at, "queues": queues, "supervisors": supervisors, "sinks": sinks}
 
-    def _supervisors(self) -> list[dict[str, Any]]:
+    def supervisors(self) -> list[dict[str, Any]]:
         """Return the supervisors without those that hold no lease and have left, are gone, or were not seen for an hour."""
         unseen = self._connection.now() - _UNSEEN
         shown = []

@@ -193,7 +193,7 @@ class Settles:
                 self._connection.run(THIN_OUT_ATTEMPTS, id)
         dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
         if dead_letters:
-            sinks = self._owner.sinks
+            sinks = self._owner.owed()
             self._connection.run(
                 ADD_DEAD_LETTERS, now, packed(dead_letters), sinks_text(sinks), PENDING if sinks else DELIVERED
             )
