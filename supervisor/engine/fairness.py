@@ -313,11 +313,14 @@ def retries_limit(retry: RetrySettings, workers: int) -> int | None:
     return None if retry.max_in_flight is None else int(retry.max_in_flight)
 
 
-def share_out(capacity: int, waiting: Mapping[str, int], turn: int) -> dict[str, int]:
-    """Divide `capacity` among queues: each gets an equal share, or all it has. `turn` decides which queues get the odd jobs."""
+def share_out(capacity: int, waiting: Mapping[str, int], turn: int | None) -> dict[str, int]:
+    """Divide `capacity` among queues: each gets an equal share, or all it has. `turn` decides which queues get the odd jobs; if it
+    is None, the first of `waiting` do."""
     shares: dict[str, int] = {}
-    names = sorted(waiting)
-    names = names[turn % len(names) :] + names[: turn % len(names)] if names else names
+    names = list(waiting)
+    if turn is not None and names:
+        names.sort()
+        names = names[turn % len(names) :] + names[: turn % len(names)]
     open_names = [name for name in names if waiting[name] > 0]
     while open_names and capacity > 0:
         each, odd = divmod(capacity, len(open_names))

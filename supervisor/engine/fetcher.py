@@ -59,9 +59,11 @@ class Claim:
         if self.cancelled:
             return Claimed([], {}, None)
         settings = self._demand.settings
-        waiting, due_in, newly_ready, more = store.look(settings.workers.queues, MAX_PROMOTED)
+        waiting, due_in, newly_ready, more = store.look(
+            settings.workers.queues, MAX_PROMOTED, stay=not self._demand.capacity
+        )
         due = None if due_in is None else self._now() + due_in  # now, since a commit may take long
-        requests = self._demand.requests(waiting)
+        requests = self._demand.requests(waiting, more)
         leases = store.claim(requests, settings.lease.ttl, self._demand.resolve) if requests else []
         return Claimed(leases, waiting, due, bool(requests) and not leases, newly_ready, more)
 

@@ -166,6 +166,10 @@ def test_the_odd_jobs_are_shared_out_in_turn_among_the_queues_that_have_some(tur
     assert share_out(2, {"a": 0, "b": 5, "c": 5, "d": 5}, turn) == shares
 
 
+def test_without_a_turn_the_first_queues_get_the_odd_jobs() -> None:
+    assert [*share_out(2, {"d": 5, "a": 0, "c": 5, "b": 5}, None).items()] == [("d", 1), ("c", 1)]
+
+
 @pytest.mark.parametrize("queues", [500, 2000])
 def test_a_frame_looks_at_no_more_buffers_than_it_has_jobs(monkeypatch: pytest.MonkeyPatch, queues: int) -> None:
     buffers = QueueBuffers(CurrentConfig(Settings(), []))
