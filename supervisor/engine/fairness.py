@@ -180,6 +180,7 @@ class QueueBuffers:
         self._with_jobs: OrderedDict[str, QueueBuffer] = (
             OrderedDict()
         )  # in the order of their turns; some may have no jobs any more
+        self._began: str | None = None  # the queue of the first job of this frame
         self._count = 0
         self._left_in_store: Mapping[str, Waiting] = {}
 
@@ -247,14 +248,23 @@ class QueueBuffers:
         job is removed from its buffer; the caller must count it with `dispatched`.
         """
         self.turn += 1
+        self._began = None
         for queue, buffer in self._with_jobs.items():
             if len(buffer):
-                yield from buffer.in_turn(_retries_allowed(queue, buffer, workers, with_retries))
+                jobs = buffer.in_turn(_retries_allowed(queue, buffer, workers, with_retries))
+                if self._began is None and (first := next(jobs, None)) is not None:
+                    self._began = queue
+                    yield first
+                yield from jobs
 
     def dispatched(self, count: int) -> None:
-        """Count the jobs of a frame. The next frame begins with the next queue."""
+        """Count the jobs of a frame. The next frame begins with the queue behind the one that this frame began with."""
         self._count -= count
-        self._with_jobs.move_to_end(next(iter(self._with_jobs)))
+        queue = None
+        while self._with_jobs and queue != self._began:
+            queue, buffer = self._with_jobs.popitem(last=False)
+            if len(buffer):
+                self._with_jobs[queue] = buffer
         while self._with_jobs and not len(self._with_jobs[next(iter(self._with_jobs))]):
             self._with_jobs.popitem(last=False)
 

@@ -197,6 +197,19 @@ def test_each_frame_begins_with_the_next_queue() -> None:
     assert firsts == ["a", "b", "c", "a", "b"]
 
 
+def test_a_frame_passes_the_turn_from_the_queue_that_it_began_with() -> None:
+    """Not from one that was in front of it, and had no jobs any more."""
+    buffers = QueueBuffers(CurrentConfig(Settings(), []))
+    buffers.add([job(n)._replace(queue="abc"[n % 3]) for n in (0, 3, 6, 1, 4, 7, 2, 5, 8)])
+    buffers.take_queue("a")
+    firsts = []
+    for _ in range(4):
+        frame = [*islice(buffers.in_turn(2, Counter), 1)]
+        buffers.dispatched(1)
+        firsts.append(frame[0].queue)
+    assert firsts == ["b", "c", "b", "c"]
+
+
 def test_queues_without_settings_of_their_own_share_the_policies_of_handlers() -> None:
     settings = Settings(queues={"slow": QueueSettings(retry=RetrySettings(max_retries=7))})
     resolve = CurrentConfig(settings, []).resolve
