@@ -14,6 +14,7 @@ from operator import itemgetter
 
 from supervisor.config.settings import RetrySettings
 from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.left_in_store import LeftInStore
 from supervisor.jobs import LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease, Tier
 from supervisor.stores.records import Waiting
 from supervisor.workers.run_times import RunTimes
@@ -182,7 +183,7 @@ class QueueBuffers:
         )  # in the order of their turns; some may have no jobs any more
         self._began: str | None = None  # the queue of the first job of this frame
         self._count = 0
-        self._left_in_store: Mapping[str, Waiting] = {}
+        self._left_in_store = LeftInStore()
 
     def __len__(self) -> int:
         return self._count
@@ -191,6 +192,8 @@ class QueueBuffers:
         buffer = self.by_queue.get(queue)
         if buffer is None:
             buffer = self.by_queue[queue] = QueueBuffer(self._config.settings.retry_for(queue))
+            if queue in self._left_in_store.by_queue:
+                buffer.fresh_in_store = self._left_in_store.by_queue[queue].fresh
         return buffer
 
     def jobs(self) -> list[Lease]:
@@ -201,14 +204,17 @@ class QueueBuffers:
         for queue, buffer in self.by_queue.items():
             buffer.reconfigure(self._config.settings.retry_for(queue))
 
-    def note_left_in_store(self, left: Mapping[str, Waiting]) -> None:
-        """Note the ready jobs that the last claim left, by queue; a queue that is missing has none."""
-        self._left_in_store = left
+    def note_left_in_store(self, left: Mapping[str, Waiting], behind: str | None = None) -> list[str]:
+        """Note the ready jobs that the last claim left, by queue; a queue that is missing has none. If its look showed only the
+        queues from `behind` to the last of these, return those between them that are known and have no jobs any more."""
+        gone = self._left_in_store.note(left, behind)
         for queue in left:
             self.of(queue)
         self._forget_queues(left)
+        known = self._left_in_store.by_queue
         for queue, buffer in self.by_queue.items():
-            buffer.fresh_in_store = left[queue].fresh if queue in left else 0
+            buffer.fresh_in_store = known[queue].fresh if queue in known else 0
+        return gone
 
     def _forget_queues(self, left: Container[str]) -> None:
         """Queues may come and go by the thousand. Forget those that have no jobs: first those that lose no more than a full
@@ -222,7 +228,7 @@ class QueueBuffers:
                 }
 
     def ready_in_store(self, queue: str) -> int:
-        left = self._left_in_store.get(queue)
+        left = self._left_in_store.by_queue.get(queue)
         return left.fresh + left.retries if left else 0
 
     def only_retries_wait(self) -> bool:

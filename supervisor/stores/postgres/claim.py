@@ -246,7 +246,7 @@ class Claims:
             rows, more = self._turns.shown(rows, stay)
             waiting = waiting_of(row[:3] for row in rows)
             self._fresh = {queue: n.fresh for queue, n in waiting.items()}
-            return Look(waiting, _seconds(due), new, more)
+            return Look(waiting, _seconds(due), new, more, behind)
 
     def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
         with self._connection.transaction():

@@ -275,7 +275,7 @@ class Queue:
                 rows += [row for row in first if row[0] <= behind]
             seconds = None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
             rows, more = self._turns.shown(rows, stay)
-            return Look(waiting_of(rows), seconds, new, more)
+            return Look(waiting_of(rows), seconds, new, more, behind)
 
     def _promote(self, limit: int) -> frozenset[tuple[str, int]]:
         """Make due jobs ready. Return the queues and tiers that had no ready job before."""
