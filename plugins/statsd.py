@@ -83,14 +83,15 @@ def _lines(events: Sequence[Any], workers: set[int], queues: set[str]) -> Iterat
             case happened.WorkerExited(_, pid, cause):
                 workers.discard(pid)
                 counts[f"workers.ended.{_segment(cause)}"] += 1
-            case happened.QueueDepths(waiting):
+            case happened.QueueDepths(waiting, more):
                 seen = {
                     f"queue.{_segment(queue)}.{tier}": n
                     for queue, ready in waiting.items()
                     for tier, n in zip(("fresh", "retry"), ready, strict=True)
                 }
-                gauges |= dict.fromkeys(queues, 0) | seen  # a queue that is left out has no jobs
-                queues.clear()
+                gone = set() if more else queues.difference(seen)  # a queue that is left out has no jobs
+                gauges |= dict.fromkeys(gone, 0) | seen
+                queues.difference_update(gone)
                 queues.update(seen)
     yield from (f"supervisor.{name}:{count}|c".encode() for name, count in counts.items())
     for name, times in runs.items():

@@ -156,10 +156,11 @@ class WorkerWarning(NamedTuple):
 class QueueDepths(NamedTuple):
     """The ready jobs of the served, unpaused queues, as (fresh, retries), just before a claim.
 
-    A queue that is left out has none.
+    A queue that is left out has none; with `more`, it has as many as seen before.
     """
 
     waiting: Mapping[str, tuple[int, int]]
+    more: bool = False
 
 
 class JobsClaimed(NamedTuple):

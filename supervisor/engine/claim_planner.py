@@ -37,20 +37,21 @@ class Demand(NamedTuple):
     with_retries: Mapping[str, int]  # workers that hold retries of a queue
     large: bool
 
-    def requests(self, waiting: Mapping[str, Waiting]) -> list[ClaimRequest]:
-        """Return the requests for a claim, if these jobs are ready in the store."""
+    def requests(self, waiting: Mapping[str, Waiting], more: bool = False) -> list[ClaimRequest]:
+        """Return the requests for a claim, if these jobs are ready in the store, and with `more` further ones behind them: then
+        the first queues have their turn."""
         if self.capacity:
-            return self._shared_out(waiting)
+            return self._shared_out(waiting, None if more else self.turn)
         if self.large:
             return []
         requests = [self._overtaking(queue, ready) for queue, ready in waiting.items()]
         return [request for request in requests if request.limit > 0]
 
-    def _shared_out(self, waiting: Mapping[str, Waiting]) -> list[ClaimRequest]:
+    def _shared_out(self, waiting: Mapping[str, Waiting], turn: int | None) -> list[ClaimRequest]:
         requests = []
         most = {queue: self._max_retries(queue, ready.fresh > 0) for queue, ready in waiting.items()}
         claimable = {queue: ready.fresh + _at_most(ready.retries, most[queue]) for queue, ready in waiting.items()}
-        for queue, limit in share_out(self.capacity, claimable, self.turn).items():
+        for queue, limit in share_out(self.capacity, claimable, turn).items():
             first = self._allowance(queue, limit) if waiting[queue].fresh else limit
             retries = _at_most(min(limit, waiting[queue].retries), most[queue])
             requests.append(ClaimRequest(queue, limit, min(first, retries), retries, self._urgent_from(queue)))

@@ -14,6 +14,7 @@ from operator import itemgetter
 
 from supervisor.config.settings import RetrySettings
 from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.left_in_store import LeftInStore
 from supervisor.jobs import LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease, Tier
 from supervisor.stores.records import Waiting
 from supervisor.workers.run_times import RunTimes
@@ -180,8 +181,9 @@ class QueueBuffers:
         self._with_jobs: OrderedDict[str, QueueBuffer] = (
             OrderedDict()
         )  # in the order of their turns; some may have no jobs any more
+        self._began: str | None = None  # the queue of the first job of this frame
         self._count = 0
-        self._left_in_store: Mapping[str, Waiting] = {}
+        self._left_in_store = LeftInStore()
 
     def __len__(self) -> int:
         return self._count
@@ -190,6 +192,8 @@ class QueueBuffers:
         buffer = self.by_queue.get(queue)
         if buffer is None:
             buffer = self.by_queue[queue] = QueueBuffer(self._config.settings.retry_for(queue))
+            if queue in self._left_in_store.by_queue:
+                buffer.fresh_in_store = self._left_in_store.by_queue[queue].fresh
         return buffer
 
     def jobs(self) -> list[Lease]:
@@ -200,14 +204,17 @@ class QueueBuffers:
         for queue, buffer in self.by_queue.items():
             buffer.reconfigure(self._config.settings.retry_for(queue))
 
-    def note_left_in_store(self, left: Mapping[str, Waiting]) -> None:
-        """Note the ready jobs that the last claim left, by queue; a queue that is missing has none."""
-        self._left_in_store = left
+    def note_left_in_store(self, left: Mapping[str, Waiting], behind: str | None = None) -> list[str]:
+        """Note the ready jobs that the last claim left, by queue; a queue that is missing has none. If its look showed only the
+        queues from `behind` to the last of these, return those between them that are known and have no jobs any more."""
+        gone = self._left_in_store.note(left, behind)
         for queue in left:
             self.of(queue)
         self._forget_queues(left)
+        known = self._left_in_store.by_queue
         for queue, buffer in self.by_queue.items():
-            buffer.fresh_in_store = left[queue].fresh if queue in left else 0
+            buffer.fresh_in_store = known[queue].fresh if queue in known else 0
+        return gone
 
     def _forget_queues(self, left: Container[str]) -> None:
         """Queues may come and go by the thousand. Forget those that have no jobs: first those that lose no more than a full
@@ -221,7 +228,7 @@ class QueueBuffers:
                 }
 
     def ready_in_store(self, queue: str) -> int:
-        left = self._left_in_store.get(queue)
+        left = self._left_in_store.by_queue.get(queue)
         return left.fresh + left.retries if left else 0
 
     def only_retries_wait(self) -> bool:
@@ -247,14 +254,23 @@ class QueueBuffers:
         job is removed from its buffer; the caller must count it with `dispatched`.
         """
         self.turn += 1
+        self._began = None
         for queue, buffer in self._with_jobs.items():
             if len(buffer):
-                yield from buffer.in_turn(_retries_allowed(queue, buffer, workers, with_retries))
+                jobs = buffer.in_turn(_retries_allowed(queue, buffer, workers, with_retries))
+                if self._began is None and (first := next(jobs, None)) is not None:
+                    self._began = queue
+                    yield first
+                yield from jobs
 
     def dispatched(self, count: int) -> None:
-        """Count the jobs of a frame. The next frame begins with the next queue."""
+        """Count the jobs of a frame. The next frame begins with the queue behind the one that this frame began with."""
         self._count -= count
-        self._with_jobs.move_to_end(next(iter(self._with_jobs)))
+        queue = None
+        while self._with_jobs and queue != self._began:
+            queue, buffer = self._with_jobs.popitem(last=False)
+            if len(buffer):
+                self._with_jobs[queue] = buffer
         while self._with_jobs and not len(self._with_jobs[next(iter(self._with_jobs))]):
             self._with_jobs.popitem(last=False)
 
@@ -313,11 +329,14 @@ def retries_limit(retry: RetrySettings, workers: int) -> int | None:
     return None if retry.max_in_flight is None else int(retry.max_in_flight)
 
 
-def share_out(capacity: int, waiting: Mapping[str, int], turn: int) -> dict[str, int]:
-    """Divide `capacity` among queues: each gets an equal share, or all it has. `turn` decides which queues get the odd jobs."""
+def share_out(capacity: int, waiting: Mapping[str, int], turn: int | None) -> dict[str, int]:
+    """Divide `capacity` among queues: each gets an equal share, or all it has. `turn` decides which queues get the odd jobs; if it
+    is None, the first of `waiting` do."""
     shares: dict[str, int] = {}
-    names = sorted(waiting)
-    names = names[turn % len(names) :] + names[: turn % len(names)] if names else names
+    names = list(waiting)
+    if turn is not None and names:
+        names.sort()
+        names = names[turn % len(names) :] + names[: turn % len(names)]
     open_names = [name for name in names if waiting[name] > 0]
     while open_names and capacity > 0:
         each, odd = divmod(capacity, len(open_names))

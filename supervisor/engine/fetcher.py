@@ -37,7 +37,9 @@ class Claimed(NamedTuple):
     due: float | None  # by the loop's time: when the next scheduled job is due
     missed: bool = False  # there were jobs to claim, and other supervisors had locked them all
     newly_ready: frozenset[tuple[str, int]] = frozenset()  # queues and tiers, by this claim
-    more: bool = False  # jobs wait in queues that are not in `waiting`
+    behind: str | None = (
+        None  # `waiting` has only the queues behind this one up to its last, and jobs wait in others too
+    )
 
 
 @dataclass(eq=False)
@@ -59,11 +61,13 @@ class Claim:
         if self.cancelled:
             return Claimed([], {}, None)
         settings = self._demand.settings
-        waiting, due_in, newly_ready, more = store.look(settings.workers.queues, MAX_PROMOTED)
+        waiting, due_in, newly_ready, more, behind = store.look(
+            settings.workers.queues, MAX_PROMOTED, stay=not self._demand.capacity
+        )
         due = None if due_in is None else self._now() + due_in  # now, since a commit may take long
-        requests = self._demand.requests(waiting)
+        requests = self._demand.requests(waiting, more)
         leases = store.claim(requests, settings.lease.ttl, self._demand.resolve) if requests else []
-        return Claimed(leases, waiting, due, bool(requests) and not leases, newly_ready, more)
+        return Claimed(leases, waiting, due, bool(requests) and not leases, newly_ready, behind if more else None)
 
 
 @dataclass(eq=False)
@@ -322,12 +326,15 @@ class Fetcher:
             )
             for queue, ready in claimed.waiting.items()
         }
-        self._buffers.note_left_in_store(left)
+        gone = self._buffers.note_left_in_store(left, claimed.behind)
         if any(queue not in left or left[queue][tier] > 0 for queue, tier in claimed.newly_ready):
             self._notify_others()  # of jobs that came due and may be theirs
-        any_left = claimed.more or any(waiting.fresh > 0 or waiting.retries > 0 for waiting in left.values())
+        any_left = claimed.behind is not None or any(
+            waiting.fresh > 0 or waiting.retries > 0 for waiting in left.values()
+        )
         self._view.claim_ended(brought=bool(claimed.leases), left=any_left)
-        self._bus.emit(QueueDepths({queue: (ready.fresh, ready.retries) for queue, ready in claimed.waiting.items()}))
+        depths = {queue: (ready.fresh, ready.retries) for queue, ready in claimed.waiting.items()}
+        self._bus.emit(QueueDepths(depths | dict.fromkeys(gone, (0, 0)), claimed.behind is not None))
 
     def _make_way_for(self, leases: Sequence[Lease]) -> None:
         fresh = any(lease[LEASE_TIER] == Tier.FRESH for lease in leases)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from supervisor.jobs import Lease
 from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.records import Waiting
+from supervisor.stores.records import ClaimRequest, Waiting
 
 Row = TypeVar("Row", bound=Sequence[Any])
 
@@ -22,6 +23,29 @@ def whole_queues(rows: list[Row], limit: int) -> tuple[list[Row], str]:
         return rows, ""
     rows = [row for row in rows if row[0] != rows[-1][0]]
     return rows, rows[-1][0]
+
+
+class Turns:
+    """The turns of more queues than one look shows: a look begins `behind` the last queue that jobs were claimed from."""
+
+    def __init__(self) -> None:
+        self.behind = ""
+        """Empty if the last look has seen all queues."""
+        self._partial = False
+
+    def shown(self, rows: list[Row], stay: bool) -> tuple[list[Row], bool]:
+        """Return the rows of a look that are shown, and whether there are more queues. The next look begins behind the last one
+        shown, unless jobs are claimed, or behind the same as this one if it is to `stay`."""
+        rows, last = whole_queues(rows, ROWS_OF_A_LOOK)
+        self._partial = bool(last) and not stay
+        if not stay:
+            self.behind = last
+        return rows, bool(last)
+
+    def claimed(self, takes: Sequence[ClaimRequest], leases: Sequence[Lease]) -> None:
+        if self._partial and takes:
+            queues = {lease.queue for lease in leases}
+            self.behind = next((take.queue for take in reversed(takes) if take.queue in queues), takes[-1].queue)
 
 
 def waiting_of(rows: Iterable[Sequence[Any]], served: frozenset[str] | None = None) -> dict[str, Waiting]:

@@ -65,10 +65,11 @@ class Ownership(Protocol):
 
 
 class Claims(Protocol):
-    def look(self, served: frozenset[str] | None, limit: int) -> Look:
+    def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
         """Make up to `limit` due scheduled jobs ready; nobody is notified of these. Then return the number of ready jobs by queue,
         without paused and empty queues and, unless `served` is None, without queues that are not in it. If thousands of queues have
-        ready jobs, a store may return the numbers of some only, of others with each call."""
+        ready jobs, a store may return the numbers of some only: first those behind the last queue that jobs were claimed from since
+        the last call, or behind the last one returned then if there were none; the same ones if that call was to `stay`."""
 
     def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         """Make ready jobs in_flight for this owner, each with a new token, the deadline now + ttl, no start mark, and its policy,

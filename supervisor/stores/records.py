@@ -124,12 +124,14 @@ class Waiting(NamedTuple):
 class Look(NamedTuple):
     """The jobs that wait, as seen before a claim: `waiting` by queue. `next_due` is the seconds until the next scheduled job is
     due (0 if it is due now), or None if no job is scheduled. `newly_ready` are the queues and tiers that had no ready job before
-    this look made jobs ready, also of queues that are not served. With `more` there are ready jobs in further queues."""
+    this look made jobs ready, also of queues that are not served. With `more` there are ready jobs in further queues: `waiting`
+    has those behind `behind`, in order, where the first one comes behind the last one."""
 
     waiting: dict[str, Waiting]
     next_due: float | None
     newly_ready: frozenset[tuple[str, int]] = frozenset()
     more: bool = False
+    behind: str = ""
 
 
 class ClaimRequest(NamedTuple):

@@ -190,7 +190,8 @@ class Metrics:
         self._jobs[JobState.CANCELLED] += 1
 
     def _queue_depths(self, event: events.QueueDepths) -> None:
-        self._waiting = event.waiting
+        seen = {**self._waiting, **event.waiting} if event.more else event.waiting
+        self._waiting = {queue: ready for queue, ready in seen.items() if any(ready)} if event.more else seen
 
     def _worker_started(self, event: events.WorkerStarted) -> None:
         self._workers.add(event.pid)

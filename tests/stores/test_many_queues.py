@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.engine.fairness import share_out
 from supervisor.stores.counts import ROWS_OF_A_LOOK
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Waiting
 from tests.stores.factories import POLICY, again
@@ -40,6 +41,28 @@ def test_a_look_shows_a_part_of_thousands_of_queues_and_the_next_one_another(sto
     looks = [store.look(None, 10) for _ in range(3)]
     assert all(look.more and len(look.waiting) < ROWS_OF_A_LOOK for look in looks)
     assert set().union(*[look.waiting for look in looks]) == set(QUEUES)
+
+
+@DURABLE
+def test_each_of_thousands_of_queues_has_its_turn_before_any_has_a_second_one(store):
+    store.enqueue([EnqueueRow("mail", "1", queue=queue) for queue in QUEUES])
+    capacity, claimed = 90, []
+    for _ in range(len(QUEUES) // capacity):
+        store.look(None, 10, stay=True)  # as for jobs that overtake others
+        look = store.look(None, 10)
+        shares = share_out(capacity, {queue: waiting.fresh for queue, waiting in look.waiting.items()}, None)
+        claimed += [lease.queue for lease in claim(store, shares)]
+    assert claimed == QUEUES[: len(claimed)]
+    assert len(claimed) > len(QUEUES) - capacity
+
+
+@DURABLE
+def test_a_look_that_stays_shows_the_same_queues_again(store):
+    claim(store, [*store.look(None, 10).waiting][:5])
+    first = store.look(None, 10, stay=True)
+    claim(store, QUEUES[100:101])
+    assert next(iter(first.waiting)) == QUEUES[5]
+    assert next(iter(store.look(None, 10).waiting)) == QUEUES[5]
 
 
 def test_served_queues_are_found_behind_thousands_of_others(store):

@@ -31,7 +31,7 @@ class Queue:
         self._state.add(JobRecord(id, row, due, now, state, age=id))
         return id
 
-    def look(self, served: frozenset[str] | None, limit: int) -> Look:
+    def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
         with self._state.transaction():
             now, before = self._state.now(), self._ready()
             for _ in range(limit):

@@ -10,7 +10,7 @@ from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease
 from supervisor.retry import SUSPECT
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.counts import ROWS_OF_A_LOOK, waiting_of, whole_queues
+from supervisor.stores.counts import ROWS_OF_A_LOOK, Turns, waiting_of
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors, Position
 from supervisor.stores.postgres.connection import NOW, Connection, array
@@ -210,7 +210,7 @@ class Claims:
     ) -> None:
         self._connection, self._counts, self._cursors, self._owner = connection, counts, cursors, owner
         self._claim_bytes = claim_bytes
-        self._behind = ""  # the queue behind which the next look begins, unless the last one has seen all queues
+        self._turns = Turns()
         self._policies = Policies()
         self._fresh: Mapping[str, int] = {}  # fresh ready jobs by queue, at the last look
         connection.on_rollback(cursors.reset)
@@ -226,11 +226,12 @@ class Claims:
                 self._counts.add(READY, queue, tier, n)
             return promoted.total(), frozenset((queue, tier) for queue, tier in new)
 
-    def look(self, served: frozenset[str] | None, limit: int) -> Look:
+    def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
         """Use one statement as long as nothing is due."""
         with self._connection.transaction():
             self._counts.write()
-            window = (self._behind, ROWS_OF_A_LOOK, None if served is None else list(served))
+            behind = self._turns.behind
+            window = (behind, ROWS_OF_A_LOOK, None if served is None else list(served))
             (_, _, kept, due), *rows = self._connection.rows_alone(LOOK, *window)
             new: frozenset[tuple[str, int]] = frozenset()
             if due is not None and due <= 0:
@@ -239,14 +240,14 @@ class Claims:
                 (_, _, kept, due), *rows = self._connection.rows(LOOK, *window)
                 if due is not None and due <= 0 and promoted < limit:
                     due = min(self._connection.value(NEXT_DUE_LATER) or LOCKED_AGAIN, LOCKED_AGAIN)
-            if self._behind and len(rows) < ROWS_OF_A_LOOK:
+            if behind and len(rows) < ROWS_OF_A_LOOK:
                 _, *first = self._connection.rows(LOOK, "", ROWS_OF_A_LOOK - len(rows), window[-1])
-                rows += [row for row in first if row[0] <= self._behind]
+                rows += [row for row in first if row[0] <= behind]
             self._counts.fold(kept, rows[0][-1] if rows else 0)
-            rows, self._behind = whole_queues(rows, ROWS_OF_A_LOOK)
+            rows, more = self._turns.shown(rows, stay)
             waiting = waiting_of(row[:3] for row in rows)
             self._fresh = {queue: n.fresh for queue, n in waiting.items()}
-            return Look(waiting, _seconds(due), new, bool(self._behind))
+            return Look(waiting, _seconds(due), new, more, behind)
 
     def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
         with self._connection.transaction():
@@ -260,6 +261,11 @@ class Claims:
         """Let a single claim commit by itself, if it is the last statement of its transaction and the only one that writes."""
         if self._owner.id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
+        leases = self._claim_all(takes, ttl, resolve)
+        self._turns.claimed(takes, leases)
+        return leases
+
+    def _claim_all(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         with self._connection.transaction(single=True):
             alone = len(takes) == 1 and self._connection.is_single
             small = [take for take in takes if not take.max_retries_claimed and take.limit <= MAX_OF_EACH]

@@ -24,7 +24,7 @@ from supervisor.jobs import (
 )
 from supervisor.retry import SUSPECT
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
-from supervisor.stores.counts import ROWS_OF_A_LOOK, waiting_of, whole_queues
+from supervisor.stores.counts import ROWS_OF_A_LOOK, Turns, waiting_of
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -196,8 +196,7 @@ class Queue:
 
     def __init__(self, connection: Connection, policies: Policies, owner: Ownership, notifier: Notifier) -> None:
         self._connection, self._policies, self._owner, self._notifier = connection, policies, owner, notifier
-        self._behind = ""
-        """The queue behind which the next look begins, unless the last one has seen all queues."""
+        self._turns = Turns()
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         """Store the rows. If a commit failed but may have stored them, a repeated call with the same EnqueueBatch does not store them
@@ -261,23 +260,23 @@ class Queue:
         for place, n in places.items():
             self._connection.counts.add(kinds[place].state, kinds[place].queue, 0, n)
 
-    def look(self, served: frozenset[str] | None, limit: int) -> Look:
+    def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
         """Use one statement as long as nothing is due: each one releases the GIL, and waits to get it again."""
         with self._connection.transaction():
             self._connection.counts.write(READY)
-            only = None if served is None else packed(list(served))
-            rows, due = self._connection.json(LOOK, self._behind, ROWS_OF_A_LOOK, only)
+            behind, only = self._turns.behind, None if served is None else packed(list(served))
+            rows, due = self._connection.json(LOOK, behind, ROWS_OF_A_LOOK, only)
             new: frozenset[tuple[str, int]] = frozenset()
             if due is not None and due <= self._connection.now():
                 new = self._promote(limit)
                 self._connection.counts.write()
-                rows, due = self._connection.json(LOOK, self._behind, ROWS_OF_A_LOOK, only)
-            if self._behind and len(rows) < ROWS_OF_A_LOOK:
+                rows, due = self._connection.json(LOOK, behind, ROWS_OF_A_LOOK, only)
+            if behind and len(rows) < ROWS_OF_A_LOOK:
                 first, _ = self._connection.json(LOOK, "", ROWS_OF_A_LOOK - len(rows), only)
-                rows += [row for row in first if row[0] <= self._behind]
+                rows += [row for row in first if row[0] <= behind]
             seconds = None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
-            rows, self._behind = whole_queues(rows, ROWS_OF_A_LOOK)
-            return Look(waiting_of(rows), seconds, new, bool(self._behind))
+            rows, more = self._turns.shown(rows, stay)
+            return Look(waiting_of(rows), seconds, new, more, behind)
 
     def _promote(self, limit: int) -> frozenset[tuple[str, int]]:
         """Make due jobs ready. Return the queues and tiers that had no ready job before."""
@@ -306,6 +305,7 @@ class Queue:
             random_part = self._owner.random_part()
             rows = [row for take in takes for row in self._pick(take, random_part)]
             if not rows:
+                self._turns.claimed(takes, [])
                 return []
             rows = self._with_long_texts(rows)
             until = self._connection.now() + microseconds(ttl)
@@ -314,7 +314,9 @@ class Queue:
             for (queue, tier), n in by_queue_and_tier(rows).items():
                 self._connection.counts.add(READY, queue, tier, -n)
                 self._connection.counts.add(IN_FLIGHT, queue, tier, n)
-            return self._policies.leases_from(rows)
+            leases = self._policies.leases_from(rows)
+            self._turns.claimed(takes, leases)
+            return leases
 
     def _pick(self, take: ClaimRequest, random_part: int) -> list[list[Any]]:
         fresh = self._connection.rows(CANDIDATES, random_part, take.queue, 0, take.limit)

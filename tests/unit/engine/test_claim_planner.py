@@ -37,6 +37,11 @@ def test_a_claim_asks_for_as_many_retries_as_there_are_tokens_for(
     assert demand(50, with_retries=with_retries).requests({"q": waiting}) == [expected]
 
 
+def test_if_a_look_shows_a_part_of_the_queues_the_first_ones_have_their_turn() -> None:
+    waiting = {queue: Waiting(5, 0) for queue in "cdab"}
+    assert [request.queue for request in demand(2, 3).requests(waiting, more=True)] == ["c", "d"]
+
+
 @pytest.mark.parametrize("turn", [0, 1])
 def test_a_queue_whose_retries_have_their_share_is_claimed_fresh_jobs_and_no_retry(turn: int) -> None:
     waiting = {"full": Waiting(1, 100), "other": Waiting(5, 0)}

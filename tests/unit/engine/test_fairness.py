@@ -166,6 +166,10 @@ def test_the_odd_jobs_are_shared_out_in_turn_among_the_queues_that_have_some(tur
     assert share_out(2, {"a": 0, "b": 5, "c": 5, "d": 5}, turn) == shares
 
 
+def test_without_a_turn_the_first_queues_get_the_odd_jobs() -> None:
+    assert [*share_out(2, {"d": 5, "a": 0, "c": 5, "b": 5}, None).items()] == [("d", 1), ("c", 1)]
+
+
 @pytest.mark.parametrize("queues", [500, 2000])
 def test_a_frame_looks_at_no_more_buffers_than_it_has_jobs(monkeypatch: pytest.MonkeyPatch, queues: int) -> None:
     buffers = QueueBuffers(CurrentConfig(Settings(), []))
@@ -191,6 +195,19 @@ def test_each_frame_begins_with_the_next_queue() -> None:
         buffers.dispatched(1)
         firsts.append(frame[0].queue)
     assert firsts == ["a", "b", "c", "a", "b"]
+
+
+def test_a_frame_passes_the_turn_from_the_queue_that_it_began_with() -> None:
+    """Not from one that was in front of it, and had no jobs any more."""
+    buffers = QueueBuffers(CurrentConfig(Settings(), []))
+    buffers.add([job(n)._replace(queue="abc"[n % 3]) for n in (0, 3, 6, 1, 4, 7, 2, 5, 8)])
+    buffers.take_queue("a")
+    firsts = []
+    for _ in range(4):
+        frame = [*islice(buffers.in_turn(2, Counter), 1)]
+        buffers.dispatched(1)
+        firsts.append(frame[0].queue)
+    assert firsts == ["b", "c", "b", "c"]
 
 
 def test_queues_without_settings_of_their_own_share_the_policies_of_handlers() -> None:

@@ -201,8 +201,8 @@ class Changed(WrappedStore):
     hidden = True
     repairs = 0
 
-    def look(self, served: frozenset[str] | None, limit: int) -> Look:
-        look = self.inner.look(served, limit)
+    def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
+        look = self.inner.look(served, limit, stay)
         return look._replace(waiting={}) if self.hidden else look
 
     def repair(self) -> str:

@@ -108,6 +108,12 @@ def test_a_queue_that_is_left_out_has_no_jobs(plugin: ModuleType, server: Server
     assert sent({"mail": (1, 0)}, {}) == none
 
 
+def test_a_queue_that_a_look_at_some_queues_leaves_out_keeps_its_gauges(plugin: ModuleType, server: Server) -> None:
+    plugin.supervisor_events([events.QueueDepths({"mail": (1, 0)}), events.QueueDepths({"news": (2, 0)}, more=True)])
+    depths = {line for line in server.lines() if "fresh" in line}
+    assert depths == {"supervisor.queue.mail.fresh:1|g", "supervisor.queue.news.fresh:2|g"}
+
+
 def test_a_name_can_not_forge_a_metric(plugin: ModuleType, server: Server) -> None:
     plugin.supervisor_events([settled(0.001, handler="a.b:1|c\nevil" + "x" * 500)])
     names = [line.partition(":")[0] for line in server.lines()]

@@ -152,6 +152,11 @@ def test_queue_depths_are_those_last_seen(metrics: Metrics) -> None:
     assert depths == {"b": {"fresh": 7, "retry": 0}}
 
 
+def test_depths_of_a_part_of_the_queues_leave_those_of_the_others(metrics: Metrics) -> None:
+    seen = events.QueueDepths({"a": (3, 1), "b": (2, 0)}), events.QueueDepths({"b": (0, 0), "c": (7, 0)}, more=True)
+    assert metric(metrics, "queue_depth", *seen) == {"a": {"fresh": 3, "retry": 1}, "c": {"fresh": 7, "retry": 0}}
+
+
 def test_recovered_leases_are_counted_with_the_outcomes_of_their_jobs(metrics: Metrics) -> None:
     released = Outcome(lease(), Kind.RELEASED, state=JobState.READY)
     assert metric(metrics, "leases_recovered_total", events.LeasesRecovered([released, retried(), failed()])) == 3
