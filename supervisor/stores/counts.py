@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from supervisor.jobs import Lease
 from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.records import ClaimRequest, Waiting
 
@@ -31,20 +30,20 @@ class Turns:
     def __init__(self) -> None:
         self.behind = ""
         """Empty if the last look has seen all queues."""
-        self._partial = False
+        self.partial = False
 
     def shown(self, rows: list[Row], stay: bool) -> tuple[list[Row], bool]:
         """Return the rows of a look that are shown, and whether there are more queues. The next look begins behind the last one
         shown, unless jobs are claimed, or behind the same as this one if it is to `stay`."""
         rows, last = whole_queues(rows, ROWS_OF_A_LOOK)
-        self._partial = bool(last) and not stay
+        self.partial = bool(last) and not stay
         if not stay:
             self.behind = last
         return rows, bool(last)
 
-    def claimed(self, takes: Sequence[ClaimRequest], leases: Sequence[Lease]) -> None:
-        if self._partial and takes:
-            queues = {lease.queue for lease in leases}
+    def claimed(self, takes: Sequence[ClaimRequest], queues: Collection[str]) -> None:
+        """Begin the next look behind the last of these `queues`, from which jobs were claimed, or behind the last one asked for."""
+        if self.partial and takes:
             self.behind = next((take.queue for take in reversed(takes) if take.queue in queues), takes[-1].queue)
 
 

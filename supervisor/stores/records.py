@@ -29,9 +29,6 @@ Resolve = Callable[[str, str], Policy]
 PAGE_JOBS, PAGE_CHARACTERS = 200, 1_000_000
 
 
-# --- jobs to enqueue
-
-
 class EnqueueRow(NamedTuple):
     """A job as it goes into the store: it is validated, and `payload` and `headers` are JSON text.
 

@@ -262,7 +262,8 @@ class Claims:
         if self._owner.id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
         leases = self._claim_all(takes, ttl, resolve)
-        self._turns.claimed(takes, leases)
+        if self._turns.partial:
+            self._turns.claimed(takes, {lease.queue for lease in leases})
         return leases
 
     def _claim_all(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:

@@ -304,8 +304,9 @@ class Queue:
         with self._connection.transaction():
             random_part = self._owner.random_part()
             rows = [row for take in takes for row in self._pick(take, random_part)]
+            if self._turns.partial:
+                self._turns.claimed(takes, {row[LEASE_QUEUE] for row in rows})
             if not rows:
-                self._turns.claimed(takes, [])
                 return []
             rows = self._with_long_texts(rows)
             until = self._connection.now() + microseconds(ttl)
@@ -314,9 +315,7 @@ class Queue:
             for (queue, tier), n in by_queue_and_tier(rows).items():
                 self._connection.counts.add(READY, queue, tier, -n)
                 self._connection.counts.add(IN_FLIGHT, queue, tier, n)
-            leases = self._policies.leases_from(rows)
-            self._turns.claimed(takes, leases)
-            return leases
+            return self._policies.leases_from(rows)
 
     def _pick(self, take: ClaimRequest, random_part: int) -> list[list[Any]]:
         fresh = self._connection.rows(CANDIDATES, random_part, take.queue, 0, take.limit)
