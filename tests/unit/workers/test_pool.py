@@ -506,6 +506,37 @@ def test_a_worker_is_recycled_after_max_jobs() -> None:
     assert here.exits() == [("max_jobs", "workers.max_jobs is 2")]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_workers_that_take_long_to_exit_do_not_pile_up(count: int) -> None:
+    here = Setup(count=count, max_jobs=1)
+    for job in range(1, 5 * count + 1):
+        for slot in here.pool.slots_with_room()[:1]:
+            slot.send([make_lease(job)])
+            slot.process.run_next()  # type: ignore[attr-defined]
+        for process in here.backend.forked:
+            if process.pid is not None and process.listener.ready_at is None:
+                process.come_up()
+    assert len(here.backend.forked) == 2 * count == len(here.pool.workers)
+    assert not here.pool.slots_with_room()
+    here.backend.forked[0].die(exit_code=0)
+    assert len(here.backend.forked) == 2 * count + 1
+    here.process.come_up()
+    assert len(here.pool.slots_with_room()) == 1
+
+
+def test_long_jobs_of_before_two_reloads_keep_no_new_worker_from_starting() -> None:
+    here = Setup(count=2)
+    for _ in range(3):
+        for slot in here.pool.slots_with_room():
+            slot.send([make_lease(slot.number)])
+            slot.process.start_next()  # type: ignore[attr-defined]
+        here.backend = FakeBackend()
+        here.pool.renew(here.backend)
+        for process in here.backend.forked:
+            process.come_up()
+        assert len(here.pool.slots_with_room()) == 2
+
+
 def test_a_worker_that_crashes_when_it_has_done_its_last_job_has_crashed() -> None:
     here = Setup(max_jobs=1)
     here.send(1)
@@ -532,6 +563,8 @@ def test_workers_that_start_together_reach_max_jobs_one_after_the_other_and_so_d
             before = len(here.backend.forked)
             slot.process.run_next()  # type: ignore[attr-defined]
             starts += [jobs] * (len(here.backend.forked) - before)
+            if slot.state is State.RETIRING:
+                slot.process.die(exit_code=0)  # type: ignore[attr-defined]
             for process in here.backend.forked[before:]:
                 process.come_up()
     assert max(slot.done for slot in here.pool.workers.values()) <= 8
