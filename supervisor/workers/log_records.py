@@ -9,6 +9,8 @@ A longer record takes several lines. Each is the token of the stream, the key an
 
 from __future__ import annotations
 
+import logging
+import re
 import select
 from collections.abc import Iterator
 
@@ -20,10 +22,12 @@ from supervisor.workers.interface import WorkerRecord
 LAST, MORE = b"@", b"+"
 MAX_TEXT = 64 * 1024  # characters of a message, and of a traceback
 MAX_BYTES = 1_000_000  # of the JSON: each character may take six
+MAX_NAME = 200
 MAX_UNFINISHED = 16  # records: of threads and programs that write at the same time
 MAX_UNFINISHED_BYTES = 2 * MAX_BYTES
 _PART = select.PIPE_BUF - 128  # for the token, the key, the size and the newline
 _TYPES = ((int,), (str,), (str,), (str,), (str,), (int, type(None)), (str, type(None)), (int, type(None)))
+_WORD = re.compile(r"[A-Za-z0-9_-]{1,20}")
 _MAX_LEVEL = 1 << 31
 
 
@@ -84,4 +88,10 @@ def _decoded(data: bytes) -> WorkerRecord:
     record = WorkerRecord(*fields)
     if not 0 <= record.level < _MAX_LEVEL:
         raise NoRecord
-    return record
+    return record._replace(level_name=_level_name(record), logger=record.logger[:MAX_NAME].replace("\n", "\\n"))
+
+
+def _level_name(record: WorkerRecord) -> str:
+    """Return the name of the level; that of a plugin's own level only if it is one word, since the log is split at spaces."""
+    name = logging.getLevelName(record.level)
+    return record.level_name if name.startswith("Level ") and _WORD.fullmatch(record.level_name) else name

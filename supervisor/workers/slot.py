@@ -309,7 +309,7 @@ class WorkerSlot:
             self.heartbeat_at = self._now()
 
     def output(self, written: Written) -> None:
-        recent = chain(islice(self.sent, 1), *reversed(self._ended))
+        recent = chain(self.sent, *reversed(self._ended))
         self._bus.emit(output_event(self.number, self.process.pid or 0, written, recent))
 
     def warn(self, message: str) -> None:

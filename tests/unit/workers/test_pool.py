@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerWarning
+from supervisor.events import Bus, JobStarted, WorkerExited, WorkerLogged, WorkerOutput, WorkerWarning
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.workers.blame import CANCELLED, LEASE_LOST, SHUTDOWN, timed_out
-from supervisor.workers.interface import ExitReport, OutputLines, Reply
+from supervisor.workers.interface import ExitReport, OutputLines, Reply, WorkerRecord
 from supervisor.workers.pool import REFORK_DELAYS, REPLACE_INTERVAL, Pool
 from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
 from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, Limits, State, WorkerSlot
@@ -504,6 +504,15 @@ def test_a_worker_is_recycled_after_max_jobs() -> None:
     assert len(here.backend.forked) == 2
     first.die(exit_code=0)
     assert here.exits() == [("max_jobs", "workers.max_jobs is 2")]
+
+
+def test_a_log_record_names_only_a_job_of_its_worker_and_what_is_known_of_that() -> None:
+    here = Setup()
+    here.send(1, handler="mail")
+    for job_id in (1, 99):
+        here.worker.output(WorkerRecord(30, "WARNING", "app", "lost", "", job_id, "pay", 7))
+    logged = [event for event in here.events if isinstance(event, WorkerLogged)]
+    assert [(event.job_id, event.handler, event.attempt) for event in logged] == [(1, "mail", 1), (None, None, None)]
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -297,6 +297,21 @@ def test_parts_of_records_that_never_end_are_held_up_to_a_limit_and_are_never_sm
         joiner.add(b"+small 1 y")
 
 
+@pytest.mark.parametrize(
+    ("level", "name", "shown"),
+    [
+        (30, "INFO 2026\nERROR", "WARNING"), (25, "NOTICE", "NOTICE"), (25, "a b", "Level 25"), (25, "a\nb", "Level 25"),
+        (25, "x" * 21, "Level 25"),
+    ],
+)  # fmt: skip
+def test_a_log_record_forges_no_line_by_the_names_of_its_level_and_logger(level: int, name: str, shown: str) -> None:
+    splitter = Splitter()
+    forged = RECORD._replace(level=level, level_name=name, logger="a\nb" * 100)
+    (record,) = splitter.feed(b"".join(lines(forged)) + mark(7))
+    assert record.level_name == shown
+    assert "\n" not in record.logger and len(record.logger) < 300
+
+
 def test_bytes_that_are_no_text_are_escaped() -> None:
     splitter = Splitter()
     assert splitter.feed(b"\xff\x00\n" + mark(1)) == [(1, ["\\xff\\x00"])]
