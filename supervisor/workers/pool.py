@@ -163,6 +163,7 @@ class Pool:
         """
         assert self._context is not None
         self._last_number += 1
+        limits = limits._replace(setting=limits.max_jobs)
         if not after_used_up and limits.max_jobs is not None:
             limits = limits._replace(max_jobs=share(limits.max_jobs, self._last_number, self.count))
         slot = WorkerSlot(self._last_number, backend, limits, self._context)

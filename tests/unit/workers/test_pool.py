@@ -506,6 +506,17 @@ def test_a_worker_is_recycled_after_max_jobs() -> None:
     assert here.exits() == [("max_jobs", "workers.max_jobs is 2")]
 
 
+def test_the_share_of_max_jobs_is_named_beside_the_setting() -> None:
+    here = Setup(count=2, max_jobs=4)
+    slot = here.pool.workers[2]
+    slot.send([make_lease(1), make_lease(2)])
+    process = slot.process
+    process.run_next()  # type: ignore[attr-defined]
+    process.run_next()  # type: ignore[attr-defined]
+    process.die(exit_code=0)  # type: ignore[attr-defined]
+    assert here.exits() == [("max_jobs", "2 jobs are its share after a start: workers.max_jobs is 4")]
+
+
 def test_a_log_record_names_only_a_job_of_its_worker_and_what_is_known_of_that() -> None:
     here = Setup()
     here.send(1, handler="mail")
