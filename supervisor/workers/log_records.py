@@ -27,7 +27,7 @@ MAX_UNFINISHED = 16  # records: of threads and programs that write at the same t
 MAX_UNFINISHED_BYTES = 2 * MAX_BYTES
 _PART = select.PIPE_BUF - 128  # for the token, the key, the size and the newline
 _TYPES = ((int,), (str,), (str,), (str,), (str,), (int, type(None)), (str, type(None)), (int, type(None)))
-_WORD = re.compile(r"[A-Za-z0-9_-]{1,20}")
+_LEVEL_NAME = re.compile(r"[A-Za-z0-9_-]{1,20}")
 _MAX_LEVEL = 1 << 31
 
 
@@ -92,6 +92,6 @@ def _decoded(data: bytes) -> WorkerRecord:
 
 
 def _level_name(record: WorkerRecord) -> str:
-    """Return the name of the level; that of a plugin's own level only if it is one word, since the log is split at spaces."""
+    """Return the name of the level; that of a plugin's own level only if it has no spaces, at which lines of the log are split."""
     name = logging.getLevelName(record.level)
-    return record.level_name if name.startswith("Level ") and _WORD.fullmatch(record.level_name) else name
+    return record.level_name if name.startswith("Level ") and _LEVEL_NAME.fullmatch(record.level_name) else name
