@@ -64,7 +64,9 @@ class TextFormat(_Format):
         text = f"{source}{getattr(record, 'where', '')}{record.getMessage()}"
         if trace := self._traceback(record):
             text += "\n" + trace.rstrip("\n")
-        return f"{_time(record)} {record.levelname} {self._mask(text).translate(_TEXT_ESCAPES)}"
+        return (
+            f"{_time(record)} {record.levelname.translate(_TEXT_ESCAPES)} {self._mask(text).translate(_TEXT_ESCAPES)}"
+        )
 
 
 class JsonFormat(_Format):

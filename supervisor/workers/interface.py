@@ -54,10 +54,11 @@ Written = OutputLines | WorkerRecord
 
 def output_event(number: int, pid: int, written: Written, recent: Iterable[Lease]) -> WorkerOutput | WorkerLogged:
     """Return the event for what a worker wrote that has run the jobs `recent`, the last one first."""
-    if isinstance(written, WorkerRecord):
-        return WorkerLogged(number, pid, *written)
-    handler = next((lease.handler for lease in recent if lease.id == written.job_id), None)
-    return WorkerOutput(number, pid, *written, handler)
+    lease = next((lease for lease in recent if lease.id == written.job_id), None)
+    if isinstance(written, WorkerRecord):  # its code may have made up the job
+        about = (None, None, None) if lease is None else (lease.id, lease.handler, lease.attempt)
+        return WorkerLogged(number, pid, *written[:-3], *about)
+    return WorkerOutput(number, pid, *written, None if lease is None else lease.handler)
 
 
 @dataclass(frozen=True, slots=True)

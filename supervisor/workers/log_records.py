@@ -9,6 +9,8 @@ A longer record takes several lines. Each is the token of the stream, the key an
 
 from __future__ import annotations
 
+import logging
+import re
 import select
 from collections.abc import Iterator
 
@@ -19,11 +21,13 @@ from supervisor.workers.interface import WorkerRecord
 
 LAST, MORE = b"@", b"+"
 MAX_TEXT = 64 * 1024  # characters of a message, and of a traceback
-MAX_NAME = 200
 MAX_BYTES = 1_000_000  # of the JSON: each character may take six
+MAX_NAME = 200
 MAX_UNFINISHED = 16  # records: of threads and programs that write at the same time
+MAX_UNFINISHED_BYTES = 2 * MAX_BYTES
 _PART = select.PIPE_BUF - 128  # for the token, the key, the size and the newline
 _TYPES = ((int,), (str,), (str,), (str,), (str,), (int, type(None)), (str, type(None)), (int, type(None)))
+_LEVEL_NAME = re.compile(r"[A-Za-z0-9_-]{1,20}")
 _MAX_LEVEL = 1 << 31
 
 
@@ -47,22 +51,29 @@ class RecordJoiner:
     """Joins the parts of records, in bounded memory: a job may write anything."""
 
     def __init__(self) -> None:
-        self._unfinished: dict[bytes, bytes] = {}
+        self._unfinished: dict[bytes, list[bytes]] = {}
 
     def add(self, line: bytes) -> WorkerRecord | None:
         """Return the record that ends in this line, which begins after the token; None if another part follows. Raises NoRecord."""
         key, size, part = (*line[1:].split(b" ", 2), b"", b"")[:3]
-        data = self._unfinished.pop(key, b"") + part
+        parts = self._unfinished.pop(key, [])
+        parts.append(part)
         if line[:1] == LAST:
+            data = b"".join(parts)
             if size != b"%d" % len(data):
                 raise NoRecord
             return _decoded(data)
-        if len(data) > MAX_BYTES:
+        if len(part) != _PART or len(parts) * _PART > MAX_BYTES:
             raise NoRecord
-        if len(self._unfinished) >= MAX_UNFINISHED:  # a thread or a program that was killed leaves one
-            del self._unfinished[next(iter(self._unfinished))]
-        self._unfinished[key] = data
+        self._unfinished[key] = parts
+        self._drop_oldest()
         return None
+
+    def _drop_oldest(self) -> None:
+        """Drop records that a thread or a program has left unfinished when it was killed."""
+        held = sum(map(len, self._unfinished.values())) * _PART
+        while held > MAX_UNFINISHED_BYTES or len(self._unfinished) > MAX_UNFINISHED:
+            held -= len(self._unfinished.pop(next(iter(self._unfinished)))) * _PART
 
 
 def _decoded(data: bytes) -> WorkerRecord:
@@ -77,4 +88,10 @@ def _decoded(data: bytes) -> WorkerRecord:
     record = WorkerRecord(*fields)
     if not 0 <= record.level < _MAX_LEVEL:
         raise NoRecord
-    return record
+    return record._replace(level_name=_level_name(record), logger=record.logger[:MAX_NAME].replace("\n", "\\n"))
+
+
+def _level_name(record: WorkerRecord) -> str:
+    """Return the name of the level; that of a plugin's own level only if it has no spaces, at which lines of the log are split."""
+    name = logging.getLevelName(record.level)
+    return record.level_name if name.startswith("Level ") and _LEVEL_NAME.fullmatch(record.level_name) else name

@@ -105,6 +105,9 @@ class Pool:
         self.workers: dict[int, WorkerSlot] = {}
         self.stuck: dict[int, WorkerSlot] = {}  # those that were killed, do no more, and have not exited
         self.stopping = False
+        self._leaving: set[int] = (
+            set()
+        )  # the numbers of workers that were replaced and have not exited; not those of a reload
         self._bus = bus
         self._timer = timer
         self._backend: WorkerBackend | None = None
@@ -133,11 +136,15 @@ class Pool:
         self.fill()
 
     def fill(self, *, after_used_up: bool = False) -> None:
-        """Fork until there are as many workers as wanted; retire surplus ones, idle ones and the newest first."""
+        """Fork until there are as many workers as wanted; retire surplus ones, idle ones and the newest first.
+
+        Each that leaves may take seconds for its exit functions: from `count` of those on, its successor waits for an exit.
+        """
         if self.stopping or self._context is None:
             return
         present = [slot for slot in self._present() if slot.backend is self._backend]
-        for _ in range(self.count - len(present) - self.reforks.waiting):
+        missing = self.count - len(present) - self.reforks.waiting
+        for _ in range(min(missing, 2 * self.count - len(present) - len(self._leaving))):
             try:
                 self.fork(self.backend, Limits(self.max_jobs, self.max_memory), after_used_up=after_used_up)
             except OSError as error:
@@ -156,6 +163,7 @@ class Pool:
         """
         assert self._context is not None
         self._last_number += 1
+        limits = limits._replace(setting=limits.max_jobs)
         if not after_used_up and limits.max_jobs is not None:
             limits = limits._replace(max_jobs=share(limits.max_jobs, self._last_number, self.count))
         slot = WorkerSlot(self._last_number, backend, limits, self._context)
@@ -261,6 +269,7 @@ class Pool:
         """It has done its last job, or does not take the next one."""
         if slot.state is State.READY:
             used_up = slot.is_used_up()
+            self._leaving.add(slot.number)
             slot.retire()
             self.fill(after_used_up=used_up)
 
@@ -268,13 +277,14 @@ class Pool:
         if self.stuck.pop(slot.number, None) is not None:
             return
         del self.workers[slot.number]
+        self._leaving.discard(slot.number)
         if slot.stuck is not None:
             self.stuck[slot.number] = slot
         if not with_job and self.reforks.was_useless(slot):
             if not self.stopping and slot.backend is self._backend:  # not of one on trial for a reload
                 self.reforks.add()
         else:
-            self.fill()
+            self.fill(after_used_up=slot.is_used_up())
 
     # events of the backend (BackendListener)
 

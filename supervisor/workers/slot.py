@@ -56,10 +56,11 @@ class State(Enum):
 
 
 class Limits(NamedTuple):
-    """Limits past which a worker is replaced. `max_memory` is bytes."""
+    """Limits past which a worker is replaced. `max_memory` is bytes. `max_jobs` may be a share of the setting."""
 
     max_jobs: int | None
     max_memory: int | None
+    setting: int | None = None
 
 
 class SlotOwner(Protocol):
@@ -293,9 +294,10 @@ class WorkerSlot:
 
     def _limit_reached(self, now: float) -> ExitCause | None:
         """Return the limit that the worker has reached. Its memory must have grown; if it has more jobs, check that at intervals."""
-        max_jobs, max_memory = self._limits
+        max_jobs, max_memory, setting = self._limits
         if not self.sent and self.is_used_up():
-            return ExitCause("max_jobs", f"workers.max_jobs is {max_jobs}")
+            share = f"{max_jobs} jobs are its share after a start: " if max_jobs != setting else ""
+            return ExitCause("max_jobs", f"{share}workers.max_jobs is {setting}")
         if max_memory is None or (self.sent and now < self._memory_checked_at + MEMORY_CHECK_INTERVAL):
             return None
         self._memory_checked_at = now
@@ -309,7 +311,7 @@ class WorkerSlot:
             self.heartbeat_at = self._now()
 
     def output(self, written: Written) -> None:
-        recent = chain(islice(self.sent, 1), *reversed(self._ended))
+        recent = chain(self.sent, *reversed(self._ended))
         self._bus.emit(output_event(self.number, self.process.pid or 0, written, recent))
 
     def warn(self, message: str) -> None:

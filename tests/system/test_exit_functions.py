@@ -65,6 +65,28 @@ def test_exit_functions_run_once_in_the_process_that_registered_them(command: Co
     assert [name for name in made if (command.folder / name).exists()] == []
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_log_records_that_a_handler_has_gathered_are_written_once_at_the_end(command: Command, start: str) -> None:
+    plugin = """
+        import logging, logging.handlers, os
+        from supervisor import handler
+        own = logging.getLogger("own")
+        own.addHandler(logging.handlers.MemoryHandler(1000, target=logging.FileHandler("own.log")))
+        own.warning("imported by %d", os.getpid())
+
+        @handler
+        def speak(job):
+            own.warning("job %d", job.id)
+    """
+    command.write(config=f"workers: {{count: 1, start: {start}}}\n", plugins={"p.py": plugin})
+    ids = [command.enqueue("speak"), command.enqueue("speak")]
+    assert command.run("--drain").wait() == 0
+    lines = (command.folder / "own.log").read_text().splitlines()
+    assert [line for line in lines if line.startswith("job")] == [f"job {id}" for id in ids]
+    imported = [line for line in lines if line.startswith("imported")]
+    assert imported and len(imported) == len({*imported})
+
+
 @pytest.mark.parametrize("by", ["fork", "spawn"])
 def test_programs_of_an_import_are_there_until_its_exit_functions_have_run(command: Command, by: str) -> None:
     plugin = """

@@ -6,6 +6,7 @@ A forked worker also inherits those that were registered by imports. They belong
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import threading
@@ -25,6 +26,8 @@ def leave_inherited() -> None:
     Exit functions run in reverse order: `_end`, the first one of this process, ends it before those that it has inherited.
     """
     atexit.register(_end)
+    _forget_buffered_records()
+    atexit.register(logging.shutdown)
     # Libraries register one exit function, once, for all that they have to clean up: in this process they would do so no more.
     with suppress(AttributeError):  # of another version of Python
         for inherited in [*finalize._registry]:  # type: ignore[attr-defined]
@@ -34,6 +37,16 @@ def leave_inherited() -> None:
     with suppress(AttributeError):
         multiprocessing.process._children.clear()
         atexit.register(multiprocessing.util._exit_function)
+
+
+def _forget_buffered_records() -> None:
+    """Leave the records that handlers have gathered since an import to the forkserver, which writes them when it exits."""
+    handlers: Any = sys.modules.get("logging.handlers")
+    with suppress(AttributeError):
+        for reference in [*logging._handlerList]:  # type: ignore[attr-defined]
+            handler = reference()
+            if isinstance(handler, handlers.BufferingHandler):
+                handler.buffer = []
 
 
 def run() -> None:

@@ -21,6 +21,7 @@ NOTICE_SECONDS = 1.0
 JOB_RATE = 1_000_000  # bytes a second of one job in one stream; what comes beyond is dropped and counted
 STREAM_RATE = 4_000_000  # bytes a second of all jobs in one stream; after that, each job that follows in this second has JOB_MINIMUM
 JOB_MINIMUM = 16_384
+MAX_STREAM_RATE = 2 * STREAM_RATE  # after that, not even marks are read: a job may write any number of them
 LEFT_OUT = "{} bytes of {} were left out: a job may write and log 1 MB a second"
 LINE_COST = 64  # bytes that a line counts in addition to its own
 MAX_LINE_BYTES = 16_384
@@ -88,7 +89,7 @@ class OutputSplitter:
     def feed(self, data: bytes) -> list[Written]:
         """Return what was written before the marks in the data."""
         data = self._partial + data
-        if self._spent > self._limit() and self._mark_token not in data:
+        if self._spent_by_all > MAX_STREAM_RATE or (self._spent > self._limit() and self._mark_token not in data):
             self._drop(data)
             return []
         marked: list[Written] = []
@@ -184,6 +185,7 @@ class OutputSplitter:
         self._held = [held if held.sure else HeldLine(self._last, True, held.line) for held in self._held]
         self._count_dropped(self._last)
         self._spent = 0
+        self._spent_by_all += LINE_COST
         if job_id and (tail := self._tail_of(job_id)):
             self.tails[job_id] = tail
             if len(self.tails) > MAX_TAILS:  # a job may write marks of jobs that do not exist

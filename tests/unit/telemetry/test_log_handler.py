@@ -227,6 +227,12 @@ def test_configure_again_changes_level_and_format_of_the_same_output(
     assert orjson.loads(json)["message"] == "as json"
 
 
+def test_the_name_of_a_level_forges_no_line() -> None:
+    odd = record("x")
+    odd.levelname = "INFO\n2026 ERROR forged"
+    assert all(line.startswith("    ") for line in TextFormat().format(odd).splitlines()[1:])
+
+
 def test_text_is_one_record_whatever_is_in_it() -> None:
     line = TextFormat().format(record("a\nb\r\x1b[31mc\x00\x85\u2028\ud800\td\u202e"))
     assert line == "2001-09-09T01:46:40.000Z INFO a\n    b\\r\\x1b[31mc\\x00\\x85\\u2028\\ud800\td\\u202e"

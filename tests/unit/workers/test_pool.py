@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.events import Bus, JobStarted, WorkerExited, WorkerOutput, WorkerWarning
+from supervisor.events import Bus, JobStarted, WorkerExited, WorkerLogged, WorkerOutput, WorkerWarning
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.workers.blame import CANCELLED, LEASE_LOST, SHUTDOWN, timed_out
-from supervisor.workers.interface import ExitReport, OutputLines, Reply
+from supervisor.workers.interface import ExitReport, OutputLines, Reply, WorkerRecord
 from supervisor.workers.pool import REFORK_DELAYS, REPLACE_INTERVAL, Pool
 from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
 from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, Limits, State, WorkerSlot
@@ -506,6 +506,57 @@ def test_a_worker_is_recycled_after_max_jobs() -> None:
     assert here.exits() == [("max_jobs", "workers.max_jobs is 2")]
 
 
+def test_the_share_of_max_jobs_is_named_beside_the_setting() -> None:
+    here = Setup(count=2, max_jobs=4)
+    slot = here.pool.workers[2]
+    slot.send([make_lease(1), make_lease(2)])
+    process = slot.process
+    process.run_next()  # type: ignore[attr-defined]
+    process.run_next()  # type: ignore[attr-defined]
+    process.die(exit_code=0)  # type: ignore[attr-defined]
+    assert here.exits() == [("max_jobs", "2 jobs are its share after a start: workers.max_jobs is 4")]
+
+
+def test_a_log_record_names_only_a_job_of_its_worker_and_what_is_known_of_that() -> None:
+    here = Setup()
+    here.send(1, handler="mail")
+    for job_id in (1, 99):
+        here.worker.output(WorkerRecord(30, "WARNING", "app", "lost", "", job_id, "pay", 7))
+    logged = [event for event in here.events if isinstance(event, WorkerLogged)]
+    assert [(event.job_id, event.handler, event.attempt) for event in logged] == [(1, "mail", 1), (None, None, None)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_workers_that_take_long_to_exit_do_not_pile_up(count: int) -> None:
+    here = Setup(count=count, max_jobs=1)
+    for job in range(1, 5 * count + 1):
+        for slot in here.pool.slots_with_room()[:1]:
+            slot.send([make_lease(job)])
+            slot.process.run_next()  # type: ignore[attr-defined]
+        for process in here.backend.forked:
+            if process.pid is not None and process.listener.ready_at is None:
+                process.come_up()
+    assert len(here.backend.forked) == 2 * count == len(here.pool.workers)
+    assert not here.pool.slots_with_room()
+    here.backend.forked[0].die(exit_code=0)
+    assert len(here.backend.forked) == 2 * count + 1
+    here.process.come_up()
+    assert len(here.pool.slots_with_room()) == 1
+
+
+def test_long_jobs_of_before_two_reloads_keep_no_new_worker_from_starting() -> None:
+    here = Setup(count=2)
+    for _ in range(3):
+        for slot in here.pool.slots_with_room():
+            slot.send([make_lease(slot.number)])
+            slot.process.start_next()  # type: ignore[attr-defined]
+        here.backend = FakeBackend()
+        here.pool.renew(here.backend)
+        for process in here.backend.forked:
+            process.come_up()
+        assert len(here.pool.slots_with_room()) == 2
+
+
 def test_a_worker_that_crashes_when_it_has_done_its_last_job_has_crashed() -> None:
     here = Setup(max_jobs=1)
     here.send(1)
@@ -532,6 +583,8 @@ def test_workers_that_start_together_reach_max_jobs_one_after_the_other_and_so_d
             before = len(here.backend.forked)
             slot.process.run_next()  # type: ignore[attr-defined]
             starts += [jobs] * (len(here.backend.forked) - before)
+            if slot.state is State.RETIRING:
+                slot.process.die(exit_code=0)  # type: ignore[attr-defined]
             for process in here.backend.forked[before:]:
                 process.come_up()
     assert max(slot.done for slot in here.pool.workers.values()) <= 8

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from supervisor.workers.interface import OutputLines, WorkerRecord
-from supervisor.workers.log_records import lines_of
+from supervisor.workers.log_records import MAX_BYTES, MAX_UNFINISHED_BYTES, NoRecord, RecordJoiner, lines_of
 from supervisor.workers.parent.output_reader import (
     JOB_MINIMUM,
     JOB_RATE,
+    LINE_COST,
     MAX_LINE_BYTES,
+    MAX_STREAM_RATE,
     MAX_TAIL,
     MAX_TAILS,
     STREAM_RATE,
@@ -202,8 +204,10 @@ def test_several_jobs_that_lost_lines_share_one_notice() -> None:
 
 def test_after_very_much_output_of_many_jobs_each_may_still_write_a_little() -> None:
     splitter = Splitter()
-    chunk = (b"w" * 935 + b"\n") * 999
-    kept = sum(len(line) + 1 for id in range(1, 20) for _, lines in splitter.feed(chunk + mark(id)) for line in lines)
+    kept = 0
+    for id in range(1, 20):
+        for data in [(b"w" * 935 + b"\n") * 70] * 14 + [mark(id)]:
+            kept += sum(len(line) + 1 for _, lines in splitter.feed(data) for line in lines)
     assert kept <= STREAM_RATE + 20 * JOB_MINIMUM
     assert splitter.feed(b"a little\n" + mark(101)) == [(101, ["a little"])]
 
@@ -267,6 +271,45 @@ def test_a_line_that_only_looks_like_a_log_record_is_harmless(kind: bytes, forge
     fed = splitter.feed(TOKEN + kind + forged + b"\n" + mark(1))
     assert fed == []
     assert splitter.feed(b"".join(lines(RECORD, "2")) + mark(7)) == [RECORD]
+
+
+def test_marks_that_a_job_writes_do_not_let_it_write_without_end() -> None:
+    splitter = Splitter()
+    chunk = (b"w" * 1000 + b"\n") * 10 + mark(1)
+    kept = sum(len(line) + LINE_COST for _ in range(2000) for _, lines in splitter.feed(chunk) for line in lines)
+    assert STREAM_RATE < kept <= MAX_STREAM_RATE + len(chunk)
+    assert splitter.has_dropped
+    splitter.renew_allowance()
+    assert splitter.feed(b"later\n" + mark(2)) == [(2, ["later"])]
+
+
+def test_parts_of_records_that_never_end_are_held_up_to_a_limit_and_are_never_small() -> None:
+    joiner = RecordJoiner()
+    first, *_ = lines(RECORD._replace(message="x" * 20_000))
+    part = first.rpartition(b" ")[2][:-1]
+    for key in range(100):
+        for _ in range(MAX_BYTES // len(part)):
+            assert joiner.add(b"+%d 1 %b" % (key, part)) is None
+        held = [each for parts in joiner._unfinished.values() for each in parts]
+        assert sum(map(len, held)) <= MAX_UNFINISHED_BYTES
+        assert max(map(len, held)) == len(part)
+    with pytest.raises(NoRecord):
+        joiner.add(b"+small 1 y")
+
+
+@pytest.mark.parametrize(
+    ("level", "name", "shown"),
+    [
+        (30, "INFO 2026\nERROR", "WARNING"), (25, "NOTICE", "NOTICE"), (25, "a b", "Level 25"), (25, "a\nb", "Level 25"),
+        (25, "x" * 21, "Level 25"),
+    ],
+)  # fmt: skip
+def test_a_log_record_forges_no_line_by_the_names_of_its_level_and_logger(level: int, name: str, shown: str) -> None:
+    splitter = Splitter()
+    forged = RECORD._replace(level=level, level_name=name, logger="a\nb" * 100)
+    (record,) = splitter.feed(b"".join(lines(forged)) + mark(7))
+    assert record.level_name == shown
+    assert "\n" not in record.logger and len(record.logger) < 300
 
 
 def test_bytes_that_are_no_text_are_escaped() -> None:
