@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import all_suffixes
+from itertools import islice
 from pathlib import Path
 
 from supervisor.config.loading import find, load
@@ -26,6 +27,7 @@ VARIABLE = "SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS"
 ROOT = 0
 MAX_LINKS = 40
 MAX_REPORTED = 10
+MAX_LOOKED_AT = 20_000
 MAX_FOUND = 100  # faults of plugins, after which the search ends
 BESIDE_DATABASE = ("-wal", "-shm", "-journal", "-queue.lock", "-write.lock", ".notify")
 CODE = frozenset(Path(f"x{suffix}").suffix for suffix in all_suffixes())
@@ -76,10 +78,14 @@ def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, l
 
 
 def has_code_of_others(folder: Path, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> bool:
-    """Return whether this is root, and others can change what can be imported from the folder, or add to it."""
+    """Return whether this is root, and others can change what can be imported from the folder, or add to it. The answer is yes too
+    for a folder with more than MAX_LOOKED_AT folders and files with code, such as `/`."""
     if not _is_checked(environ):
         return False
-    return any(True for _ in _faults(folder, look)) or any(_is_of_others(part, look) for part in _importable(folder))
+    parts = islice(_importable(folder, named=True), MAX_LOOKED_AT + 1)
+    return any(True for _ in _faults(folder, look)) or any(
+        number == MAX_LOOKED_AT or _is_of_others(part, look) for number, part in enumerate(parts)
+    )
 
 
 def _is_of_others(path: Path, look: Look) -> bool:
@@ -130,9 +136,10 @@ def _is_checked(environ: Mapping[str, str]) -> bool:
     return os.geteuid() == ROOT and allowed != "1"
 
 
-def _importable(path: Path) -> Iterator[Path]:
+def _importable(path: Path, *, named: bool = False) -> Iterator[Path]:
     """Yield the folder of a plugin and what can be imported from it: every folder below, the files with code, and all files of
-    packages. Each folder is yielded once. Links are followed, as imports do."""
+    packages. Each folder is yielded once. Links are followed, as imports do. If `named`, folders are left out whose names no `import`
+    can have, such as `.venv`."""
     with suppress(OSError):
         if not path.exists():
             return
@@ -147,7 +154,8 @@ def _importable(path: Path) -> Iterator[Path]:
                 yield here
                 for entry in _entries(here):
                     if _is_folder(entry):
-                        ahead.append((entry, in_package))
+                        if not named or entry.name.isidentifier():
+                            ahead.append((entry, in_package))
                     elif in_package or entry.suffix in CODE:
                         yield entry
 

@@ -323,5 +323,17 @@ def test_root_imports_from_the_folder_of_the_config_only_if_others_can_change_no
         assert is_refused()
         assert not is_refused(SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS="1")
         del disk.owners[path]
+    hidden = disk.write(".venv/lib/other.py")
+    disk.owners[hidden] = ALICE
+    assert not is_refused(), "no import can name its folder"
     disk.modes[package / "orders.py"] = 0o666
     assert is_refused()
+
+
+def test_root_does_not_search_a_whole_disk_for_code_that_others_can_change(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = len([*trust._importable(disk.folder, named=True)])
+    for limit, refused in ((looked_at, False), (looked_at - 1, True)):
+        monkeypatch.setattr(trust, "MAX_LOOKED_AT", limit)
+        assert trust.has_code_of_others(disk.folder, {}, disk.look) is refused
