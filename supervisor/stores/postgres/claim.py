@@ -63,12 +63,15 @@ FIRST_READY = f"""
 
 BYTES = "coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)"
 
-# The end of both claims. It claims the first of `picked` (id, handler, bytes, and place in their order) whose texts have at most
-# $6 bytes together, at least one, for the owner $3, for $4 microseconds, under the policies $5 and tokens with the random part
-# $7. If $5 has no policy for one of their handlers, it claims none, and returns rows without an id that name the handlers.
-_CLAIM_PICKED = f"""
+
+def _claim_picked(queue: str, policies: str) -> str:
+    """Return the end of each claim. It claims the first of `picked` (id, handler, bytes, and place in their order) whose texts have
+    at most $6 bytes together, at least one, for the owner $3, for $4 microseconds, under the policies by handler, and tokens with the
+    random part $7. If there is no policy for one of their handlers, it claims none, and returns rows without an id that name the
+    handlers and their `queue`."""
+    return f"""
   fit as materialized (
-    select id as job_id, handler as job_handler, place, $5::jsonb ->> handler as job_policy
+    select id as job_id, handler as job_handler, {queue} as job_queue, place, {policies} ->> handler as job_policy
     from (select *, sum(bytes) over (order by place) as total from picked) as it
     where total <= $6 or place = 1),
   claimed as (
@@ -78,14 +81,17 @@ _CLAIM_PICKED = f"""
     returning {LEASE}, age, place),
   counted as (
     insert into {{s}}.counts(state, queue, tier, n)
-    select change.state, $1, tier, change.sign * n
-    from (select tier, count(*) as n from claimed group by tier) as it,
+    select change.state, queue, tier, change.sign * n
+    from (select queue, tier, count(*) as n from claimed group by queue, tier) as it,
       (values ({READY}, -1), ({IN_FLIGHT}, 1)) as change(state, sign))
   select * from claimed
   union all
-  select null, null, job_handler, null, null, null, null, null, null, null, null, null, null, null, null, place
+  select null, null, job_handler, job_queue, null, null, null, null, null, null, null, null, null, null, null, place
   from fit where not exists (select from claimed)
   order by place"""
+
+
+CLAIM_PICKED = _claim_picked("$1", "$5::jsonb")
 
 # It claims up to $2 fresh jobs of the queue $1: first of a higher priority than $8, then of that priority from the age $9 on, then
 # others, if the last look has seen more jobs ($10) than these. It locks no more jobs than it picks.
@@ -112,7 +118,7 @@ CLAIM_FRESH = f"""
   picked as (
     select id, handler, bytes, row_number() over (order by priority desc, age, id) as place
     from (select * from higher union all select * from onward union all select * from others) as it),
-  {_CLAIM_PICKED}"""
+  {CLAIM_PICKED}"""
 
 # It claims up to $2 jobs of the queue $1 in the order of ClaimRequest: urgent ones, of a priority from $13 on; up to $11 retries;
 # fresh ones as CLAIM_FRESH does; and retries to fill up, at most $12 retries in all.
@@ -164,40 +170,22 @@ CLAIM = f"""
       select 1 as part, * from urgent union all select 2, * from first_retries
       union all select 3, * from higher union all select 3, * from onward union all select 3, * from others
       union all select 4, * from more_retries) as it),
-  {_CLAIM_PICKED}"""
+  {CLAIM_PICKED}"""
 
 # It claims fresh jobs of many queues $1, up to the number of each in $2, without a cursor. The policies $5 are by queue, then by
-# handler; otherwise the end is that of a claim of one queue.
+# handler.
 CLAIM_MANY = f"""
   with takes as materialized (
     select queue, jobs, turn from unnest($1::text[], $2::bigint[]) with ordinality as it(queue, jobs, turn)
     where not exists (select from {{s}}.queues where queues.queue = it.queue and paused)),
   picked as materialized (
-    select id, handler, queue as job_queue, bytes, row_number() over (order by turn, priority desc, age, id) as place
+    select id, handler, queue as picked_queue, bytes, row_number() over (order by turn, priority desc, age, id) as place
     from takes cross join lateral (
       select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
       where state = {READY} and jobs.queue = takes.queue and tier = 0
       order by priority desc, age, id limit takes.jobs
       for no key update skip locked) as its),
-  fit as materialized (
-    select id as job_id, handler as job_handler, job_queue, place, $5::jsonb -> job_queue ->> handler as job_policy
-    from (select *, sum(bytes) over (order by place) as total from picked) as it
-    where total <= $6 or place = 1),
-  claimed as (
-    update {{s}}.jobs set state = {IN_FLIGHT}, token = {NEXT_TOKEN} | $7, owner = $3, lease_until = {NOW} + $4, started_at = null,
-      policy = job_policy
-    from fit where id = job_id and not exists (select from fit where job_policy is null)
-    returning {LEASE}, age, place),
-  counted as (
-    insert into {{s}}.counts(state, queue, tier, n)
-    select change.state, queue, tier, change.sign * n
-    from (select queue, tier, count(*) as n from claimed group by queue, tier) as it,
-      (values ({READY}, -1), ({IN_FLIGHT}, 1)) as change(state, sign))
-  select * from claimed
-  union all
-  select null, null, job_handler, job_queue, null, null, null, null, null, null, null, null, null, null, null, place
-  from fit where not exists (select from claimed)
-  order by place"""
+  {_claim_picked("picked_queue", "$5::jsonb -> picked_queue")}"""
 MIN_MANY, MAX_MANY = 8, 200
 """The number of queues from which on, and up to which, one statement claims from all of them."""
 MAX_OF_EACH = 8

@@ -192,24 +192,8 @@ class Queries:
 
 
 def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
-    (
-        id,
-        handler,
-        payload,
-        queue,
-        priority,
-        state,
-        retries,
-        policy,
-        options,
-        *rest,
-        expired,
-        owner,
-        until,
-        dead_letter,
-        owed,
-        accepted,
-    ) = row
+    id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
+    *rest, expired, owner, until, dead_letter, owed, accepted = row[9:]
     most = own_max_retries(options, None if policy is None else stored_policy(policy, None))
     known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
     missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()

@@ -151,24 +151,8 @@ class Queries:
         return [job_dict(self._shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
-        (
-            id,
-            handler,
-            payload,
-            queue,
-            priority,
-            state,
-            retries,
-            policy,
-            options,
-            *rest,
-            expired,
-            owner,
-            until,
-            dead_letter,
-            owed,
-            accepted,
-        ) = row
+        id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
+        *rest, expired, owner, until, dead_letter, owed, accepted = row[9:]
         most = own_max_retries(options, None if policy is None else self._policies.get(policy))
         shown = (
             STATES[state].value if state in range(len(STATES)) else str(state)
