@@ -241,13 +241,6 @@ def test_a_drain_ends_and_names_the_reason_if_no_worker_can_start(command: Comma
     assert run.out.endswith("left behind: 1 ready\n")
 
 
-def test_a_drain_waits_for_a_worker_that_is_slow_to_start(command: Command) -> None:
-    plugin = "import time\nfrom supervisor import hookimpl\n@hookimpl\ndef supervisor_worker_started(worker): time.sleep(1)\n"
-    command.write(config="workers: {count: 1}\nshutdown: {grace: 100ms}\n", plugins={**JOBS, "hook.py": plugin})
-    command.enqueue("noop")
-    assert command.run("--drain").wait() == 0
-
-
 def test_the_log_follows_a_reload_during_a_drain(command: Command) -> None:
     command.write(plugins=JOBS)
     command.enqueue("noop", None, "--delay", "1h")

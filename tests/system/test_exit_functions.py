@@ -41,7 +41,7 @@ PLUGIN = """
         of_job = tempfile.TemporaryDirectory(prefix="of-job-", dir=".")
         tempfile.tempdir = "."
         multiprocessing.util.get_temp_dir()
-        threading.Thread(target=lambda: [time.sleep(0.3), note("thread")]).start()
+        threading.Thread(target=lambda: [threading.main_thread().join(), note("thread")]).start()
         return sorted(name for name in os.listdir() if name.startswith(("of-", "pymp-")))
 """
 

@@ -199,19 +199,28 @@ ALARMS = {
 
         signal.signal(signal.SIGALRM, late)
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
-            signal.setitimer(timer, 0.5, 0.5)
+            signal.setitimer(timer, 3600)
     """,
     "b.py": """
-        import time
-        from supervisor import handler
+        import pathlib, signal
+        from supervisor import handler, hookimpl
 
-        time.sleep(0.7)
+        def timers():
+            return [signal.getitimer(timer) for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
+
+        of_import = timers()
+
+        @hookimpl
+        def supervisor_started(info):
+            pathlib.Path("part").write_text(repr(timers()))
+            pathlib.Path("part").rename("of_supervisor")
 
         @handler
-        def slow(job):
-            time.sleep(0.7)
+        def look(job):
+            return [of_import, timers()]
     """,
 }
+NO_TIMER = [(0.0, 0.0)] * 3
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -220,9 +229,11 @@ def test_timers_that_an_import_has_set_end_nothing_and_disturb_no_later_import(c
         config=f"workers: {{count: 1, start: {start}}}\ndlq: {{sinks: [{{type: nowhere}}]}}\n", plugins=ALARMS
     )
     run = command.run()
-    job = command.until(command.enqueue("slow"), "succeeded")
-    assert (job["attempt"], job["errors"]) == (1, [])
-    assert "SIGALRM" not in run.log and "did not load" not in run.log
+    job = command.until(command.enqueue("look"), "succeeded")
+    assert job["result"] == [[list(timer) for timer in NO_TIMER]] * 2
+    of_supervisor = command.folder / "of_supervisor"
+    wait_for(of_supervisor.exists)
+    assert of_supervisor.read_text() == repr(NO_TIMER)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
+import sys
 
 import pytest
 
@@ -12,7 +12,13 @@ from supervisor.workers.system import process_tree as proctree
 from tests.system.command import Command, wait_for
 from tests.system.privileges import require_root
 
-WITHOUT_KILL = ["setpriv", "--bounding-set=-kill"]
+DROP_KILL = """
+import ctypes, os, sys
+PR_CAPBSET_DROP, CAP_KILL = 24, 5
+assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_KILL, 0, 0, 0) == 0
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+WITHOUT_KILL = [sys.executable, "-c", DROP_KILL]
 """Root without this capability may kill only processes of root."""
 ALICE = 65_432
 
@@ -34,7 +40,6 @@ HANDLERS = f"""
 """
 
 
-@pytest.mark.skipif(shutil.which(WITHOUT_KILL[0]) is None, reason="no setpriv here")
 @pytest.mark.parametrize("session", [False, True], ids=["in its group", "in a session of its own"])
 def test_a_program_of_another_user_that_outlives_a_timeout_is_reported_once_and_does_not_slow_the_stop(
     command: Command, session: bool
