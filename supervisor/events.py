@@ -276,6 +276,10 @@ class StoreCallFailed(NamedTuple):
     error: str
     meanwhile: str
 
+    @property
+    def text(self) -> str:
+        return f"the store fails to {self.purpose}: {self.error}; meanwhile {self.meanwhile}"
+
 
 class StoreCallSucceeded(NamedTuple):
     """A kind of call that has failed (StoreCallFailed) for `failed_for` seconds was done."""

@@ -116,7 +116,7 @@ class DrainReport:
             if ids:
                 click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
         for purpose, error in self._refused.items() if self._code else ():
-            echo(f"the store refused to {purpose}: {error}")
+            echo(f"the store failed to {purpose}: {error}")
         if self._code and self._unavailable:
             echo(f"the store is unavailable: {self._unavailable}")
         if self._code and self._worker_ready is False:

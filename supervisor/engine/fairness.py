@@ -178,9 +178,8 @@ class QueueBuffers:
         self.by_queue: dict[str, QueueBuffer] = {}
         self.turn = 0
         self._config = config
-        self._with_jobs: OrderedDict[str, QueueBuffer] = (
-            OrderedDict()
-        )  # in the order of their turns; some may have no jobs any more
+        # In the order of their turns. Some may have no jobs any more.
+        self._with_jobs = OrderedDict[str, QueueBuffer]()
         self._began: str | None = None  # the queue of the first job of this frame
         self._count = 0
         self._left_in_store = LeftInStore()

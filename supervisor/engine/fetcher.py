@@ -37,9 +37,7 @@ class Claimed(NamedTuple):
     due: float | None  # by the loop's time: when the next scheduled job is due
     missed: bool = False  # there were jobs to claim, and other supervisors had locked them all
     newly_ready: frozenset[tuple[str, int]] = frozenset()  # queues and tiers, by this claim
-    behind: str | None = (
-        None  # `waiting` has only the queues behind this one up to its last, and jobs wait in others too
-    )
+    behind: str | None = None  # if jobs wait in other queues too: `waiting` has those from behind this one to its last
 
 
 @dataclass(eq=False)

@@ -126,10 +126,7 @@ class SelfReport:
 
     def _reactions(self) -> dict[type[Any], events.Subscriber]:
         return {
-            events.StoreCallFailed: lambda it: self._begin(
-                "store", it.purpose, f"the store refuses to {it.purpose}: {it.error}; meanwhile {it.meanwhile}",
-                "remove the cause of the error",
-            ),
+            events.StoreCallFailed: lambda it: self._begin("store", it.purpose, it.text, "remove the cause of the error"),
             events.StoreCallSucceeded: lambda it: self._end("store", it.purpose),
             events.ForkserverExited: lambda it: self._begin(
                 "forkserver", "", f"the forkserver {it.how}: no worker can be started", "look at the log",

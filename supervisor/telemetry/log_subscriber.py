@@ -296,8 +296,8 @@ def _store_repaired(event: events.StoreRepaired) -> None:
 
 
 def _store_call_failed(event: events.StoreCallFailed) -> None:
-    line = "the store fails to %s: %s; meanwhile %s, all else goes on, and it is tried again"
-    _log(logging.ERROR, line, event.purpose, _without_passwords(event.error), event.meanwhile)
+    shown = event._replace(error=_without_passwords(event.error))
+    _log(logging.ERROR, "%s, all else goes on, and it is tried again", shown.text)
 
 
 def _store_call_succeeded(event: events.StoreCallSucceeded) -> None:

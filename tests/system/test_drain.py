@@ -224,7 +224,7 @@ def test_a_drain_ends_and_names_the_reason_if_its_store_refuses_claims(command: 
     connection.close()
     run = command.run("--drain")
     assert run.wait() == 4
-    assert ": no job has ended\nthe store refused to claim jobs: " in run.out
+    assert ": no job has ended\nthe store failed to claim jobs: " in run.out
     assert run.out.endswith("left behind: 1 ready\n")
 
 

@@ -222,7 +222,7 @@ REASONS: dict[Callable[[Command], int], tuple[str, str]] = {
     the_supervisor_is_stopped: ("look at its log, or start another with: supervisor run", "not_seen"),
     the_supervisor_was_stopped_while_the_job_ran: ("no other runs: look at its log, or start another", "not_seen"),
     the_supervisor_was_killed_while_the_job_ran: ("is gone, and no other runs: start one with: supervisor run", "gone"),
-    the_store_refuses_claims: ("the store refuses to claim jobs: ", "store"),
+    the_store_refuses_claims: ("the store fails to claim jobs: ", "store"),
 }  # fmt: skip
 
 

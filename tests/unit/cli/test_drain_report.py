@@ -71,7 +71,7 @@ def test_a_report_counts_what_the_user_has_left_out(report: DrainReport, capsys:
 def test_a_report_names_what_the_store_refused_to_a_drain_that_failed(report: DrainReport, capsys: Any) -> None:
     report(events.StoreCallFailed("count the jobs that are left", "no right", "a drain goes on"))
     report(events.SupervisorStopped(1, {}))
-    assert printed(report, capsys)[1:] == ["the store refused to count the jobs that are left: no right"]
+    assert printed(report, capsys)[1:] == ["the store failed to count the jobs that are left: no right"]
     report(events.StoreCallSucceeded("count the jobs that are left", 1.0))
     assert printed(report, capsys)[1:] == []
 
