@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable
+import secrets
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from threading import Event
 
 import click
 
@@ -19,13 +19,16 @@ from supervisor.cli.store_access import is_absent, private_files, use_store
 from supervisor.config.contradictions import heartbeat_problems, url_problem
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.settings import Settings
-from supervisor.dead_letters.opening import BuiltInSinks
+from supervisor.dead_letters.opening import BuiltInSinks, build_sinks, close_sinks, not_built_in_time
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
-from supervisor.stores.protocol import Store
-from supervisor.stores.transfer import Transferable, TransferRecord, closed_message
-from supervisor.text.names import did_you_mean, did_you_mean_or_all
+from supervisor.stores.protocol import Store, WithRights
+from supervisor.stores.sinks import Sinks
+from supervisor.stores.transfer import Transferable, closed_message
+from supervisor.text.names import did_you_mean
+from supervisor.threads import start_thread
+from supervisor.workers.blame import HOST
 from supervisor.workers.system import descriptors
 
 MIN_SPACE = 1_000_000
@@ -133,42 +136,21 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
 
 
 def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes) -> None:
-    """Check the types and keys of sinks. Only built-in sinks are built, which opens nothing: a plugin's sink might connect."""
+    """Build the sinks as a supervisor does, under the same time limit, and close them."""
     manager.register(BuiltInSinks(), BuiltInSinks.NAME)
-    built_in = list(BuiltInSinks().supervisor_sinks().values())
-    types = manager.merged("supervisor_sinks")
-    for sink in settings.dlq.sinks:
-        where = f"{settings.path}: {sink.key}"
-        if sink.type not in types:
-            hint = did_you_mean_or_all(sink.type, sorted(types))
-            mistakes.add(f"{where}.type: no plugin has a sink {sink.type!r}{hint}")
-            continue
-        build = types[sink.type]
-        problem = _call_problem(build, sink.options)
-        if problem is None and settings.dlq.active and build in built_in:
-            problem = _build_problem(build, sink.options)
-        if problem:
-            mistakes.add(f"{where}: sink {sink.type!r}: {problem}")
+    begun: list[str] = []
+    found: list[str] = []
+    done, limit = Event(), settings.plugins.import_timeout
 
+    def build() -> None:
+        sinks, errors = build_sinks(settings, manager, begun.append)
+        found.extend(errors)
+        done.set()
+        close_sinks(sinks.values())
 
-def _call_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | None:
-    try:
-        signature = inspect.signature(build)
-    except (ValueError, TypeError):
-        return None
-    try:
-        signature.bind(**options)
-    except TypeError as error:
-        return f"{error}; it takes {', '.join(signature.parameters) or 'no keys'}"
-    return None
-
-
-def _build_problem(build: Callable[..., Any], options: dict[str, Any]) -> str | None:
-    try:
-        build(**options).close()
-    except (OSError, ValueError) as error:
-        return str(error)
-    return None
+    building = start_thread(build, "check-sinks")
+    mistakes.add(*(found if done.wait(limit) else [not_built_in_time(settings, begun)]))
+    building.join(limit if done.is_set() else 0.0)
 
 
 def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
@@ -189,11 +171,11 @@ def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
             mistakes.add(f"store: {shown}: {file.parent} is not a directory that can be written to")
         return
     try:
-        record = use_store(settings, _transfer_record)
-        if record is None:
+        found = use_store(settings, lambda store: _problem_of_store(store, settings.dlq.names))
+        if found is None:
             echo(f"store: {shown}: reachable")
         else:
-            mistakes.add(f"store: {shown}: {closed_message(record.target)}")
+            mistakes.add(f"store: {shown}: {found}")
     except StoreMissing as missing:
         if missing.obstacle:
             mistakes.add(f"store: {missing.obstacle}")
@@ -212,7 +194,21 @@ def _is_full(folder: Path) -> bool:
     return blocks * disk.f_frsize < MIN_SPACE or (disk.f_files > 0 and disk.f_ffree == 0)
 
 
-def _transfer_record(store: Store) -> TransferRecord | None:
-    with store.transaction():  # a lock of another program keeps writers out, not readers
-        store.paused()
-    return store.transfer_record() if isinstance(store, Transferable) else None
+def _problem_of_store(store: Store, sinks: Sinks) -> str | None:
+    """Return why no supervisor can use the store, or None. It registers as one does, in a transaction that is rolled back."""
+    record = store.transfer_record() if isinstance(store, Transferable) else None
+    if record is not None:
+        return closed_message(record.target)
+    if isinstance(store, WithRights) and (grants := store.missing_rights()):
+        return f"its role lacks rights: let the owner run `{'; '.join(grants)}`"
+    try:
+        with suppress(_RollBack), store.transaction():
+            store.join(f"check-{HOST}-{os.getpid()}-{secrets.token_hex(8)}", HOST, os.getpid(), sinks)
+            raise _RollBack
+    finally:
+        store.leave()
+    return None
+
+
+class _RollBack(Exception):
+    """Ends the transaction of a check."""

@@ -13,7 +13,7 @@ from random import random
 
 from supervisor import events
 from supervisor.config.settings import Settings
-from supervisor.dead_letters.opening import BuiltInSinks, open_sinks
+from supervisor.dead_letters.opening import BuiltInSinks, not_built_in_time, open_sinks
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.dead_letters.sink_runner import SinkRunner
 from supervisor.engine.coordinator import Coordinator
@@ -38,7 +38,6 @@ from supervisor.runtime.terminal import Terminal
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
-from supervisor.text.units import format_duration
 from supervisor.threads import started_executor
 from supervisor.workers.blame import HOST
 from supervisor.workers.pool import Pool
@@ -176,11 +175,7 @@ class Supervisor:
         opening.add_done_callback(drop_error)
         await asyncio.wait((opening,), timeout=limit)
         if not opening.done():
-            raise ConfigError(
-                [
-                    f"{begun[-1]}: its constructor has not returned within {format_duration(limit)} (plugins.import_timeout)"
-                ]
-            )
+            raise ConfigError([not_built_in_time(self.settings, begun)])
         return opening.result()
 
     def _assemble(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from supervisor.config.settings import RetentionSettings
 from supervisor.events import MAX_COUNTED
@@ -208,3 +208,11 @@ class Store(
         `brief`, it raises StoreContended after a moment rather than wait for locks of other sessions."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class WithRights(Protocol):
+    """A store on a server that gives each role rights of its own."""
+
+    def missing_rights(self) -> list[str]:
+        """Return the `grant` statements that this role needs to run jobs, without those that it has."""

@@ -8,6 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from supervisor.cli.app import run_command_line
 from supervisor.client.client import Client
 from supervisor.config.settings import RetentionSettings, Settings, StoreSettings
 from supervisor.errors import RowRefused, StoreBroken
@@ -132,6 +133,49 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     assert runner.held() and runner.expired_leases(10) == []
     runner.leave()
     runner.close()
+
+
+def test_the_missing_rights_of_a_role_are_named_as_grants(factory, store, of):
+
+    def missing(role):
+        with closing(of(role)) as opened:
+            return opened.missing_rights()
+
+    rights = {role: missing(role) for role in (OPERATOR, RUNNER)}
+    grant = f'grant insert, update, delete on "{factory.schema}".supervisors to operator'
+    assert rights == {OPERATOR: [grant], RUNNER: []}
+    assert store.missing_rights() == []
+    factory.sql("revoke execute on function {s}.clock from operator")
+    assert missing(RUNNER) == [f'grant execute on function "{factory.schema}".clock to runner']
+
+
+def test_the_grants_that_are_named_are_enough_for_a_supervisor(factory, store, of):
+    factory.sql("revoke operator from runner; revoke all on {s}.supervisors from runner")
+    factory.sql("grant usage on schema {s} to runner; grant select on {s}.test_clock to runner")
+    with closing(of(RUNNER)) as runner:
+        grants = runner.missing_rights()
+    assert len(grants) == 7
+    factory.sql("; ".join(grants))
+    test_a_runner_does_all_that_a_supervisor_does(factory, store, of)
+
+
+def test_check_names_the_missing_rights_of_its_role_and_leaves_nothing_behind(
+    factory, store, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plugins").mkdir()
+
+    def check(role):
+        url = url_of(factory, role)
+        (tmp_path / "supervisor.yaml").write_text(f"store: {{url: '{url}', schema: {factory.schema}}}\n")
+        code = run_command_line(["check"])
+        return code, capfd.readouterr().err
+
+    code, errors = check(OPERATOR)
+    grant = f'grant insert, update, delete on "{factory.schema}".supervisors to operator'
+    assert code == 2 and f"its role lacks rights: let the owner run `{grant}`" in errors
+    assert check(RUNNER)[0] == 0
+    assert store.stats()["supervisors"] == []
 
 
 def test_a_transaction_that_does_not_notify_can_be_prepared_for_a_commit_in_two_phases(factory, store):

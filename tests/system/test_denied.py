@@ -50,6 +50,17 @@ def test_every_command_refuses_a_store_that_this_user_may_not_open(
     refused(command, arguments, f"{store}: Permission denied; expected one that this user may read and write")
 
 
+@pytest.mark.parametrize("arguments", [["check"], ["run"]], ids=" ".join)
+def test_a_store_that_this_user_may_only_read_is_refused(
+    command: Command, forbidden: list[Path], arguments: list[str]
+) -> None:
+    command.enqueue("mail")
+    store = command.folder / "jobs.db"
+    store.chmod(0o400)
+    forbidden.append(store)
+    refused(command, arguments, f"{store}: Permission denied; expected one that this user may read and write")
+
+
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_every_command_refuses_a_store_in_a_folder_that_this_user_may_not_enter(
     command: Command, forbidden: list[Path], arguments: list[str]

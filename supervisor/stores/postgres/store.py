@@ -20,13 +20,14 @@ from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.queries import Queries
 from supervisor.stores.postgres.recovery import Recovery
 from supervisor.stores.postgres.repair import Repair
+from supervisor.stores.postgres.rights import Rights
 from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.postgres.settle import Settles
 from supervisor.stores.postgres.transfer import Transfer
 
 
 class PostgresStore:
-    """Implements `supervisor.stores.protocol.Store`, and `Transferable`: its methods are those of its parts, which share one
+    """Implements `supervisor.stores.protocol.Store`, `WithRights`, and `Transferable`: its methods are those of its parts, which share one
     connection. Without `listen` nothing is left in the session from one transaction to the next, so that the store works behind
     a transaction-mode pooler; then it is never notified."""
 
@@ -68,4 +69,4 @@ class PostgresStore:
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
-        self.has_received = transfer.has_received
+        self.has_received, self.missing_rights = transfer.has_received, Rights(connection).missing_rights

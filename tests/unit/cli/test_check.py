@@ -106,12 +106,65 @@ def test_check_finds_a_sink_that_run_would_refuse(call: Call, scanned: None, pat
     write("supervisor.yaml", f"dlq: {{{sinks}}}\n")
     answer = call("check")
     assert answer.code == 2
-    assert "Error: supervisor.yaml: dlq.sinks[1]: sink 'file': " in answer.err
+    assert "Error: supervisor.yaml: dlq.sinks[1]: sink 'file' can't be built: " in answer.err
     assert error in answer.err
     assert "1 mistake\n" in answer.err
     assert not Path("dead.jsonl").exists()
     write("supervisor.yaml", f"dlq: {{enabled: false, {sinks}}}\n")
     assert call("check").code == 0
+
+
+SINK = """
+import pathlib
+from supervisor import hookimpl
+class Sink:
+    def __init__(self, host):
+        {constructor}
+    def publish(self, dead_letters): ...
+    def close(self): pathlib.Path("closed").touch()
+@hookimpl
+def supervisor_sinks(): return {{"mail": Sink}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("constructor", "error"),
+    [
+        ("raise RuntimeError(f'no route to {host}')", "sink 'mail' can't be built: RuntimeError: no route to mailer"),
+        (
+            "import os; os.read(os.pipe()[0], 1)",
+            "its constructor has not returned within 50ms (plugins.import_timeout)",
+        ),
+    ],
+)
+def test_check_finds_a_sink_of_a_plugin_that_can_not_be_built(
+    call: Call, scanned: None, constructor: str, error: str
+) -> None:
+    write("plugins/sinks.py", SINK.format(constructor=constructor))
+    config = "plugins: {paths: [plugins], import_timeout: 50ms}\ndlq: {sinks: [{type: mail, host: mailer}]}\n"
+    write("supervisor.yaml", config)
+    answer = call("check")
+    assert (answer.code, answer.err.splitlines()[-1]) == (2, "1 mistake")
+    assert f"Error: supervisor.yaml: dlq.sinks[0]: {error}" in answer.err
+
+
+def test_check_closes_the_sinks_that_it_has_built(call: Call, scanned: None) -> None:
+    write("plugins/sinks.py", SINK.format(constructor="pass"))
+    write("supervisor.yaml", "dlq: {sinks: [{type: mail, host: mailer}]}\n")
+    assert call("check").code == 0
+    assert Path("closed").exists()
+
+
+def test_check_registers_as_a_supervisor_does_and_leaves_nothing_behind(call: Call, scanned: None) -> None:
+    call("enqueue", "mail")
+    before = sorted(Path().iterdir())
+    assert call("check").code == 0
+    assert sorted(Path().iterdir()) == before
+    assert "supervisors: none" in call("status").out or "no supervisor is running" in call("status").out
+    Path("jobs.db.notify").touch()
+    answer = call("check")
+    assert answer.code == 2
+    assert "jobs.db.notify: expected a folder of this user's" in answer.err
 
 
 def test_check_of_a_file_that_is_not_yaml(call: Call, scanned: None) -> None:

@@ -1,0 +1,34 @@
+"""The rights that a role needs to run jobs, compared with those that it has."""
+
+from __future__ import annotations
+
+from supervisor.stores.postgres.connection import Connection, packed
+
+OF_SUPERVISORS = {
+    "jobs": ("select", "update", "delete"),
+    "attempts": ("select", "insert", "delete"),
+    "dead_letters": ("select", "insert", "update"),
+    "counts": ("select", "insert", "update", "delete"),
+    "supervisors": ("select", "insert", "update", "delete"),
+    "queues": ("select",),
+}
+"""The rights by table."""
+MISSING = """
+  select it.key, string_agg(its.need, ', ' order by its.place), quote_ident(current_user)
+  from json_each($1::json) as it,
+    json_array_elements_text(it.value) with ordinality as its(need, place)
+  where not has_table_privilege(to_regclass($2 || '.' || it.key), its.need)
+  group by it.key order by it.key"""
+CLOCK = "select not has_function_privilege($1::regprocedure, 'execute'), quote_ident(current_user)"
+
+
+class Rights:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def missing_rights(self) -> list[str]:
+        schema = self._connection.names.schema
+        missing = self._connection.rows(MISSING, packed(OF_SUPERVISORS), schema)
+        grants = [f"grant {rights} on {schema}.{table} to {role}" for table, rights, role in missing]
+        ((lacks_clock, role),) = self._connection.rows(CLOCK, f"{schema}.clock()")
+        return [*grants, f"grant execute on function {schema}.clock to {role}"] if lacks_clock else grants
