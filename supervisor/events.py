@@ -72,6 +72,10 @@ class PluginWarning(NamedTuple):
     message: str
 
 
+class ConfigWarning(NamedTuple):
+    message: str
+
+
 class HookFailed(NamedTuple):
     hook: str
     plugin: str

@@ -18,6 +18,7 @@ from supervisor.cli.render import print_block
 from supervisor.cli.store_access import is_absent, private_files, use_store
 from supervisor.config.contradictions import heartbeat_problems, url_problem
 from supervisor.config.file_permissions import open_to_others
+from supervisor.config.misspelt import doubtful_queues, unknown_handlers
 from supervisor.config.settings import Settings
 from supervisor.dead_letters.opening import BuiltInSinks, build_sinks, close_sinks, not_built_in_time
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
@@ -26,7 +27,6 @@ from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.stores.protocol import Store, WithRights
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.transfer import Transferable, closed_message
-from supervisor.text.names import did_you_mean
 from supervisor.threads import start_thread
 from supervisor.workers.blame import HOST
 from supervisor.workers.system import descriptors
@@ -129,10 +129,9 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
     for info in handlers:
         mistakes.add(*(f"{info.file}:{info.line}: {problem}" for problem in heartbeat_problems(settings, info)))
     known = {info.name for info in handlers}
-    for name in settings.handlers:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            mistakes.add(f"{settings.path}: handlers.{name}: no plugin has this handler{hint}")
+    mistakes.add(*unknown_handlers(settings, known))
+    for warning in doubtful_queues(settings):
+        echo(f"Warning: {warning}", err=True)
 
 
 def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from supervisor.config.contradictions import heartbeat_problems
+from supervisor.config.misspelt import name_warnings
 from supervisor.config.settings import Settings
-from supervisor.events import Bus, PluginFailed, PluginLoaded, PluginWarning
+from supervisor.events import Bus, ConfigWarning, PluginFailed, PluginLoaded, PluginWarning
 from supervisor.handlers import HandlerInfo
-from supervisor.plugins.reports import SourceReport
+from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.stores.records import Resolve
 
 MAX_POLICIES = 1000
@@ -47,6 +48,15 @@ class CurrentConfig:
             for report in reports
             if report.error is not None and report.source in served
         )
+
+
+def emit_config_events(bus: Bus, reports: Sequence[SourceReport], settings: Settings) -> None:
+    """Report the plugins of a start or a reload, and the names in the config that don't fit them."""
+    emit_plugin_events(bus, reports, settings)
+    if nothing := nothing_served(reports, settings):
+        bus.emit(PluginWarning(*nothing))
+    for warning in name_warnings(settings, {info.name for report in reports for info in report.handlers}):
+        bus.emit(ConfigWarning(warning))
 
 
 def emit_plugin_events(bus: Bus, reports: Sequence[SourceReport], settings: Settings) -> None:

@@ -9,10 +9,9 @@ from concurrent.futures import Executor
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
-from supervisor.engine.current_config import emit_plugin_events
+from supervisor.engine.current_config import emit_config_events
 from supervisor.errors import ConfigError, NoForkserver
-from supervisor.events import Bus, ConfigRefused, ConfigReloaded, PluginWarning
-from supervisor.plugins.reports import nothing_served
+from supervisor.events import Bus, ConfigRefused, ConfigReloaded
 from supervisor.runtime.forkservers import Forkservers
 from supervisor.runtime.plugin_changes import Digests, PluginFiles, digests_of
 
@@ -70,9 +69,7 @@ class Reloader:
         changed = changed_keys(self.settings, settings)
         plugins = self._plugin_files.reloaded(digests, engine.config.reports, reports)
         self.settings = settings
-        emit_plugin_events(self._bus, reports, settings)
-        if nothing := nothing_served(reports, settings):
-            self._bus.emit(PluginWarning(*nothing))
+        emit_config_events(self._bus, reports, settings)
         engine.renew(settings, new, reports)
         needs_restart += tuple(f"{file} (its sinks and hooks run in the supervisor)" for file in plugins.needs_restart)
         self._bus.emit(ConfigReloaded(changed, needs_restart, plugins.files, plugins.added, plugins.removed))

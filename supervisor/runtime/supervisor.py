@@ -17,14 +17,14 @@ from supervisor.dead_letters.opening import BuiltInSinks, not_built_in_time, ope
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.dead_letters.sink_runner import SinkRunner
 from supervisor.engine.coordinator import Coordinator
-from supervisor.engine.current_config import emit_plugin_events
+from supervisor.engine.current_config import emit_config_events
 from supervisor.engine.store_writer import Writer
 from supervisor.engine.tasks import drop_error
 from supervisor.errors import ConfigError, StoreReplaced
 from supervisor.events import Bus, Event, Subscriber
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager, load_parent_side
-from supervisor.plugins.reports import SourceReport, nothing_served
+from supervisor.plugins.reports import SourceReport
 from supervisor.runtime.drain import Left, until_drained
 from supervisor.runtime.forkservers import Forkservers
 from supervisor.runtime.hook_runner import HookRunner
@@ -136,9 +136,7 @@ class Supervisor:
         parts.forkservers.descriptor_limit = descriptors.raise_limit()
         backend = parts.forkservers.add(self.settings)
         reports = await backend.start()
-        emit_plugin_events(self.bus, reports, self.settings)
-        if nothing := nothing_served(reports, self.settings):
-            self.bus.emit(events.PluginWarning(*nothing))
+        emit_config_events(self.bus, reports, self.settings)
         parts.plugins.register(BuiltInSinks(), BuiltInSinks.NAME)
         load_parent_side(parts.plugins, discover(self.settings.plugins.paths, self.settings.base), reports)
         inbox.listen()  # an import may have set signal handlers of its own

@@ -136,6 +136,10 @@ def _plugin_warning(event: events.PluginWarning) -> None:
     _log(logging.WARNING, "plugin %s: %s", event.source, event.message)
 
 
+def _config_warning(event: events.ConfigWarning) -> None:
+    _log(logging.WARNING, "%s", event.message)
+
+
 def _forkserver_started(event: events.ForkserverStarted) -> None:
     _log(logging.INFO, "forkserver started (pid %d)", event.pid, pid=event.pid)
 
@@ -364,6 +368,7 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.PluginLoaded: _plugin_loaded,
     events.PluginFailed: _plugin_failed,
     events.PluginWarning: _plugin_warning,
+    events.ConfigWarning: _config_warning,
     events.ForkserverStarted: _forkserver_started,
     events.WorkerStarted: _worker_started,
     events.WorkerOutput: _worker_output,

@@ -167,6 +167,12 @@ def test_check_registers_as_a_supervisor_does_and_leaves_nothing_behind(call: Ca
     assert "jobs.db.notify: expected a folder of this user's" in answer.err
 
 
+def test_check_warns_of_a_misspelt_queue(call: Call, scanned: None) -> None:
+    write("supervisor.yaml", "workers: {queues: [defualt]}\n")
+    answer = call("check")
+    assert (answer.code, "no other key names queue 'defualt', did you mean 'default'?" in answer.err) == (0, True)
+
+
 def test_check_of_a_file_that_is_not_yaml(call: Call, scanned: None) -> None:
     write("supervisor.yaml", "a: b: c\n")
     answer = call("check")

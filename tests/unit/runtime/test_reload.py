@@ -8,9 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from supervisor.config.settings import Settings
-from supervisor.engine.current_config import emit_plugin_events
-from supervisor.events import Bus, ConfigRefused, Event, PluginWarning
+from supervisor.config.settings import HandlerSettings, Settings, WorkerSettings
+from supervisor.engine.current_config import emit_config_events, emit_plugin_events
+from supervisor.events import Bus, ConfigRefused, ConfigWarning, Event, PluginWarning
 from supervisor.handlers import HandlerInfo
 from supervisor.plugins.reports import SourceReport
 from supervisor.runtime.plugin_changes import digests_of
@@ -41,6 +41,17 @@ def test_a_handler_whose_heartbeat_contradicts_itself_is_warned_of() -> None:
     emit_plugin_events(bus, [SourceReport("a.py", infos)], Settings())
     assert [event for event in events if isinstance(event, PluginWarning)] == [
         PluginWarning("a.py", "handler 'mail': heartbeat_timeout: expected at least twice its heartbeat, got 600ms")
+    ]
+
+
+def test_a_misspelt_handler_and_a_misspelt_queue_are_warned_of() -> None:
+    bus, events = Bus(), []
+    bus.subscribe(events.append)
+    settings = Settings(workers=WorkerSettings(queues=frozenset({"defualt"})), handlers={"mial": HandlerSettings()})
+    emit_config_events(bus, [SourceReport("a.py", (HandlerInfo("mail", {}, "a.py", 3),))], settings)
+    assert [event for event in events if isinstance(event, ConfigWarning)] == [
+        ConfigWarning("config: handlers.mial: no plugin has this handler, did you mean 'mail'?"),
+        ConfigWarning("config: workers.queues: no other key names queue 'defualt', did you mean 'default'?"),
     ]
 
 

@@ -1,0 +1,65 @@
+"""Names of handlers and queues in a config that are probably misspelt: no single key is wrong by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from supervisor.config.settings import DEFAULT_QUEUE, Settings
+from supervisor.text.names import did_you_mean
+
+
+def name_warnings(settings: Settings, handlers: Collection[str]) -> list[str]:
+    """Return a warning for each doubtful name; `handlers` are those of the plugins."""
+    return [*unknown_handlers(settings, handlers), *doubtful_queues(settings)]
+
+
+def unknown_handlers(settings: Settings, handlers: Collection[str]) -> list[str]:
+    return [
+        f"{_file(settings)}: handlers.{name}: no plugin has this handler{did_you_mean(name, handlers)}"
+        for name in settings.handlers
+        if name not in handlers
+    ]
+
+
+def doubtful_queues(settings: Settings) -> list[str]:
+    """Return a warning for each queue of a handler that is not served here, and for each queue that one key alone names and that
+    is similar to a queue of other keys. Jobs may be enqueued in queues that the config does not name, so others are not reported."""
+    file = _file(settings)
+    served = settings.workers.queues or frozenset()
+    of_handlers = {name: handler.queue for name, handler in settings.handlers.items() if handler.queue}
+    routed, configured = {*of_handlers.values()}, settings.queues.keys()
+    only_served, only_configured = sorted(served - routed - configured), sorted(configured - routed - served)
+    return [
+        *(
+            f"{file}: handlers.{name}.queue: no worker here serves queue {queue!r}"
+            + (did_you_mean(queue, served) or "; another supervisor has to, or add it to workers.queues")
+            for name, queue in of_handlers.items()
+            if served and queue not in served
+        ),
+        *(
+            f"{file}: workers.queues: no other key names queue {queue!r}{hint}"
+            for queue in only_served
+            if (hint := _hint(queue, {DEFAULT_QUEUE, *configured} - served))
+        ),
+        *(
+            f"{file}: queues.{queue}: no other key names this queue{hint}"
+            for queue in only_configured
+            if (hint := _hint(queue, {DEFAULT_QUEUE, *routed} - configured))
+        ),
+    ]
+
+
+def _hint(queue: str, others: Collection[str]) -> str:
+    """Return a hint at a similar name that is not in use itself. Names that differ in numbers only are not meant to be the same."""
+    if queue == DEFAULT_QUEUE:
+        return ""
+    return did_you_mean(queue, [other for other in others if _without_digits(other) != _without_digits(queue)])
+
+
+def _without_digits(name: str) -> str:
+    return re.sub(r"\d+", "", name)
+
+
+def _file(settings: Settings) -> str:
+    return str(settings.path or "config")
