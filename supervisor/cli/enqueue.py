@@ -13,10 +13,9 @@ from supervisor.cli.context import UserMistake, load_settings
 from supervisor.cli.exit_codes import DONE
 from supervisor.cli.known_handlers import refuse_unknown_handlers
 from supervisor.cli.options import config_option
-from supervisor.cli.store_access import is_absent, use_store
+from supervisor.cli.store_access import refuse_wrong_folder, use_store
 from supervisor.client.client import BatchBuilder, enqueue_row
-from supervisor.config.loading import without_config
-from supervisor.config.settings import Settings, path_of
+from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob, StoreMissing
 from supervisor.stores.opening import is_postgres
 from supervisor.stores.records import EnqueueBatch
@@ -112,22 +111,10 @@ def _read_standard_input() -> bytes:
 def _enqueue(settings: Settings, rows: EnqueueBatch, force: bool) -> list[int]:
     if not rows:
         return []
-    _refuse_wrong_folder(settings)
+    refuse_wrong_folder(settings, "nothing was enqueued")
     if not force:
         refuse_unknown_handlers(settings, {row.handler for row in rows.kinds})
     try:
         return use_store(settings, lambda store: store.enqueue(rows), create=not is_postgres(settings.store))
     except StoreMissing as missing:  # it may have been dropped, or the URL may be that of another database
         raise UserMistake(f"{missing}: nothing was enqueued; supervisor run makes a new store there") from None
-
-
-def _refuse_wrong_folder(settings: Settings) -> None:
-    """Raise UserMistake if nothing in the current folder shows that a supervisor runs there: no store, config or plugins."""
-    if settings.path is not None or settings.store_file is None or not is_absent(settings.store_file):
-        return
-    folders = [path_of(path, settings.base) for path in settings.plugins.paths]
-    if all(map(is_absent, folders)):
-        raise UserMistake(
-            f"{without_config(settings)}; nor is there {settings.store_file.name} or a folder {folders[0].name}: nothing was enqueued; "
-            "name the config with -c FILE, or write an empty supervisor.yaml if a new store is wanted here"
-        )

@@ -15,7 +15,7 @@ from supervisor import telemetry
 from supervisor.cli.context import load_settings
 from supervisor.cli.options import config_option, read_with
 from supervisor.cli.standard_streams import STDERR
-from supervisor.cli.store_access import private_files
+from supervisor.cli.store_access import private_files, refuse_wrong_folder
 from supervisor.config.file_permissions import load_trusted, open_to_others
 from supervisor.config.settings import Settings
 from supervisor.events import ConfigReloaded, Subscriber, SupervisorStarted
@@ -42,6 +42,7 @@ def run(drain: bool, horizon: float | None) -> int:
     for number in (signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     settings = load_settings(load_trusted)
+    refuse_wrong_folder(settings, "nothing was started")
     return _drain(settings, horizon) if drain else _run(settings)[0]
 
 

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervisor.cli.context import current_context
-from supervisor.config.settings import Settings
+from supervisor.cli.context import UserMistake, current_context
+from supervisor.config.loading import without_config
+from supervisor.config.settings import Settings, path_of
 from supervisor.errors import StoreError
 from supervisor.stores.opening import BUILT_IN, attempts_while_unavailable, open_store
 
@@ -54,6 +55,18 @@ def is_absent(file: Path) -> bool:
         return not file.exists()
     except OSError:
         return False
+
+
+def refuse_wrong_folder(settings: Settings, result: str) -> None:
+    """Raise UserMistake if nothing in the current folder shows that a supervisor runs there: no store, config or plugins."""
+    if settings.path is not None or settings.store_file is None or not is_absent(settings.store_file):
+        return
+    folders = [path_of(path, settings.base) for path in settings.plugins.paths]
+    if all(map(is_absent, folders)):
+        raise UserMistake(
+            f"{without_config(settings)}; nor is there {settings.store_file.name} or a folder {folders[0].name}: {result}; "
+            "name the config with -c FILE, or write an empty supervisor.yaml if a new store is wanted here"
+        )
 
 
 def private_files(settings: Settings) -> list[Path]:

@@ -19,6 +19,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FakeS
         made: list[FakeSupervisor] = []  # noqa: RUF012
 
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "plugins").mkdir()
     monkeypatch.setattr("supervisor.runtime.supervisor.Supervisor", Fake)
     yield Fake
 
@@ -94,3 +95,18 @@ def _and_then(method: Any, act: Any) -> Any:
         act()
 
     return both
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "--drain"]], ids=" ".join)
+def test_nothing_starts_in_a_folder_with_neither_a_config_nor_plugins_nor_a_store(
+    fake: type[FakeSupervisor], arguments: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plugins").rmdir()
+    assert run_command_line(arguments) == 2
+    error = capfd.readouterr().err
+    assert f"{tmp_path} has no supervisor.yaml and no etc/supervisor.yaml; nor is there jobs.db or a folder" in error
+    assert "plugins: nothing was started; name the config with -c FILE" in error
+    assert fake.made == []
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "supervisor.yaml").touch()
+    assert run_command_line(arguments) == 0
