@@ -27,6 +27,7 @@ from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.stores.protocol import Store, WithRights
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.transfer import Transferable, closed_message
+from supervisor.text.os_errors import not_writable
 from supervisor.threads import start_thread
 from supervisor.workers.blame import HOST
 from supervisor.workers.system import descriptors
@@ -164,10 +165,12 @@ def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
         return
     file = settings.store_file
     if file is not None and is_absent(file):
-        if file.parent.is_dir() and os.access(file.parent, os.W_OK):
-            echo(f"store: {shown}: {file} will be created")
-        else:
+        if not file.parent.is_dir():
             mistakes.add(f"store: {shown}: {file.parent} is not a directory that can be written to")
+        elif not os.access(file.parent, os.W_OK | os.X_OK):
+            mistakes.add(f"store: {not_writable([file.parent])}")
+        else:
+            echo(f"store: {shown}: {file} will be created")
         return
     try:
         found = use_store(settings, lambda store: _problem_of_store(store, settings.dlq.names))

@@ -9,7 +9,6 @@ so, unless root itself changes it meanwhile. Access control lists and installed 
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from pathlib import Path
 from supervisor.config.loading import find, load
 from supervisor.config.settings import Settings, absolute, path_of
 from supervisor.errors import ConfigError
+from supervisor.text.os_errors import user_shown
 
 VARIABLE = "SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS"
 
@@ -222,7 +222,9 @@ def _fault(path: Path, status: os.stat_result, *, shared: bool) -> str | None:
     quoted = shlex.quote(str(path))
     if status.st_uid != ROOT:
         link = " -h" if stat.S_ISLNK(status.st_mode) else ""
-        return f"{path} belongs to {_user(status.st_uid)}, who can change what root runs: chown{link} root {quoted}"
+        return (
+            f"{path} belongs to {user_shown(status.st_uid)}, who can change what root runs: chown{link} root {quoted}"
+        )
     if stat.S_ISLNK(status.st_mode) or shared:
         return None
     mode = stat.S_IMODE(status.st_mode)
@@ -234,10 +236,3 @@ def _fault(path: Path, status: os.stat_result, *, shared: bool) -> str | None:
         return None
     remedy = "keep what root runs in a folder of its own" if mode & stat.S_ISVTX else f"chmod go-w {quoted}"
     return f"{path} (mode {mode:04o}) may be written by {who}, who can change what root runs: {remedy}"
-
-
-def _user(uid: int) -> str:
-    try:
-        return f"user {uid} ({pwd.getpwuid(uid).pw_name})"
-    except KeyError:
-        return f"user {uid}"

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import resource
+import shlex
+import stat
+from collections.abc import Sequence
+from pathlib import Path
 
 PROCESS_LIMITS = "ulimit -u, TasksMax= of a systemd unit, the pids limit of a container"
 DESCRIPTOR_LIMITS = "ulimit -n, LimitNOFILE= of a systemd unit, --ulimit nofile= of a container"
@@ -33,3 +38,33 @@ def no_more_processes() -> str:
 def no_more_threads() -> str:
     """Return why no thread can be started: Python does not give the reason."""
     return f"{no_more_processes()}, or no memory is left for its stack"
+
+
+def user_shown(uid: int) -> str:
+    name = _user_name(uid)
+    return f"user {uid} ({name})" if name else f"user {uid}"
+
+
+def not_writable(paths: Sequence[Path]) -> str:
+    """Return why this process may not read and write files or folders, and what to do; the message names the first."""
+    path = paths[0]
+    try:
+        status, disk = path.stat(), os.statvfs(path)
+    except OSError as error:
+        return f"{path}: {reason(error)}"
+    if disk.f_flag & os.ST_RDONLY:
+        return f"{path}: {os.strerror(errno.EROFS)}; mount it for writing (mount -o remount,rw), or use another disk"
+    mode, me = stat.S_IMODE(status.st_mode), os.geteuid()
+    change = "chmod u+rwX" if status.st_uid == me else f"chown {_user_name(me) or me}"
+    return (
+        f"{path}: {os.strerror(errno.EACCES)}; expected one that this user may read and write: it belongs to "
+        f"{user_shown(status.st_uid)}, mode {mode:04o}, and this is {user_shown(me)}; run as its owner or as root: "
+        f"{change} {shlex.join(map(str, paths))}"
+    )
+
+
+def _user_name(uid: int) -> str | None:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return None

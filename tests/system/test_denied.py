@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.system.command import Command
+from tests.system.disks import small_disk
+from tests.system.privileges import require_root
 
 # Permissions bind root too, once it has lost the capability to ignore them.
 BOUND = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
@@ -48,6 +51,45 @@ def test_every_command_refuses_a_store_that_this_user_may_not_open(
     store.chmod(0)
     forbidden.append(store)
     refused(command, arguments, f"{store}: Permission denied; expected one that this user may read and write")
+
+
+NOBODY = 65534
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_the_owner_of_a_store_of_another_user_is_named_with_the_chown_to_run(
+    command: Command, arguments: list[str]
+) -> None:
+    require_root("a file of another user")
+    command.write(config="store: {url: 'sqlite:///jobs.db', allow_writable_by_others: true}\n")
+    command.enqueue("mail")
+    store = command.folder / "jobs.db"
+    os.chown(store, NOBODY, -1)
+    owner = pwd.getpwuid(NOBODY).pw_name
+    belongs = f"it belongs to user {NOBODY} ({owner}), mode 0600, and this is user 0 (root)"
+    refused(command, arguments, f"{belongs}; run as its owner or as root: chown root {store}")
+
+
+def test_a_store_that_root_makes_belongs_to_the_owner_of_its_folder(command: Command) -> None:
+    require_root("a folder of another user")
+    os.chown(command.folder, NOBODY, NOBODY)
+    command.enqueue("mail")
+    status = (command.folder / "jobs.db").stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (NOBODY, NOBODY, 0o600)
+    assert {file.stat().st_uid for file in command.folder.glob("jobs.db*")} == {NOBODY}
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["old store", "new store"])
+def test_a_disk_that_is_mounted_for_reading_only_is_named(command: Command, is_new: bool) -> None:
+    require_root("a disk")
+    with small_disk(command.folder / "disk", "1m") as disk:
+        command.write(config="store: sqlite:///disk/jobs.db\n")
+        if not is_new:
+            command.enqueue("mail")
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        for arguments in COMMANDS:
+            if not is_new or arguments != ["status"]:
+                refused(command, arguments, "Read-only file system; mount it for writing")
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["run"]], ids=" ".join)
@@ -105,12 +147,15 @@ def test_a_store_that_others_keep_open_is_used_without_permission_to_write_to_it
     assert (ended.code, ended.out, ended.err) == (0, "1\n", "")
 
 
-def test_a_supervisor_that_may_not_join_the_store_reports_why(command: Command, forbidden: list[Path]) -> None:
+@pytest.mark.parametrize("arguments", [["check"], ["run"]], ids=" ".join)
+def test_a_supervisor_that_may_not_join_the_store_reports_why(
+    command: Command, forbidden: list[Path], arguments: list[str]
+) -> None:
     command.enqueue("mail")
     notifier = command.folder / "jobs.db.notify"
     notifier.mkdir(mode=0)
     forbidden.append(notifier)
-    refused(command, ["run"], f"{notifier}: Permission denied; expected a folder for this user to write to")
+    refused(command, arguments, f"{notifier}: Permission denied; expected one that this user may read and write")
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.errors import RowRefused, StoreBroken, StoreDamaged, StoreError, StoreReplaced, StoreUnavailable
+from supervisor.text.os_errors import not_writable
 
 OLDEST_SQLITE = (3, 35, 0)
 
@@ -38,10 +39,25 @@ def prepare_file(path: Path, create: bool) -> None:
     if not create:
         raise StoreError(f"{path}: no such database")
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _create(path)
     except OSError as error:
         kind = StoreUnavailable if error.errno in _SHORTAGES else StoreError
-        raise kind(f"{path}: can't be created: {error.strerror}") from error
+        denied = error.errno in (errno.EACCES, errno.EROFS) and path.parent.is_dir()
+        why = not_writable([path.parent]) if denied else error.strerror
+        raise kind(f"{path}: can't be created: {why}") from error
+
+
+def _create(path: Path) -> None:
+    """Create the file if nobody else does meanwhile. Made by root, it belongs to the owner of its folder, whose supervisor
+    uses it; SQLite gives its log and its index to the same user."""
+    with suppress(FileExistsError):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            if os.geteuid() == 0:
+                folder = path.parent.stat()
+                os.fchown(fd, folder.st_uid, folder.st_gid)
+        finally:
+            os.close(fd)
 
 
 class FileIdentity:
@@ -67,7 +83,7 @@ class FileIdentity:
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     code = code_of(error)
     if code in _DENIED and (denied := _denied(path)):
-        return StoreBroken(f"{denied}: {os.strerror(errno.EACCES)}; expected one that this user may read and write")
+        return StoreBroken(not_writable(denied))
     if code == sqlite3.SQLITE_CORRUPT:
         return StoreDamaged(f"{path}: {error}: restore it from a backup, or repair a copy with sqlite3's .recover")
     if code in _UNAVAILABLE:
@@ -95,11 +111,10 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def _denied(path: Path) -> Path | None:
-    """Return the first of SQLite's files that this user may not use, or else their folder if that is not usable. No file is
+def _denied(path: Path) -> list[Path]:
+    """Return those of SQLite's files that this user may not use, or else their folder if that is not usable. No file is
     opened for this check: to close a database file would drop every lock that this process has on it."""
-    for file in (path, beside(path, "-wal"), beside(path, "-shm")):
-        if os.path.lexists(file) and not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
-            return file
+    files = [file for file in (path, beside(path, "-wal"), beside(path, "-shm")) if os.path.lexists(file)]
+    denied = [file for file in files if not os.access(file, os.R_OK | os.W_OK, effective_ids=True)]
     folder = path.parent
-    return None if os.access(folder, os.W_OK | os.X_OK, effective_ids=True) else folder
+    return denied or ([] if os.access(folder, os.W_OK | os.X_OK, effective_ids=True) else [folder])

@@ -14,6 +14,7 @@ from supervisor.stores.sinks import Sinks, sinks_of, sinks_text
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.text.os_errors import not_writable
 
 _logger = logging.getLogger(__name__)
 
@@ -105,8 +106,7 @@ class Ownership:
         except OSError as error:
             self._lock.release()
             if isinstance(error, PermissionError):
-                expected = "expected a folder for this user to write to"
-                raise StoreBroken(f"{self._lock.folder}: {error.strerror}; {expected}") from error
+                raise StoreBroken(not_writable([self._lock.folder])) from error
             raise StoreUnavailable(f"{self._lock.folder}: {error.strerror}") from error
         return fd
 
