@@ -80,10 +80,12 @@ class SystemRefused(Exception):
 class ConfigError(Exception):
     """The config has mistakes: `errors` has one line for each, with the file, the line and the key.
 
-    If the file could be read, `settings` has defaults in place of the mistakes: use it to find more of them, not to run.
+    If the file could be read, `settings` has defaults in place of the mistakes: use it to find more of them, not to run. `wrong`
+    are the keys of the mistakes, level by level.
     """
 
-    def __init__(self, errors: list[str], settings: Any = None) -> None:
+    def __init__(self, errors: list[str], settings: Any = None, wrong: tuple[tuple[str | int, ...], ...] = ()) -> None:
         super().__init__("\n".join(errors))
         self.errors = errors
         self.settings = settings
+        self.wrong = wrong

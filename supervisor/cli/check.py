@@ -17,9 +17,11 @@ from supervisor.cli.plugin_scan import load_hooks, location, scan
 from supervisor.cli.render import print_block
 from supervisor.cli.store_access import is_absent, private_files, use_store
 from supervisor.config.contradictions import heartbeat_problems, url_problem
+from supervisor.config.diagnostics import is_spoiled
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.misspelt import doubtful_queues, unknown_handlers
 from supervisor.config.settings import Settings
+from supervisor.config.yaml_reader import Keys
 from supervisor.dead_letters.opening import BuiltInSinks, build_sinks, close_sinks, not_built_in_time
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
 from supervisor.plugins.manager import PluginManager
@@ -41,6 +43,7 @@ MIN_SPACE = 1_000_000
 def check() -> int:
     """Check the config, the plugins and the store, and print every mistake."""
     mistakes = _Mistakes()
+    wrong: tuple[Keys, ...] = ()
     try:
         settings = load_settings()
         echo(f"config: {settings.path or 'none found, so all defaults'}")
@@ -48,24 +51,33 @@ def check() -> int:
         mistakes.add(*error.errors)
         if error.settings is None:
             return mistakes.finish()
-        settings = error.settings
+        settings, wrong = error.settings, error.wrong
+    if not is_spoiled(("workers", "count"), wrong):
+        echo(settings.workers.count_shown)
+        _check_descriptors(settings, mistakes)
+    if not is_spoiled(("plugins", "paths"), wrong) and not _check_code(settings, mistakes):
+        return mistakes.finish()
+    if not any(is_spoiled(("store", key), wrong) for key in ("url", "type")):
+        _check_store(settings, mistakes)
+        for warning in open_to_others(private_files(settings)):
+            echo(f"Warning: {warning}", err=True)
+    return mistakes.finish()
+
+
+def _check_code(settings: Settings, mistakes: _Mistakes) -> bool:
+    """Check the plugins, and what the config has about them. Return False if nothing can be found out about them."""
     try:
         reports = scan(settings)
     except ConfigError as error:  # plugins that root must not import, since others may change them
         mistakes.add(*error.errors)
-        return mistakes.finish()
+        return False
     except NoForkserver as error:
         mistakes.add(str(error))
-        return mistakes.finish()
-    echo(settings.workers.count_shown)
-    _check_descriptors(settings, mistakes)
+        return False
     _check_plugins(settings, reports, mistakes)
     _check_handlers(settings, reports, mistakes)
     _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), mistakes)
-    _check_store(settings, mistakes)
-    for warning in open_to_others(private_files(settings)):
-        echo(f"Warning: {warning}", err=True)
-    return mistakes.finish()
+    return True
 
 
 class _Mistakes:

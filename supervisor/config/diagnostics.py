@@ -90,6 +90,15 @@ def touches(path: Keys, others: Iterable[Keys]) -> bool:
     return any(other and all(map(eq, path, other)) for other in others)
 
 
+def is_spoiled(key: Keys, wrong: Iterable[Keys]) -> bool:
+    """Return whether the value of `key` is unknown: it, or a level above it, is wrong or was perhaps misspelt."""
+
+    def may_be(written: str | int, meant: str | int) -> bool:
+        return written == meant or bool(did_you_mean(str(written), [str(meant)]))
+
+    return any(path and all(map(may_be, path, key)) for path in wrong)
+
+
 def _below(known: Tree, path: Keys) -> Tree:
     for key in path:
         known = known.get("[]" if isinstance(key, int) else str(key)) or known["<name>"]

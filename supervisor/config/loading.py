@@ -57,7 +57,8 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
     settings = settings.replace(path=path, secrets=frozenset(_secrets(document, settings)))
     if findings.problems:
         problems = sorted(findings.problems, key=lambda problem: problem.line or 0)
-        raise ConfigError([write_problem(path, problem) for problem in problems], settings)
+        errors = [write_problem(path, problem) for problem in problems]
+        raise ConfigError(errors, settings, tuple(problem.path for problem in problems))
     return settings
 
 

@@ -167,6 +167,39 @@ def test_check_registers_as_a_supervisor_does_and_leaves_nothing_behind(call: Ca
     assert "jobs.db.notify: expected a folder of this user's" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("config", "is_known"),
+    [
+        ("sotre: sqlite:///other.db\n", False),
+        ("store: {ulr: sqlite:///other.db}\n", False),
+        ("store: 'sqlite:///${NO_SUCH_NAME}.db'\n", False),
+        ("store: {url: '${NO_SUCH_NAME}'}\n", False),
+        ("store: 5\n", False),
+        ("retry: 5\n", True),
+        ("store: {url: sqlite:///jobs.db, allow_writable_by_others: 5}\n", True),
+    ],
+)
+def test_check_shows_no_default_store_in_place_of_one_that_it_could_not_read(
+    call: Call, scanned: None, config: str, is_known: bool
+) -> None:
+    write("supervisor.yaml", config)
+    answer = call("check")
+    assert (answer.code, "store: sqlite:///jobs.db" in answer.out) == (2, is_known)
+    assert "1 mistake\n" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("config", "shown"),
+    [("workers: {cuont: 1}\n", "workers.count"), ("plugins: {pahts: [a]}\nhandlers: {a: {timeout: 1s}}\n", "plugin:")],
+)
+def test_check_shows_no_default_in_place_of_a_misspelt_key(call: Call, scanned: None, config: str, shown: str) -> None:
+    write("plugins/mail.py", "from supervisor import handler\n@handler\ndef mail(job): ...\n")
+    write("supervisor.yaml", config)
+    answer = call("check")
+    assert (answer.code, shown in answer.out) == (2, False)
+    assert "1 mistake\n" in answer.err
+
+
 def test_check_warns_of_a_misspelt_queue(call: Call, scanned: None) -> None:
     write("supervisor.yaml", "workers: {queues: [defualt]}\n")
     answer = call("check")
