@@ -107,7 +107,7 @@ def test_an_empty_file_becomes_a_store(tmp_path):
 def test_a_file_that_is_no_database_is_refused(tmp_path):
     path = tmp_path / "jobs.db"
     path.write_text("these are not the jobs you are looking for" * 100)
-    with pytest.raises(StoreError, match=r"jobs\.db: file is not a database"):
+    with pytest.raises(StoreError, match=r"jobs\.db: file is not a database: restore it from a backup"):
         SqliteStore(path)
 
 

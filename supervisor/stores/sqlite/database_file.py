@@ -86,6 +86,10 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
         return StoreBroken(not_writable(denied))
     if code == sqlite3.SQLITE_CORRUPT:
         return StoreDamaged(f"{path}: {error}: restore it from a backup, or repair a copy with sqlite3's .recover")
+    if code == sqlite3.SQLITE_NOTADB:
+        return StoreBroken(
+            f"{path}: {error}: restore it from a backup if it was overwritten, or correct store in the config if the path is a wrong one"
+        )
     if code in _UNAVAILABLE:
         return StoreUnavailable(f"{path}: {error}")
     if code in _REFUSED or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):
