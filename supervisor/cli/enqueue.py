@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
     if file is not None:
         if handler is not None or given:
             raise click.UsageError("--file: each line has all about its job; expected no handler and no other option")
-        click.echo(len(_enqueue(settings, read_file(file, settings), force)))
+        rows, places = read_file(file, settings)
+        click.echo(len(_enqueue(settings, rows, force, places)))
     elif handler is None:
         raise click.UsageError("expected the name of a handler, or --file")
     else:
@@ -61,8 +62,9 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
     return DONE
 
 
-def read_file(file: str, settings: Settings) -> EnqueueBatch:
-    """Return a row for each line that isn't empty. Raises UserMistake that names the bad lines."""
+def read_file(file: str, settings: Settings) -> tuple[EnqueueBatch, dict[str, str]]:
+    """Return a row for each line that isn't empty, and the first place of each handler, such as `jobs.jsonl:1`. Raises UserMistake
+    that names the bad lines."""
     try:
         if file == "-":
             return _read_lines(sys.stdin.buffer, "standard input", settings)
@@ -72,20 +74,24 @@ def read_file(file: str, settings: Settings) -> EnqueueBatch:
         raise UserMistake(f"{file}: {error.strerror}") from None
 
 
-def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> EnqueueBatch:
+def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> tuple[EnqueueBatch, dict[str, str]]:
     builder = BatchBuilder(settings)
     problems: list[str] = []
+    places: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            builder.add(_read_line(line))
+            job = _read_line(line)
+            builder.add(job)
+            if job["handler"] not in places:
+                places[job["handler"]] = f"{name}:{number}"
         except ValueError as error:
             problems.append(f"{name}:{number}: {error}")
     if problems:
         more = [f"... and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
         raise UserMistake("\n".join(["nothing was enqueued", *problems[:MAX_PROBLEMS], *more]))
-    return builder.batch
+    return builder.batch, places
 
 
 def _read_line(line: bytes) -> dict[str, Any]:
@@ -108,12 +114,12 @@ def _read_standard_input() -> bytes:
         raise UserMistake(f"standard input: {error.strerror}") from None
 
 
-def _enqueue(settings: Settings, rows: EnqueueBatch, force: bool) -> list[int]:
+def _enqueue(settings: Settings, rows: EnqueueBatch, force: bool, places: Mapping[str, str] | None = None) -> list[int]:
     if not rows:
         return []
     refuse_wrong_folder(settings, "nothing was enqueued")
     if not force:
-        refuse_unknown_handlers(settings, {row.handler for row in rows.kinds})
+        refuse_unknown_handlers(settings, dict.fromkeys(row.handler for row in rows.kinds), places or {})
     try:
         return use_store(settings, lambda store: store.enqueue(rows), create=not is_postgres(settings.store))
     except StoreMissing as missing:  # it may have been dropped, or the URL may be that of another database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from supervisor.cli.context import UserMistake
@@ -14,17 +14,18 @@ from supervisor.plugins.discovery import discover, plugin_files
 from supervisor.text.names import did_you_mean_or_all
 
 
-def refuse_unknown_handlers(settings: Settings, handlers: Iterable[str]) -> None:
+def refuse_unknown_handlers(settings: Settings, handlers: Collection[str], places: Mapping[str, str]) -> None:
     """Raise UserMistake if no plugin has one of the handlers. Without plugins, or if one of them does not load, that is not known.
+    `places` are the lines of a file that name them first.
 
     The plugins are imported only for a name that stands nowhere in their files, so that the usual command takes no longer.
     """
-    doubtful = sorted(_without_mention({*handlers} - {*settings.handlers}, settings))
+    doubtful = _without_mention({*handlers} - {*settings.handlers}, settings)
     known = _handlers_of_plugins(settings) if doubtful else []
     problems = [
-        f"handler {name!r}: no plugin has it{did_you_mean_or_all(name, known)}"
-        for name in doubtful
-        if known and name not in known
+        f"{places[name] + ': ' if name in places else ''}handler {name!r}: no plugin has it{did_you_mean_or_all(name, known)}"
+        for name in handlers
+        if name in doubtful and known and name not in known
     ]
     if problems:
         raise UserMistake("\n".join([*problems, "nothing was enqueued; --force enqueues such jobs all the same"]))

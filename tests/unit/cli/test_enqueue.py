@@ -130,12 +130,12 @@ def test_a_handler_that_no_plugin_has_is_refused_unless_forced(call: Call) -> No
     assert refused.err.startswith(
         "Error: handler 'send mial': no plugin has it, did you mean 'send mail'?\nnothing was enqueued"
     )
-    write("jobs.jsonl", '{"handler": "send mail"}\n{"handler": "x"}\n{"handler": "x"}\n{"handler": "y"}\n')
+    write("jobs.jsonl", '{"handler": "send mail"}\n\n{"handler": "y"}\n{"handler": "x"}\n{"handler": "y"}\n')
     refused = call("enqueue", "--file", "jobs.jsonl")
     assert refused.code == 2
-    assert [line.partition(":")[0] for line in refused.err.removeprefix("Error: ").splitlines()[:2]] == [
-        "handler 'x'",
-        "handler 'y'",
+    assert [line.partition(": no")[0] for line in refused.err.removeprefix("Error: ").splitlines()[:2]] == [
+        "jobs.jsonl:3: handler 'y'",
+        "jobs.jsonl:4: handler 'x'",
     ]
     assert call("enqueue", "send mail").out == "1\n"
     assert call("enqueue", "other").out == "2\n"
