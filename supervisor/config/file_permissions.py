@@ -77,23 +77,28 @@ def plugin_faults(settings: Settings, environ: Mapping[str, str] = os.environ, l
     return _as_lines("plugins", found, "set plugins.allow_writable_by_others: true")
 
 
-def has_code_of_others(folder: Path, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> bool:
-    """Return whether this is root, and others can change what can be imported from the folder, or add to it. The answer is yes too
-    for a folder with more than MAX_LOOKED_AT folders and files with code, such as `/`."""
+def code_of_others(folder: Path, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> str | None:
+    """Return by which file or folder others can change what root imports from the folder, or add to it; None if they can't, or this
+    is not root. A folder with more than MAX_LOOKED_AT folders and files with code, such as `/`, is not searched to its end."""
     if not _is_checked(environ):
-        return False
-    parts = islice(_importable(folder, named=True), MAX_LOOKED_AT + 1)
-    return any(True for _ in _faults(folder, look)) or any(
-        number == MAX_LOOKED_AT or _is_of_others(part, look) for number, part in enumerate(parts)
-    )
+        return None
+    remedy = f"or set {VARIABLE}=1 in the environment"
+    for _, fault in _faults(folder, look):
+        return f"{fault}, {remedy}"
+    for number, part in enumerate(islice(_importable(folder, named=True), MAX_LOOKED_AT + 1)):
+        if number == MAX_LOOKED_AT:
+            return f"{folder} has more than {number} folders and files with code: use a folder of its own, {remedy}"
+        if below := _fault_below(part, look):
+            return f"{below}, {remedy}"
+    return None
 
 
-def _is_of_others(path: Path, look: Look) -> bool:
+def _fault_below(path: Path, look: Look) -> str | None:
     """As `_faults`, for a path below a folder that has none."""
     status = look(path)
     if stat.S_ISLNK(status.st_mode):
-        return any(True for _ in _faults(path, look))
-    return _fault(path, status, shared=False) is not None
+        return next((fault for _, fault in _faults(path, look)), None)
+    return _fault(path, status, shared=False)
 
 
 def store_faults(settings: Settings, environ: Mapping[str, str] = os.environ, look: Look = os.lstat) -> list[str]:

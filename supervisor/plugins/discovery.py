@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.config.file_permissions import has_code_of_others
+from supervisor.config.file_permissions import code_of_others
 from supervisor.config.settings import path_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "supervisor"
+
+_refused: dict[Path, str] = {}
+"""The folders of configs that plugins must not import from, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,25 @@ def _let_import_from(base: Path) -> None:
     """Let plugins import from the folder of the configuration, after the standard library and all that is installed; but not from one
     like /tmp, into which any user can put a module, nor, as root, from one with code that others can change. The current directory does not count: each start may have another one."""
     with suppress(OSError):
-        if str(base) not in sys.path and not base.stat().st_mode & stat.S_ISVTX and not has_code_of_others(base):
+        if str(base) in sys.path:
+            return
+        is_shared = base.stat().st_mode & stat.S_ISVTX
+        why = f"any user can put a module into {base}: use a folder of its own" if is_shared else code_of_others(base)
+        if why is None:
             sys.path.append(str(base))
+            _refused.pop(base, None)
+        else:
+            _refused[base] = why
+
+
+def why_not_found(module: str) -> str | None:
+    """Return why a module beside the config was not imported, or None if there is none of this name."""
+    name = module.partition(".")[0]
+    for base, why in _refused.items():
+        for found in (base / f"{name}.py", base / name):
+            if os.path.lexists(found):
+                return f"{found} is not imported, since {why}"
+    return None
 
 
 def _find(text: str, base: Path) -> Iterable[Source]:

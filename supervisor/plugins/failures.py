@@ -8,7 +8,7 @@ import os
 import traceback
 
 from supervisor.errors import PluginMistake
-from supervisor.plugins.discovery import Source
+from supervisor.plugins.discovery import Source, why_not_found
 from supervisor.plugins.importer import readable
 from supervisor.plugins.reports import SourceReport
 from supervisor.text.printable import printable, shortened
@@ -23,7 +23,10 @@ def failure_report(source: Source, error: BaseException) -> SourceReport:
         return SourceReport(source.name, error=_bounded(str(error)), line=error.line)
     try:
         line, trace = _line_in(_file_of(source), error), _bounded(formatted(error))
-        return SourceReport(source.name, error=_bounded(described(error)), line=line, traceback=trace)
+        name = error.name if isinstance(error, ModuleNotFoundError) else None
+        hint = why_not_found(name) if type(name) is str else None
+        text = described(error) + (f": {hint}" if hint else "")
+        return SourceReport(source.name, error=_bounded(text), line=line, traceback=trace)
     except Exception as second:  # code of the plugin's exception raised it
         message = f"{type(error).__name__}: <no message: its text could not be made: {type(second).__name__}>"
         return SourceReport(source.name, error=printable(message))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.command import Command
+from tests.system.privileges import require_root
 
 STARTS = {
     "the command": [str(Path(sys.executable).with_name("supervisor"))],
@@ -75,3 +77,19 @@ def test_hooks_in_the_supervisor_and_checks_import_the_same(command: Command, tm
             timeout=60,
         )  # fmt: skip
         assert (ended.returncode, shown in ended.stdout) == (0, True), ended.stderr
+
+
+def test_a_module_beside_the_configuration_that_root_must_not_import_is_named_with_the_reason(command: Command) -> None:
+    require_root("a file of another user")
+    command.write(plugins={"p.py": "import shop.prices\n"})
+    shop = command.folder / "shop"
+    shop.mkdir()
+    (shop / "prices.py").touch()
+    os.chown(shop / "prices.py", 65534, -1)
+    ended = command.call("check")
+    assert ended.code == 2
+    error = next(line for line in ended.err.splitlines() if line.startswith("Error: "))
+    assert f"No module named 'shop': {shop} is not imported, since {shop}/prices.py belongs to user 65534" in error
+    assert f"chown root {shop}/prices.py, or set SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS=1 in the environment" in error
+    os.chown(shop / "prices.py", 0, -1)
+    assert "shop" not in command.call("check").err

@@ -313,14 +313,15 @@ def test_root_imports_from_the_folder_of_the_config_only_if_others_can_change_no
     disk.write("shop/data.csv")
 
     def is_refused(**environ: str) -> bool:
-        return trust.has_code_of_others(disk.folder, environ, disk.look)
+        return trust.code_of_others(disk.folder, environ, disk.look) is not None
 
     assert not is_refused()
     disk.modes[package / "data.csv"] = 0o666
     assert not is_refused(), "it is not code"
     for path in (disk.folder, package, package / "orders.py"):
         disk.owners[path] = ALICE
-        assert is_refused()
+        found = trust.code_of_others(disk.folder, {}, disk.look)
+        assert found and found.startswith(f"{path} belongs to user {ALICE}, who can change what root runs: chown root ")
         assert not is_refused(SUPERVISOR_ALLOW_WRITABLE_BY_OTHERS="1")
         del disk.owners[path]
     hidden = disk.write(".venv/lib/other.py")
@@ -336,4 +337,4 @@ def test_root_does_not_search_a_whole_disk_for_code_that_others_can_change(
     looked_at = len([*trust._importable(disk.folder, named=True)])
     for limit, refused in ((looked_at, False), (looked_at - 1, True)):
         monkeypatch.setattr(trust, "MAX_LOOKED_AT", limit)
-        assert trust.has_code_of_others(disk.folder, {}, disk.look) is refused
+        assert (trust.code_of_others(disk.folder, {}, disk.look) is not None) is refused

@@ -124,7 +124,10 @@ def test_what_is_beside_the_configuration_comes_after_all_that_is_installed(put:
 
 
 def test_a_folder_into_which_any_user_can_put_a_module_is_not_imported_from(put: Put, load: Any) -> None:
-    put("planted.py").parent.chmod(0o1777)
+    planted = put("planted.py")
+    planted.parent.chmod(0o1777)
     put("plugins/a.py", "import planted\n")
     _, reports = load()
-    assert reports["plugins/a.py"].error == "ModuleNotFoundError: No module named 'planted'"
+    reason = f"any user can put a module into {planted.parent}: use a folder of its own"
+    expected = f"ModuleNotFoundError: No module named 'planted': {planted} is not imported, since {reason}"
+    assert reports["plugins/a.py"].error == expected
