@@ -16,6 +16,7 @@ from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.stores.problems import Problem
 from supervisor.text.printable import printable
 from supervisor.text.redaction import Mask
+from supervisor.workers.interface import where_it_hangs
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import WorkerSlot
 
@@ -105,21 +106,17 @@ class SelfReport:
             found.append(Problem("workers", message, "remove the cause; they are started again after a delay"))
         for slot in self._pool.workers.values():
             if self._is_slow_to_start(slot):
-                message = self._not_ready(slot)
-                found.append(
-                    Problem("worker_start", f"worker {slot.number} (pid {slot.process.pid}) {message}", UNSTICK)
-                )
+                message = f"worker {slot.number} (pid {slot.process.pid}) {self._not_ready(slot)}"
+                found.append(Problem("worker_start", message, _unstick(slot)))
         return found
 
     def _not_ready(self, slot: WorkerSlot) -> str:
         """Return what may keep a worker from being ready, and report it once."""
-        hook = "supervisor_worker_started"
-        files = [report.source for report in self._config.reports if hook in report.hooks]
-        where = f"{hook} of {', '.join(files)} may hang" if files else "an import of a plugin may hang"
+        where = where_it_hangs(slot.process.doing)
         message = f"is not ready after {STARTING_SECONDS:.0f}s and takes no jobs: {where}"
         if slot.number not in self._slow:
             self._slow = {number for number in self._slow if number in self._pool.workers} | {slot.number}
-            slot.warn(f"{message}; {UNSTICK}")
+            slot.warn(f"{message}; {_unstick(slot)}")
         return message
 
     # problems that begin and end with events
@@ -159,4 +156,5 @@ class SelfReport:
             self._last_exit = event.how
 
 
-UNSTICK = "look where with: py-spy dump -p PID, correct the plugin and restart"
+def _unstick(slot: WorkerSlot) -> str:
+    return f"look where with: py-spy dump -p {slot.process.pid}, correct the plugin and restart"

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic  # before the plugins, which may replace it
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +37,22 @@ from supervisor.plugins.validation import (
 )
 
 
+class HookCall:
+    """A call of one implementation of a hook. `begun` and `ended` are monotonic seconds; `ended` is None until it has returned."""
+
+    __slots__ = ("begun", "ended", "hook", "plugin")
+
+    def __init__(self, hook: str, plugin: str) -> None:
+        self.hook = hook
+        self.plugin = plugin
+        self.begun = monotonic()
+        self.ended: float | None = None
+
+    @property
+    def text(self) -> str:
+        return f"hook {self.hook} of plugin {self.plugin}"
+
+
 class _Hooks(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         return super().parse_hookimpl_opts(plugin, name) if is_routine(getattr(plugin, name, None)) else None
@@ -45,12 +62,13 @@ class PluginManager:
     """The plugins of this process.
 
     Hooks that raise are reported to `on_error`. `reports` has a report of each source, in order; a report gets an error later
-    if another source has a handler of the same name.
+    if another source has a handler of the same name. `on_call` gets each call of a hook just before it is made.
     """
 
     def __init__(self, on_error: Callable[[HookFailed], None] = lambda failed: None) -> None:
         self._plugins = _Hooks(PROJECT)
         self._plugins.add_hookspecs(Specs)
+        self.on_call: Callable[[HookCall], None] = lambda call: None
         self._on_error = on_error
         self._reports: dict[str, SourceReport] = {}
         self._found: dict[str, list[tuple[str, Handler, HandlerInfo]]] = {}
@@ -111,11 +129,13 @@ class PluginManager:
         process, results = os.getpid(), []
         for implementation in getattr(self.hook, hook).get_hookimpls():
             wanted = [arguments[name] for name in implementation.argnames]
-            raised = None
+            raised, call = None, HookCall(hook, implementation.plugin_name)
+            self.on_call(call)
             try:
                 results.append((implementation.plugin_name, implementation.function(*wanted)))
             except BaseException as error:
                 raised = error
+            call.ended = monotonic()
             if os.getpid() != process:  # the hook forked, and this is the child, which has returned from it
                 end_copy(raised)
             if raised is not None:

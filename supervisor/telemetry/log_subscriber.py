@@ -154,7 +154,7 @@ def _worker_exited(event: events.WorkerExited) -> None:
         _log_worker(event, "exited: %s%s", event.cause, limit, cause=event.cause)
         return
     how = "crashed" if event.cause == "crash" else "killed"
-    why = f": {event.how}" if event.cause in ("crash", "not_ready") else ""
+    why = f": {event.how}" if event.job_id is None or event.cause == "crash" else ""
     level = logging.INFO if event.cause in events.INTENDED_KILLS else logging.WARNING
     after = "" if event.after is None else f" after {event.after:.2f}s"
     job, fields = _job_of(event)
@@ -180,7 +180,7 @@ def _worker_logged(event: events.WorkerLogged) -> None:
     about |= {"worker": event.number, "pid": event.pid} if event.number else {}
     if event.traceback:
         about["traceback"] = event.traceback
-    where = f"worker {event.number} (pid {event.pid})" if event.number else "forkserver"
+    where = _worker(event) if event.number else "forkserver"
     where += f" {job}" if job else ""
     if event.attempt is not None:
         about["attempt"] = event.attempt
@@ -192,8 +192,7 @@ def _worker_logged(event: events.WorkerLogged) -> None:
 
 
 def _worker_warning(event: events.WorkerWarning) -> None:
-    line = "worker %d (pid %d) %s"
-    _log(logging.WARNING, line, event.number, event.pid, event.message, worker=event.number, pid=event.pid)
+    _log_worker(event, "%s", event.message, level=logging.WARNING)
 
 
 def _jobs_claimed(event: events.JobsClaimed) -> None:
@@ -332,14 +331,19 @@ def _log_job(lease: Lease, level: int, message: str, *arguments: Any, **fields: 
 
 
 def _log_worker(
-    event: events.WorkerStarted | events.WorkerExited | events.WorkerOutput,
+    event: events.WorkerStarted | events.WorkerExited | events.WorkerOutput | events.WorkerWarning,
     message: str,
     *arguments: Any,
     level: int = logging.INFO,
     **fields: Any,
 ) -> None:
-    line = "worker %d (pid %d) " + message
-    _log(level, line, event.number, event.pid, *arguments, worker=event.number, pid=event.pid, **fields)
+    fields |= {"worker": event.number, **({"pid": event.pid} if event.pid else {})}
+    _log(level, "%s " + message, _worker(event), *arguments, **fields)
+
+
+def _worker(event: Any) -> str:
+    """Name the worker of the event, without a pid if it has none: it was never started."""
+    return f"worker {event.number} (pid {event.pid})" if event.pid else f"worker {event.number}"
 
 
 def _job_of(event: events.WorkerExited | events.WorkerOutput | events.WorkerLogged) -> tuple[str, dict[str, Any]]:

@@ -61,11 +61,18 @@ def output_event(number: int, pid: int, written: Written, recent: Iterable[Lease
     return WorkerOutput(number, pid, *written, None if lease is None else lease.handler)
 
 
+def where_it_hangs(doing: str) -> str:
+    """Return why a worker may be late to be ready."""
+    if doing:
+        return f"{doing} has not ended"
+    return "it has begun no hook and may wait for a lock that was held when it was forked"
+
+
 @dataclass(frozen=True, slots=True)
 class ExitReport:
     """The end of a worker process. If it could not be started, `pid` is 0 and `start_error` is the reason. `peak_memory` is bytes;
     `stack` is its Python stack, if that was requested; `stuck` is where it waits in the kernel, if it has not exited yet;
-    `survivors` are processes below it that the supervisor may not kill, as text for people."""
+    `survivors` are processes below it that the supervisor may not kill, as text for people; `doing` is that of the process."""
 
     pid: int
     exit_code: int | None = None
@@ -77,9 +84,15 @@ class ExitReport:
     start_error: str | None = None
     stuck: str | None = None
     survivors: tuple[str, ...] = ()
+    doing: str = ""
 
     @property
     def how(self) -> str:
+        named = self.doing and self.exit_code != 0 and self.start_error is None
+        return f"{self._how} during {self.doing}" if named else self._how
+
+    @property
+    def _how(self) -> str:
         if self.start_error is not None:
             return f"could not be started: {self.start_error}"
         if self.stuck is not None:
@@ -90,9 +103,11 @@ class ExitReport:
 
 
 class WorkerProcess(Protocol):
-    """One worker process, from the order to fork it until it is reaped."""
+    """One worker process, from the order to fork it until it is reaped. `doing` is what it does besides its jobs, before the first
+    or after the last one, as text for people: a hook with its plugin, for example."""
 
     pid: int | None
+    doing: str
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         """Write one permit byte (`frame`, 0-255) for each job, then the frame. Never wait; ignore an exit of the process."""

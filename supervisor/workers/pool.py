@@ -9,7 +9,7 @@ from supervisor.jobs import Cause, Lease
 from supervisor.plugins.reports import SourceReport
 from supervisor.retry import GrowingDelay
 from supervisor.text.os_errors import reason
-from supervisor.workers.blame import KillReason
+from supervisor.workers.blame import LINGERING, SHUTDOWN, KillReason
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend, Written, output_event
 from supervisor.workers.run_times import RunTimes
 from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot
@@ -18,9 +18,15 @@ FILL_AFTER = 0.050  # seconds: the kernel may take much longer to end a worker o
 REPLACE_INTERVAL = 5.0  # seconds
 REFORK_DELAYS = (0.1, 30.0)  # seconds, the first and the longest
 USEFUL_AFTER = 1.0  # seconds
+START_SECONDS = 1.0  # that a worker may take for its start at the end of the pool
 
 _PRESENT = (State.STARTING, State.READY, State.EXITED)
 """Workers in these states count for the wanted number; the others have been, or are being, replaced."""
+
+
+def _kill_unready(slot: WorkerSlot) -> None:
+    if slot.ready_at is None:
+        slot.kill(SHUTDOWN)
 
 
 class ReforkDelays:
@@ -243,18 +249,23 @@ class Pool:
         self._timer.call_later(FILL_AFTER, self.fill)
 
     def stop(self) -> None:
-        """Stop forking, and retire all workers: idle ones exit now, others after the job that they run. Workers that are not
-        ready are retired too and not killed, since their hooks may have begun."""
+        """Stop forking, and retire all workers: idle ones exit now, others after the job that they run, and those that are not
+        ready after their hooks. These run no job, so they are killed a second after their start."""
         self.stopping = True
         for slot in self._present():
             slot.retire()
+        for slot in self.workers.values():
+            if slot.ready_at is None:
+                rest = max(0.0, slot.started + START_SECONDS - self._timer.time())
+                self._timer.call_later(rest, _kill_unready, slot)
 
     def kill_all(self, reason: KillReason) -> None:
         self.stopping = True
         for slot in self.workers.values():
             slot.reclaim()
             slot.process.drain()
-            slot.kill(reason)
+            lingers = slot.ready_at is not None and slot.process.doing and not slot.sent
+            slot.kill(LINGERING if lingers else reason)
 
     # events of the slots (SlotOwner)
 

@@ -3,7 +3,8 @@
 supervisor → forkserver    Hello, then Fork (with the worker's ends as descriptors), Reap, Stop
 forkserver → supervisor    Importing, then Ready; Forked (with a pidfd), NotForked, Reaped
 supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE
-worker → supervisor        READY or ["not ready", reason], then one outcome a line: [id, µs, result] or [id, µs, kind, error]
+worker → supervisor        READY or ["not ready", reason], then one outcome a line: [id, µs, result] or [id, µs, kind, error];
+                           before and after these, ["doing", text] names what it begins: a hook, an import
 
 Payloads, headers and results are JSON text inside JSON: the supervisor never decodes them.
 """
@@ -23,7 +24,8 @@ from supervisor.text.units import MAX_SECONDS
 from supervisor.workers.interface import Reply
 
 READY = b'["ready"]'
-NOT_READY = "not ready"
+NOT_READY, DOING = "not ready", "doing"
+MAX_DOING = 500  # characters
 NO_MORE = b"[]"
 KINDS = frozenset({"failed", "rejected", "retry", "unknown"})
 MAX_MEMORY = 1 << 52  # bytes: no machine can address more
@@ -180,13 +182,27 @@ def encode_not_ready(why: str) -> bytes:
 
 def reason_not_ready(line: bytes) -> str:
     """Raises Broken."""
+    if (why := _text_of(NOT_READY, line)) is None:
+        raise Broken(f"expected {READY!r}, got {line[:80]!r}")
+    return why
+
+
+def encode_doing(what: str) -> bytes:
+    return orjson.dumps([DOING, printable(what)[:MAX_DOING]]) + b"\n"
+
+
+def doing(line: bytes) -> str | None:
+    """Return what the worker has begun, or None if the line is another message."""
+    what = _text_of(DOING, line)
+    return None if what is None else printable(what)[:MAX_DOING]  # a job may have written it
+
+
+def _text_of(wanted: str, line: bytes) -> str | None:
     try:
-        tag, why = orjson.loads(line)
+        tag, text = orjson.loads(line)
     except (ValueError, TypeError):
-        tag = why = None
-    if tag == NOT_READY and type(why) is str:
-        return why
-    raise Broken(f"expected {READY!r}, got {line[:80]!r}")
+        return None
+    return text if tag == wanted and type(text) is str else None
 
 
 # jobs and outcomes: hot paths

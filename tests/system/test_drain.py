@@ -228,16 +228,22 @@ def test_a_drain_ends_and_names_the_reason_if_its_store_refuses_claims(command: 
     assert run.out.endswith("left behind: 1 ready\n")
 
 
-@pytest.mark.parametrize(("hook", "reason"), [("os._exit(7)", "exited with status 7"), ("time.sleep(99)", "")])
+@pytest.mark.parametrize(
+    ("hook", "reason"), [("os._exit(7)", "exited with status 7"), ("time.sleep(99)", "killed by SIGKILL")]
+)
 def test_a_drain_ends_and_names_the_reason_if_no_worker_can_start(command: Command, hook: str, reason: str) -> None:
     plugin = (
         f"import os, time\nfrom supervisor import hookimpl\n@hookimpl\ndef supervisor_worker_started(worker): {hook}\n"
     )
     command.write(config="workers: {count: 1}\nshutdown: {grace: 1s}\n", plugins={**JOBS, "hook.py": plugin})
+    hook_file = command.folder / "plugins" / "hook.py"
     command.enqueue("noop")
     run = command.run("--drain")
     assert run.wait(40) == 4
-    assert f": no job has ended\nno worker became ready: {reason}" in run.out
+    assert (
+        f": no job has ended\nno worker became ready: {reason} during hook supervisor_worker_started of plugin {hook_file}"
+        in run.out
+    )
     assert run.out.endswith("left behind: 1 ready\n")
 
 

@@ -620,7 +620,10 @@ def test_a_worker_that_does_not_become_ready_is_killed(tmp_path: Path) -> None:
         process = here.fork(1)
         assert (await here.end(process)).signal == "SIGKILL"
         (why,) = here.unready
-        assert why.startswith("not ready 2.1s after its start (plugins.import_timeout of 2s and 0.1s)")
+        assert why.startswith(
+            "not ready 2.1s after its start (plugins.import_timeout of 2s and 0.1s): hook supervisor_worker_"
+        )
+        assert why.endswith("/slow.py has not ended")
 
     hook = "import time\nfrom supervisor import hookimpl\n@hookimpl\ndef supervisor_worker_started(worker): time.sleep(3600)\n"
     play(tmp_path, scene, other={"slow.py": hook}, import_timeout=2.0, timeouts=Timeouts(worker_ready=0.1))

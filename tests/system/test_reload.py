@@ -160,7 +160,8 @@ def test_the_old_workers_go_on_if_no_new_one_can_be_started(command: Command) ->
     command.write(plugins={"jobs.py": VERSION.format(number=2), "hook.py": HOOK.format(act="os._exit(3)")})
     run.signal(signal.SIGHUP)
     run.logged(
-        "config refused, the old one stays: the first new worker ended before it was ready: exited with status 3"
+        "config refused, the old one stays: the first new worker ended before it was ready: exited with status 3 "
+        f"during hook supervisor_worker_started of plugin {command.folder}/plugins/hook.py"
     )
     assert [result(command) for _ in range(5)] == [1] * 5
     assert "exited: stopped" not in run.log

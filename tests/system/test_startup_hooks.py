@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import orjson
+import pytest
 
 from tests.system.command import Command, Running, wait_for
 
@@ -250,6 +251,44 @@ def test_a_worker_whose_start_hook_runs_when_the_end_comes_still_calls_its_stop_
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
     assert sorted(calls(command, "worker stopping")) == sorted(calls(command, "worker started"))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_start_hook_that_hangs_does_not_hold_up_the_end_and_is_named(command: Command, start: str) -> None:
+    hangs = """
+        import time
+        from supervisor import hookimpl
+
+        @hookimpl
+        def supervisor_worker_started(worker):
+            open("hangs", "w").close()
+            time.sleep(3600)
+    """
+    config = f"workers: {{count: 1, start: {start}}}\nshutdown: {{grace: 1h}}\n"
+    command.write(config=config, plugins={"a.py": RECORD + WORKER, "hangs.py": hangs})
+    run = command.run()
+    wait_for((command.folder / "hangs").exists)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert f"during hook supervisor_worker_started of plugin {command.folder}/plugins/hangs.py" in run.log
+
+
+def test_a_stop_hook_that_hangs_is_named_when_the_grace_is_over(command: Command) -> None:
+    hangs = """
+        import time
+        from supervisor import hookimpl
+
+        @hookimpl
+        def supervisor_worker_stopping(worker): time.sleep(3600)
+    """
+    config = "workers: {count: 1}\nshutdown: {grace: 500ms}\nlog: {level: warning}\n"
+    command.write(config=config, plugins={"a.py": RECORD + WORKER, "hangs.py": hangs})
+    id = command.enqueue("noop")
+    run = command.run("--drain")
+    assert run.wait() == 0
+    assert command.job(id)["state"] == "succeeded"
+    where = f"during hook supervisor_worker_stopping of plugin {command.folder}/plugins/hangs.py"
+    assert f"killed: no job cause=lingering: killed by SIGKILL {where}" in run.log
 
 
 def test_signal_handlers_that_an_import_sets_are_replaced(command: Command) -> None:

@@ -269,7 +269,9 @@ def test_a_job_that_does_not_run_has_its_reason(command: Command, fault: Callabl
     try:
         wait_for(shown, timeout=30)
         if fault is a_hook_hangs_in_the_workers:
-            assert f"{command.folder}/plugins/hangs.py may hang" in command.runs[0].logged("is not ready after")
+            line = command.runs[0].logged("is not ready after")
+            assert f"hook supervisor_worker_started of plugin {command.folder}/plugins/hangs.py has not ended" in line
+            assert f"py-spy dump -p {line.partition('(pid ')[2].partition(')')[0]}," in line
     finally:
         for run in command.runs:
             if run.code is None:

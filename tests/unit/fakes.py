@@ -66,6 +66,7 @@ class FakeWorker:
     def __init__(self, number: int, listener: WorkerListener) -> None:
         self.number = number
         self.pid: int | None = 10_000 + number
+        self.doing = ""
         self.listener = listener
         self.permits: list[int] = []
         self.jobs: list[tuple[int, Lease]] = []

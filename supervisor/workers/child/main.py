@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from logging import WARNING
 from os import read, write  # before the plugins, which may replace them, as eventlet does
@@ -59,16 +60,25 @@ class WorkerInfo:
 
 
 def worker_main(
-    hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, records: RecordHandler, load: Callable[[], PluginManager]
-) -> NoReturn:
-    """Run the ordered worker in this process, and exit. `load` returns the plugins, and may import them first."""
+    hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, records: RecordHandler,
+    load: Callable[[Callable[[str], None]], PluginManager],
+) -> NoReturn:  # fmt: skip
+    """Run the ordered worker in this process, and exit. `load` returns the plugins; if it imports them, it first reports each by
+    the function that it gets."""
     status = 1
+
+    def report(doing: str) -> None:
+        with suppress(OSError):  # the supervisor has exited, or a job has closed the channel
+            write(ends.outcomes, wire.encode_doing(doing))
+
     try:
         ends = move_out_of_reach(ends)
         records.connect(ends.stderr, order.token)
         linux.arm_parent_death(ends.parent_death)
         _set_up_process(hello.owner, ends)
-        status = _run(hello, order, ends, records, load())
+        plugins = load(report)
+        plugins.on_call = lambda call: report(call.text)
+        status = _run(hello, order, ends, records, plugins, report)
     except BaseException as error:
         records.report_exception("the worker itself failed", error)
     finally:
@@ -89,7 +99,10 @@ def _set_up_process(owner: str, ends: WorkerEnds) -> None:
     linux.prefer_as_oom_victim()
 
 
-def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, records: RecordHandler, plugins: PluginManager) -> int:
+def _run(
+    hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, records: RecordHandler, plugins: PluginManager,
+    report: Callable[[str], None],
+) -> int:  # fmt: skip
     """Run the hooks, the jobs and the exit functions, and return the exit status."""
     info = WorkerInfo(os.getpid(), order.number)
     by_decorator = {name: it.heartbeat for name, it in plugins.handlers.items() if it.heartbeat is not None}
@@ -115,6 +128,7 @@ def _run(hello: wire.Hello, order: wire.Fork, ends: WorkerEnds, records: RecordH
         records.report(WARNING, str(reason))
         return 1
     plugins.call("supervisor_worker_stopping", worker=info)
+    report("threads and exit functions (atexit) of plugins")
     exit_functions.run()
     return 0
 

@@ -260,7 +260,7 @@ class Forkserver:
             close_all((self._woken, self._wake, self._parent_death))
             exit_functions.leave_inherited()
             _reseed_numpy()
-            worker.worker_main(self._hello, order, ends, self._records, lambda: self._plugins)
+            worker.worker_main(self._hello, order, ends, self._records, lambda _report: self._plugins)
         finally:
             os._exit(1)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from logging import ERROR
 from pathlib import Path
 
@@ -46,12 +47,17 @@ def main(setup_file: str) -> None:
     records = RecordHandler(hello.log_level, STDERR, order.token)
     install_streams()
     records.install()
-    worker.worker_main(hello, order, WorkerEnds(*ends), records, lambda: _load(hello, failed, records))
+    worker.worker_main(hello, order, WorkerEnds(*ends), records, partial(_load, hello, failed, records))
 
 
-def _load(hello: wire.Hello, failed: Sequence[str], records: RecordHandler) -> PluginManager:
+def _load(
+    hello: wire.Hello, failed: Sequence[str], records: RecordHandler, emit: Callable[[str], None]
+) -> PluginManager:
     plugins = PluginManager(records.report_hook)
-    plugins.load_all(source for source in discover(hello.plugins, Path(hello.base)) if source.name not in hello.skip)
+    for source in discover(hello.plugins, Path(hello.base)):
+        if source.name not in hello.skip:
+            emit(f"the import of plugin {source.name}")
+            plugins.load(source)
     for report in plugins.reports:
         if report.error is not None and report.source not in failed:
             where = report.source if report.line is None else f"{report.source}:{report.line}"

@@ -30,6 +30,8 @@ class SentFrame(NamedTuple):
 class JobChannelOwner(Protocol):
     """The worker process, as its job channel uses it."""
 
+    doing: str
+
     def became_ready(self) -> None: ...
     def not_ready(self, why: str) -> None: ...
     def channel_broken(self, why: str) -> None: ...
@@ -181,6 +183,11 @@ class JobChannel:
 
     def _receive_ready(self, block: bytes) -> None:
         first, more, rest = block.partition(b"\n")
+        while (doing := wire.doing(first)) is not None:
+            self._owner.doing = doing
+            if not more:
+                return
+            first, more, rest = rest.partition(b"\n")
         if first != wire.READY:
             try:
                 self._owner.not_ready(wire.reason_not_ready(first))
@@ -200,7 +207,7 @@ class JobChannel:
         try:
             replies.extend(wire.decode_outcomes(block, self._max_result, self._loop.time() - self._ready_at))
         except wire.Broken as error:
-            broken = str(error)
+            broken = None if self._note_doing(block.split(b"\n")[len(replies) :]) else str(error)
         self._before = self._frames.copy(), self._replied
         self._count_replied(len(replies))
         for reply in replies:
@@ -213,6 +220,14 @@ class JobChannel:
             self._listener.replied(replies)
         if broken is not None:
             self._owner.channel_broken(broken)
+
+    def _note_doing(self, lines: Sequence[bytes]) -> bool:
+        """Return whether the lines only name what the worker does after its last job, and note that."""
+        found = [wire.doing(line) for line in lines]
+        if found[-1] is None or None in found:
+            return False
+        self._owner.doing = found[-1]
+        return True
 
     def _take_tails(self, replies: Sequence[Reply]) -> None:
         """Add to each failure what its job wrote to stderr."""

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Protocol
 
 from supervisor.workers.channels import SupervisorEnds, close_all
-from supervisor.workers.interface import ExitReport, Timeouts, WorkerListener, WorkerOptions
+from supervisor.workers.interface import ExitReport, Timeouts, WorkerListener, WorkerOptions, where_it_hangs
 from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.parent.heartbeat_reader import HeartbeatReader
 from supervisor.workers.parent.job_channel import JobChannel
@@ -19,10 +19,7 @@ from supervisor.workers.system import linux, stuck
 from supervisor.workers.system import process_tree as proctree
 
 MAX_REASON = 500  # characters
-NOT_READY = (
-    "not ready {:g}s after its start (plugins.import_timeout of {:g}s and {:g}s): supervisor_worker_started, or in a spawned worker an "
-    "import, takes too long"
-)
+NOT_READY = "not ready {:g}s after its start (plugins.import_timeout of {:g}s and {:g}s): {}"
 STACK_QUIET = 0.002  # seconds: after such a pause nothing is added to a stack that is whole
 
 
@@ -57,6 +54,7 @@ class ForkedWorker:
         self.phase = Phase.OPEN
         self.forkserver: ForkserverClient | None = None  # the one that was ordered to fork it
         self.start_error: str | None = None
+        self.doing = ""
         self._ends: SupervisorEnds | None = ends
         self._owner = owner
         self._listener = listener
@@ -81,18 +79,24 @@ class ForkedWorker:
     # its start
 
     def forked(self, pid: int, pidfd: int) -> None:
+        def overdue() -> None:
+            where = where_it_hangs(self.doing)
+            self._listener.not_ready(
+                NOT_READY.format(seconds, self._import_timeout, self._timeouts.worker_ready, where)
+            )
+
         self.pid = pid
         self._pidfd = pidfd
         self._loop.add_reader(pidfd, self._exited)
         seconds = self._import_timeout + self._timeouts.worker_ready
-        why = NOT_READY.format(seconds, self._import_timeout, self._timeouts.worker_ready)
-        self._unready = self._loop.call_later(seconds, self._listener.not_ready, why)
+        self._unready = self._loop.call_later(seconds, overdue)
         self._jobs.listen()
         if self.phase is Phase.KILLED:
             self._kill_now()
 
     def became_ready(self) -> None:
         _cancel(self._unready)
+        self.doing = ""
         self._listener.ready()
 
     def not_ready(self, why: str) -> None:
@@ -158,7 +162,9 @@ class ForkedWorker:
         self.phase = Phase.STUCK
         self.drain()
         stderr, stack = self._last_output()
-        report = ExitReport(self.pid, stack=stack, stderr=stderr, stuck=where, survivors=self._survivors)
+        report = ExitReport(
+            self.pid, stack=stack, stderr=stderr, stuck=where, survivors=self._survivors, doing=self.doing
+        )
         self._listener.ended(report)
         self._close_channels()
 
@@ -217,7 +223,9 @@ class ForkedWorker:
         code = code if name is None else None
         pid = (self.pid or 0) if self.start_error is None else 0
         self._listener.ended(
-            ExitReport(pid, code, name, peak, oom, stack, stderr, self.start_error, survivors=self._survivors)
+            ExitReport(
+                pid, code, name, peak, oom, stack, stderr, self.start_error, survivors=self._survivors, doing=self.doing
+            )
         )
         self._close()
 

@@ -120,7 +120,7 @@ def test_the_start_of_a_job_that_its_worker_takes_late_is_reported_soon_after() 
 def test_a_worker_that_is_retired_while_it_imports_needs_no_heartbeat() -> None:
     here = Watched(heartbeat_timeout=2.0)
     here.worker.state, here.worker.ready_at = State.STARTING, None
-    here.pool.stop()
+    here.worker.retire()
     here.pass_time(RETIRE_SECONDS - 1.0, heartbeats=False)
     assert here.process.killed == []
     here.pass_time(2.0, heartbeats=False)

@@ -90,6 +90,12 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             events.WorkerExited(2, 0, "crash", "could not be started: why", None),
             "WARNING worker 2 could not be started: why",
         ),
+        (events.WorkerExited(2, 0, "stopped", "no forkserver was ready", None), "INFO worker 2 exited: stopped"),
+        (events.WorkerWarning(2, 0, "is late"), "WARNING worker 2 is late"),
+        (
+            events.WorkerExited(2, 123, "shutdown", "killed by SIGKILL during hook h of plugin a.py", None),
+            "INFO worker 2 (pid 123) killed: no job cause=shutdown: killed by SIGKILL during hook h of plugin a.py",
+        ),
         (events.WorkerStarted(2, 123), "INFO worker 2 (pid 123) started"),
         (
             events.WorkerExited(2, 123, "stopped", "exited with status 0", None),

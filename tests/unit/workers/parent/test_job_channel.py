@@ -30,12 +30,14 @@ class ScriptedWorker:
             replied=self.replies.extend,
             output=self.output.append,
         )
-        owner: Any = SimpleNamespace(became_ready=lambda: None, channel_broken=self.broken.append)
+        self.owner: Any = SimpleNamespace(became_ready=lambda: None, channel_broken=self.broken.append, doing="")
         loop: Any = VirtualLoop()
         self.ours, self.ends = open_channels()
-        self.channel = JobChannel(loop, self.ours, TOKEN, owner, listener, 1000)
+        self.channel = JobChannel(loop, self.ours, TOKEN, self.owner, listener, 1000)
         self.channel.listen()
-        self.write(wire.READY + b"\n")
+        self.write(wire.encode_doing("import of a") + wire.encode_doing("import of b"))
+        assert self.owner.doing == "import of b"
+        self.write(wire.encode_doing("hook a") + wire.READY + b"\n")
 
     def write(self, text: bytes) -> None:
         os.write(self.ends.outcomes, text)
@@ -67,6 +69,22 @@ def test_output_after_the_rest_of_a_frame_was_reclaimed_belongs_to_no_job_of_it(
     os.write(worker.ends.stdout, b"late\n")
     worker.channel.finish_output()
     assert worker.output == [("stdout", None, ["late"])]
+
+
+def test_the_hooks_after_the_last_job_are_noted_and_its_outcome_is_read(worker: ScriptedWorker) -> None:
+    worker.channel.send(1, [make_lease(1)])
+    worker.take_permit()
+    worker.write(
+        b"[1,5,null]\n" + wire.encode_doing("stop hook a") + wire.encode_doing("stop hook \ud800\n" + "b" * 9999)
+    )
+    assert [reply.job_id for reply in worker.replies] == [1]
+    assert worker.owner.doing.startswith("stop hook \\ud800\nbbb") and len(worker.owner.doing) < 600
+    assert worker.broken == []
+
+
+def test_a_hook_that_is_named_amid_other_text_breaks_the_channel(worker: ScriptedWorker) -> None:
+    worker.write(wire.encode_doing("stop hook") + b"nonsense\n")
+    assert (worker.owner.doing, len(worker.broken)) == ("hook a", 1)
 
 
 def test_the_next_frame_begins_with_its_first_job(worker: ScriptedWorker) -> None:
