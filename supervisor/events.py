@@ -87,6 +87,14 @@ class HookFailed(NamedTuple):
         return f"hook {self.hook} of plugin {self.plugin} failed: {self.error}"
 
 
+class HookWarning(NamedTuple):
+    """A hook in the supervisor does not return, has returned late, or has kept the supervisor from running."""
+
+    hook: str
+    plugin: str
+    message: str
+
+
 class ForkserverStarted(NamedTuple):
     pid: int
 

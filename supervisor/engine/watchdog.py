@@ -51,6 +51,7 @@ class Watchdog:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def work_sent(self, slot: WorkerSlot) -> None:
         """Note that this worker has new jobs: something may be due before the timer is."""

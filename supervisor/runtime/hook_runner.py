@@ -3,17 +3,70 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
-from supervisor.events import Bus, Dropped, Event, HookFailed, Subscriber
-from supervisor.plugins.manager import PluginManager
+from supervisor.events import Bus, Dropped, Event, HookFailed, HookWarning, LoopGap, Subscriber
+from supervisor.plugins.manager import HookCall, PluginManager
+from supervisor.runtime.tasks import cancel, run_every, start_task
+from supervisor.text.units import format_duration
 from supervisor.threads import start_thread
 
 MAX_QUEUED = 10_000
 BATCH = 1000
+MAX_CALLS = 32  # of hooks that are remembered
+SLOW = 5.0  # seconds after which a hook that has not returned is reported
+LOOK_EVERY = 1.0  # seconds
+HANGS = "has not returned for {}: {}; look where with: py-spy dump -p {}, and give what it waits for a time limit"
+RETURNED = "has returned after {}"
+CUT_OFF = "has not returned at the end, and is cut off: hooks and events that waited for it are lost"
+STOOD_STILL = "ran while the supervisor stood still for {}: C code in it that keeps the GIL stops all of the supervisor"
+_MEANWHILE = dict.fromkeys(("supervisor_sinks", "supervisor_stores"), "the start waits for it")
+
+
+class HookWatch:
+    """Reports hooks that do not return: while they run, when they return, at the end, and those that ran in a gap of the loop."""
+
+    def __init__(self, emit: Subscriber, clock: Callable[[], float] = monotonic) -> None:
+        self.calls: deque[HookCall] = deque(maxlen=MAX_CALLS)
+        self._emit = emit
+        self._clock = clock
+        self._slow: list[HookCall] = []
+
+    def look(self) -> None:
+        now = self._clock()
+        for call in [call for call in self._slow if call.ended is not None]:
+            self._slow.remove(call)
+            self._warn(call, RETURNED.format(format_duration(round(self._until(call) - call.begun))))
+        for call in self._running():
+            if now - call.begun >= SLOW and call not in self._slow:
+                self._slow.append(call)
+                meanwhile = _MEANWHILE.get(call.hook, "jobs run, and other hooks and events wait for it")
+                self._warn(call, HANGS.format(format_duration(SLOW), meanwhile, os.getpid()))
+
+    def note_gap(self, gap: LoopGap) -> None:
+        now = self._clock()
+        for call in list(self.calls):
+            overlap = min(now, self._until(call)) - max(call.begun, now - gap.seconds)
+            if overlap > gap.seconds / 2:
+                self._warn(call, STOOD_STILL.format(format_duration(round(gap.seconds, 1))))
+
+    def cut_off(self) -> None:
+        for call in self._running():
+            self._warn(call, CUT_OFF)
+
+    def _running(self) -> list[HookCall]:
+        return [call for call in list(self.calls) if call.ended is None]
+
+    def _until(self, call: HookCall) -> float:
+        return self._clock() if call.ended is None else call.ended
+
+    def _warn(self, call: HookCall, message: str) -> None:
+        self._emit(HookWarning(call.hook, call.plugin, message))
 
 
 class HookRunner:
@@ -28,11 +81,16 @@ class HookRunner:
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._watch = HookWatch(bus.emit)
+        self._watching: asyncio.Task[None] | None = None
+        plugins.on_call = self._watch.calls.append
 
     def start(self) -> None:
         """Start the thread, once the plugins are loaded."""
         if self._plugins.hook.supervisor_events.get_hookimpls():
             self._bus.subscribe(self._put)
+        self._bus.subscribe(self._watch.note_gap, LoopGap)
+        self._watching = start_task(run_every(LOOK_EVERY, self._watch.look))
         self._thread = start_thread(self._run, "hooks")
 
     def call(self, hook: str, **arguments: Any) -> None:
@@ -41,11 +99,18 @@ class HookRunner:
         self._wake.set()
 
     async def stop(self) -> None:
-        """Wait until everything that was queued before is done; a hook may hang."""
+        """Wait until everything that was queued before is done. A hook may hang: it is reported if this is cancelled."""
         self._stopping = True
         self._wake.set()
-        while self._thread is not None and self._thread.is_alive():
-            await asyncio.sleep(0.002)
+        try:
+            while self._thread is not None and self._thread.is_alive():
+                await asyncio.sleep(0.002)
+        except asyncio.CancelledError:
+            self._watch.cut_off()
+            raise
+        finally:
+            if self._watching is not None:
+                await cancel(self._watching)
 
     def _put(self, event: Event) -> None:
         if isinstance(event, HookFailed) and event.hook == "supervisor_events":

@@ -34,6 +34,7 @@ class LogSubscriber:
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             **_WRITERS,
             events.HookFailed: self._hook_failed,
+            events.HookWarning: self._hook_warning,
             events.ForkserverExited: self._forkserver_exited,
             events.WorkerExited: self._worker_exited,
             events.JobsReleased: self._jobs_released,
@@ -51,6 +52,10 @@ class LogSubscriber:
         if (held := self._repeats.allow(event.text)) is not None:
             _log(logging.ERROR, "%s%s", event.text, _times(held), traceback=event.traceback)
 
+    def _hook_warning(self, event: events.HookWarning) -> None:
+        if (held := self._repeats.allow(event)) is not None:
+            _log(logging.WARNING, "hook %s of plugin %s %s%s", *event, _times(held))
+
     def _signal_received(self, event: events.SignalReceived) -> None:
         if (held := self._repeats.allow(event)) is not None:
             _log(logging.INFO, "%s received: %s%s", event.signal, event.effect, _times(held))
@@ -66,8 +71,7 @@ class LogSubscriber:
         if event.pid or event.cause in events.NORMAL_EXITS:
             _worker_exited(event)
         elif (held := self._repeats.allow(("worker", event.how))) is not None:  # all may fail to start for one reason
-            line, fields = "worker %d %s%s", {"worker": event.number, "cause": event.cause}
-            _log(logging.WARNING, line, event.number, event.how, _times(held), **fields)
+            _log_worker(event, "%s%s", event.how, _times(held), level=logging.WARNING, cause=event.cause)
 
     def _dead_letters_failed(self, event: events.DeadLettersFailed) -> None:
         if (held := self._repeats.allow((event.sink, event.error))) is not None:

@@ -127,6 +127,13 @@ def test_a_worker_that_is_retired_while_it_imports_needs_no_heartbeat() -> None:
     assert len(here.process.killed) == 1
 
 
+def test_the_time_after_the_end_is_no_gap() -> None:
+    here = Watched()
+    here.watchdog.stop()
+    here.timer.stand_still(60.0)
+    assert not here.watchdog.late()
+
+
 def test_a_worker_without_heartbeat_and_cpu_time_is_killed() -> None:
     here = Watched()
     here.start(timeout=None, heartbeat_timeout=2.0)

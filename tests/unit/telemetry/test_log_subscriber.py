@@ -80,6 +80,10 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         (events.PluginFailed("shop.jobs", None, "gone", ""), "ERROR plugin shop.jobs did not load: gone"),
         (events.PluginWarning("a.py", "started a thread"), "WARNING plugin a.py: started a thread"),
         (events.ConfigWarning("x.yaml: a: b"), "WARNING x.yaml: a: b"),
+        (
+            events.HookWarning("supervisor_events", "a.py", "has returned after 8s"),
+            "WARNING hook supervisor_events of plugin a.py has returned after 8s",
+        ),
         (events.ForkserverStarted(5), "INFO forkserver started (pid 5)"),
         (
             events.ForkserverExited(5, "killed by SIGKILL"),
