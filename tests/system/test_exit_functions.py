@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -109,7 +110,15 @@ def test_programs_of_an_import_are_there_until_its_exit_functions_have_run(comma
     assert set(notes) == {"still here"}
 
 
-@pytest.mark.parametrize("exits", ["atexit.register(flush)", "threading.Thread(target=flush).start()"])
+@pytest.mark.parametrize(
+    "exits",
+    [
+        "atexit.register(flush)",
+        "threading.Thread(target=flush).start()",
+        "from concurrent.futures import ThreadPoolExecutor as Pool; Pool().submit(flush)",
+        "import signal; atexit.register(signal.sigwait, {signal.SIGUSR1}); threading.Thread(target=flush).start()",
+    ],
+)
 def test_an_exit_function_that_does_not_end_is_cut_off_and_named(tmp_path: Path, exits: str) -> None:
     program = tmp_path / "plugin.py"
     program.write_text(f"import atexit, threading, time\ndef flush():\n    time.sleep(3600)\n{exits}\n")
@@ -123,5 +132,38 @@ def test_an_exit_function_that_does_not_end_is_cut_off_and_named(tmp_path: Path,
     )  # fmt: skip
     assert ended.returncode == 3
     assert "have not ended 0.1s after all other work" in ended.stderr
-    where = f"{program}:3, flush" if "register" in exits else "threading.py:"
-    assert where in ended.stderr
+    assert f"{program}:3, flush" in ended.stderr
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_what_is_cut_off_is_a_warning_with_the_file_and_function_and_no_job(command: Command, start: str) -> None:
+    plugin = """
+        import atexit, os, threading, time
+        from supervisor import handler
+        imported_by = os.getpid()
+
+        @atexit.register
+        def flush():
+            if os.getpid() == imported_by:
+                time.sleep(3600)
+
+        def watch():
+            time.sleep(3600)
+
+        @handler
+        def leave(job):
+            threading.Thread(target=watch, name="watcher").start()
+    """
+    config = f"workers: {{count: 1, start: {start}}}\nlog: {{level: warning, format: json}}\n"
+    command.write(config=config, plugins={"p.py": plugin})
+    command.enqueue("leave")
+    run = command.run("--drain")
+    assert run.wait() == 0
+    lines = [json.loads(line) for line in run.log.splitlines() if "are cut off" in line]
+    assert [(line["level"], "job" in line, "worker" in line) for line in lines] == [
+        ("warning", False, True),
+        ("warning", False, False),
+    ]
+    file = command.folder / "plugins" / "p.py"
+    assert f"{file}:12, watch (thread watcher)" in lines[0]["message"]
+    assert f"{file}:9, flush" in lines[1]["message"]

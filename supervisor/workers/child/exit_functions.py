@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from weakref import finalize
@@ -49,9 +50,9 @@ def _forget_buffered_records() -> None:
                 handler.buffer = []
 
 
-def run() -> None:
-    """Wait for threads and run exit functions, for at most `EXIT_TIMEOUT`. A forked worker ends here."""
-    interpreter.end_after(EXIT_TIMEOUT, 0)
+def run(report: Callable[[str], None]) -> None:
+    """Wait for threads and run exit functions, for at most `EXIT_TIMEOUT`; `report` gets what is cut off. A forked worker ends here."""
+    interpreter.end_after(EXIT_TIMEOUT, 0, report)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
 

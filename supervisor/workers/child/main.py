@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from logging import WARNING
 from os import read, write  # before the plugins, which may replace them, as eventlet does
 from time import perf_counter_ns
@@ -129,7 +130,7 @@ def _run(
         return 1
     plugins.call("supervisor_worker_stopping", worker=info)
     report("threads and exit functions (atexit) of plugins")
-    exit_functions.run()
+    exit_functions.run(partial(records.report, WARNING))
     return 0
 
 

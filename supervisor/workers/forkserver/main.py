@@ -14,9 +14,10 @@ import socket
 import sys
 import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from logging import WARNING
 from os import read
 from pathlib import Path
@@ -58,27 +59,29 @@ def main(passed: str) -> None:
     """Run the forkserver. `passed` has the numbers of two or three descriptors: a socket to the supervisor; the parent-death pipe,
     of which only the supervisor has the write end; and the owner's lock, held as long as this process or a worker has it open.
     """
-    control, parent_death, *owner = map(int, passed.split(","))
-    for fd in (control, parent_death, *owner):
-        os.set_inheritable(fd, False)
+    fd, parent_death, *owner = map(int, passed.split(","))
+    for each in (fd, parent_death, *owner):
+        os.set_inheritable(each, False)
     linux.arm_parent_death(parent_death)
     install_streams()
     status = 1
-    channel = socket.socket(fileno=control)
+    channel = socket.socket(fileno=fd)
+    control = Control(channel)
     try:
-        _run(Control(channel), parent_death, owner)
+        _run(control, parent_death, owner)
         status = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         channel.detach()  # it is closed by the end of this process alone: a forkserver without a channel is killed
-        interpreter.end_within(EXIT_TIMEOUT, status)
+        interpreter.end_within(EXIT_TIMEOUT, status, control.report)
 
 
 class Control:
-    """The socket to the supervisor, for messages and the descriptors that come with them."""
+    """The socket to the supervisor, for messages and the descriptors that come with them. `report` logs a text at the end."""
 
     def __init__(self, channel: socket.socket) -> None:
+        self.report: Callable[[str], None] = interpreter.write_line
         self._channel = channel
         self._lines = wire.Lines()
         self._ends: deque[list[int]] = deque()  # as they came; fewer than `FDS` if not all could be received
@@ -133,6 +136,7 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
     linux.become_subreaper()
     records = RecordHandler(hello.log_level, STDERR, hello.token)
     records.install()
+    control.report = partial(records.report, WARNING)
     if not marks.set_mark(hello.owner, os.getpid()):
         records.report(WARNING, UNMARKED)
     quiet_signals()

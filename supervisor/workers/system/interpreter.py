@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from _thread import start_new_thread
+import threading
+from _thread import get_ident, start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from os import write
@@ -19,13 +20,15 @@ STDERR = 2
 SIGNAL_TIMEOUT = 0.2  # seconds
 LATE = (
     "threads or exit functions (atexit) of plugins have not ended {:g}s after all other work, and are cut off; the process was in {}: "
-    "let them take less time\n"
+    "let them take less time"
 )
+MAX_LATE = 1000  # characters
+MAX_THREADS = 3  # that are named
 
-_OURS = (
-    f"{Path(__file__).parents[2]}{os.sep}",
-    "<string>",
-)  # not by module names: those of plugin files are below this package
+# Not by module names: those of plugin files are below this package.
+_OURS = (f"{Path(__file__).parents[2]}{os.sep}", "<string>", "<frozen ")
+_STANDARD = f"{Path(os.__file__).parent}{os.sep}"
+_INSTALLED = tuple(f"{_STANDARD}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 _BOOT = "import sys; sys.path[:] = sys.argv[2].split('\\n'); from {0} import {1}; {1}(sys.argv[1])"
 
 
@@ -36,20 +39,26 @@ def command(function: Callable[[str], None], argument: str) -> list[str]:
     return [sys.executable, "-P", "-c", boot, argument, "\n".join(path for path in sys.path if isinstance(path, str))]
 
 
-def end_within(seconds: float, status: int) -> NoReturn:
+def write_line(text: str) -> None:
+    write(STDERR, f"{text}\n".encode()[:PIPE_BUF])
+
+
+def end_within(seconds: float, status: int, report: Callable[[str], None] = write_line) -> NoReturn:
     """Exit as usual, but after `seconds` at the latest, even if threads or exit functions of a plugin still run."""
-    end_after(seconds, status)
+    end_after(seconds, status, report)
     sys.exit(status)
 
 
-def end_after(seconds: float, status: int) -> None:
-    """End this process after so many seconds, unless it has exited by then. A line on standard error names the code that still runs."""
+def end_after(seconds: float, status: int, report: Callable[[str], None] = write_line) -> None:
+    """End this process after so many seconds, unless it has exited by then. `report` gets a text that names the code which still
+    runs, and writes it to standard error."""
+    main = get_ident()
 
     def end(frame: FrameType | None) -> None:
         with suppress(Exception):
-            line = LATE.format(seconds, _code_of_plugins(frame)).encode()
+            text = LATE.format(seconds, _code_of_plugins(main, frame))[:MAX_LATE]
             if _takes_bytes(STDERR):  # this must never wait
-                write(STDERR, line[:PIPE_BUF])
+                report(text)
         os._exit(status)
 
     def end_later() -> None:
@@ -63,14 +72,33 @@ def end_after(seconds: float, status: int) -> None:
         start_new_thread(end_later, ())  # not by `threading`, which a plugin may have replaced, as gevent does
 
 
-def _code_of_plugins(frame: FrameType | None) -> str:
-    """Return the outermost call on this stack that is not of this project: an exit function, or the wait for a thread."""
-    found = "code in C"
+def _code_of_plugins(main: int, frame: FrameType | None) -> str:
+    """Return where the exit function of a plugin is that the main thread runs, or else the threads that it waits for."""
+    frames = sys._current_frames()
+    frame = frames.get(main) if frame is None else frame
+    if (where := _outermost(frame, _is_of_plugin)) is not None:
+        return where
+    active: dict[int, threading.Thread] = {**threading._active}  # type: ignore[attr-defined]  # `enumerate` may wait
+    waited = [active[each] for each in frames.keys() & active.keys() if each != main and not active[each].daemon]
+    where_threads = [
+        f"{_outermost(frames[each.ident or 0], _is_of_plugin) or 'the standard library'} (thread {each.name})"
+        for each in waited[:MAX_THREADS]
+    ]
+    return " and ".join(where_threads) or _outermost(frame, lambda file: not file.startswith(_OURS)) or "code in C"
+
+
+def _outermost(frame: FrameType | None, is_wanted: Callable[[str], bool]) -> str | None:
+    """Return the outermost call on this stack whose file is wanted."""
+    found = None
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OURS):
+        if is_wanted(frame.f_code.co_filename):
             found = f"{frame.f_code.co_filename}:{frame.f_lineno}, {frame.f_code.co_name}"
         frame = frame.f_back
     return found
+
+
+def _is_of_plugin(file: str) -> bool:
+    return not file.startswith(_OURS) and (file.startswith(_INSTALLED) or not file.startswith(_STANDARD))
 
 
 def _takes_bytes(fd: int) -> bool:
