@@ -18,7 +18,7 @@ FILL_AFTER = 0.050  # seconds: the kernel may take much longer to end a worker o
 REPLACE_INTERVAL = 5.0  # seconds
 REFORK_DELAYS = (0.1, 30.0)  # seconds, the first and the longest
 USEFUL_AFTER = 1.0  # seconds
-START_SECONDS = 1.0  # that a worker may take for its start at the end of the pool
+HOOK_SECONDS = 1.0  # that are usual, at the end of the pool, for the start of a worker or for its stop hooks
 
 _PRESENT = (State.STARTING, State.READY, State.EXITED)
 """Workers in these states count for the wanted number; the others have been, or are being, replaced."""
@@ -256,7 +256,7 @@ class Pool:
             slot.retire()
         for slot in self.workers.values():
             if slot.ready_at is None:
-                rest = max(0.0, slot.started + START_SECONDS - self._timer.time())
+                rest = max(0.0, slot.started + HOOK_SECONDS - self._timer.time())
                 self._timer.call_later(rest, _kill_unready, slot)
 
     def kill_all(self, reason: KillReason) -> None:
@@ -264,7 +264,8 @@ class Pool:
         for slot in self.workers.values():
             slot.reclaim()
             slot.process.drain()
-            lingers = slot.ready_at is not None and slot.process.doing and not slot.sent
+            in_hook = slot.ready_at is not None and slot.process.doing and not slot.sent
+            lingers = in_hook and self._timer.time() - slot.retired_at >= HOOK_SECONDS
             slot.kill(LINGERING if lingers else reason)
 
     # events of the slots (SlotOwner)

@@ -281,7 +281,7 @@ def test_a_stop_hook_that_hangs_is_named_when_the_grace_is_over(command: Command
         @hookimpl
         def supervisor_worker_stopping(worker): time.sleep(3600)
     """
-    config = "workers: {count: 1}\nshutdown: {grace: 500ms}\nlog: {level: warning}\n"
+    config = "workers: {count: 1}\nshutdown: {grace: 2s}\nlog: {level: warning}\n"
     command.write(config=config, plugins={"a.py": RECORD + WORKER, "hangs.py": hangs})
     id = command.enqueue("noop")
     run = command.run("--drain")

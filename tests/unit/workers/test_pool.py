@@ -15,7 +15,7 @@ from supervisor.events import Bus, JobStarted, WorkerExited, WorkerLogged, Worke
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.workers.blame import CANCELLED, LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.workers.interface import ExitReport, OutputLines, Reply, WorkerRecord
-from supervisor.workers.pool import REFORK_DELAYS, REPLACE_INTERVAL, START_SECONDS, Pool
+from supervisor.workers.pool import HOOK_SECONDS, REFORK_DELAYS, REPLACE_INTERVAL, Pool
 from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
 from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, Limits, State, WorkerSlot
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker, make_lease
@@ -487,7 +487,7 @@ def test_a_worker_that_is_not_ready_a_second_after_its_start_is_killed_at_the_en
     here = Setup(count=2)
     here.pool.resize(4)
     hangs, late = here.backend.forked[2:]
-    here.timer.advance(START_SECONDS - 0.5)
+    here.timer.advance(HOOK_SECONDS - 0.5)
     here.pool.stop()
     assert (hangs.killed, late.killed) == ([], [])
     late.come_up()
@@ -499,7 +499,7 @@ def test_a_worker_that_has_been_starting_for_long_is_killed_as_soon_as_the_end_c
     here = Setup()
     here.pool.resize(3)
     here.pool.resize(2)  # which retires one of the two that are starting
-    here.timer.advance(START_SECONDS)
+    here.timer.advance(HOOK_SECONDS)
     here.pool.stop()
     here.timer.advance(0.0)
     assert [process.killed for process in here.backend.forked] == [[], [False], [False]]
@@ -511,13 +511,15 @@ def test_the_exit_of_a_worker_names_the_hook_that_it_was_in() -> None:
     assert here.exits() == [("crash", "exited with status 3 during hook h of plugin p.py")]
 
 
-def test_a_worker_that_is_killed_in_its_stop_hook_has_lingered() -> None:
+@pytest.mark.parametrize(("after", "cause"), [(HOOK_SECONDS, "lingering"), (0.9 * HOOK_SECONDS, "shutdown")])
+def test_a_worker_that_is_killed_in_its_stop_hook_has_lingered_if_it_had_time(after: float, cause: str) -> None:
     here = Setup()
     here.pool.stop()
     here.process.doing = "hook h of plugin p.py"
+    here.timer.advance(after)
     here.pool.kill_all(SHUTDOWN)
     here.process.die(signal="SIGKILL", doing="hook h of plugin p.py")
-    assert here.exits() == [("lingering", "killed by SIGKILL during hook h of plugin p.py")]
+    assert here.exits() == [(cause, "killed by SIGKILL during hook h of plugin p.py")]
 
 
 def test_a_worker_retired_before_it_was_forked_has_not_crashed() -> None:
