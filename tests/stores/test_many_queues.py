@@ -6,11 +6,14 @@ import pytest
 
 from supervisor.engine.fairness import share_out
 from supervisor.stores.counts import ROWS_OF_A_LOOK
+from supervisor.stores.postgres.claim import LOOK
+from supervisor.stores.postgres.counts import FOLDED_FROM
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Waiting
-from tests.stores.factories import POLICY, again
+from tests.stores.factories import POLICY, again, success
 
 QUEUES = [f"queue {number:04}" for number in range(2 * ROWS_OF_A_LOOK + 300)]
 
+POSTGRESQL = pytest.mark.parametrize("factory", ["postgresql"], indirect=True)
 DURABLE = pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
 
 
@@ -86,3 +89,41 @@ def test_a_queue_that_has_become_ready_is_named_wherever_the_look_begins(store, 
     store.enqueue([EnqueueRow("mail", "1", queue=queue, delay=10.0) for queue in ("first", "zzz", QUEUES[5])])
     factory.clock.step(10)
     assert store.look(None, 10).newly_ready == {("first", 0), ("zzz", 0)}
+
+
+def plan(node):
+    yield node
+    for child in node.get("Plans", ()):
+        yield from plan(child)
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("only_claimable", [False, True])
+def test_a_look_reads_no_counts_of_queues_behind_the_last_one_it_shows(store, only_claimable):
+    parameters = (QUEUES[500], ROWS_OF_A_LOOK, None, only_claimable)
+    with store.transaction():
+        ((explained,),) = store.connection.rows(f"explain (analyze, format json) {LOOK}", *parameters)
+    read = [node["Actual Rows"] for node in plan(explained[0]["Plan"]) if node.get("Relation Name") == "counts"]
+    assert 0 < sum(read) <= ROWS_OF_A_LOOK + 1
+
+
+@POSTGRESQL
+def test_queues_without_ready_jobs_are_soon_read_no_more(factory, store):
+    """Neither after their jobs are done, nor while the queues are paused or not served."""
+    store.pause(QUEUES[0], True)
+    for _ in range(FOLDED_FROM + 20):
+        store.enqueue([EnqueueRow("mail", "1", queue=queue) for queue in (QUEUES[0], "not served")])
+    served = frozenset(QUEUES)
+    while (look := store.look(served, 10)).waiting:
+        store.settle([success(lease) for lease in claim(store, look.waiting)])
+    for _ in range(3):
+        assert not store.look(served, 10).waiting
+    counted = factory.sql("select queue, sum(n), count(*) from {s}.counts where state = 1 group by queue").fetchall()
+    assert sorted(counted) == [("not served", 120, 1), (QUEUES[0], 121, 1)]
+    assert factory.sql("select sum(n) from {s}.counts where state = 3").fetchone() == (len(QUEUES) - 1,)
+
+
+@POSTGRESQL
+def test_a_look_finds_the_last_queue_behind_thousands_whose_jobs_others_have_claimed(factory, store):
+    claim(factory.joined("other"), QUEUES[:-1])
+    assert set(store.look(None, 10).waiting) == {QUEUES[-1]}

@@ -67,7 +67,7 @@ STATEMENTS = {
         ("{q0,q1}", "{5,5}", 1, 1, '{"q0": {"mail": "policy"}}', 10**6, 0),
         {"ready", "jobs_pkey"},
     ),
-    "look": (claim.LOOK, ("", 1000, None), {"scheduled"}),
+    "look": (claim.LOOK, ("", 1000, None, False), {"scheduled", "counts_by_queue"}),
     "next due": (claim.NEXT_DUE_LATER, (), {"scheduled"}),
     "next due later": (claim.NEXT_DUE_LATER, (), {"scheduled"}),
     "succeed": (settle.SUCCEED, ("{1,2}", "{1,1}", "{1,1}", None), {"jobs_pkey"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease
@@ -13,8 +13,8 @@ from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import ROWS_OF_A_LOOK, Turns, waiting_of
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors, Position
-from supervisor.stores.postgres.connection import NOW, Connection, array
-from supervisor.stores.postgres.counts import Counts
+from supervisor.stores.postgres.connection import NOW, Connection, Row, array
+from supervisor.stores.postgres.counts import LAST_QUEUE, MAX_UNFOLDED, Counts
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import LEASE, Policies, leases_from
 from supervisor.stores.records import ClaimRequest, Look, Resolve, microseconds
@@ -38,22 +38,22 @@ MAKE_DUE = f"""
   update {{s}}.jobs set due_at = {NOW} from found where jobs.id = found.id returning jobs.id"""
 
 NEXT_DUE_LATER = f"select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED} and due_at > {NOW}"
-# The first row has the number of rows of `counts` and the time until a job is due; others have (queue, tier, number) of ready jobs
-# of the first queues behind $1, at most $2 rows, among the served queues $3, and the number of all such rows.
+# The first row has the time until a job is due. The others have (queue, tier, number of ready jobs, number of rows of `counts`) of the
+# first queues behind $1, at most $2 rows: the number of jobs is 0 if the queue is paused or not among the served ones, $3. With $4
+# only queues with claimable jobs are among them. No row behind the last one is read.
 LOOK = f"""
-  select null, 0::smallint, (select count(*) from {{s}}.counts),
-    (select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED})
+  select null, 0::smallint, (select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED}), 0
   union all (
-    select queue, tier, n, all_rows from (
-      select queue, tier, sum(n)::bigint as n, count(*) over () as all_rows from {{s}}.counts
-      where state = {READY} and queue not in (select queue from {{s}}.queues where paused)
-      group by queue, tier having sum(n) > 0) as it
-    where queue > $1 and ($3::text[] is null or queue = any($3))
+    select queue, tier, claimable * n, of_counts from (
+      select queue, tier, sum(n)::bigint as n, count(*) as of_counts,
+        (queue not in (select queue from {{s}}.queues where paused) and ($3::text[] is null or queue = any($3)))::int as claimable
+      from {{s}}.counts where state = {READY} and queue > $1 group by queue, tier) as it
+    where claimable * n > 0 or (not $4 and (claimable = 1 or of_counts > {MAX_UNFOLDED}))
     order by queue, tier limit $2)"""
 NEWLY_READY = f"""
   select queue, tier from unnest($1::text[], $2::smallint[]) as it(queue, tier)
-  where queue not in (select queue from {{s}}.queues where paused)
-  except select queue, tier from {{s}}.counts where state = {READY} group by queue, tier having sum(n) > 0"""
+  where queue not in (select queue from {{s}}.queues where paused) and coalesce((
+    select sum(n) from {{s}}.counts where state = {READY} and counts.queue = it.queue and counts.tier = it.tier), 0) <= 0"""
 PAUSED = "select queue from {s}.queues where paused"
 
 # Ready in the eyes of this statement is also a job that another session is claiming.
@@ -218,24 +218,35 @@ class Claims:
         """Use one statement as long as nothing is due."""
         with self._connection.transaction():
             self._counts.write()
-            behind = self._turns.behind
-            window = (behind, ROWS_OF_A_LOOK, None if served is None else list(served))
-            (_, _, kept, due), *rows = self._connection.rows_alone(LOOK, *window)
+            behind, queues = self._turns.behind, None if served is None else list(served)
+            due, rows = self._first_rows(self._connection.rows_alone, behind, queues)
             new: frozenset[tuple[str, int]] = frozenset()
             if due is not None and due <= 0:
                 promoted, new = self._promote(limit)
                 self._counts.write()
-                (_, _, kept, due), *rows = self._connection.rows(LOOK, *window)
+                due, rows = self._first_rows(self._connection.rows, behind, queues)
                 if due is not None and due <= 0 and promoted < limit:
                     due = min(self._connection.value(NEXT_DUE_LATER) or LOCKED_AGAIN, LOCKED_AGAIN)
             if behind and len(rows) < ROWS_OF_A_LOOK:
-                _, *first = self._connection.rows(LOOK, "", ROWS_OF_A_LOOK - len(rows), window[-1])
+                _, *first = self._connection.rows(LOOK, "", ROWS_OF_A_LOOK - len(rows), queues, True)
                 rows += [row for row in first if row[0] <= behind]
-            self._counts.fold(kept, rows[0][-1] if rows else 0)
             rows, more = self._turns.shown(rows, stay)
-            waiting = waiting_of(row[:3] for row in rows)
+            waiting = waiting_of(row[:3] for row in rows if row[2] > 0)
             self._fresh = {queue: n.fresh for queue, n in waiting.items()}
             return Look(waiting, _seconds(due), new, more, behind)
+
+    def _first_rows(
+        self, ask: Callable[..., list[Row]], behind: str, queues: list[str] | None
+    ) -> tuple[int | None, list[Row]]:
+        """Return the time until a job is due, and the first rows of `LOOK`, of which half or more have jobs if there are further ones."""
+        (_, _, due, _), *rows = ask(LOOK, behind, ROWS_OF_A_LOOK, queues, False)
+        in_counts, needed = sum([row[3] for row in rows]), sum([row[2] > 0 for row in rows])
+        last = rows[-1][0] if rows else ""
+        if len(rows) == ROWS_OF_A_LOOK and 2 * needed < ROWS_OF_A_LOOK:
+            (_, _, due, _), *rows = ask(LOOK, behind, ROWS_OF_A_LOOK, queues, True)
+            last = last if len(rows) == ROWS_OF_A_LOOK else LAST_QUEUE
+        self._counts.fold(behind, last, in_counts, needed)
+        return due, rows
 
     def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
         with self._connection.transaction():

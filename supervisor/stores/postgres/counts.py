@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 
+from supervisor.stores.codes import CODES, READY
 from supervisor.stores.postgres.connection import Connection, packed
 
 ADD_COUNTS = """
   insert into {s}.counts(state, queue, tier, n)
   select * from json_to_recordset($1::json) as it(state smallint, queue text, tier smallint, n bigint)"""
-# It takes rows that no other session has locked, so two may fold at once and neither waits.
-FOLD = """
-  with folded as materialized (
-    delete from {s}.counts
-    where ctid = any(array(select ctid from {s}.counts limit $1 for update skip locked))
+# It takes up to $3 rows of ready jobs in the queues behind $1 and up to $2, and as many others of the same queues. It leaves rows that
+# another session has locked, so two may fold at once and neither waits.
+FOLD = f"""
+  with ready as materialized (
+    select ctid, queue from {{s}}.counts where state = {READY} and queue > $1 and queue <= $2
+    order by queue limit $3 for update skip locked),
+  others as materialized (
+    select ctid from {{s}}.counts
+    where state = any(array{[code for code in CODES.values() if code != READY]})
+      and queue > $1 and queue <= (select max(queue) from ready) limit $3 for update skip locked),
+  folded as materialized (
+    delete from {{s}}.counts where ctid = any(array(select ctid from ready union all select ctid from others))
     returning state, queue, tier, n)
-  insert into {s}.counts(state, queue, tier, n)
+  insert into {{s}}.counts(state, queue, tier, n)
   select state, queue, tier, sum(n) from folded group by state, queue, tier having sum(n) != 0"""
 
+LAST_QUEUE = "\U0010ffff"
+MAX_UNFOLDED = 10
 FOLDED_FROM = 100
-"""Rows are folded if there are so many more than ten times the needed ones."""
+"""Rows are folded if there are so many more than MAX_UNFOLDED times the needed ones."""
 _FOLDED_AT_ONCE = 20_000
 
 
@@ -46,7 +56,8 @@ class Counts:
         if changes:
             self._connection.later(ADD_COUNTS, packed(changes))
 
-    def fold(self, rows: int, needed: int) -> None:
-        """Replace many rows by few with the same sums, if there are many more `rows` than are `needed`."""
-        if rows > FOLDED_FROM + 10 * needed:
-            self._connection.later(FOLD, _FOLDED_AT_ONCE)
+    def fold(self, behind: str, last: str, rows: int, needed: int) -> None:
+        """Replace many rows by few with the same sums, in the queues behind one and up to another, if there are many more `rows` of
+        ready jobs than are `needed`."""
+        if rows > FOLDED_FROM + MAX_UNFOLDED * needed:
+            self._connection.later(FOLD, behind, last, _FOLDED_AT_ONCE)

@@ -114,6 +114,7 @@ def session_of(limits: PostgresLimits) -> Mapping[str, str]:
         "jit": "off",
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
+        "enable_bitmapscan": "off",
         "enable_hashjoin": "off",
         "enable_mergejoin": "off",
     }

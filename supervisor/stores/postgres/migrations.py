@@ -13,6 +13,7 @@ from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.schema import (
     CLAIMABLE,
     CLOSE,
+    COUNTS_BY_QUEUE,
     INSERTED_BY_SQL,
     JOBS_DELETED,
     KEYLESS_TABLES,
@@ -49,6 +50,7 @@ FROM_VERSION_1 = (
     """alter table {s}.dead_letters alter column accepted type text collate "C",
       add column owed text collate "C" not null default '[]'""",
     PENDING_DEAD_LETTERS,
+    COUNTS_BY_QUEUE,
     *INSERTED_BY_SQL,
     f"alter table {{s}}.jobs add constraint leased {LEASED}",
     *QUEUE_CHANGED,

@@ -17,6 +17,8 @@ OPTIONS = LEASE_EXPIRED_COUNT + 1
 
 MAX_HANDLERS = 500
 """The maximum of policies of one queue that are sent with each claim."""
+MAX_GUESSED = 4
+"""The maximum of handlers that are expected in a new queue: those of the queue before it."""
 MAX_QUEUES = 1_000
 
 
@@ -27,14 +29,17 @@ class Policies:
         self._resolve: Resolve | None = None
         self._texts: dict[str, dict[str, str]] = {}
         self._packed: dict[str, str] = {}
+        self._last: tuple[str, ...] = ()
 
     def known(self, queue: str, resolve: Resolve) -> str:
-        """Return the known policies of the queue, by handler, as JSON."""
+        """Return the known policies of the queue, by handler, as JSON. Of thousands of queues most have the same few handlers."""
         if resolve != self._resolve:  # the settings were loaded again
             self._resolve = resolve
             self._texts.clear()
             self._packed.clear()
-        return self._packed.get(queue, "{}")
+        if queue not in self._packed:
+            self.learn(queue, self._last, resolve)
+        return self._packed[queue]
 
     def known_of(self, queues: Iterable[str], resolve: Resolve) -> str:
         """Return the known policies of these queues, by queue and handler, as JSON."""
@@ -46,6 +51,7 @@ class Policies:
             self._texts.clear()
             self._packed.clear()
         texts = self._texts.get(queue, {})
+        self._last = (*handlers,)[:MAX_GUESSED]
         wanted = {handler: texts.get(handler) or policy_text(resolve(handler, queue)) for handler in handlers}
         self._texts[queue] = wanted if len(texts) + len(wanted) > MAX_HANDLERS else texts | wanted
         self._packed[queue] = packed(self._texts[queue])

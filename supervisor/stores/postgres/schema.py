@@ -85,6 +85,9 @@ _COUNTS = """create table {s}.counts(
     n bigint not null, state smallint not null, tier smallint not null, queue text collate "C" not null)
   with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)"""
 
+COUNTS_BY_QUEUE = "create index counts_by_queue on {s}.counts(state, queue, tier)"
+"""A look reads the first queues with ready jobs."""
+
 # The store itself gives every row its age: a row without one was inserted with plain SQL by another program, and is counted here.
 INSERTED_BY_SQL = (
     f"""create function {{s}}.inserted_by_sql() returns trigger language plpgsql
@@ -169,6 +172,7 @@ SCHEMA = (
     f"create index in_flight on {{s}}.jobs(owner) where state = {IN_FLIGHT}",
     f"create index terminal on {{s}}.jobs(state, finished_at) where state >= {SUCCEEDED}",
     _COUNTS,
+    COUNTS_BY_QUEUE,
     *INSERTED_BY_SQL,
     """create table {s}.attempts(
       id bigint generated always as identity primary key,
