@@ -7,10 +7,11 @@ from contextlib import suppress
 import psycopg
 import pytest
 
-from supervisor.stores.postgres.claim import CLAIM
+from supervisor.stores.postgres.claim import CLAIM, CLAIM_FRESH
 from supervisor.stores.postgres.claim_cursor import MIN_PASSED, WHOLE
 from supervisor.stores.postgres.limits import PostgresLimits
-from tests.stores.factories import ON_POSTGRESQL, make_retries, put, release, success, take
+from supervisor.stores.records import ClaimRequest, EnqueueRow
+from tests.stores.factories import ON_POSTGRESQL, TTL, make_retries, put, release, resolve, success, take
 
 pytestmark = ON_POSTGRESQL
 
@@ -43,6 +44,24 @@ def test_a_claim_does_not_step_through_jobs_that_were_claimed_before(old_reader,
     put(store, *["mail"] * 5)
     position = store.claim_cursors._cursors["default"].position
     assert 10 * blocks(store, CLAIM, *CLAIMED, *position, *RULE) < blocks(store, CLAIM, *CLAIMED, *WHOLE, *RULE)
+
+
+def test_nor_does_one_that_takes_jobs_of_many_queues(factory, store):
+    queues = [f"queue {number}" for number in range(10)]
+    store.enqueue([EnqueueRow("mail", "{}", queue) for _ in range(3 * MANY // 10) for queue in queues])
+    with psycopg.connect(factory.server.url) as reader:
+        reader.execute("begin isolation level repeatable read")
+        reader.execute(f'select count(*) from "{factory.schema}".jobs')
+        requests = [ClaimRequest(queue, 50, 0, 0, 100) for queue in queues]
+        while leases := store.claim(requests, TTL, resolve):
+            store.settle([success(lease) for lease in leases])
+        store.enqueue([EnqueueRow("mail", "{}", queue) for queue in queues])
+        positions = [store.claim_cursors._cursors[queue].position for queue in queues]
+        claim = (queues, [1] * 10, 1, 1, "{}", 1_000_000, 0)
+        onward, whole = (
+            blocks(store, CLAIM_FRESH, *claim, *map(list, zip(*its, strict=True))) for its in (positions, [WHOLE] * 10)
+        )
+    assert 2 * onward < whole
 
 
 def claim_many_and_release_the_first(store):

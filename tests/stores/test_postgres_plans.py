@@ -54,19 +54,14 @@ def store(request, factory):
 
 
 CLAIM = ("q1", 100, 1, 1, "{}", 10**6, 0)
-FRESH_CLAIM = ("q1", 10, 1, 1, '{"mail": "policy"}', 10**6, 0)
+FRESH_CLAIM = ("{q0,q1}", "{5,5}", 1, 1, '{"q0": {"mail": "policy"}}', 10**6, 0)
 RULE = (1000, 10, 50, 100)
 STATEMENTS = {
     "claim": (claim.CLAIM, (*CLAIM, *WHOLE, *RULE), {"ready", "jobs_pkey"}),
     "claim from a position": (claim.CLAIM, (*CLAIM, 0, 25_000, *RULE), {"ready", "jobs_pkey"}),
-    "claim fresh jobs": (claim.CLAIM_FRESH, (*FRESH_CLAIM, 0, 1, 1000), {"ready", "jobs_pkey"}),
-    "first ready": (claim.FIRST_READY, ("q0", 0, 1), {"ready"}),
+    "claim fresh jobs": (claim.CLAIM_FRESH, (*FRESH_CLAIM, "{0,1}", "{1,1}"), {"ready", "jobs_pkey"}),
+    "first ready": (claim.FIRST_READY, ("{q0,q1}", "{0,0}", "{1,1}"), {"ready"}),
     "promote": (claim.PROMOTE, (1000,), {"scheduled", "jobs_pkey"}),
-    "claim of many queues": (
-        claim.CLAIM_MANY,
-        ("{q0,q1}", "{5,5}", 1, 1, '{"q0": {"mail": "policy"}}', 10**6, 0),
-        {"ready", "jobs_pkey"},
-    ),
     "look": (claim.LOOK, ("", 1000, None, False), {"scheduled", "counts_by_queue"}),
     "next due": (claim.NEXT_DUE_LATER, (), {"scheduled"}),
     "next due later": (claim.NEXT_DUE_LATER, (), {"scheduled"}),

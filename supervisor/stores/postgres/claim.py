@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease
@@ -58,8 +60,11 @@ PAUSED = "select queue from {s}.queues where paused"
 
 # Ready in the eyes of this statement is also a job that another session is claiming.
 FIRST_READY = f"""
-  select priority, age from {{s}}.jobs where state = {READY} and queue = $1 and tier = 0 and priority = $2 and age >= $3
-  order by age, id limit 1"""
+  select queue, first.* from unnest($1::text[], $2::bigint[], $3::bigint[]) as it(queue, its_priority, its_age)
+    left join lateral (
+      select priority, age from {{s}}.jobs
+      where state = {READY} and jobs.queue = it.queue and tier = 0 and priority = its_priority and age >= its_age
+      order by age, id limit 1) as first on true"""
 
 BYTES = "coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)"
 
@@ -91,37 +96,42 @@ def _claim_picked(queue: str, policies: str) -> str:
   order by place"""
 
 
-CLAIM_PICKED = _claim_picked("$1", "$5::jsonb")
-
-# It claims up to $2 fresh jobs of the queue $1: first of a higher priority than $8, then of that priority from the age $9 on, then
-# others, if the last look has seen more jobs ($10) than these. It locks no more jobs than it picks.
+# It claims fresh jobs of the queues $1, up to the number of each in $2: first of a higher priority than the one in $8, then of that
+# priority from the age in $9 on, then others. A part of a union is not begun before it is needed, so it locks no more jobs than it
+# picks, and seldom reads what is before the position. The policies $5 are by queue, then by handler.
 CLAIM_FRESH = f"""
-  with is_open as materialized (
-    select not exists (select from {{s}}.queues where queue = $1 and paused) as yes),
-  higher as materialized (
-    select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-    where state = {READY} and queue = $1 and tier = 0 and priority > $8 and (select yes from is_open)
-    order by priority desc, age, id limit $2
-    for no key update skip locked),
-  onward as materialized (
-    select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-    where state = {READY} and queue = $1 and tier = 0 and priority = $8 and age >= $9 and (select yes from is_open)
-    order by priority desc, age, id limit $2 - (select count(*) from higher)
-    for no key update skip locked),
-  others as materialized (
-    select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-    where state = {READY} and queue = $1 and tier = 0 and priority <= $8 and (priority < $8 or age < $9)
-      and (select yes from is_open)
-    order by priority desc, age, id
-    limit greatest(0, least($2, $10) - (select count(*) from higher) - (select count(*) from onward))
-    for no key update skip locked),
-  picked as (
-    select id, handler, bytes, row_number() over (order by priority desc, age, id) as place
-    from (select * from higher union all select * from onward union all select * from others) as it),
-  {CLAIM_PICKED}"""
+  with takes as materialized (
+    select * from unnest($1::text[], $2::bigint[], $8::bigint[], $9::bigint[]) with ordinality
+      as it(queue, jobs, from_priority, from_age, turn)
+    where not exists (select from {{s}}.queues where queues.queue = it.queue and paused)),
+  picked as materialized (
+    select id, handler, queue as picked_queue, bytes, row_number() over (order by turn, priority desc, age, id) as place
+    from takes cross join lateral (
+      select * from (
+        select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
+        where state = {READY} and jobs.queue = takes.queue and tier = 0 and priority > from_priority
+        order by priority desc, age, id limit takes.jobs
+        for no key update skip locked) as higher
+      union all select * from (
+        select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
+        where state = {READY} and jobs.queue = takes.queue and tier = 0 and priority = from_priority and age >= from_age
+        order by priority desc, age, id limit takes.jobs
+        for no key update skip locked) as onward
+      union all select * from (
+        select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
+        where state = {READY} and jobs.queue = takes.queue and tier = 0 and priority <= from_priority
+          and (priority < from_priority or age < from_age)
+        order by priority desc, age, id limit takes.jobs
+        for no key update skip locked) as others
+      limit takes.jobs) as its),
+  {_claim_picked("picked_queue", "$5::jsonb -> picked_queue")}"""
+MAX_QUEUES = 200
+"""The maximum of queues that one statement claims from."""
+
 
 # It claims up to $2 jobs of the queue $1 in the order of ClaimRequest: urgent ones, of a priority from $13 on; up to $11 retries;
-# fresh ones as CLAIM_FRESH does; and retries to fill up, at most $12 retries in all.
+# fresh ones from the position ($8, $9) on as CLAIM_FRESH does, and others only if the last look has seen more jobs ($10); and
+# retries to fill up, at most $12 retries in all.
 CLAIM = f"""
   with is_open as materialized (
     select not exists (select from {{s}}.queues where queue = $1 and paused) as yes),
@@ -170,26 +180,7 @@ CLAIM = f"""
       select 1 as part, * from urgent union all select 2, * from first_retries
       union all select 3, * from higher union all select 3, * from onward union all select 3, * from others
       union all select 4, * from more_retries) as it),
-  {CLAIM_PICKED}"""
-
-# It claims fresh jobs of many queues $1, up to the number of each in $2, without a cursor. The policies $5 are by queue, then by
-# handler.
-CLAIM_MANY = f"""
-  with takes as materialized (
-    select queue, jobs, turn from unnest($1::text[], $2::bigint[]) with ordinality as it(queue, jobs, turn)
-    where not exists (select from {{s}}.queues where queues.queue = it.queue and paused)),
-  picked as materialized (
-    select id, handler, queue as picked_queue, bytes, row_number() over (order by turn, priority desc, age, id) as place
-    from takes cross join lateral (
-      select id, handler, priority, age, {BYTES} as bytes from {{s}}.jobs
-      where state = {READY} and jobs.queue = takes.queue and tier = 0
-      order by priority desc, age, id limit takes.jobs
-      for no key update skip locked) as its),
-  {_claim_picked("picked_queue", "$5::jsonb -> picked_queue")}"""
-MIN_MANY, MAX_MANY = 8, 200
-"""The number of queues from which on, and up to which, one statement claims from all of them."""
-MAX_OF_EACH = 8
-"""Jobs: a claim of more of one queue needs its cursor."""
+  {_claim_picked("$1", "$5::jsonb")}"""
 
 
 class Claims:
@@ -267,62 +258,64 @@ class Claims:
 
     def _claim_all(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         with self._connection.transaction(single=True):
-            alone = len(takes) == 1 and self._connection.is_single
-            small = [take for take in takes if not take.max_retries_claimed and take.limit <= MAX_OF_EACH]
-            if len(small) < MIN_MANY:
-                return [lease for take in takes for lease in self._claim(take, ttl, resolve, alone)]
-            leases: list[Lease] = []
-            for start in range(0, len(small), MAX_MANY):
-                leases += self._claim_many(small[start : start + MAX_MANY], ttl, resolve)
-            rest = set(takes).difference(small)
-            return leases + [
-                lease for take in takes if take in rest for lease in self._claim(take, ttl, resolve, alone)
-            ]
+            fresh = [take for take in takes if not take.max_retries_claimed]
+            parts = [fresh[start : start + MAX_QUEUES] for start in range(0, len(fresh), MAX_QUEUES)]
+            parts += [[take] for take in takes if take.max_retries_claimed]
+            alone = len(parts) == 1 and self._connection.is_single
+            ask = self._connection.rows_alone if alone else self._connection.rows
+            return [lease for part in parts for lease in self._claim(ask, part, ttl, resolve)]
 
-    def _claim_many(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
-        queues = [take.queue for take in takes]
-        while True:
-            policies = self._policies.known_of(queues, resolve)
-            lease = (self._owner.id, microseconds(ttl), policies, self._claim_bytes, self._owner.random_part())
-            rows = self._connection.rows(CLAIM_MANY, queues, array(take.limit for take in takes), *lease)
-            if not rows or rows[0][LEASE_ID] is not None:
-                return leases_from(rows)
-            handlers: dict[str, set[str]] = {}
-            for row in rows:
-                handlers.setdefault(row[LEASE_QUEUE], set()).add(row[LEASE_HANDLER])
-            for queue, its in handlers.items():
-                self._policies.learn(queue, its, resolve)
-
-    def _claim(self, take: ClaimRequest, ttl: float, resolve: Resolve, alone: bool) -> list[Lease]:
-        rows_of = self._connection.rows_alone if alone else self._connection.rows
-        if (behind := self._cursors.to_move(take.queue)) is not None:
-            found = rows_of(FIRST_READY, take.queue, *behind)
-            self._cursors.move(take.queue, Position(*found[0]) if found else None)
+    def _claim(
+        self, ask: Callable[..., list[Row]], takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve
+    ) -> list[Lease]:
+        """Claim fresh jobs, or also retries if there is one request."""
+        if to_move := self._cursors.to_move([take.queue for take in takes]):
+            for queue, *first in ask(FIRST_READY, list(to_move), *_arrays(to_move.values())):
+                self._cursors.move(queue, None if first[0] is None else Position(*first))
         began = time.monotonic()
-        position = self._cursors.position(take.queue, take.urgent, began)
-        rest: tuple[int, ...] = (*position, self._fresh.get(take.queue, take.limit))
-        statement = CLAIM_FRESH
-        if take.max_retries_claimed:
-            statement = CLAIM
-            rest += (take.retries_first, take.max_retries_claimed, take.urgent)
-        while True:
-            policies = self._policies.known(take.queue, resolve)
-            lease = (self._owner.id, microseconds(ttl), policies, self._claim_bytes, self._owner.random_part())
-            rows = rows_of(statement, take.queue, take.limit, *lease, *rest)
-            if not rows or rows[0][LEASE_ID] is not None:
-                break
-            self._policies.learn(take.queue, {row[LEASE_HANDLER] for row in rows}, resolve)
-        fresh = [row for row in rows if row[LEASE_TIER] == 0 and row[LEASE_PRIORITY] < take.urgent]
-        if fresh:
-            self._cursors.claimed(take.queue, len(fresh), Position(fresh[-1][LEASE_PRIORITY], fresh[-1][_AGE]))
-        if position is WHOLE:
-            now = time.monotonic()
-            self._cursors.looked_at_whole(take.queue, now - began, now)
+        positions = [self._cursors.position(take.queue, take.urgent, began) for take in takes]
+        rows = self._claimed(ask, takes, positions, ttl, resolve)
+        urgent = {take.queue: take.urgent for take in takes}
+        for queue, its in groupby(rows, itemgetter(LEASE_QUEUE)):
+            fresh = [row for row in its if row[LEASE_TIER] == 0 and row[LEASE_PRIORITY] < urgent[queue]]
+            if fresh:
+                self._cursors.claimed(queue, len(fresh), Position(fresh[-1][LEASE_PRIORITY], fresh[-1][_AGE]))
+        now = time.monotonic()
+        for take, position in zip(takes, positions, strict=True):
+            if position is WHOLE:
+                self._cursors.looked_at_whole(take.queue, now - began, now)
         return leases_from(rows)
+
+    def _claimed(
+        self, ask: Callable[..., list[Row]], takes: Sequence[ClaimRequest], positions: Sequence[Position], ttl: float,
+        resolve: Resolve,
+    ) -> list[Row]:  # fmt: skip
+        queues, take = [take.queue for take in takes], takes[0]
+        while True:
+            known = (
+                self._policies.known(take.queue, resolve)
+                if take.max_retries_claimed
+                else self._policies.known_of(queues, resolve)
+            )
+            lease = (self._owner.id, microseconds(ttl), known, self._claim_bytes, self._owner.random_part())
+            if take.max_retries_claimed:
+                waiting = self._fresh.get(take.queue, take.limit)
+                rule = (take.retries_first, take.max_retries_claimed, take.urgent)
+                rows = ask(CLAIM, take.queue, take.limit, *lease, *positions[0], waiting, *rule)
+            else:
+                rows = ask(CLAIM_FRESH, queues, array([take.limit for take in takes]), *lease, *_arrays(positions))
+            if not rows or rows[0][LEASE_ID] is not None:
+                return rows
+            for queue, its in groupby(rows, itemgetter(LEASE_QUEUE)):
+                self._policies.learn(queue, {row[LEASE_HANDLER] for row in its}, resolve)
 
 
 _AGE = -2
 """The position of `age` in a row of a claim."""
+
+
+def _arrays(positions: Iterable[Position]) -> list[str]:
+    return [array(numbers) for numbers in zip(*positions, strict=True)]
 
 
 def _seconds(micros: int | None) -> float | None:

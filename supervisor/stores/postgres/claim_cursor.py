@@ -7,11 +7,12 @@ claim without a cursor takes fifteen times as long as the first one, and with th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 MIN_PASSED = 2_000
-"""The number of jobs claimed here from a queue, from which on it is worthwhile to skip their entries."""
+"""The number of jobs claimed here from the queues of a claim, from which on it is worthwhile to skip their entries."""
 WHOLE_EVERY = 0.25
 MAX_WHOLE_EVERY = 2.0
 """The least and the most seconds until a claim looks at the whole queue again, since jobs may be before the position. Between
@@ -73,14 +74,17 @@ class ClaimCursors:
         if last.priority == cursor.position.priority:
             cursor.position = min(cursor.position, last)
 
-    def to_move(self, queue: str) -> Position | None:
-        """Return where to look for the first ready job, or None if too few were claimed to move the cursor."""
-        cursor = self._cursors.get(queue)
-        if cursor is None or cursor.passed < MIN_PASSED:
-            return None
-        if cursor.last.priority == cursor.position.priority:
-            return cursor.position
-        return Position(cursor.last.priority, WHOLE.age)
+    def to_move(self, queues: Iterable[str]) -> dict[str, Position]:
+        """Return where to look for the first ready jobs of these queues; nothing if too few were claimed to move the cursors."""
+        found = {queue: cursor for queue in queues if (cursor := self._cursors.get(queue)) and cursor.passed}
+        if sum([cursor.passed for cursor in found.values()]) < MIN_PASSED:
+            return {}
+        return {
+            queue: cursor.position
+            if cursor.last.priority == cursor.position.priority
+            else Position(cursor.last.priority, WHOLE.age)
+            for queue, cursor in found.items()
+        }
 
     def move(self, queue: str, first: Position | None) -> None:
         """Move to the first ready job; None if no job of the last priority is ready there."""

@@ -34,16 +34,16 @@ def test_a_cursor_is_valid_for_a_while_and_longer_if_it_saves_more() -> None:
 
 def test_a_cursor_moves_once_enough_jobs_were_claimed_behind_it() -> None:
     cursors = claimed(first=77, last=80)
-    assert cursors.to_move("a") is None
+    assert cursors.to_move(["a"]) == {}
     cursors.claimed("a", MIN_PASSED - 1, Position(0, 90))
-    assert cursors.to_move("a") is None
+    assert cursors.to_move(["a"]) == {}
     cursors.claimed("a", 1, Position(0, 95))
-    assert cursors.to_move("a") == (0, 77)
+    assert cursors.to_move(["a"]) == {"a": (0, 77)}
     cursors.looked_at_whole("a", 0.0, 0.0)
     cursors.move("a", None)
     assert cursors.position("a", 100, 0.0) == (0, 95), "nothing is ready, so nothing is passed over"
     cursors.claimed("a", MIN_PASSED, Position(5, 200))
-    assert cursors.to_move("a") == (5, WHOLE.age), "of another priority nothing is known"
+    assert cursors.to_move(["a"]) == {"a": (5, WHOLE.age)}, "of another priority nothing is known"
 
 
 def test_a_cursor_moves_back_to_a_job_that_was_claimed_in_front_of_it() -> None:
