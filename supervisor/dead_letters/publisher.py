@@ -239,7 +239,9 @@ class DeadLetterPublisher:
                 return store.mark_accepted(free, sink) if free else [], error.ids
 
         try:
-            stale, locked = await self._writer.submit(record, Purpose.ACCEPT)
+            stale, locked = await self._writer.submit(
+                record, Purpose.ACCEPT, lambda recorded: len(recorded[1]) < len(dead_letters)
+            )
         except CallFailed:
             return [], dead_letters
         return stale, [dead_letter for dead_letter in dead_letters if dead_letter.id in locked]

@@ -213,7 +213,7 @@ class Committer:
                 store.extend((), ttl, running)
             return _Settled(frozenset(stale), locked, at)
 
-        future = self._writer.submit(settle, Purpose.SETTLE)
+        future = self._writer.submit(settle, Purpose.SETTLE, lambda settled: len(settled.locked) < len(batch))
         future.add_done_callback(lambda future: self._settled(batch, future))
         return future
 

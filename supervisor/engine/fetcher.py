@@ -39,6 +39,11 @@ class Claimed(NamedTuple):
     newly_ready: frozenset[tuple[str, int]] = frozenset()  # queues and tiers, by this claim
     behind: str | None = None  # if jobs wait in other queues too: `waiting` has those from behind this one to its last
 
+    @property
+    def asked(self) -> bool:
+        """Whether the store was asked for jobs: not if none waited, or the claim was cancelled."""
+        return self.missed or bool(self.leases)
+
 
 @dataclass(eq=False)
 class Claim:
@@ -287,7 +292,8 @@ class Fetcher:
         demand = self._planner.demand(want + unknown)
         claim = Claim(demand, self._loop.time, want, want if unknown else None, overtaking)
         self._claims.append(claim)
-        self._writer.submit(claim, Purpose.CLAIM).add_done_callback(lambda future: self._claimed(future, claim))
+        claimed = self._writer.submit(claim, Purpose.CLAIM, lambda claimed: claimed.asked)
+        claimed.add_done_callback(lambda future: self._claimed(future, claim))
 
     def _claimed(self, future: asyncio.Future[Claimed], claim: Claim) -> None:
         self._claims.remove(claim)

@@ -89,6 +89,8 @@ class Work(Generic[Result]):
     call: Callable[[Store], Result]
     future: asyncio.Future[Result]
     purpose: Purpose = Purpose.READ
+    did_work: Callable[[Result], bool] | None = None
+    """If given: whether, by its result, the call had anything to do. If not, it shows nothing about the store."""
     result: Any = None
     error: Exception | None = None
 
@@ -143,7 +145,10 @@ class Writer:
     def unavailable(self) -> bool:
         return self._unavailable_since is not None
 
-    def submit(self, call: Callable[[Store], Result], purpose: Purpose = Purpose.READ) -> asyncio.Future[Result]:
+    def submit(
+        self, call: Callable[[Store], Result], purpose: Purpose = Purpose.READ,
+        did_work: Callable[[Result], bool] | None = None,
+    ) -> asyncio.Future[Result]:  # fmt: skip
         """Queue the call at the end of this iteration of the loop, together with the others that are submitted in it."""
         future: asyncio.Future[Result] = self._loop.create_future()
         if self._closed:
@@ -152,7 +157,7 @@ class Writer:
             return future
         if not self._gathered:
             self._loop.call_soon(self._queue_gathered)
-        self._gathered.append(Work(call, future, purpose))
+        self._gathered.append(Work(call, future, purpose, did_work))
         return future
 
     def _queue_gathered(self) -> None:
@@ -260,7 +265,8 @@ class Writer:
             return error
         self._note_available()
         if self._reported:
-            for purpose in {work.purpose for work in works} & self._reported.keys():
+            done = {work.purpose for work in works if work.did_work is None or work.did_work(work.result)}
+            for purpose in done & self._reported.keys():
                 since, _ = self._reported.pop(purpose)
                 self._call_on_loop(self._bus.emit, StoreCallSucceeded(purpose.text, self._loop.time() - since))
         return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import time
+from contextlib import closing
 
 from tests.system.command import Command, wait_for
 from tests.system.test_sharing import JOBS, locked, serve_waits, wait_ran
@@ -37,3 +39,25 @@ def test_a_second_signal_ends_a_supervisor_whose_outcomes_wait_for_the_store(com
         assert time.monotonic() - asked < 4.5
     assert command.run("--drain").wait() == 0
     assert command.job(id)["state"] == "succeeded"
+
+
+def test_claims_that_were_refused_to_the_end_are_not_reported_as_done_again(command: Command) -> None:
+    command.write(config="workers: {count: 1}\n", plugins=JOBS)
+    command.enqueue("marks")
+    execute(
+        command, "create trigger refuses before update on jobs when new.state = 2 begin select raise(abort, 'no'); end"
+    )
+    run = command.run()
+    run.logged("the store fails to claim jobs")
+    run.signal(signal.SIGTERM)
+    assert run.wait(30) == 0
+    assert "able to claim" not in run.log
+    run = command.run()
+    run.logged("the store fails to claim jobs")
+    execute(command, "drop trigger refuses")
+    run.logged("the store is able to claim jobs again")
+
+
+def execute(command: Command, sql: str) -> None:
+    with closing(sqlite3.connect(command.folder / "jobs.db")) as connection, connection:
+        connection.execute(sql)

@@ -77,7 +77,7 @@ class SteppedWriter:
         self.eager = True
         self.outages = 0
 
-    def submit(self, call: Callable[[Store], Any], purpose: Purpose = Purpose.READ) -> Any:
+    def submit(self, call: Callable[[Store], Any], purpose: Purpose = Purpose.READ, did_work: Any = None) -> Any:
         answer = Answer()
         self.waiting.append((call, purpose, answer))
         if self.eager:

@@ -25,7 +25,9 @@ class DirectWriter:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def submit(self, call: Callable[[Store], Any], purpose: Purpose = Purpose.READ) -> asyncio.Future[Any]:
+    def submit(
+        self, call: Callable[[Store], Any], purpose: Purpose = Purpose.READ, did_work: Any = None
+    ) -> asyncio.Future[Any]:
         future = asyncio.get_running_loop().create_future()
         try:
             future.set_result(call(self.store))

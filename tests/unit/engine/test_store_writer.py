@@ -208,6 +208,22 @@ def test_a_claim_a_settle_and_an_extend_are_tried_until_they_are_done_and_stop_n
     play(scene)
 
 
+def test_a_call_that_had_nothing_to_do_does_not_show_that_the_store_does_such_calls_again() -> None:
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        def fail(store: Any) -> str:
+            raise StoreBroken("no right")
+
+        with pytest.raises(CallFailed):
+            await writer.submit(fail, Purpose.PRUNE, bool)
+        await writer.submit(lambda store: "", Purpose.PRUNE, bool)
+        assert [type(event) for event in events] == [StoreCallFailed]
+        await writer.submit(note("done"), Purpose.PRUNE, bool)
+        assert [type(event) for event in events] == [StoreCallFailed, StoreCallSucceeded]
+        assert await writer.close(30)
+
+    play(scene)
+
+
 def test_nothing_waits_for_a_call_that_has_failed_before_and_it_waits_for_no_lock() -> None:
     async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
         def fail(_: Any) -> None:
