@@ -21,7 +21,7 @@ from supervisor.stores.codes import (
     SUCCEEDED,
 )
 from supervisor.stores.records import OperatorResult, Place, PruneRun, microseconds
-from supervisor.stores.sinks import Sinks, is_complete, missing_sinks, sinks_of, sinks_text
+from supervisor.stores.sinks import Sinks, missing_sinks, sinks_of, sinks_text
 
 BATCH = 1000
 PASSED_AT_ONCE = 2000
@@ -123,12 +123,13 @@ class BatchedCommands:
             return [lists for lists in self._changes.pending_lists() if sink in missing_sinks(*lists)]
 
     def _drop(self, sink: str, owed: str, accepted: str) -> int:
-        left, dropped, changed = sinks_of(owed) - {sink}, 0, BATCH
+        left, has, dropped, changed = sinks_of(owed) - {sink}, sinks_of(accepted), 0, BATCH
         while changed == BATCH:
             with self._transaction():
-                nobody = not left and not self._changes.running_sinks()
-                state = DELIVERED if nobody or is_complete(left, sinks_of(accepted)) else PENDING
-                changed = self._changes.set_owed((owed, accepted), sinks_text(left), state, BATCH)
+                # Some sink must have it: otherwise it is owed to those of now.
+                its = left if left or has else self._changes.running_sinks() - {sink}
+                state = PENDING if its - has else DELIVERED
+                changed = self._changes.set_owed((owed, accepted), sinks_text(its), state, BATCH)
             dropped += changed
         return dropped
 

@@ -187,8 +187,9 @@ class OperatorCommands(Protocol):
     def purge(self, force: bool = False) -> OperatorResult: ...
 
     def drop_sink(self, sink: str) -> int:
-        """Let pending dead letters wait for `sink` no longer, and deliver those that wait for no other, if some sink has
-        them or no running supervisor has a sink. Return how many waited for it. A supervisor that has this sink adds it again to each that it claims."""
+        """Let pending dead letters wait for `sink` no longer. Those that wait for no other are delivered if some sink has them;
+        otherwise they wait for the other sinks of running supervisors, and are delivered if there are none. Return how many waited for
+        it. A supervisor that has this sink adds it again to each that it claims."""
 
     def pause(self, queue: str, paused: bool) -> None: ...
 

@@ -381,7 +381,9 @@ class Model:
         waiting = [it.dead_letter for it in self.jobs.values() if it.dead_letter and sink in it.dead_letter.missing]
         for dead_letter in waiting:
             dead_letter.owed -= {sink}
-            if dead_letter.accepted and not dead_letter.missing:
+            if not dead_letter.owed and not dead_letter.accepted:
+                dead_letter.owed = frozenset().union(*self.sinks.values()) - {sink}
+            if not dead_letter.missing:
                 dead_letter.state = "delivered"
         return len(waiting)
 

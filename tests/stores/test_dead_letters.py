@@ -263,11 +263,26 @@ def test_a_sink_that_is_dropped_is_waited_for_no_longer(factory, store):
 
 def test_a_dead_letter_is_never_delivered_to_no_sink_at_all(factory, store):
     (id,) = make_dead(store)
-    assert (store.drop_sink("alert"), store.drop_sink("file")) == (1, 1)
-    assert (store.get(id)["dead_letter"], missing(store, id)) == ("pending", [])
     other = factory.joined("two", "web")
+    store.leave()
+    assert (other.drop_sink("alert"), other.drop_sink("file")) == (1, 1)
+    assert (other.get(id)["dead_letter"], missing(other, id)) == ("pending", ["web"])
     other.mark_accepted(dead_letters(other), "web")
-    assert store.get(id)["dead_letter"] == "delivered"
+    assert other.get(id)["dead_letter"] == "delivered"
+
+
+def test_a_pending_dead_letter_always_waits_for_a_sink_that_can_be_dropped(factory, store):
+    (id,) = make_dead(store)
+    other = factory.joined("two", "web")
+    store.leave()
+    for sink in ("alert", "file"):
+        other.drop_sink(sink)
+    other.leave()
+    last = without_sinks(factory)
+    assert last.stats()["sinks"] == [{"sink": "web", "pending": 1, "supervisors": 0}]
+    assert last.drop_sink("web") == 1
+    assert last.get(id)["dead_letter"] == "delivered"
+    assert last.delete([id]).refused == {}
 
 
 @pytest.mark.parametrize("others", [0, 1])
