@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from supervisor.jobs import Lease, Outcome
+from supervisor.text.units import counted
 
 
 class SupervisorStarted(NamedTuple):
@@ -244,9 +245,8 @@ class SinkMissing(NamedTuple):
 
     @property
     def message(self) -> str:
-        number = f"{self.pending} or more" if self.pending >= MAX_COUNTED else str(self.pending)
-        wait = "dead letters wait" if self.pending > 1 else "dead letter waits"
-        return f"{number} pending {wait} for sink {self.sink}, which no running supervisor has"
+        at_least = "at least " if self.pending >= MAX_COUNTED else ""
+        return f"{at_least}{counted(self.pending, 'pending dead letter', 'wait')} for sink {self.sink}, which no running supervisor has"
 
     @property
     def what_to_do(self) -> str:

@@ -30,6 +30,7 @@ from supervisor.stores.protocol import Store, WithRights
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.transfer import Transferable, closed_message
 from supervisor.text.os_errors import not_writable
+from supervisor.text.units import counted
 from supervisor.threads import start_thread
 from supervisor.workers.blame import HOST
 from supervisor.workers.system import descriptors
@@ -103,7 +104,7 @@ class _Mistakes:
     def finish(self) -> int:
         """Print the result, and return the exit code."""
         if self._number:
-            click.echo(f"{self._number} mistake{'s' if self._number > 1 else ''}", err=True)
+            click.echo(counted(self._number, "mistake"), err=True)
             return MISTAKE
         if self._unavailable:
             click.echo("no mistake, but the store is unavailable", err=True)

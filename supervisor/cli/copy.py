@@ -17,6 +17,7 @@ from supervisor.errors import StoreError
 from supervisor.jobs import JobState
 from supervisor.stores.opening import open_store, settings_of
 from supervisor.stores.transfer import Transferable, TransferReport, transfer_jobs, transferable_counts, undo_transfer
+from supervisor.text.units import counted
 
 
 @click.command()
@@ -60,8 +61,8 @@ def _reopen(settings: Settings, source: Transferable, target: str | None, force:
                 "it in any case"
             ) from None
         once_available(lambda: source.reopen(record))
-    jobs = _counts(once_available(lambda: transferable_counts(source))) or "no"
-    echo(f"{source.url} is open again, with the {jobs} jobs that it had when it was closed")
+    jobs = _jobs(once_available(lambda: transferable_counts(source)))
+    echo(f"{source.url} is open again, with the {jobs} that it had when it was closed")
     if doubt:
         echo(f"opened by force, although: {doubt}")
         echo(
@@ -83,16 +84,17 @@ def _open(settings: Settings, url: str | None, *, create: bool) -> Transferable:
 
 
 def _report(report: TransferReport, source: str, target: str) -> None:
-    jobs = _counts(report.jobs) or "no"
-    queues = f" and {report.paused} paused queues" if report.paused else ""
+    jobs = _jobs(report.jobs)
+    queues = f" and {counted(report.paused, 'paused queue')}" if report.paused else ""
     if report.before:
-        echo(f"{source}: its {jobs} jobs{queues} were transferred to {target} before")
+        echo(f"transferred before: {jobs}{queues} from {source} to {target}")
         return
-    echo(f"transferred {jobs} jobs{queues} from {source} to {target}")
+    echo(f"transferred {jobs}{queues} from {source} to {target}")
     if report.left:
-        echo(f"left {_counts(report.left)} jobs in {source}")
+        echo(f"left {_jobs(report.left)} in {source}")
     echo(f"{source} is closed: write 'store: {target}' in every config that names it")
 
 
-def _counts(jobs: Mapping[JobState, int]) -> str:
-    return ", ".join(f"{n} {state.value}" for state, n in jobs.items() if n)
+def _jobs(counts: Mapping[JobState, int]) -> str:
+    shown = ", ".join(f"{n} {state.value}" for state, n in counts.items() if n)
+    return f"{shown or 'no'} job{'' if sum(counts.values()) == 1 else 's'}"

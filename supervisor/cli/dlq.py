@@ -14,6 +14,7 @@ from supervisor.cli.store_access import once_available, use_store
 from supervisor.config.settings import Settings
 from supervisor.stores.protocol import Store
 from supervisor.text.names import did_you_mean_or_all
+from supervisor.text.units import counted
 
 
 @click.group(cls=SuggestingGroup)
@@ -86,7 +87,7 @@ def purge(force: bool) -> int:
 def drop_sink(name: str) -> int:
     """Let pending dead letters wait no longer for a sink that is gone for good."""
     dropped = use_store(load_settings(), lambda store: _drop_sink(store, name))
-    click.echo(f"dropped sink {name}: {dropped} dead letter{'s' if dropped > 1 else ''} waited for it")
+    click.echo(f"dropped sink {name}: {counted(dropped, 'dead letter')} waited for it")
     return DONE
 
 

@@ -33,7 +33,7 @@ from supervisor.events import (
     WorkerWarning,
 )
 from supervisor.jobs import Cause, JobState, Kind, Outcome
-from supervisor.text.units import format_duration
+from supervisor.text.units import counted, format_duration
 from supervisor.threads import start_thread
 
 MAX_FAILURES = 10
@@ -95,7 +95,7 @@ class DrainReport:
         """Return the counts so far."""
         parts = [f"{self._counts[name]} {name}" for name in ("succeeded", "failed", "retried") if self._counts[name]]
         if delivered := len(self._dead_letters):
-            parts.append(f"{delivered} dead letter{'s' if delivered > 1 else ''}")
+            parts.append(counted(delivered, "dead letter"))
         return ", ".join(parts) or ("no job has ended" if self._code else "no jobs")
 
     def print(self, *, failed_are_kept: bool = True) -> None:
@@ -114,7 +114,7 @@ class DrainReport:
             echo(f"dead letters not delivered to {sink}: {error}")
         for handler, ids in self._unserved.items():
             if ids:
-                click.echo(f"no plugin serves handler {handler!r}: {len(ids)} job{'s' if len(ids) > 1 else ''}")
+                click.echo(f"no plugin serves handler {handler!r}: {counted(len(ids), 'job')}")
         for purpose, error in self._refused.items() if self._code else ():
             echo(f"the store failed to {purpose}: {error}")
         if self._code and self._unavailable:

@@ -10,8 +10,8 @@ from supervisor.cli.context import echo, load_settings
 from supervisor.cli.options import config_option, json_option
 from supervisor.cli.render import print_heading, print_json, print_table
 from supervisor.cli.store_access import use_store
-from supervisor.stores.problems import Present, jobs_of, problems
-from supervisor.text.units import format_duration
+from supervisor.stores.problems import Present, problems
+from supervisor.text.units import counted, format_duration
 
 QUEUE_COLUMNS = ("queue", "fresh", "retries", "scheduled", "in flight", "failed", "workers busy", "")
 QUEUE_KEYS = ("queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "processing")
@@ -54,7 +54,7 @@ def _print_supervisors(stats: dict[str, Any]) -> None:
     for each in stats["supervisors"]:
         age = max(0.0, Present(stats).age(each))
         seen = f"as it was {format_duration(age)} ago" if age >= 1 else "now"
-        holds = f", {jobs_of(each['in_flight'])} in flight" if each["in_flight"] else ""
+        holds = f", {counted(each['in_flight'], 'job')} in flight" if each["in_flight"] else ""
         click.echo()
         print_heading(f"{each['host']} pid {each['pid']}: {each['state']}{holds}, {seen}")
         if each["workers"]:

@@ -38,6 +38,7 @@ from supervisor.runtime.terminal import Terminal
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
+from supervisor.text.units import counted
 from supervisor.threads import started_executor
 from supervisor.workers.blame import HOST
 from supervisor.workers.pool import Pool
@@ -240,7 +241,7 @@ class Supervisor:
         if self._stop.requested.is_set():
             return STOPPING
         pool.resize(max(1, pool.count + by))
-        return f"{pool.count} workers"
+        return counted(pool.count, "worker")
 
     def _emit_status(self, parts: Parts) -> str:
         if parts.serving is None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.records import ClaimRequest, Waiting
+from supervisor.text.units import counted
 
 Row = TypeVar("Row", bound=Sequence[Any])
 
@@ -95,4 +96,4 @@ def repair_text(queues: Iterable[str], unleased: int = 0) -> str:
     wrong = [f"the counts of jobs in {', '.join(shown[:10])}{' and other queues' if len(shown) > 10 else ''}"] * bool(
         shown
     )
-    return " and ".join([*wrong, *[f"{unleased} jobs in flight without a lease"] * bool(unleased)])
+    return " and ".join([*wrong, *[f"{counted(unleased, 'job')} in flight without a lease"] * bool(unleased)])

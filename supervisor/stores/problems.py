@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from supervisor.events import SinkMissing
-from supervisor.text.units import format_duration
+from supervisor.text.units import counted, format_duration
 
 Row = Mapping[str, Any]
 """A queue, a supervisor or a job, as JSON for programs has it."""
@@ -70,10 +70,6 @@ def ttl_of(supervisor: Row) -> float:
     return float(supervisor["lease_ttl"] or USUAL_TTL)
 
 
-def jobs_of(n: int) -> str:
-    return f"{n} job{'' if n == 1 else 's'}"
-
-
 def unserved(queue: str, present: Present) -> Problem:
     served = sorted({name for each in present.live for name in each["queues"] or ()})
     message = f"no running supervisor serves queue {queue} (served: {', '.join(served)})"
@@ -117,20 +113,24 @@ def _found(status: Row, present: Present) -> Iterator[Problem]:
         yield no_supervisor(present)
     for each in present.gone:
         yield Problem(
-            "gone", f"{name_of(each)} is gone with {jobs_of(each['in_flight'])} in flight", present.recovery(each)
+            "gone",
+            f"{name_of(each)} is gone with {counted(each['in_flight'], 'job')} in flight",
+            present.recovery(each),
         )
     for each in present.silent if present.live else ():
         what = present.recovery(each) if each["in_flight"] else "look at its log"
-        yield Problem("not_seen", f"{present.not_seen(each)}, and has {jobs_of(each['in_flight'])} in flight", what)
+        yield Problem(
+            "not_seen", f"{present.not_seen(each)}, and has {counted(each['in_flight'], 'job')} in flight", what
+        )
     for row in status["queues"]:
         ready, queue = row["queue_size"] + row["retry_queue_size"], row["queue"]
         if row["paused"]:
             yield paused(queue)._replace(
-                message=f"queue {queue} is paused; {jobs_of(ready + row['scheduled'])} wait in it"
+                message=f"queue {queue} is paused; {counted(ready + row['scheduled'], 'job', 'wait')} in it"
             )
         elif ready and present.live and not present.serving(queue):
             problem = unserved(queue, present)
-            yield problem._replace(message=f"{problem.message}; {jobs_of(ready)} wait in it")
+            yield problem._replace(message=f"{problem.message}; {counted(ready, 'job', 'wait')} in it")
     known = {handler for each in present.live for handler in each["handlers"] or ()}
     for handler in sorted({handler for each in present.live for handler in each["missing_handlers"]} - known):
         yield missing_handler(handler, present)

@@ -20,6 +20,7 @@ from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, READY, SCHEDULED, STATES
 from supervisor.stores.sinks import sinks_of, sinks_text
+from supervisor.text.units import counted
 
 TRANSFERRED_STATES = (READY, SCHEDULED, FAILED)
 
@@ -279,8 +280,8 @@ def refuse_in_use(url: str, supervisors: Sequence[Mapping[str, object]], in_flig
         raise StoreError(f"{url}: in use by a supervisor ({who}); stop it first")
     if in_flight:
         raise StoreError(
-            f"{url}: {in_flight} jobs are in flight, of a supervisor that was lost; `supervisor run --drain` on this store "
-            "recovers them, or start a supervisor there and stop it once they are done"
+            f"{url}: {counted(in_flight, 'job', 'are')} in flight, of a supervisor that was lost; `supervisor run --drain` on this store "
+            "recovers what is in flight, or start a supervisor there and stop it once they are done"
         )
 
 

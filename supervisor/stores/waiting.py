@@ -10,7 +10,6 @@ from supervisor.retry import SUSPECT
 from supervisor.stores.problems import (
     Present,
     Row,
-    jobs_of,
     missing_handler,
     name_of,
     no_supervisor,
@@ -19,7 +18,7 @@ from supervisor.stores.problems import (
     unserved,
 )
 from supervisor.stores.protocol import Store
-from supervisor.text.units import format_duration
+from supervisor.text.units import counted, format_duration
 
 UNFINISHED = (JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT)
 
@@ -116,17 +115,17 @@ def _ready(job: Row, status: Row, present: Present) -> str:
     )
     if job["retries"] and waiting[0] and any(queue in each["held_retries"] for each in able):
         return f"as many retries of queue {queue} run as retry.max_in_flight allows while fresh jobs wait: wait, or raise it"
+    ready = counted(sum(waiting), "job", "are")
     idle = sum(len(_workers(each, "idle")) for each in able)
     if idle:
-        ready = jobs_of(sum(waiting))
-        return f"{_are(idle)} idle, and {ready} of queue {queue} are ready: wait a moment, then look at the log of {name_of(able[0])}"
+        return f"{_are(idle)} idle, and {ready} ready in queue {queue}: wait a moment, then look at the log of {name_of(able[0])}"
     busy = [worker for each in able for worker in _workers(each, "busy") if worker.get("current_job")]
     if not busy:
         return f"no worker of {name_of(able[0])} is ready yet: wait, or look at its log"
     longest = max((worker["current_job"] for worker in busy), key=lambda it: float(it["running_for"]))
     return (
         f"{_are(len(busy))} busy, the longest with job {longest['job_id']} ({longest['handler']}) for "
-        f"{format_duration(longest['running_for'])}, and {jobs_of(sum(waiting))} of queue {queue} are ready: wait, or raise "
+        f"{format_duration(longest['running_for'])}, and {ready} ready in queue {queue}: wait, or raise "
         "workers.count"
     )
 

@@ -23,6 +23,7 @@ from supervisor.plugins.importer import readable
 from supervisor.text.output import wait_for_room
 from supervisor.text.printable import JSON_ESCAPES, STEERING, printable
 from supervisor.text.redaction import NO_SECRETS, Mask
+from supervisor.text.units import counted
 from supervisor.threads import start_thread
 
 LOGGER = "supervisor"
@@ -174,8 +175,9 @@ class LogOutput(logging.Handler):
         dropped = self.dropped
         if dropped == self._reported:
             return
-        message = "%d log lines dropped: standard error was not read, or could not be written"
-        report = logging.LogRecord(LOGGER, logging.WARNING, __file__, 0, message, (dropped - self._reported,), None)
+        lines = counted(dropped - self._reported, "log line")
+        message = "%s dropped: standard error was not read, or could not be written"
+        report = logging.LogRecord(LOGGER, logging.WARNING, __file__, 0, message, (lines,), None)
         if self._write(self._line(report)):
             self._reported = dropped
 

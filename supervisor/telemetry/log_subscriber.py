@@ -14,7 +14,7 @@ from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.telemetry.log_handler import LOGGER
 from supervisor.telemetry.rate_limit import RateLimit
 from supervisor.text.redaction import NO_SECRETS
-from supervisor.text.units import format_duration
+from supervisor.text.units import counted, format_duration
 
 logger = logging.getLogger(LOGGER)
 _without_passwords = NO_SECRETS
@@ -84,7 +84,7 @@ class LogSubscriber:
         if event.reason in _NOT_SERVED:
             self._handlers_not_served(event.reason, event.leases)
         else:
-            _log(logging.INFO, "released %d jobs, no retry counted: %s", len(event.leases), event.reason)
+            _log(logging.INFO, "released %s, no retry counted: %s", counted(len(event.leases), "job"), event.reason)
         if logger.isEnabledFor(logging.DEBUG):
             for lease in event.leases:
                 _log_job(lease, logging.DEBUG, "released: %s", event.reason)
@@ -326,7 +326,7 @@ def _status_dumped(event: events.StatusDumped) -> None:
 
 
 def _dropped(event: events.Dropped) -> None:
-    _log(logging.WARNING, "the queue of %s overflowed: %d events dropped", event.queue, event.number)
+    _log(logging.WARNING, "the queue of %s overflowed: %s dropped", event.queue, counted(event.number, "event"))
 
 
 def _log_job(lease: Lease, level: int, message: str, *arguments: Any, **fields: Any) -> None:
@@ -366,7 +366,7 @@ def _brief(failure: Failure) -> str:
 
 
 def _times(held: int) -> str:
-    return f" ({held} more times since the last such line)" if held else ""
+    return f" ({counted(held, 'more time')} since the last such line)" if held else ""
 
 
 _WRITERS: dict[type[Any], Callable[[Any], None]] = {

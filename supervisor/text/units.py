@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them, and times as they are shown."""
+"""Durations and sizes as people write them, and times and numbers as they are shown."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ SIZE = "a size such as 64KB, 1MB or 2GB"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_OF_ONE = {"are": "is", "were": "was", "have": "has"}
 _BYTES = {"B": 1, "KB": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)")
 
@@ -64,6 +65,13 @@ def _amount(text: str, units: dict[str, float] | dict[str, int]) -> float | None
         return None
     scaled = float(match[1]) * units[match[2]]
     return round(scaled, 9)
+
+
+def counted(n: int, noun: str, does: str = "") -> str:
+    """Return "1 job" or "2 jobs", and with "wait" "1 job waits" or "2 jobs wait"."""
+    if n == 1:
+        return f"1 {noun} {_OF_ONE.get(does, f'{does}s')}" if does else f"1 {noun}"
+    return f"{n} {noun}s {does}".rstrip()
 
 
 def iso(microseconds: int | None) -> str | None:

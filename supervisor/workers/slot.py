@@ -27,6 +27,7 @@ from supervisor.jobs import (
     Lease,
     Outcome,
 )
+from supervisor.text.units import counted
 from supervisor.workers.blame import HOST, ExitCause, KillReason, broken_channel, exit_cause, not_ready, outcome_at_exit
 from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend, Written, output_event
 from supervisor.workers.reply_check import REPEATED, ReplyCheck
@@ -295,8 +296,8 @@ class WorkerSlot:
     def _limit_reached(self, now: float) -> ExitCause | None:
         """Return the limit that the worker has reached. Its memory must have grown; if it has more jobs, check that at intervals."""
         max_jobs, max_memory, setting = self._limits
-        if not self.sent and self.is_used_up():
-            share = f"{max_jobs} jobs are its share after a start: " if max_jobs != setting else ""
+        if max_jobs is not None and not self.sent and self.is_used_up():
+            share = f"{counted(max_jobs, 'job', 'are')} its share after a start: " if max_jobs != setting else ""
             return ExitCause("max_jobs", f"{share}workers.max_jobs is {setting}")
         if max_memory is None or (self.sent and now < self._memory_checked_at + MEMORY_CHECK_INTERVAL):
             return None

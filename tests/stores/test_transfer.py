@@ -193,9 +193,7 @@ def test_jobs_in_flight_are_refused(factories, source, target):
     take(source)
     factories[0].kill(source)
     again_open = factories[0].open()
-    with pytest.raises(
-        StoreError, match="1 jobs are in flight, of a supervisor that was lost; `supervisor run --drain`"
-    ):
+    with pytest.raises(StoreError, match="1 job is in flight, of a supervisor that was lost; `supervisor run --drain`"):
         transfer_jobs(again_open, target)
     assert put(again_open)
 

@@ -6,6 +6,7 @@ import resource
 from contextlib import suppress
 
 from supervisor.text.os_errors import DESCRIPTOR_LIMITS
+from supervisor.text.units import counted
 
 OF_SUPERVISOR = 100
 """Descriptors for all but the workers: the store, sinks, plugins, two forkservers, and the channels of a worker that is starting."""
@@ -51,6 +52,6 @@ def shortage(workers: int) -> str | None:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     what = "start" if workers > most else "be replaced at once in a reload"
     return (
-        f"workers.count: {workers} workers can't all {what}, since this process may have {hard} descriptors: raise the hard limit "
+        f"workers.count: {counted(workers, 'worker')} can't {'all ' if workers > 1 else ''}{what}, since this process may have {hard} descriptors: raise the hard limit "
         f"({DESCRIPTOR_LIMITS}) to {OF_SUPERVISOR + 2 * OF_WORKER * workers}, or set workers.count to at most {max(1, most // 2)}"
     )

@@ -99,7 +99,7 @@ def test_lines_lost_last_are_reported_at_the_end(
         output.flush(10)
     output.stop()
     (line,) = reader.lines()
-    assert "1 log lines dropped" in line
+    assert "1 log line dropped" in line
 
 
 def test_stop_gives_up_on_a_reader_that_never_reads(reader: Reader, output: LogOutput) -> None:
@@ -144,7 +144,7 @@ def test_a_line_torn_by_an_error_is_ended_before_the_next(
     output.stop()
     lines = reader.lines()
     assert lines[0] == "2001-09"
-    assert "1 log lines dropped" in lines[1]
+    assert "1 log line dropped" in lines[1]
     assert lines[2].endswith("INFO whole")
 
 

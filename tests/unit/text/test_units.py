@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.text.units import MAX_SECONDS, format_duration, parse_duration, parse_size
+from supervisor.text.units import MAX_SECONDS, counted, format_duration, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,12 @@ from supervisor.text.units import MAX_SECONDS, format_duration, parse_duration, 
 )
 def test_a_duration_is_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+def test_a_counted_noun_agrees_with_its_number_and_its_verb() -> None:
+    assert [counted(n, "job") for n in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]
+    assert [counted(n, "job", "wait") for n in (0, 1, 2)] == ["0 jobs wait", "1 job waits", "2 jobs wait"]
+    assert [counted(1, "job", does) for does in ("are", "were", "have")] == ["1 job is", "1 job was", "1 job has"]
 
 
 def test_a_number_is_seconds_in_python() -> None:
