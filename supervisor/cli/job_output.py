@@ -11,7 +11,7 @@ import orjson
 
 from supervisor.cli.context import UserMistake, current_context, echo, load_settings
 from supervisor.cli.exit_codes import DONE
-from supervisor.cli.render import ago, clipped, print_block, print_fields, print_heading, print_json, print_table
+from supervisor.cli.render import ago, clipped, due, print_block, print_fields, print_heading, print_json, print_table
 from supervisor.cli.store_access import once_available, opened_store, use_store
 from supervisor.config.settings import Settings
 from supervisor.events import SinkMissing
@@ -53,7 +53,7 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         print_json(job)
         return
     fields = {name: job.get(name) for name in FIELDS}
-    times = {name: f"{job[name]}  ({ago(job[name])})" for name in TIMES if job.get(name)}
+    times = {name: f"{job[name]}  ({(due if name == 'due_at' else ago)(job[name])})" for name in TIMES if job.get(name)}
     waiting = current_context().mask(job.get("waiting_because") or "")
     missing = ", ".join(job["missing_sinks"])
     print_fields({**fields, "missing_sinks": missing, **times, "waiting_because": waiting})
@@ -98,7 +98,7 @@ def change_jobs(
 def _row(job: dict[str, Any]) -> list[Any]:
     return [
         job["id"], job["handler"], job["queue"], job["state"], job["attempt"],
-        ago(job["due_at"]) if job["state"] in (JobState.SCHEDULED, JobState.READY) else "",
+        due(job["due_at"]) if job["state"] in (JobState.SCHEDULED, JobState.READY) else "",
         ago(job["finished_at"]), job["dead_letter"], ", ".join(job["missing_sinks"]), _last_error(job),
     ]  # fmt: skip
 

@@ -125,13 +125,22 @@ def clipped(text: str) -> str:
 
 
 def ago(stamp: str | None, now: datetime | None = None) -> str:
-    """Return an ISO 8601 time relative to now, such as `3m 20s ago` or `in 12s`."""
+    """Return the ISO 8601 time of an event relative to now, such as `3m 20s ago`. It is ahead if a clock was set back, or differs."""
+    return _relative(stamp, now, "{} ahead of this clock")
+
+
+def due(stamp: str | None, now: datetime | None = None) -> str:
+    """Return a due time relative to now, such as `3m 20s ago` or `in 12s`."""
+    return _relative(stamp, now, "in {}")
+
+
+def _relative(stamp: str | None, now: datetime | None, ahead: str) -> str:
     if not stamp:
         return ""
     seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(stamp)).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    return f"{format_duration(seconds)} ago" if seconds > 0 else f"in {format_duration(-seconds)}"
+    return f"{format_duration(seconds)} ago" if seconds > 0 else ahead.format(format_duration(-seconds))
 
 
 def _cell(value: Any) -> Text:

@@ -17,6 +17,8 @@ QUEUE_COLUMNS = ("queue", "fresh", "retries", "scheduled", "in flight", "failed"
 QUEUE_KEYS = ("queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "processing")
 SINK_COLUMNS = ("sink", "dead letters", "supervisors")
 SINK_KEYS = ("sink", "pending", "supervisors")
+MAX_SHOWN = 30
+"""The queues, and the problems, that `status` shows."""
 WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for")
 
 
@@ -30,7 +32,7 @@ def status(as_json: bool) -> None:
     if as_json:
         print_json({**stats, "problems": [each._asdict() for each in found]})
         return
-    print_queues(stats["queues"])
+    _print_busy_queues(stats["queues"])
     _print_supervisors(stats)
     if stats["sinks"]:
         click.echo()
@@ -38,8 +40,25 @@ def status(as_json: bool) -> None:
     if found:
         click.echo()
         print_heading("problems")
-        for each in found:
+        for each in found[:MAX_SHOWN]:
             echo(f"  {each.text}")
+        if len(found) > MAX_SHOWN:
+            click.echo(f"  ... and {len(found) - MAX_SHOWN} more: supervisor status --json")
+
+
+def _print_busy_queues(queues: list[dict[str, Any]]) -> None:
+    """Print the queues that are paused or have jobs that wait, run or have failed, those with the most jobs if they are too many."""
+    busy = sorted(filter(_size, queues), key=_size, reverse=True)[:MAX_SHOWN]
+    if busy or not queues:
+        print_queues(sorted(busy, key=lambda queue: queue["queue"]))
+    if empty := sum(not _size(queue) for queue in queues):
+        click.echo(f"{counted(empty, 'queue', 'have')} no job that waits, runs or has failed")
+    if more := len(queues) - empty - len(busy):
+        click.echo(f"{counted(more, 'more queue', 'have')} fewer jobs: supervisor queues list")
+
+
+def _size(queue: dict[str, Any]) -> int:
+    return sum((queue["paused"], *(int(queue[key]) for key in QUEUE_KEYS[1:])))
 
 
 def print_queues(queues: list[dict[str, Any]]) -> None:
@@ -52,13 +71,14 @@ def print_queues(queues: list[dict[str, Any]]) -> None:
 
 def _print_supervisors(stats: dict[str, Any]) -> None:
     for each in stats["supervisors"]:
-        age = max(0.0, Present(stats).age(each))
-        seen = f"as it was {format_duration(age)} ago" if age >= 1 else "now"
+        age = Present(stats).age(each)
+        seen = f"as it was {format_duration(age)} ago" if age > 0 else "as it was before the clock was set back"
+        seen = "now" if abs(age) < 1 else seen
         holds = f", {counted(each['in_flight'], 'job')} in flight" if each["in_flight"] else ""
         click.echo()
         print_heading(f"{each['host']} pid {each['pid']}: {each['state']}{holds}, {seen}")
         if each["workers"]:
-            print_table(WORKER_COLUMNS, [_worker_row(worker, age) for worker in each["workers"]])
+            print_table(WORKER_COLUMNS, [_worker_row(worker, max(0.0, age)) for worker in each["workers"]])
 
 
 def _worker_row(worker: dict[str, Any], age: float) -> list[Any]:

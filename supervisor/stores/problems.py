@@ -35,11 +35,11 @@ class Present:
         supervisors: Sequence[Row] = status["supervisors"]
         self.gone = [each for each in supervisors if each["state"] == "gone"]
         present = [each for each in supervisors if each["state"] != "gone"]
-        self.silent = [each for each in present if self.age(each) > ttl_of(each)]
+        self.silent = [each for each in present if abs(self.age(each)) > ttl_of(each)]
         self.live = [each for each in present if each not in self.silent]
 
     def age(self, supervisor: Row) -> float:
-        """Return how many seconds ago it wrote its row."""
+        """Return how many seconds ago it wrote its row; below zero if the clock was set back since."""
         return -self.until(supervisor["seen_at"])
 
     def until(self, stamp: str) -> float:
@@ -50,7 +50,11 @@ class Present:
         return [each for each in self.live if each["queues"] is None or queue in each["queues"]]
 
     def not_seen(self, supervisor: Row) -> str:
-        return f"{name_of(supervisor)} was not seen for {format_duration(self.age(supervisor))}"
+        age = self.age(supervisor)
+        how_long = (
+            f"for {format_duration(age)}" if age > 0 else f"since the clock was set back by {format_duration(-age)}"
+        )
+        return f"{name_of(supervisor)} was not seen {how_long}"
 
     def recovery(self, gone: Row) -> str:
         """Return when the jobs of a supervisor that is gone, or not seen, run again."""

@@ -19,7 +19,13 @@ from supervisor.cli import render
     ],
 )
 def test_a_time_is_shown_relative_to_now(stamp: str | None, expected: str) -> None:
-    assert render.ago(stamp, datetime(2030, 1, 1, tzinfo=UTC)) == expected
+    assert render.due(stamp, datetime(2030, 1, 1, tzinfo=UTC)) == expected
+
+
+def test_a_time_that_has_passed_by_another_clock_is_not_shown_as_a_time_to_come() -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    assert render.ago("2029-12-31T23:59:50.000000Z", now) == "10s ago"
+    assert render.ago("2030-01-01T01:00:00.000000Z", now) == "1h ahead of this clock"
 
 
 def test_text_of_jobs_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli.status import _print_supervisors
+from supervisor.cli.status import MAX_SHOWN, _print_busy_queues, _print_supervisors
+from supervisor.stores.problems import problems
 from supervisor.stores.supervisors import ABOUT
 from tests.unit.cli.conftest import Call
 
@@ -26,6 +27,41 @@ def test_a_row_has_its_age_and_jobs_have_run_for_so_long_since(capsys: pytest.Ca
     title, _, row = printed(capsys, {"pid": 13, "state": "busy", "current_job": JOB})
     assert title.endswith("pid 12: running, 1 job in flight, as it was 9s ago")
     assert row.split() == ["13", "busy", "7", "mail", "1", "1m", "9s"]
+
+
+def test_a_row_from_before_the_clock_was_set_back_has_no_age(capsys: pytest.CaptureFixture[str]) -> None:
+    later = "2030-01-01T02:00:09Z"
+    title, _, row = printed(capsys, {"pid": 13, "state": "busy", "current_job": JOB}, seen_at=later)
+    assert title.endswith("pid 12: running, 1 job in flight, as it was before the clock was set back")
+    assert row.split()[-1] == "1m"
+    status = {
+        "at": "2030-01-01T00:00:09Z", "queues": [], "sinks": [], "supervisors": [{**ROW, "workers": [], "seen_at": later}]
+    }  # fmt: skip
+    assert [it.message for it in problems(status)] == [
+        f"supervisor {ROW['host']} pid 12 was not seen since the clock was set back by 2h"
+    ]
+
+
+def queue(name: str, failed: int = 0, *, paused: bool = False) -> dict[str, Any]:
+    none = dict.fromkeys(("queue_size", "retry_queue_size", "scheduled", "in_flight", "processing"), 0)
+    return {"queue": name, **none, "failed": failed, "paused": paused}
+
+
+def test_of_many_queues_those_with_the_most_jobs_are_shown_and_the_others_are_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _print_busy_queues([queue(f"q{n:02}", failed=n) for n in range(MAX_SHOWN + 2)])
+    *table, empty, more = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in table[1:]] == [f"q{n:02}" for n in range(2, MAX_SHOWN + 2)]
+    assert empty == "1 queue has no job that waits, runs or has failed"
+    assert more == "1 more queue has fewer jobs: supervisor queues list"
+
+
+def test_a_queue_without_jobs_is_shown_if_it_is_paused(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_busy_queues([queue("held", paused=True), queue("quiet")])
+    _, row, empty = capsys.readouterr().out.splitlines()
+    assert row.split()[0] == "held"
+    assert empty.startswith("1 queue has no job")
 
 
 def test_the_title_stays_on_one_line_and_is_shown_without_workers(
