@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import UserMistake, load_settings
+from supervisor.cli.context import UserMistake, echo, load_settings
 from supervisor.cli.job_output import change_jobs, print_job, print_jobs
 from supervisor.cli.options import (
     COUNT,
@@ -23,7 +23,8 @@ from supervisor.cli.options import (
 from supervisor.cli.store_access import use_store
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
-from supervisor.stores.waiting import with_reasons
+from supervisor.stores.records import OperatorResult
+from supervisor.stores.waiting import still_runs, with_reasons
 
 RETRIED = {
     JobState.SCHEDULED: "due now",
@@ -80,7 +81,18 @@ def show(id: int, as_json: bool) -> None:
 @job_ids
 def cancel(ids: Sequence[int]) -> int:
     """Cancel jobs. The worker of a running job is killed."""
-    return change_jobs("cancelled", lambda store: store.cancel(ids))
+    status: dict[str, Any] = {}
+
+    def change(store: Store) -> OperatorResult:
+        status.update(store.stats())
+        return store.cancel(ids)
+
+    try:
+        return change_jobs("cancelled", change)
+    finally:
+        for id in ids if status else ():
+            if reason := still_runs(id, status):
+                echo(f"Warning: job {id} is cancelled, and {reason}", err=True)
 
 
 @jobs.command()

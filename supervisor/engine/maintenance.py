@@ -184,6 +184,7 @@ class Maintenance:
             self._recovery.forget()
             self._lease_keeper.extend_soon()
             self._pruner.clock_stepped(step)
+            self._announcer.clock_stepped()
         self._looking_around.start()
         if self._periods % PRUNE_PERIODS == 0:
             self._pruning.start()

@@ -36,6 +36,10 @@ class Announcer:
         ]
         return Presence(state, rows, self._pool.idle_count(), self._leases.ttl, self._self_report.about())
 
+    def clock_stepped(self) -> None:
+        """Write the row soon: it has a time by the clock of before."""
+        self._last = ()
+
     def announce(self, state: str) -> None:
         """Write the row, if need be, and start marks for the jobs that run. Do nothing while the store is unavailable."""
         if self._writer.unavailable:

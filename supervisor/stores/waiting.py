@@ -21,6 +21,8 @@ from supervisor.stores.protocol import Store
 from supervisor.text.units import counted, format_duration
 
 UNFINISHED = (JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT)
+LATE = 3.0
+"""Seconds, besides the third of its ttl after which a supervisor writes its row again, until it seems to be stopped."""
 
 
 def waiting_because(job: Row, status: Row) -> str | None:
@@ -136,6 +138,20 @@ def _are(workers: int) -> str:
 
 def _workers(supervisor: Row, *states: str) -> list[Row]:
     return [worker for worker in supervisor["workers"] if worker.get("state") in states]
+
+
+def still_runs(id: int, status: Row) -> str | None:
+    """Return why the worker of a job that is cancelled may not be killed soon, and what to do; None if there is no sign of that. The
+    status is from before: without leases, a supervisor that was not seen is soon left out."""
+    present = Present(status)
+    for each in (*present.live, *present.silent):
+        late = abs(present.age(each)) > ttl_of(each) / 3 + LATE
+        if late and any((worker.get("current_job") or {}).get("job_id") == id for worker in each["workers"]):
+            return (
+                f"its worker may still run it: {present.not_seen(each)}, and kills the worker only once it goes "
+                "on: continue it (SIGCONT) if it is stopped, or end it, which ends its workers"
+            )
+    return None
 
 
 def _in_flight(job: Row, present: Present) -> str | None:

@@ -5,12 +5,14 @@ Each fault is a real one. The guide lists them: docs/guides/troubleshooting.md, 
 
 from __future__ import annotations
 
+import re
 import signal
 import sqlite3
 from collections.abc import Callable
 
 import pytest
 
+from supervisor.workers.blame import HOST
 from tests.system.command import Command, Running, wait_for
 
 PLUGIN = {
@@ -277,3 +279,18 @@ def test_a_job_that_does_not_run_has_its_reason(command: Command, fault: Callabl
             if run.code is None:
                 run.signal(signal.SIGCONT)
                 run.signal(signal.SIGKILL) if "hang" in fault.__name__ else None
+
+
+def test_a_cancelled_job_whose_supervisor_is_stopped_is_said_to_run_on(command: Command) -> None:
+    run = serve(command, SHORT)
+    id = busy(command)
+    run.signal(signal.SIGSTOP)
+    wait_for(lambda: bool(re.search(rf"pid {run.pid} was not seen for [4-9]", command.ask("status"))))
+    cancelled = command.call("jobs", "cancel", str(id))
+    assert (cancelled.code, cancelled.out) == (0, f"cancelled: {id}\n")
+    reason = f"and its worker may still run it: supervisor {HOST} pid {run.pid} was not seen for "
+    assert cancelled.err.startswith(f"Warning: job {id} is cancelled, {reason}")
+    run.signal(signal.SIGCONT)
+    run.logged("cancelled; its worker")
+    other = busy(command)
+    assert command.call("jobs", "cancel", str(other)).err == "", "its supervisor is there"

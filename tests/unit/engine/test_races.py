@@ -36,6 +36,18 @@ def claim_elsewhere(here: Virtual, count: int = 1, owner: str = "them", max_retr
     return other, other.claim([ClaimRequest("default", count, count, count, 100)], 30.0, lambda *_: Policy(max_retries))
 
 
+def test_a_supervisor_is_announced_at_once_when_the_clock_was_set() -> None:
+    here = Virtual()
+    here.serve()
+    for step in (7200.0, -7200.0):
+        here.loop.advance(1.0)
+        here.engine.maintain("running")
+        here.wall.step(step)
+        here.engine.maintain("running")
+        status = here.store.stats()
+        assert status["supervisors"][0]["seen_at"] == status["at"]
+
+
 def test_a_dead_letter_that_is_not_published_here_does_not_keep_the_fetcher_busy() -> None:
     here = Virtual()
     other, leases = claim_elsewhere(here)
