@@ -30,6 +30,8 @@ class SinkLimits(NamedTuple):
 OnAccepted = Callable[[Sequence[DeadLetter]], Awaitable[None]]
 
 LIMITS = SinkLimits()
+NOT_ACCEPTED = "publish has not returned its id"
+EXPECTED = "expected the ids (int) of the dead letters that the sink has accepted"
 _RETRIES = Backoff(base=1.0, factor=2.0, max=60.0, jitter="none")
 
 
@@ -117,7 +119,7 @@ class BatchSplitter:
         self.offered: set[int] = set()
         self.accepted: set[int] = set()
         self.claim_expired = False
-        self.error = "not accepted"
+        self.error = NOT_ACCEPTED
 
     def next(self) -> Sequence[DeadLetter]:
         """Return the next part; it is empty if all were offered or the sink seems to fail."""
@@ -217,7 +219,10 @@ class SinkRunner:
         except Exception as failure:
             parts.note_raised(part, f"{type(failure).__name__}: {failure}")
             return
-        if taken := parts.note(part, accepted):
+        taken = parts.note(part, accepted)
+        if len(taken) < len(part):
+            parts.error = _not_accepted(part, accepted)
+        if taken:
             await on_accepted(taken)
 
     def _count_failure(self, parts: BatchSplitter) -> None:
@@ -240,7 +245,7 @@ class SinkRunner:
         if asyncio.get_running_loop().time() >= until:
             raise ClaimExpired
         self._overdue = False
-        publishing: asyncio.Future[frozenset[int]] = self._calls.call(lambda: frozenset(self._sink.publish(own)))
+        publishing: asyncio.Future[frozenset[int]] = self._calls.call(lambda: _ids(self._sink.publish(own)))
         publishing.add_done_callback(drop_error)
         self._under_way = publishing
         if not await _ends(publishing, LIMITS.publish):
@@ -266,6 +271,24 @@ class SinkRunner:
         closed.add_done_callback(drop_error)
         self._calls.end()
         await asyncio.wait([closed])
+
+
+def _ids(returned: Any) -> frozenset[Any]:
+    """Return the ids that a sink has returned. Raises TypeError if they can't be any."""
+    try:
+        return frozenset(returned)
+    except TypeError as error:
+        raise TypeError(f"publish returned {_shown(returned)}, {EXPECTED} ({error})") from error
+
+
+def _not_accepted(part: Sequence[DeadLetter], returned: frozenset[Any]) -> str:
+    """Return why a dead letter of the part is not accepted."""
+    wrong = [id for id in returned - {dead_letter.id for dead_letter in part} if type(id) is not int]
+    return f"publish returned {_shown(wrong[0])} among the ids, {EXPECTED}" if wrong else NOT_ACCEPTED
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.80} of type {type(value).__name__}"
 
 
 async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:

@@ -93,6 +93,27 @@ def test_a_sink_that_hangs_is_offered_one_part_and_later_others_at_once(play: Pl
     play(act)
 
 
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        (["1"], "publish returned '1' of type str among the ids, expected the ids (int) of"),
+        (None, "TypeError: publish returned None of type NoneType, expected the ids (int) of"),
+        ([{"id": 1}], "TypeError: publish returned [{'id': 1}] of type list, expected the ids (int) of"),
+        ([], "publish has not returned its id"),
+    ],
+)
+def test_what_a_sink_returned_instead_of_ids_is_named(play: Play, returned: Any, error: str) -> None:
+    class WrongSink(AcceptingSink):
+        def publish(self, dead_letters: Any) -> Any:
+            return returned
+
+    async def act(here: Scene) -> None:
+        parts = await runner(here.loop, 0.0, WrongSink()).offer(dead_letters(1), FAR, ignore)
+        assert parts.error.startswith(error)
+
+    play(act)
+
+
 class PickySink(AcceptingSink):
     def __init__(self) -> None:
         self.accepts = {0}
