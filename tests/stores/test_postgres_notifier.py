@@ -51,20 +51,37 @@ def test_the_descriptor_stays_the_same_and_notifies_after_a_reconnect(factory, s
 def test_a_listener_that_cannot_connect_again_is_logged_once_and_once_when_it_can(factory, store, caplog):
     caplog.set_level("INFO")
     address = store.connection.session.address
-    tries, connect = iter(range(100)), address.connect
+    connect = address.connect
 
     def refuse():
-        if next(tries) < 3:
+        if not caplog.messages:
             raise StoreUnavailable("too many connections")
         return connect()
 
     address.connect = refuse
     factory.sql("select pg_terminate_backend(%s)", listeners(factory)[0])
-    assert factory.notified(store)
     while len(caplog.messages) < 2:
         time.sleep(0.01)
+    assert factory.notified(store)
     assert caplog.messages[0].startswith("too many connections; this was the connection for notifications: ")
     assert "supervisors are notified again, after " in caplog.messages[1]
+
+
+def test_a_listener_that_connects_again_within_moments_logs_nothing(factory, store, caplog):
+    """When the server stops, the connection of the store, which is used a moment later, is the one to report that."""
+    caplog.set_level("INFO")
+    address = store.connection.session.address
+    tries, connect = iter(range(100)), address.connect
+
+    def refuse():
+        if next(tries) < 3:
+            raise StoreUnavailable("the server is shutting down")
+        return connect()
+
+    address.connect = refuse
+    factory.sql("select pg_terminate_backend(%s)", listeners(factory)[0])
+    assert factory.notified(store)
+    assert caplog.messages == []
 
 
 def test_a_supervisor_is_notified_however_many_files_are_open(factory):

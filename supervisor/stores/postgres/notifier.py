@@ -29,6 +29,9 @@ NOTIFIED_AGAIN = "%s: supervisors are notified again, after %.2fs"
 
 FIRST_RECONNECT_DELAY = 0.05
 MAX_RECONNECT_DELAY = 5.0
+REPORTED_AFTER = 3.0
+"""Seconds until a lost connection is logged, if the one of the store works by then: otherwise the server is unavailable, which the
+supervisor has noticed on that one by then, and has logged."""
 GATHER = 0.003
 """Seconds to wait after a notification, so that several of them wake the supervisor once."""
 _LOOK_AFTER = 30.0
@@ -174,9 +177,7 @@ class Listener:
             try:
                 self.connection = self._listening()
             except (StoreError, Error) as error:
-                if (
-                    not logged and self._own_process() is not None
-                ):  # otherwise the supervisor logs that the store is unavailable
+                if not logged and time.monotonic() - began >= REPORTED_AFTER and self._own_process() is not None:
                     _logger.warning(NOT_NOTIFIED, error)
                     logged = True
             else:
