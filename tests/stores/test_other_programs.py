@@ -254,7 +254,10 @@ CHANGES = {
     "succeeded by hand": "update {s}.jobs set state = 3 where state < 3",
     "scheduled by hand": "update {s}.jobs set state = 0 where handler = 'a'",
     "a retry by hand": "update {s}.jobs set tier = 1 where state = 1",
+    "of scheduled jobs alone": "update {s}.jobs set state = 5 where state = 0",
+    "of jobs in flight alone": "update {s}.jobs set state = 5 where state = 2",
     "counts deleted": "delete from {s}.counts",
+    "counts of ready jobs deleted": "delete from {s}.counts where state = 1",
     "counts of jobs that never were": "insert into {s}.counts(state, queue, tier, n) values (0, 'q', 0, 3), (2, 'q', 1, -2)",
 }
 

@@ -2,6 +2,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from select import poll
 from types import ModuleType
 from typing import Any
 
@@ -117,6 +118,25 @@ def test_a_program_that_is_left_in_the_background_does_not_hold_the_job(shell: A
 def test_a_program_may_close_its_output_long_before_it_ends(shell: Any) -> None:
     code = "import os, time; os.write(1, b'out'); os.close(1); os.close(2); time.sleep(0.2); os._exit(0)"
     assert shell(argv=python(code))["stdout"] == "out"
+
+
+def test_output_that_is_closed_costs_no_processor_time_until_the_program_ends(
+    shell: Any, plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polls: list[object] = []
+
+    class Counted:
+        def __init__(self) -> None:
+            self._really = poll()
+            self.register, self.unregister = self._really.register, self._really.unregister
+
+        def poll(self) -> list[tuple[int, int]]:
+            polls.append(self)
+            return self._really.poll()
+
+    monkeypatch.setattr(plugin, "poll", Counted)
+    shell(argv=python("import os, time; os.close(1); os.close(2); time.sleep(0.1); os._exit(0)"))
+    assert len(polls) <= 3, "one for each pipe that ends, and one for the program"
 
 
 def test_all_that_the_program_has_written_when_it_ends_is_read(shell: Any, plugin: ModuleType) -> None:

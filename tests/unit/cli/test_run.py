@@ -9,7 +9,7 @@ import pytest
 from supervisor import events
 from supervisor.cli.app import run_command_line
 from supervisor.errors import ConfigError
-from supervisor.workers.system import linux
+from supervisor.workers.system import descriptors, linux
 from tests.unit.cli.conftest import FakeSupervisor
 
 
@@ -73,6 +73,20 @@ def test_the_log_follows_a_reload_of_the_same_file(
     )
     assert run_command_line(["run", "-c", "one.yaml"]) == 0
     assert configured == [("info", "text"), ("debug", "json")]
+
+
+def test_a_reload_to_more_workers_than_there_are_descriptors_for_is_warned_of(
+    fake: type[FakeSupervisor], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(descriptors, "shortage", lambda workers: "too few" if workers > 4 else None)
+    file = Path("one.yaml")
+    file.write_text("workers: {count: 4}")
+    fake.events = (events.ConfigReloaded(("workers",), ()),)
+    assert run_command_line(["run", "-c", "one.yaml"]) == 0
+    assert "too few" not in caplog.text
+    monkeypatch.setattr(fake, "__init__", _and_then(fake.__init__, lambda: file.write_text("workers: {count: 5}")))
+    assert run_command_line(["run", "-c", "one.yaml"]) == 0
+    assert "too few" in caplog.text
 
 
 def test_a_config_that_the_supervisor_refuses_is_a_mistake(

@@ -69,6 +69,13 @@ def test_two_sinks_must_not_share_a_file(errors: Any, tmp_path: Path) -> None:
     assert len(errors(sinks(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "c.jsonl"))))) == 2
 
 
+def test_two_sinks_must_not_share_a_file_that_is_yet_to_be_made_behind_a_link(errors: Any, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    (error,) = errors(sinks(f"{tmp_path}/there/dead.jsonl", f"{tmp_path}/link/dead.jsonl"))
+    assert "dlq.sinks[1].path: expected a file of its own, not that of dlq.sinks[0]" in error
+
+
 def test_the_names_of_the_files_of_a_store_are_known(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "jobs.db", create=True)
     store.join("one", "host", 1)

@@ -8,7 +8,10 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from supervisor.workers.interface import Timeouts
+from supervisor.workers.parent import backend as backend_module
 from supervisor.workers.parent.backend import ForkserverBackend
 
 
@@ -55,6 +58,26 @@ def test_a_forkserver_that_exits_in_the_turn_in_which_its_time_is_up_is_not_kill
 
     asyncio.run(scene())
     assert not forkserver.killed
+
+
+def test_each_worker_that_is_ordered_keeps_a_descriptor_for_its_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[float] = []
+
+    def no_channels(end: float) -> None:
+        ends.append(end)
+        raise OSError
+
+    async def scene() -> None:
+        options: Any = SimpleNamespace(owner="me")
+        backend = ForkserverBackend(options, SimpleNamespace(), asyncio.get_running_loop())  # type: ignore[arg-type]
+        monkeypatch.setattr(backend_module, "open_channels", no_channels)
+        for number in range(3):
+            with pytest.raises(OSError):
+                backend.fork(number, SimpleNamespace())  # type: ignore[arg-type]
+            backend._ordered[number] = SimpleNamespace()  # type: ignore[assignment]
+
+    asyncio.run(scene())
+    assert ends == [ends[0], ends[0] - 1, ends[0] - 2]
 
 
 def test_the_loop_runs_while_orphans_that_do_not_exit_are_waited_for() -> None:

@@ -136,6 +136,46 @@ def test_permits_that_a_job_has_forged_break_its_channel_and_reclaim_nothing(
     assert worker.channel.running() == 1
 
 
+def test_permits_that_a_job_took_out_of_turn_and_put_back_break_its_channel(worker: ScriptedWorker) -> None:
+    worker.channel.send(1, [make_lease(1), make_lease(2)])
+    worker.channel.send(2, [make_lease(3)])
+    os.write(worker.ours.permits_put, os.read(worker.ends.permits, 3)[:1])
+    assert worker.channel.reclaim() == {}
+    assert worker.broken == [FORGED_PERMITS]
+
+
+def test_a_permit_that_is_forged_for_a_job_with_an_outcome_breaks_the_channel(worker: ScriptedWorker) -> None:
+    worker.channel.send(1, [make_lease(1), make_lease(2)])
+    worker.take_permit()
+    worker.write(b"[1,5,null]\n")
+    os.write(worker.ours.permits_put, b"\1")
+    assert worker.channel.reclaim() == {}
+    assert worker.broken == [FORGED_PERMITS]
+
+
+def test_a_job_that_fills_its_channel_of_permits_without_end_does_not_hold_up_a_reclaim(
+    worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.channel.send(1, [make_lease(1)])
+    reads: list[int] = []
+
+    def always_full(fd: int, count: int) -> bytes:
+        reads.append(fd)
+        assert len(reads) < 10
+        return b"\1" * count
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "read", always_full)
+        assert worker.channel.reclaim() == {}
+    assert worker.broken == [FORGED_PERMITS]
+
+
+def test_no_job_has_taken_longer_than_its_worker_has_been_ready(worker: ScriptedWorker) -> None:
+    worker.channel.send(1, [make_lease(1)])
+    worker.write(b"[1,7000000,null]\n")
+    assert [reply.took for reply in worker.replies] == [0.0]
+
+
 def test_replies_that_were_for_no_job_sent_are_not_counted(worker: ScriptedWorker) -> None:
     worker.channel.send(1, [make_lease(1)])
     worker.take_permit()
