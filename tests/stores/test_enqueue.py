@@ -155,3 +155,6 @@ def test_a_look_names_the_queues_and_tiers_that_had_no_ready_job_before_it(facto
     factory.clock.step(10)
     assert store.look(None, 10).newly_ready == {("b", 1)}
     assert store.look(None, 10).newly_ready == frozenset()
+    put(store, queue="b", delay=10.0)
+    factory.clock.step(10)
+    assert store.look(None, 10).newly_ready == {("b", 0)}, "the fresh job of before was claimed"

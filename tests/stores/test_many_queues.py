@@ -68,6 +68,14 @@ def test_a_look_that_stays_shows_the_same_queues_again(store):
     assert next(iter(store.look(None, 10).waiting)) == QUEUES[5]
 
 
+def test_the_queue_that_a_look_begins_behind_is_shown_at_its_end(store):
+    store.enqueue([EnqueueRow("mail", "1", queue=QUEUES[4])])
+    store.look(None, 10)
+    claim(store, [*QUEUES[5:], QUEUES[4]])
+    look = store.look(None, 10)
+    assert (set(look.waiting), look.more) == (set(QUEUES[:5]), False)
+
+
 def test_served_queues_are_found_behind_thousands_of_others(store):
     served = frozenset(QUEUES[-3:])
     look = store.look(served, 10)

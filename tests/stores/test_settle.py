@@ -48,6 +48,14 @@ def test_a_failed_attempt_is_scheduled_again(factory, store):
     assert (lease.retries, lease.attempt, lease.tier, lease.due_at) == (1, 2, 1, factory.clock.microseconds)
 
 
+def test_a_failed_attempt_has_the_start_that_its_worker_measured(factory, store):
+    (id,) = put(store)
+    lease = take_one(store)
+    factory.clock.step(2)
+    assert store.settle([again(lease)._replace(took=1.5)]) == []
+    assert store.get(id)["started_at"] == "2023-11-14T22:13:20.500000Z"
+
+
 def test_an_exhausted_job_without_dead_letters_is_failed(store):
     (id,) = put(store)
     store.settle([dead(take_one(store), dead_letter=False)])
@@ -142,6 +150,14 @@ def test_one_job_twice_in_a_batch_is_settled_once(store):
     assert (job["retries"], len(job["errors"])) == (1, 1)
     (queue,) = store.stats()["queues"]
     assert (queue["in_flight"], queue["scheduled"]) == (0, 1)
+
+
+def test_the_first_of_two_outcomes_of_a_job_in_a_batch_counts(store):
+    succeeded, failed = put(store, "a", "b")
+    a, b = take(store)
+    assert store.settle([success(a, "1"), again(b), success(a, "2"), dead(b)]) == []
+    assert store.get(succeeded)["result"] == 1
+    assert (state_of(store, failed), store.get(failed)["dead_letter"]) == ("scheduled", None)
 
 
 def test_a_deadline_that_was_seen_must_still_stand(factory, store):
