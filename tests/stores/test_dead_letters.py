@@ -29,6 +29,16 @@ def test_a_claimed_dead_letter_is_offered_to_nobody_else_until_its_claim_ends(fa
     assert second.token > first.token
 
 
+def test_a_dead_letter_that_one_of_two_sinks_has_is_offered_to_nobody_else_until_its_claim_ends(factory):
+    """The supervisor that has claimed it is publishing it to the other sink."""
+    one, two = factory.joined("one", "file", "mail"), factory.joined("two", "file", "mail")
+    make_dead(one)
+    assert one.mark_accepted(dead_letters(one), "file") == []
+    assert dead_letters(two) == []
+    factory.clock.step(TTL)
+    assert [dead_letter.accepted for dead_letter in dead_letters(two)] == [{"file"}]
+
+
 def test_the_oldest_dead_letters_are_claimed_first_and_no_more_than_the_limit(factory, store):
     (old,) = make_dead(store)
     factory.clock.step(1)

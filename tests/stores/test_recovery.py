@@ -154,6 +154,17 @@ def test_leases_of_an_owner_that_left_expire_at_once(factory, store):
     assert [row["owner"] for row in other.stats()["supervisors"]] == ["two"]
 
 
+@pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
+def test_the_row_of_an_owner_that_left_with_leases_goes_once_they_are_recovered(factory, store):
+    put(store)
+    take_one(store)
+    store.leave()
+    other = factory.joined("two")
+    assert other.recover([released(expired_lease) for expired_lease in other.expired_leases(10)]) == []
+    assert other.expired_leases(10) == []
+    assert [owner for (owner,) in factory.sql("select owner from {s}.supervisors")] == ["two"]
+
+
 def test_a_release_by_recovery_adds_to_the_expired_count_and_counts_no_retry(factory, store):
     (id,) = put(store)
     other = factory.joined("two")
