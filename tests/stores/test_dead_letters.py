@@ -212,10 +212,10 @@ def test_the_oldest_is_claimed_first_whichever_sinks_have_it(factory, store):
     first, second, third = (make_dead(by)[0] for by in (other, store, other))
     claimed = dead_letters(other)
     other.mark_accepted([it for it in claimed if it.id == second], "file")
-    for at, id in enumerate((second, third, first)):
+    for at, id in enumerate((third, second, first)):
         other.postpone([it for it in claimed if it.id == id], float(at))
     factory.clock.step(3)
-    assert [dead_letter.id for dead_letter in dead_letters(store)] == [second, third, first]
+    assert [dead_letter.id for dead_letter in dead_letters(store)] == [third, second, first]
 
 
 def test_only_dead_letters_that_the_named_sinks_lack_are_claimed(factory, store):

@@ -91,6 +91,11 @@ def test_a_failure_is_retried_after_its_delay() -> None:
     )
 
 
+def test_a_failure_is_retried_the_later_the_more_jobs_are_ready() -> None:
+    delays = [decide(failed(retries=1), half, dead_letters=True, ready=ready).delay for ready in (0, 10, 10_000)]
+    assert delays == [0.5, 1.0, 15.0]
+
+
 @pytest.mark.parametrize(
     "cause", [Cause.EXCEPTION, Cause.TIMEOUT, Cause.CRASH, Cause.HEARTBEAT_LOST, Cause.LEASE_EXPIRED]
 )

@@ -179,6 +179,29 @@ def test_settling_down_does_not_wait_for_a_store_that_refuses(play: Play) -> Non
     play(act)
 
 
+def test_settling_down_waits_again_for_a_store_that_has_refused(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        (id,) = here.fail_jobs()
+        really, refusals = here.store.claim_dead_letters, iter([StoreBroken("no right")])
+
+        def refuse_once(*arguments: Any) -> Any:
+            if (error := next(refusals, None)) is not None:
+                raise error
+            return really(*arguments)
+
+        here.store.claim_dead_letters = refuse_once  # type: ignore[method-assign]
+        publisher = publish(here, (CountingSink(), SLOW))
+        await settle_down(here, publisher)
+        assert publisher.stuck
+        publisher.look()
+        await asyncio.sleep(1.0)
+        assert not publisher.stuck
+        await settle_down(here, publisher)
+        assert here.dead_letter(id) == "delivered"
+
+    play(act)
+
+
 def test_no_further_part_is_offered_while_the_supervisor_ends(play: Play) -> None:
     async def act(here: Scene) -> None:
         ids = here.fail_jobs(20)

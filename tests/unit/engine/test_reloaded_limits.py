@@ -24,7 +24,8 @@ class Decider:
     def __init__(self, **retry: object) -> None:
         self.now = 0.0
         self.config = CurrentConfig(Settings(retry=retry), [])
-        self.retries = RetryDecider(self.config, QueueBuffers(self.config), lambda: 1.0, lambda: self.now)
+        self.buffers = QueueBuffers(self.config)
+        self.retries = RetryDecider(self.config, self.buffers, lambda: 1.0, lambda: self.now)
 
     def delay(self, queue: str = "default") -> float:
         failed = Outcome(lease(1, queue=queue), Kind.FAILED, failure=Failure(Cause.EXCEPTION))
@@ -85,6 +86,14 @@ def test_a_retry_budget_survives_a_reload() -> None:
     assert decider.delay() == 30.0
     decider.reload(budget={"limit": 2, "per": 60})
     assert [decider.delay(), decider.delay()] == [0.5, 30.0]
+
+
+def test_delays_grow_with_the_ready_jobs_of_their_queue_while_the_settings_say_so() -> None:
+    decider = Decider(adaptive=True)
+    decider.buffers.note_left_in_store({"default": Waiting(7, 3), "other": Waiting(500, 0)})
+    assert (decider.delay(), decider.delay("empty")) == (1.0, 0.5)
+    decider.reload(adaptive=False)
+    assert decider.delay() == 0.5
 
 
 @pytest.mark.parametrize("pause", [0.0, 1.0])
