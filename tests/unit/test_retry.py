@@ -176,6 +176,7 @@ def test_a_job_with_an_unknown_handler_is_claimed_once_a_second_at_most() -> Non
 def test_an_unknown_handler_is_released_until_its_grace_is_over() -> None:
     released = decide(unknown_handler(lease(), unknown_for=3000, grace=3600), never, dead_letters=True)
     assert (released.state, released.delay, released.counted) == (JobState.SCHEDULED, 30, False)
+    assert unknown_handler(lease(), unknown_for=3590, grace=3600).delay == 10
     dead = decide(unknown_handler(lease(), unknown_for=3600, grace=3600), never, dead_letters=True)
     assert (dead.state, dead.dead_letter) == (JobState.FAILED, True)
     assert dead.failure is not None and dead.failure.cause is Cause.UNKNOWN_HANDLER
