@@ -164,14 +164,14 @@ def test_counts_follow_a_job_through_its_life(factory, store):
 
 
 def test_jobs_that_were_released_without_a_retry_are_made_due_by_handler(factory, store):
-    missing, later, other = (*put(store, "mail", "mail"), *put(store, "pdf"))
+    missing, later, retry, other = (*put(store, "mail", "mail", "mail"), *put(store, "pdf"))
     leases = {lease.id: lease for lease in take(store)}
     store.settle([release(leases[id], delay) for id, delay in ((missing, 30.0), (later, 90.0), (other, 30.0))])
+    store.settle([again(leases[retry], 20.0)])
     delayed = put(store, "mail", delay=20.0)
-    make_retries(factory, store, "mail")
     assert store.make_due({"mail"}, 60.0, 10) == 1
     store.look(None, 10)
     assert state_of(store, missing) == "ready"
-    assert {state_of(store, id) for id in (later, other, *delayed)} == {"scheduled"}
+    assert {state_of(store, id) for id in (later, retry, other, *delayed)} == {"scheduled"}
     assert store.make_due({"mail", "pdf"}, 100.0, 1) == 1
     factory.check()

@@ -249,6 +249,17 @@ def test_the_leases_of_an_owner_on_another_machine_end_by_their_deadlines_alone(
     assert (expired.owner, expired.owner_gone) == ("far", False)
 
 
+def test_the_leases_of_an_owner_on_another_machine_that_has_left_are_recovered_at_once(factory, store):
+    far = factory.joined("far")
+    (id,) = put(store)
+    take_one(far)
+    factory.sql("update {s}.supervisors set owner_lock = null where owner = 'far'")
+    assert store.expired_leases(10) == []
+    far.leave()
+    (expired,) = store.expired_leases(10)
+    assert (expired.lease.id, expired.owner, expired.owner_gone) == (id, "far", True)
+
+
 def test_an_owner_whose_machine_is_never_seen_again_is_off_the_list_after_its_leases(factory, store):
     put(store)
     run_and_exit(factory, "far", claim=1)

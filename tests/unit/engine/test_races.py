@@ -77,6 +77,35 @@ def test_a_job_recovered_from_another_supervisor_starts_here_at_once() -> None:
     assert here.state(lease.id) == "in_flight"
 
 
+def test_a_gap_during_the_check_after_another_one_needs_a_check_of_its_own() -> None:
+    here = Virtual()
+    here.serve()
+    here.enqueue("work")
+    here.notify()
+    keeper, leases = here.engine.lease_keeper, here.engine.leases
+    here.writer.eager = False
+    for _ in range(2):
+        keeper.gap_ended()
+        here.loop.create_task(keeper.check_after_gap())
+    here.writer.step_one()
+    assert not leases.checked_since_gap
+    here.writer.step()
+    assert leases.checked_since_gap
+
+
+def test_a_lease_whose_outcome_is_settled_while_leases_are_checked_is_not_stale() -> None:
+    here = Virtual()
+    here.serve()
+    (id,) = here.enqueue("work")
+    here.notify()
+    here.writer.eager = False
+    here.process.run_next()
+    here.loop.create_task(here.engine.lease_keeper.check())
+    here.writer.step()
+    assert here.settled() == [id]
+    assert not any(isinstance(event, JobsStale) for event in here.events)
+
+
 class Contended(WrappedStore):
     """Another supervisor has locked all ready jobs, until `locked` is False."""
 
