@@ -398,6 +398,34 @@ def test_a_cancelled_job_behind_replies_not_yet_read_is_killed() -> None:
     assert here.backend.forked[0].killed == [False]
 
 
+def test_jobs_that_run_are_marked_as_started_by_the_next_settle() -> None:
+    here = Virtual(workers=2)
+    here.enqueue("work", "work")
+    here.serve()
+    one, other = here.backend.forked
+    one.start_next()
+    running = other.start_next()
+    here.loop.advance(0.01)
+    assert here.store.get(running.id)["started_at"] is None  # type: ignore[index]
+    one.finish()
+    one.drain()
+    assert here.store.get(running.id)["started_at"] is not None  # type: ignore[index]
+
+
+def test_a_cancelled_job_that_waits_in_a_worker_is_not_started() -> None:
+    here = Virtual()
+    ids = here.enqueue(*["work"] * 4)
+    here.serve()
+    here.process.run_next(took=0.001)
+    here.process.start_next()
+    here.store.cancel([ids[2]])
+    here.engine.maintain("running")
+    here.process.finish()
+    here.process.drain()
+    assert here.process.start_next().id == ids[3]
+    assert here.process.killed == []
+
+
 def test_leases_whose_claim_was_never_answered_are_released_although_none_is_held() -> None:
     here = Virtual(workers=1)
     here.engine.serve(here.backend)  # no worker is ready yet
