@@ -107,6 +107,15 @@ def test_permits_that_the_worker_has_not_taken_are_counted_and_left_to_it(worker
     assert channel.untaken() == 0
 
 
+def test_no_frame_is_sent_to_a_worker_that_takes_no_more_and_its_permits_are_reclaimed(worker: ScriptedWorker) -> None:
+    worker.channel.stop_sending()
+    worker.channel.send(1, [make_lease(1)])
+    os.set_blocking(worker.ends.jobs, False)
+    with pytest.raises(BlockingIOError):
+        os.read(worker.ends.jobs, 1)
+    assert worker.channel.reclaim() == {1: 1}
+
+
 def test_a_failure_has_what_its_job_wrote_to_stderr(worker: ScriptedWorker) -> None:
     worker.channel.send(1, [make_lease(1), make_lease(2)])
     worker.write_to_stderr(b"one\n", 1)
