@@ -107,6 +107,22 @@ def test_permits_that_the_worker_has_not_taken_are_counted_and_left_to_it(worker
     assert channel.untaken() == 0
 
 
+def test_an_outcome_that_comes_once_outcomes_are_ignored_counts_for_nothing(worker: ScriptedWorker) -> None:
+    """A job that has timed out must not succeed, though the signal that asks for its stack may end its wait."""
+    worker.channel.send(1, [make_lease(1)])
+    worker.take_permit()
+    worker.channel.ignore_outcomes()
+    worker.write(b"[1,5,null]\n")
+    assert worker.replies == []
+    assert worker.channel.running() == 1
+
+
+def test_outcomes_that_wait_to_be_read_are_seen(worker: ScriptedWorker) -> None:
+    assert not worker.channel.has_outcomes()
+    os.write(worker.ends.outcomes, b"[1,5,null]\n")
+    assert worker.channel.has_outcomes()
+
+
 def test_no_frame_is_sent_to_a_worker_that_takes_no_more_and_its_permits_are_reclaimed(worker: ScriptedWorker) -> None:
     worker.channel.stop_sending()
     worker.channel.send(1, [make_lease(1)])
