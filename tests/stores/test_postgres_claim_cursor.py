@@ -87,13 +87,14 @@ def test_a_job_that_is_in_its_old_place_again_is_found_at_the_next_look_at_the_w
     assert [lease.id for lease in take(store, 2)] == [first, waiting[2]]
 
 
-def test_a_job_that_is_in_its_old_place_again_is_found_at_once_if_too_few_others_wait(store):
+@pytest.mark.parametrize("retries", [0, 10])
+def test_a_job_that_is_in_its_old_place_again_is_found_at_once_if_too_few_others_wait(store, retries):
     put(store, *["mail"] * MANY)
     first = claim_many_and_release_the_first(store)
     (waiting,) = put(store)
     keep(store)
     store.look(None, 10)
-    assert [lease.id for lease in take(store, 10)] == [first, waiting]
+    assert [lease.id for lease in take(store, 10, max_retries_claimed=retries)] == [first, waiting]
 
 
 def test_other_priorities_are_claimed_in_their_order_and_retries_fill_up(factory, store):
