@@ -19,6 +19,7 @@ from supervisor.text.units import counted, format_duration
 logger = logging.getLogger(LOGGER)
 _without_passwords = NO_SECRETS
 _MAX_ERROR = 300
+REPAIRED = "store repaired, since another program has changed its rows: %s"
 _NOT_SERVED = {
     "unknown_handler": "no plugin serves it",
     "not_imported": "a worker could not import it, though others could",
@@ -109,14 +110,15 @@ def _log(level: int, message: str, *arguments: Any, **fields: Any) -> None:
     logger.log(level, message, *arguments, extra={"fields": fields})
 
 
+def _line(level: int, line: str) -> Callable[[Any], None]:
+    """Return a writer of this line, whose arguments are the fields of the event."""
+    return lambda event: _log(level, line, *event)
+
+
 def _supervisor_started(event: events.SupervisorStarted) -> None:
     owner, host, pid, store = event
     line = "supervisor started: owner=%s host=%s pid=%d store=%s"
     _log(logging.INFO, line, owner, host, pid, _without_passwords(store), pid=pid)
-
-
-def _supervisor_stopping(event: events.SupervisorStopping) -> None:
-    _log(logging.INFO, "supervisor stopping: %s", event.reason)
 
 
 def _supervisor_stopped(event: events.SupervisorStopped) -> None:
@@ -134,14 +136,6 @@ def _plugin_loaded(event: events.PluginLoaded) -> None:
 
 def _plugin_failed(event: events.PluginFailed) -> None:
     _log(logging.ERROR, "%s", event.text, traceback=event.traceback)
-
-
-def _plugin_warning(event: events.PluginWarning) -> None:
-    _log(logging.WARNING, "plugin %s: %s", event.source, event.message)
-
-
-def _config_warning(event: events.ConfigWarning) -> None:
-    _log(logging.WARNING, "%s", event.message)
 
 
 def _forkserver_started(event: events.ForkserverStarted) -> None:
@@ -298,10 +292,6 @@ def _store_lost(event: events.StoreLost) -> None:
     _log(logging.ERROR, "store lost: %s; outcomes not settled yet are lost; start the supervisor again", event.error)
 
 
-def _store_repaired(event: events.StoreRepaired) -> None:
-    _log(logging.WARNING, "store repaired, since another program has changed its rows: %s", event.wrong)
-
-
 def _store_call_failed(event: events.StoreCallFailed) -> None:
     shown = event._replace(error=_without_passwords(event.error))
     _log(logging.ERROR, "%s, all else goes on, and it is tried again", shown.text)
@@ -371,12 +361,12 @@ def _times(held: int) -> str:
 
 _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.SupervisorStarted: _supervisor_started,
-    events.SupervisorStopping: _supervisor_stopping,
+    events.SupervisorStopping: _line(logging.INFO, "supervisor stopping: %s"),
     events.SupervisorStopped: _supervisor_stopped,
     events.PluginLoaded: _plugin_loaded,
     events.PluginFailed: _plugin_failed,
-    events.PluginWarning: _plugin_warning,
-    events.ConfigWarning: _config_warning,
+    events.PluginWarning: _line(logging.WARNING, "plugin %s: %s"),
+    events.ConfigWarning: _line(logging.WARNING, "%s"),
     events.ForkserverStarted: _forkserver_started,
     events.WorkerStarted: _worker_started,
     events.WorkerOutput: _worker_output,
@@ -393,7 +383,7 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.DeadLettersStale: _dead_letters_stale,
     events.SinkMissing: _sink_missing,
     events.StoreLost: _store_lost,
-    events.StoreRepaired: _store_repaired,
+    events.StoreRepaired: _line(logging.WARNING, REPAIRED),
     events.LoopGap: _loop_gap,
     events.ClockStepped: _clock_stepped,
     events.StoreCallFailed: _store_call_failed,
