@@ -277,6 +277,17 @@ def packed(batch: Any) -> str:
         raise RowRefused(f"a row can't be stored: {error}") from None
 
 
+def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once: int, room: int) -> list[int]:
+    """Return the first of these jobs, as many as have `room` characters together, at least one. `lengths` is a statement that
+    selects the lengths of jobs by their ids; it gets `at_once` ids at a time."""
+    for start in range(0, len(ids), at_once):
+        for place, length in enumerate(connection.json(lengths, packed(ids[start : start + at_once])), start):
+            room -= length
+            if room < 0:
+                return ids[: max(1, place)]
+    return ids
+
+
 def _loads(data: bytes) -> Any:
     try:
         return orjson.loads(data)

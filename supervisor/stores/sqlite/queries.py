@@ -32,10 +32,10 @@ from supervisor.stores.records import (
     readable_attempt,
 )
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
-from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.connection import Connection, Select, first_that_fit, packed
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
-from supervisor.stores.sqlite.queue import PAUSED, Policies, first_that_fit
+from supervisor.stores.sqlite.queue import PAUSED, Policies
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, SINK_LISTS, TEXT_LENGTH
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.text.units import iso

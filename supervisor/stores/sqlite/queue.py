@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import Any, NamedTuple
 
 from supervisor.errors import StoreError, StoreUnavailable
@@ -19,6 +18,7 @@ from supervisor.jobs import (
     LEASE_POLICY,
     LEASE_PRIORITY,
     LEASE_QUEUE,
+    LEASE_TOKEN,
     Lease,
     Policy,
 )
@@ -39,10 +39,10 @@ from supervisor.stores.records import (
     policy_of,
     policy_text,
 )
-from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.connection import Connection, Select, first_that_fit, packed
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
-from supervisor.stores.sqlite.schema import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, texts_are_long
+from supervisor.stores.sqlite.schema import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, headers_are_long
 
 ROWS_OF_A_STATEMENT = 100
 """Each statement of an enqueue updates the id sequence once."""
@@ -80,11 +80,12 @@ NEWLY_READY = Select(
 )
 PAUSED = "select json_group_array(queue) from queues where paused"
 
-# The long texts are read only for the jobs that are claimed. Another program may have put one into the row.
-_IS_SHORT = f"payload is not null and not {texts_are_long('jobs')}"
+# The long texts are read only for the jobs that are claimed. Another program may have put one into the row. The token lacks its
+# random part: so long a number takes long to write and to read.
 CANDIDATES = Select(
-    f"""id, {NEXT_TOKEN} | ?, handler, queue,
-      iif({_IS_SHORT}, cast(payload as text), null), iif({_IS_SHORT}, cast(headers as text), null),
+    f"""id, {NEXT_TOKEN}, handler, queue,
+      iif(length(payload) <= {MAX_INLINE} and not {headers_are_long("jobs")}, cast(payload as text), null),
+      iif(length(headers) <= {MAX_INLINE}, cast(headers as text), null),
       retries, priority, tier, due_at, created_at, null, expired_count, options""",
     f"""from (
       select id as candidate from jobs
@@ -132,22 +133,31 @@ class Policies:
         self._resolved: dict[tuple[str, str], int] = {}  # by (queue, handler), as `_resolve` had them
         self._resolve: Resolve | None = None
 
-    def assign(self, rows: Iterable[list[Any]], resolve: Resolve) -> dict[int, list[int]]:
-        """Set the id of its policy in each row of a lease; return the ids of the jobs by that id."""
+    def assign(
+        self, rows: Iterable[list[Any]], random_part: int, resolve: Resolve
+    ) -> tuple[list[Lease], dict[int, list[int]]]:
+        """Return the leases of these rows of CANDIDATES, and the ids of the jobs by that of their policy. Hot path."""
         if resolve != self._resolve:  # the settings were loaded again
             self._resolve = resolve
             self._resolved.clear()
             self._ids.clear()
         ids: dict[int, list[int]] = {}
-        for (queue, handler), run in groupby(rows, itemgetter(LEASE_QUEUE, LEASE_HANDLER)):
-            policy = self._resolved.get((queue, handler)) or self._resolve_for(queue, handler, resolve)
-            its = ids.setdefault(policy, [])
-            for row in run:
-                row[LEASE_POLICY] = policy
-                its.append(row[LEASE_ID])
+        leases, make, queue, handler, claims = list[Lease](), tuple.__new__, None, None, None
+        for row in rows:
+            if row[LEASE_HANDLER] != handler or row[LEASE_QUEUE] != queue:
+                queue, handler = row[LEASE_QUEUE], row[LEASE_HANDLER]
+                id = self._resolved.get((queue, handler)) or self._resolve_for(queue, handler, resolve)
+                policy, its = self._policies[id], ids.setdefault(id, [])
+            if row[LEASE_TOKEN] != claims:
+                claims, token = row[LEASE_TOKEN], row[LEASE_TOKEN] | random_part
+            # The leases share these objects, since it takes longer to compare or to hash others.
+            row[LEASE_HANDLER], row[LEASE_QUEUE], row[LEASE_TOKEN] = handler, queue, token
+            its.append(row[LEASE_ID])
+            row[LEASE_POLICY] = policy if (options := row.pop()) is None else overlaid(policy, options)
+            leases.append(make(Lease, row))
         for id in ids:
             self._connection.run(KEEP_POLICY, id, policy_text(self._policies[id]))
-        return ids
+        return leases, ids
 
     def leases_from(self, rows: Iterable[list[Any]]) -> list[Lease]:
         """Make leases from rows with the columns of Lease, where `policy` is an id, followed by the options. The code is simple,
@@ -303,25 +313,26 @@ class Queue:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self._connection.transaction():
             random_part = self._owner.random_part()
-            rows = [row for take in takes for row in self._pick(take, random_part)]
+            rows = [row for take in takes for row in self._pick(take)]
             if self._turns.partial:
                 self._turns.claimed(takes, {row[LEASE_QUEUE] for row in rows})
             if not rows:
                 return []
             rows = self._with_long_texts(rows)
             until = self._connection.now() + microseconds(ttl)
-            for policy, ids in self._policies.assign(rows, resolve).items():
+            leases, by_policy = self._policies.assign(rows, random_part, resolve)
+            for policy, ids in by_policy.items():
                 self._connection.run(CLAIM, random_part, self._owner.id, until, policy, packed(ids))
-            for (queue, tier), n in by_queue_and_tier(rows).items():
+            for (queue, tier), n in by_queue_and_tier(leases).items():
                 self._connection.counts.add(READY, queue, tier, -n)
                 self._connection.counts.add(IN_FLIGHT, queue, tier, n)
-            return self._policies.leases_from(rows)
+            return leases
 
-    def _pick(self, take: ClaimRequest, random_part: int) -> list[list[Any]]:
-        fresh = self._connection.rows(CANDIDATES, random_part, take.queue, 0, take.limit)
+    def _pick(self, take: ClaimRequest) -> list[list[Any]]:
+        fresh = self._connection.rows(CANDIDATES, take.queue, 0, take.limit)
         urgent = len([row for row in fresh if row[LEASE_PRIORITY] >= take.urgent])
         most = take.retries_wanted(len(fresh))
-        retries = self._connection.rows(CANDIDATES, random_part, take.queue, 1, most) if most else []
+        retries = self._connection.rows(CANDIDATES, take.queue, 1, most) if most else []
         return take.pick(fresh, urgent, retries)
 
     def _with_long_texts(self, rows: list[list[Any]]) -> list[list[Any]]:
@@ -334,17 +345,6 @@ class Queue:
         for row, (payload, headers) in zip(large, self._connection.rows(TEXTS, packed(fit)), strict=False):
             row[LEASE_PAYLOAD], row[LEASE_HEADERS] = payload, headers
         return rows if len(fit) == len(large) else rows[: rows.index(large[len(fit)])]
-
-
-def first_that_fit(connection: Connection, ids: list[int], lengths: str, at_once: int, room: int) -> list[int]:
-    """Return the first of these jobs, as many as have `room` characters together, at least one. `lengths` is a statement that
-    selects the lengths of jobs by their ids; it gets `at_once` ids at a time."""
-    for start in range(0, len(ids), at_once):
-        for place, length in enumerate(connection.json(lengths, packed(ids[start : start + at_once])), start):
-            room -= length
-            if room < 0:
-                return ids[: max(1, place)]
-    return ids
 
 
 def put_long_texts(
