@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from supervisor.jobs import LEASE_ID, LEASE_TOKEN, OUTCOME_LEASE, OUTCOME_RESULT, OUTCOME_TOOK, JobState, Lease, Outcome
+from supervisor.jobs import (
+    LEASE_ID,
+    LEASE_TOKEN,
+    OUTCOME_LEASE,
+    OUTCOME_RESULT,
+    OUTCOME_STATE,
+    OUTCOME_TOOK,
+    JobState,
+    Lease,
+    Outcome,
+)
 from supervisor.retry import KEEP, RESET, expired_count_change
 from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.records import (
@@ -25,16 +35,18 @@ from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD
 
 _SUCCEEDED = JobState.SUCCEEDED
 
-# The batch is {id: µs that it took, or "µs:result"} for one token: to read nested JSON costs as much as all the rest.
-SUCCEED = f"""
+_SUCCEED = f"""
   update jobs set state = {SUCCEEDED}, settled = jobs.token, owner = null, lease_until = null, expired_count = 0,
-    finished_at = ?1, result = it.result, started_at = coalesce(?1 - it.took, started_at)
-  from (
-    select cast(key as integer) as id,
-      iif(type = 'text', substr(value, instr(value, ':') + 1), null) as result,
-      iif(type = 'text', nullif(substr(value, 1, instr(value, ':') - 1), ''), value) as took
-    from json_each(?2)) as it
-  where jobs.id = it.id and jobs.token = ?3 and jobs.state = {IN_FLIGHT}"""
+    finished_at = ?1, result = %s, started_at = coalesce(?1 - %s, started_at)
+  from json_each(?2) as it
+  where jobs.id = cast(it.key as integer) and jobs.token = ?3 and jobs.state = {IN_FLIGHT}"""
+# The batch is {id: µs that it took, or null} for one token: to read nested JSON costs as much as all the rest.
+SUCCEED = _SUCCEED % ("null", "it.value")
+# The batch is {id: "µs:result", or ":result"}.
+SUCCEED_WITH_RESULT = _SUCCEED % (
+    "substr(it.value, instr(it.value, ':') + 1)",
+    "nullif(substr(it.value, 1, instr(it.value, ':') - 1), '')",
+)
 
 DISPOSE = f"""
   update jobs set state = it.state, owner = null, lease_until = null, result = it.result,
@@ -95,7 +107,7 @@ class Settles:
         self._connection, self._policies, self._owner = connection, policies, owner
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
-        succeeded = [outcome for outcome in outcomes if outcome.state is _SUCCEEDED and outcome.seen is None]
+        succeeded = [outcome for outcome in outcomes if outcome[OUTCOME_STATE] is _SUCCEEDED and outcome.seen is None]
         if len(succeeded) == len(outcomes):
             rest = []
         else:
@@ -130,15 +142,25 @@ class Settles:
         return stale
 
     def _run_succeed(self, outcomes: Sequence[Outcome], now: int) -> int:
-        by_token: dict[int, dict[int, str | int | None]] = {}
+        plain: dict[int, dict[int, int | None]] = {}
+        with_result: dict[int, dict[int, str]] = {}
         last: int | None = None
         for outcome in outcomes:
             lease, result, took = outcome[OUTCOME_LEASE], outcome[OUTCOME_RESULT], outcome[OUTCOME_TOOK]
-            if lease[LEASE_TOKEN] != last:
-                rows = by_token.setdefault(last := lease[LEASE_TOKEN], {})
+            if (token := lease[LEASE_TOKEN]) != last:
+                rows, last = plain.setdefault(token, {}), token
             micros = None if took is None else int(took * 1e6)
-            rows[lease[LEASE_ID]] = micros if result is None else f"{'' if micros is None else micros}:{result}"
-        return sum(self._connection.run(SUCCEED, now, packed(rows), token) for token, rows in by_token.items())
+            if result is None:
+                rows[lease[LEASE_ID]] = micros
+            else:
+                texts = with_result.setdefault(token, {})
+                texts[lease[LEASE_ID]] = f"{'' if micros is None else micros}:{result}"
+        return sum(
+            self._connection.run(statement, now, packed(rows), token)
+            for statement, by_token in ((SUCCEED, plain), (SUCCEED_WITH_RESULT, with_result))
+            for token, rows in by_token.items()
+            if rows
+        )
 
     def _dispose(self, outcomes: Sequence[Outcome]) -> list[int]:
         now = self._connection.now()
