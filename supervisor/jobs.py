@@ -163,6 +163,7 @@ LEASE_HEADERS: Final = 5
 LEASE_RETRIES: Final = 6
 LEASE_PRIORITY: Final = 7
 LEASE_TIER: Final = 8
+LEASE_DUE_AT: Final = 9
 LEASE_POLICY: Final = 11
 LEASE_EXPIRED_COUNT: Final = 12
 
@@ -229,6 +230,7 @@ class Outcome(NamedTuple):
 
 
 OUTCOME_LEASE: Final = 0
+OUTCOME_KIND: Final = 1
 OUTCOME_RESULT: Final = 2
 OUTCOME_TOOK: Final = 3
 OUTCOME_FAILURE: Final = 4

@@ -32,7 +32,7 @@ from supervisor.events import (
     WorkerStarted,
     WorkerWarning,
 )
-from supervisor.jobs import Cause, JobState, Kind, Outcome
+from supervisor.jobs import OUTCOME_STATE, Cause, JobState, Kind, Outcome
 from supervisor.text.units import counted, format_duration
 from supervisor.threads import start_thread
 
@@ -136,7 +136,8 @@ class DrainReport:
             self._no_worker = event.message if isinstance(event, WorkerWarning) else event.how
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
-        others = [outcome for outcome in outcomes if outcome.state is not JobState.SUCCEEDED]
+        succeeded = JobState.SUCCEEDED  # looked up once: an enum takes long to look up
+        others = [outcome for outcome in outcomes if outcome[OUTCOME_STATE] is not succeeded]
         self._counts["succeeded"] += len(outcomes) - len(others)
         for outcome in others:
             if outcome.state is JobState.FAILED:

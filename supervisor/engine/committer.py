@@ -226,7 +226,8 @@ class Committer:
         self._under_way -= 1
         was_overfull = self.overfull
         self._count -= len(batch)
-        self._bytes -= _bytes(batch)
+        if self._bytes:  # else no outcome has any
+            self._bytes -= _bytes(batch)
         error = future.exception()
         if error is None:
             stale, locked, at = future.result()
@@ -335,7 +336,8 @@ def summary(outcomes: Sequence[Outcome], age: float = 0.0) -> Summary:
     """Summarize outcomes that were accepted `age` seconds ago."""
     dead_letters = ready = False
     due_in: float | None = None
-    for outcome in [outcome for outcome in outcomes if outcome[OUTCOME_STATE] is not JobState.SUCCEEDED]:
+    succeeded = JobState.SUCCEEDED
+    for outcome in [outcome for outcome in outcomes if outcome[OUTCOME_STATE] is not succeeded]:
         if outcome.dead_letter:
             dead_letters = True
         elif outcome.state is JobState.READY:

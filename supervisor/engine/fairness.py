@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import accumulate, groupby, zip_longest
+from itertools import accumulate, chain, groupby, zip_longest
 from operator import itemgetter
 
 from supervisor.config.settings import RetrySettings
@@ -131,6 +131,9 @@ class QueueBuffer:
         """
         tokens, urgent, retries, fresh = self.tokens, self.urgent, self.retries, self.fresh
         earned, paid = self._earned, self._paid
+        if tokens.full and not earned:
+            while fresh and not retries and not urgent:  # as it mostly is: there is no choice, and nothing to count
+                yield fresh.popleft()
         while True:
             if urgent:
                 lease = urgent.popleft()
@@ -254,13 +257,16 @@ class QueueBuffers:
         """
         self.turn += 1
         self._began = None
+        return chain.from_iterable(self._by_queue(workers, with_retries))
+
+    def _by_queue(self, workers: int, with_retries: Callable[[], Counter[str]]) -> Iterator[Iterable[Lease]]:
         for queue, buffer in self._with_jobs.items():
             if len(buffer):
                 jobs = buffer.in_turn(_retries_allowed(queue, buffer, workers, with_retries))
                 if self._began is None and (first := next(jobs, None)) is not None:
                     self._began = queue
-                    yield first
-                yield from jobs
+                    yield (first,)
+                yield jobs
 
     def dispatched(self, count: int) -> None:
         """Count the jobs of a frame. The next frame begins with the queue behind the one that this frame began with."""

@@ -35,17 +35,21 @@ class Leases:
         return len(self._held)
 
     def add(self, leases: Sequence[Lease]) -> None:
-        self.bytes += _bytes(leases) - _bytes(self.of_same_jobs(leases))
-        self._held.update({lease[LEASE_ID]: lease for lease in leases})
+        new = {lease[LEASE_ID]: lease for lease in leases}
+        self.bytes += _bytes(leases)
+        if not self._held.keys().isdisjoint(new):
+            self.bytes -= _bytes(self.of_same_jobs(leases))
+        self._held.update(new)
 
     def drop(self, leases: Iterable[Lease]) -> None:
         """Hold these leases no longer; skip those that are not held. Hot path."""
-        held, size = self._held, 0
+        take, size = self._held.pop, 0
         for lease in leases:
-            ours = held.get(lease[LEASE_ID])
-            if ours is not None and ours[LEASE_TOKEN] == lease[LEASE_TOKEN]:
-                del held[lease[LEASE_ID]]
+            ours = take(lease[LEASE_ID], None)
+            if ours is lease or (ours is not None and ours[LEASE_TOKEN] == lease[LEASE_TOKEN]):
                 size += len(ours[LEASE_PAYLOAD])
+            elif ours is not None:
+                self._held[ours[LEASE_ID]] = ours
         self.bytes -= size
 
     def holds(self, lease: Lease) -> bool:
@@ -65,8 +69,8 @@ class Leases:
         return [
             outcome
             for outcome in outcomes
-            if (ours := held.get((lease := outcome[OUTCOME_LEASE])[LEASE_ID])) is not None
-            and ours[LEASE_TOKEN] == lease[LEASE_TOKEN]
+            if (ours := held.get((lease := outcome[OUTCOME_LEASE])[LEASE_ID])) is lease
+            or (ours is not None and ours[LEASE_TOKEN] == lease[LEASE_TOKEN])
         ]
 
     def of_same_jobs(self, leases: Iterable[Lease]) -> list[Lease]:

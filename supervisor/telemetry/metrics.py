@@ -7,11 +7,23 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from supervisor import events
-from supervisor.jobs import JobState, Kind, Lease, Outcome, Tier
+from supervisor.jobs import (
+    LEASE_DUE_AT,
+    LEASE_HANDLER,
+    LEASE_RETRIES,
+    LEASE_TIER,
+    OUTCOME_KIND,
+    OUTCOME_LEASE,
+    OUTCOME_TOOK,
+    JobState,
+    Kind,
+    Lease,
+    Outcome,
+    Tier,
+)
 from supervisor.retry import FINAL_CAUSES
 
 PREFIX = "supervisor_"
@@ -19,8 +31,6 @@ RUN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 3
 WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
 
 
-# A hot path handles hundreds of jobs at once: no Python call for each of them.
-_handler = attrgetter("lease.handler")
 _RETRY = Tier.RETRY.value
 
 
@@ -130,17 +140,22 @@ class Metrics:
 
     def _jobs_settled(self, event: events.JobsSettled) -> None:
         success = Kind.SUCCEEDED
-        succeeded = [outcome for outcome in event.outcomes if outcome.kind is success]
+        succeeded = [outcome for outcome in event.outcomes if outcome[OUTCOME_KIND] is success]
         if len(succeeded) < len(event.outcomes):
             for outcome in event.outcomes:
                 if outcome.kind is not success:
                     self._not_succeeded(outcome)
+        leases = [outcome[OUTCOME_LEASE] for outcome in succeeded]
+        all_times = [outcome[OUTCOME_TOOK] for outcome in succeeded]
         times: dict[str, list[float]] = {}
-        for handler, run in groupby(succeeded, _handler):
-            times.setdefault(handler, []).extend([outcome.took for outcome in run if outcome.took is not None])
+        start = 0
+        for handler, run in groupby([lease[LEASE_HANDLER] for lease in leases]):
+            end = start + len([*run])
+            times.setdefault(handler, []).extend([took for took in all_times[start:end] if took is not None])
+            start = end
         for handler, values in times.items():
             self._run_times[handler].observe_all(values)
-        retries = sum([outcome.lease.retries > 0 for outcome in succeeded])
+        retries = sum([lease[LEASE_RETRIES] > 0 for lease in leases])
         self._jobs[JobState.SUCCEEDED] += len(succeeded)
         self._retries_succeeded += retries
         self._retries_ended += retries
@@ -161,12 +176,12 @@ class Metrics:
 
     def _jobs_claimed(self, event: events.JobsClaimed) -> None:
         now = self._clock()
-        waits = [now - lease.due_at * 1e-6 for lease in event.leases]
+        waits = [now - lease[LEASE_DUE_AT] * 1e-6 for lease in event.leases]
         if waits and min(waits) < 0.0:  # the store's clock is ahead of ours
             waits = [max(0.0, waited) for waited in waits]
         self._wait_times.observe_all(waits)
         for waited, lease in zip(waits, event.leases, strict=True):
-            if lease.tier == _RETRY:
+            if lease[LEASE_TIER] == _RETRY:
                 self._retry_claimed(lease, waited)
 
     def _retry_claimed(self, lease: Lease, waited: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Final, NamedTuple, Protocol
 
 from supervisor.events import Bus, JobStarted, WorkerExited, WorkerStarted, WorkerWarning
@@ -41,11 +41,7 @@ STUCK = "was not ended by SIGKILL: it is stuck in the kernel ({}), does no more,
 SURVIVES = "has left {} running, which the supervisor may not kill; the worker was killed while it ran {}"
 MIN_GROWTH = 1.1  # a worker that was past the limit at its start would only be replaced by one of the same size
 
-# Fields of replies that the hot paths take by index.
-REPLY_JOB_ID: Final = 0
-REPLY_KIND: Final = 1
-REPLY_TOOK: Final = 2
-REPLY_RESULT: Final = 3
+REPLY_JOB_ID: Final = 0  # a field of replies that the hot path takes by index
 
 
 class State(Enum):
@@ -168,7 +164,7 @@ class WorkerSlot:
         for lease in islice(in_turn, max(0, limit)):
             frame.append(lease)
             size += len(lease[LEASE_PAYLOAD])
-            if lease[LEASE_HANDLER] != handler:
+            if lease[LEASE_HANDLER] is not handler:  # the leases of a claim share the text
                 handler = lease[LEASE_HANDLER]
                 each = self._times.of(handler) or FRAME_SECONDS
             seconds += each
@@ -271,8 +267,15 @@ class WorkerSlot:
             self._ended.append(leases)
             self._replies.answered.extend(ids)
             self._count_done(leases)
-            self._times.learn_each([lease[LEASE_HANDLER] for lease in leases], [reply[REPLY_TOOK] for reply in replies])
-            self._listener.jobs_ended(_outcomes(leases, replies, self.process.pid))
+            _, kinds, times, results, _ = zip(*replies, strict=True)
+            self._times.learn_each([lease[LEASE_HANDLER] for lease in leases], times)
+            outcomes = _successes(leases, times, results)
+            if kinds.count("ok") < len(kinds):
+                outcomes = [
+                    outcome if reply.kind == "ok" else _failed(lease, reply, self.process.pid)
+                    for outcome, lease, reply in zip(outcomes, leases, replies, strict=True)
+                ]
+            self._listener.jobs_ended(outcomes)
         if self.state is State.READY:
             self.reached = self._limit_reached(now)
             if self.reached is not None or self._replies.repeated:
@@ -373,16 +376,14 @@ def _queues_of_retries(leases: Iterable[Lease]) -> list[str]:
 _CAUSES = {"rejected": Cause.REJECTED, "unknown": Cause.UNKNOWN_HANDLER}
 
 
-def _outcomes(leases: Sequence[Lease], replies: Sequence[Reply], pid: int | None) -> list[Outcome]:
-    """Hot path: a success is built from the fields of Outcome in their order."""
-    new, success, succeeded = tuple.__new__, Kind.SUCCEEDED, JobState.SUCCEEDED
-    return [
-        new(Outcome, (
-            lease, success, reply[REPLY_RESULT], reply[REPLY_TOOK], None, True, None, succeeded, 0.0, False, False, None
-        ))
-        if reply[REPLY_KIND] == "ok" else _failed(lease, reply, pid)
-        for lease, reply in zip(leases, replies, strict=True)
-    ]  # fmt: skip
+def _successes(leases: Sequence[Lease], times: Sequence[float], results: Sequence[str | None]) -> list[Outcome]:
+    """Hot path: each is built from the fields of Outcome in their order, without Python code for each."""
+    no, none = repeat(False), repeat(None)
+    columns = (
+        leases, repeat(Kind.SUCCEEDED), results, times, none, repeat(True), none, repeat(JobState.SUCCEEDED), repeat(0.0),
+        no, no, none,
+    )  # fmt: skip
+    return [*map(tuple.__new__, repeat(Outcome), zip(*columns, strict=False))]
 
 
 def _failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:

@@ -12,7 +12,8 @@ Payloads, headers and results are JSON text inside JSON: the supervisor never de
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import orjson
@@ -228,8 +229,8 @@ def _printable(lease: Lease) -> Lease:
     )
 
 
-def decode_outcomes(block: bytes, max_result: int, longest: float) -> Iterator[Reply]:
-    """Yield the outcomes of whole lines, in order. Raises Broken at the first line that is not an outcome.
+def decode_outcomes(block: bytes, max_result: int, longest: float) -> Iterable[Reply]:
+    """Return the outcomes of whole lines, in order. Their iterator raises Broken at the first line that is not an outcome.
 
     A result longer than `max_result` is none. No job can have taken more than `longest` seconds: a time that is impossible, such
     as that of a job that replaced its clock, becomes the nearest possible one.
@@ -238,10 +239,17 @@ def decode_outcomes(block: bytes, max_result: int, longest: float) -> Iterator[R
         rows = orjson.loads(b"[%b]" % block.replace(b"\n", b",")) or _one_by_one(block)
     except ValueError:
         rows = _one_by_one(block)
-    new, most = tuple.__new__, longest * 1e6
-    if _all_succeeded(rows, max_result, most):
-        yield from [new(Reply, (job_id, "ok", took * 1e-6, result, None)) for job_id, took, result in rows]
-        return
+    most = longest * 1e6
+    successes = _successes(rows, max_result, most)
+    if successes is None:
+        return _each_outcome(rows, max_result, most)
+    ids, times, results = successes
+    columns = ids, repeat("ok"), [took * 1e-6 for took in times], results, repeat(None)
+    return [*map(tuple.__new__, repeat(Reply), zip(*columns, strict=False))]
+
+
+def _each_outcome(rows: Iterable[Any], max_result: int, most: float) -> Iterator[Reply]:
+    new = tuple.__new__
     for row in rows:
         try:
             if len(row) == 3:
@@ -262,20 +270,28 @@ def decode_outcomes(block: bytes, max_result: int, longest: float) -> Iterator[R
         raise Broken(f"expected an outcome, got {_beginning(row)}")
 
 
-_ONLY_LISTS, _ONLY_THREE, _ONLY_INTEGERS, _TEXT_OR_NONE = {list}, {3}, {int}, {str, type(None)}
+_TEXT_OR_NONE = {str, type(None)}
+_Columns = tuple[Sequence[int], Sequence[int], Sequence[str | None]]
 
 
-def _all_succeeded(rows: Any, max_result: int, most: float) -> bool:
-    """Return whether all rows are outcomes of successes, of at most so many microseconds. It checks them together, which is faster
-    than one by one."""
-    if type(rows) is not list or set(map(type, rows)) != _ONLY_LISTS or set(map(len, rows)) != _ONLY_THREE:
-        return False
+def _successes(rows: Any, max_result: int, most: float) -> _Columns | None:
+    """Return the ids, the times and the results of the rows, if all are outcomes of successes, of at most so many microseconds. It
+    checks them together, which is faster than one by one."""
+    if type(rows) is not list or not _are_all(list, map(type, rows)) or not _are_all(3, map(len, rows)):
+        return None
     ids, times, results = zip(*rows, strict=True)
     if not (
-        set(map(type, ids)) == set(map(type, times)) == _ONLY_INTEGERS and set(map(type, results)) <= _TEXT_OR_NONE
+        _are_all(int, map(type, ids)) and _are_all(int, map(type, times)) and set(map(type, results)) <= _TEXT_OR_NONE
     ):
-        return False
-    return min(times) >= 0 and max(times) <= most and max(map(len, filter(None, results)), default=0) <= max_result
+        return None
+    if min(times) >= 0 and max(times) <= most and max(map(len, filter(None, results)), default=0) <= max_result:
+        return ids, times, results
+    return None
+
+
+def _are_all(value: object, values: Iterable[object]) -> bool:
+    them = [*values]
+    return them.count(value) == len(them)
 
 
 def _bounded(took: int, most: float) -> float:
