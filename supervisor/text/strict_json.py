@@ -54,6 +54,8 @@ def decode(text: str | bytes, what: str = "payload") -> Any:
     except (ValueError, TypeError) as error:
         raise NotJSON(f"{what}: not JSON: {error}") from None
     # Hot path: a value from orjson can be wrong in two ways only, and most texts are too short for either.
+    if len(text) < _LONG:
+        return value
     plain = text if isinstance(text, str) else text.decode()
     if len(plain) > MAX_DEPTH and plain.count("[") + plain.count("{") > MAX_DEPTH:
         _check(value, what)

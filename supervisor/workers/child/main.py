@@ -46,7 +46,6 @@ from supervisor.workers.child.stack_dump import StackDumper
 from supervisor.workers.child.stdio import Input, Output, flush_streams
 from supervisor.workers.system import linux, marks
 
-SYS = vars(sys)
 PROGRAM = 100_000  # ns: no program starts and exits in less
 LONG = 1_000_000  # ns: after such a job a thorough look at its side effects costs little
 NO_JOB = 0
@@ -200,21 +199,20 @@ class JobRunner:
                     raise OSError(errno.EBADF, "the channel of permits has an end")
                 break
             permit = None
-            reply = run(*row)
+            reply = run(row)
             while (written := write(outcomes, reply)) < len(reply):  # a signal came in between
                 reply = reply[written:]
         self._permit = permit
 
-    def _run_job(
-        self, job_id: int, name: str, payload: str, attempt: int, queue: str, headers: str | None, priority: int
-    ) -> bytes:
+    def _run_job(self, row: list[Any]) -> bytes:
         """Run one attempt; return the line with its outcome. Hot path."""
-        handler = self._handlers.get(name)
-        if handler is None:
-            return wire.encode_failure(job_id, 0, "unknown", error_report.unknown_handler(name))
+        job_id, name, payload, attempt, queue, headers, priority = row
         try:
+            handler = self._handlers[name]
             value = payloads.decode(payload)
             fields = None if headers is None else payloads.decode_object(headers, "headers")
+        except KeyError:
+            return wire.encode_failure(job_id, 0, "unknown", error_report.unknown_handler(name))
         except payloads.NotJSON as error:
             return wire.encode_failure(job_id, 0, "rejected", error_report.bad_payload(error))
         if self._intervals:
@@ -236,9 +234,10 @@ class JobRunner:
             self._end_if_copy(error)
             reply = wire.encode_failure(job_id, took // 1000, *error_report.report(error, handler, globals()))
         out, err = self._stdout.stream, self._stderr.stream
-        replaced = (
-            SYS.get("stdout") is not out or SYS.get("stderr") is not err or SYS.get("stdin") is not self._stdin.stream
-        )
+        try:
+            replaced = sys.stdout is not out or sys.stderr is not err or sys.stdin is not self._stdin.stream
+        except AttributeError:  # the job has deleted one of them
+            replaced = True
         own = took if middleware is None else middleware.took or took
         if own > self._serious or out.wrote or err.wrote or replaced or os.environ is not self._environ:
             self._restore(job_id, took, reply)
