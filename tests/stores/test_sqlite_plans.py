@@ -20,6 +20,7 @@ STATEMENTS = {
     "due": (queue.DUE.as_text_each, "SEARCH jobs USING INDEX scheduled (due_at<?)"),
     "promote": (queue.PROMOTE, BY_KEY),
     "succeed": (settle.SUCCEED, BY_KEY),
+    "succeed with results": (settle.SUCCEED_WITH_RESULT, BY_KEY),
     "dispose": (settle.DISPOSE, BY_KEY),
     "extend": (settle.EXTEND, BY_KEY),
     "mark started": (settle.MARK_STARTED, BY_KEY),
