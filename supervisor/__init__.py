@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from supervisor.client import Client
+    from supervisor.client.async_client import AsyncClient
     from supervisor.errors import StoreError, StoreUnavailable, StoreUnsure
-    from supervisor.handlers import Handler, Reject, Retry, handler
+    from supervisor.handlers import Handler, InvalidPayload, Reject, Retry, handler
     from supervisor.hooks import Sink, hookimpl
     from supervisor.jobs import Job, NewJob
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncClient",
     "Client",
     "Handler",
+    "InvalidPayload",
     "Job",
     "NewJob",
     "Reject",
@@ -31,8 +34,9 @@ __all__ = [
 
 _MODULES = {
     "client": ("Client",),
+    "client.async_client": ("AsyncClient",),
     "errors": ("StoreError", "StoreUnavailable", "StoreUnsure"),
-    "handlers": ("Handler", "Reject", "Retry", "handler"),
+    "handlers": ("Handler", "InvalidPayload", "Reject", "Retry", "handler"),
     "hooks": ("Sink", "hookimpl"),
     "jobs": ("Job", "NewJob"),
 }

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from supervisor.jobs import Job
 from supervisor.text.names import did_you_mean_or_all
 
-Function = TypeVar("Function", bound=Callable[[Job], Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 MARK = "__supervisor_handler__"
 
@@ -30,22 +29,29 @@ class Reject(Exception):
     """Raised by a handler if no attempt can succeed: the job becomes a dead letter at once, whatever retries are left."""
 
 
+class InvalidPayload(Reject):
+    """The payload does not fit the parameters of the handler. The message names each field and what was expected."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A function that runs jobs, and its options as written; None leaves an option to the configuration.
 
     Durations are seconds or text such as "30s"; `timeout` and `heartbeat_timeout` may be "none". `backoff` is a mapping with
-    the keys of `retry.backoff`. A job that raises one of the exceptions in `never_retry` becomes a dead letter at once.
+    the keys of `retry.backoff`. A job that raises one of the exceptions in `never_retry` becomes a dead letter at once. `queue`
+    and `priority` are those of jobs that are enqueued by the function.
     """
 
     name: str
-    function: Callable[[Job], Any]
+    function: Callable[..., Any]
     timeout: float | str | None = None
     max_retries: int | None = None
     backoff: dict[str, Any] | None = None
     heartbeat: float | str | None = None
     heartbeat_timeout: float | str | None = None
     never_retry: tuple[type[BaseException], ...] = ()
+    queue: str | None = None
+    priority: int | None = None
 
 
 OPTIONS = tuple(name for name in Handler.__slots__ if name not in ("name", "function"))
@@ -54,12 +60,14 @@ OPTIONS = tuple(name for name in Handler.__slots__ if name not in ("name", "func
 
 @dataclass(frozen=True, slots=True)
 class HandlerInfo:
-    """A handler as found in a plugin: its name, its options as written, and the place of its function."""
+    """A handler as found in a plugin: its name, its options as written, the place of its function, and the JSON schema of its
+    payload, None if it takes any."""
 
     name: str
     options: dict[str, Any]
     file: str
     line: int
+    schema: dict[str, Any] | None = None
 
 
 @overload
@@ -75,6 +83,8 @@ def handler(
     heartbeat: float | str | None = None,
     heartbeat_timeout: float | str | None = None,
     never_retry: tuple[type[BaseException], ...] | type[BaseException] = (),
+    queue: str | None = None,
+    priority: int | None = None,
 ) -> Callable[[Function], Function]: ...
 def handler(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as the handler of the jobs with its name, or with `name` if one is given.
@@ -85,7 +95,7 @@ def handler(function: Any = None, /, **options: Any) -> Any:
         return _marked(function, None, {})
     for option in options:
         if option not in OPTIONS:
-            raise TypeError(f"@handler has no option {option!r}{_hint(option)}")
+            raise TypeError(f"@handler has no option {option!r}{did_you_mean_or_all(option, OPTIONS)}")
     never_retry = options.get("never_retry", ())
     if isinstance(never_retry, type):
         options["never_retry"] = (never_retry,)
@@ -94,12 +104,6 @@ def handler(function: Any = None, /, **options: Any) -> Any:
         return _marked(decorated, function, options)
 
     return decorate
-
-
-def _hint(option: str) -> str:
-    if option == "queue":
-        return ": jobs are put into their queue by programs that do not import it; write handlers.<name>.queue in the config"
-    return did_you_mean_or_all(option, OPTIONS)
 
 
 def _marked(function: Function, name: str | None, options: dict[str, Any]) -> Function:
@@ -126,3 +130,14 @@ def collected_marks() -> Iterator[list[Handler]]:
         yield _collected
     finally:
         _collected = before
+
+
+def handler_of(function: Callable[..., Any]) -> Handler:
+    """Return the handler that @handler has made of the function. Raises ValueError if there is none, or more than one."""
+    marks: list[Handler] = getattr(function, "__dict__", {}).get(MARK, [])
+    shown = getattr(function, "__qualname__", repr(function))
+    if not marks:
+        raise ValueError(f"{shown} is no handler: put @handler above it")
+    if len(marks) > 1:
+        raise ValueError(f"{shown} serves {', '.join(it.name for it in marks)}: enqueue by one of these names")
+    return marks[0]

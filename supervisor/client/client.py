@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from supervisor.client.store_access import StoreAccess
 from supervisor.config.loading import load
 from supervisor.config.settings import BackoffSettings, Settings
 from supervisor.errors import ConfigError, InvalidJob, StoreError
-from supervisor.jobs import MAX_RETRIES, Backoff, NewJob
+from supervisor.jobs import MAX_RETRIES, Backoff, Job, NewJob
 from supervisor.stores.opening import attempts_while_unavailable, settings_of, transactional_enqueue_of
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from supervisor.stores.protocol import Store
 
 Answer = TypeVar("Answer")
+Id = TypeVar("Id")
+P = ParamSpec("P")
 AnyJob = NewJob | Mapping[str, Any] | tuple[str, Any]
 
 _KEYS = tuple(field.name for field in fields(NewJob))
@@ -32,14 +35,92 @@ _all_fields = attrgetter(*_KEYS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Client:
+class Options(TypedDict, total=False):
+    """The options of a job: the fields of NewJob without handler and payload."""
+
+    queue: str | None
+    priority: int
+    delay: float | str | None
+    at: datetime | str | None
+    max_retries: int | None
+    timeout: float | str | None
+    backoff: Backoff | Mapping[str, Any] | None
+    headers: Mapping[str, Any] | None
+
+
+class Enqueuer(ABC, Generic[Id]):
+    """The call that enqueues one job. `Id` is int, or a coroutine that returns it."""
+
+    _settings: Settings
+
+    @abstractmethod
+    def _enqueue_one(self, row: EnqueueRow, connection: Any) -> Id: ...
+
+    @overload
+    def enqueue(
+        self, handler: str, /, payload: Any = None, *, connection: Any = None, **options: Unpack[Options]
+    ) -> Id: ...
+    @overload
+    def enqueue(self, handler: Callable[[Job], Any], payload: Any = None, /) -> Id: ...
+    @overload
+    def enqueue(self, handler: Callable[Concatenate[Job, P], Any], /, *arguments: P.args, **named: P.kwargs) -> Id: ...
+    @overload
+    def enqueue(self, handler: Callable[P, Any], /, *arguments: P.args, **named: P.kwargs) -> Id: ...
+    def enqueue(self, handler: Any, /, *arguments: Any, **named: Any) -> Id:
+        """Enqueue a job. Return its id once it is durable or, with `connection`, once it is part of your own transaction.
+
+        `handler` is a name, with the payload and options, or a function marked by @handler, with the arguments of its call; see
+        `options` for the options of the latter. Arguments that do not fit raise TypeError, as the call would, or InvalidJob.
+
+        `payload` and `headers` are JSON values. `delay` and `timeout` are seconds or text such as "10s" (`timeout` also
+        "none"); `at` is an aware datetime or its ISO 8601 text. `max_retries`, `timeout` and `backoff` override every other
+        setting for this job. `backoff` has the keys of `retry.backoff`; for a missing key it uses the default, not the config.
+
+        `connection` is one to the database of a PostgreSQL store: a psycopg connection, a SQLAlchemy Connection or Session, or
+        Django's. The job then exists if and when its transaction commits (in autocommit, at once). Nothing is tried again:
+        errors of the database are raised as that library raises them; StoreError is raised if `connection` can't be used.
+        """
+        if callable(handler):
+            return self.options().enqueue(handler, *arguments, **named)
+        connection = named.pop("connection", None)
+        return self._enqueue_one(checked(self._settings, handler, *arguments, **named), connection)
+
+    def options(self, *, connection: Any = None, **options: Unpack[Options]) -> WithOptions[Id]:
+        """Return an object whose `enqueue` gives a job these options. It takes functions, and names with a payload."""
+        return WithOptions(self, connection, options)
+
+
+class WithOptions(Generic[Id]):
+    """Enqueues jobs that have the same options, apart from the arguments of their handlers."""
+
+    def __init__(self, enqueuer: Enqueuer[Id], connection: Any, options: Mapping[str, Any]) -> None:
+        self._enqueuer, self._connection, self._options = enqueuer, connection, options
+
+    @overload
+    def enqueue(self, handler: str | Callable[[Job], Any], payload: Any = None, /) -> Id: ...
+    @overload
+    def enqueue(self, handler: Callable[Concatenate[Job, P], Any], /, *arguments: P.args, **named: P.kwargs) -> Id: ...
+    @overload
+    def enqueue(self, handler: Callable[P, Any], /, *arguments: P.args, **named: P.kwargs) -> Id: ...
+    def enqueue(self, handler: Any, /, *arguments: Any, **named: Any) -> Id:
+        """Enqueue a job as `Client.enqueue` does, by name or by function."""
+        if not callable(handler):
+            return self._enqueuer.enqueue(handler, *arguments, connection=self._connection, **self._options, **named)
+        from supervisor.client.by_function import job_of
+
+        settings = self._enqueuer._settings
+        job = job_of(settings, handler, arguments, named)
+        return self._enqueuer._enqueue_one(enqueue_row(settings, {**job, **self._options}), self._connection)
+
+
+class Client(Enqueuer[int]):
     """A connection to the store of `url`, of given Settings, or of the configuration that the command line would find.
 
     It connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too. It is
     thread-safe; a call that interrupts another on the same thread (in a signal handler, for example) may raise StoreError. A
     SQLite file that doesn't exist is refused unless `create` is true. While the store is unavailable or locked, or other
     threads use the client, calls are repeated for `timeout` seconds before they raise StoreUnavailable. They block the thread: in
-    an event loop, call them by `asyncio.to_thread`. Methods raise StoreError,
+    an event loop, use AsyncClient. Methods raise StoreError,
     and `supervisor.client.InvalidJob` (a ValueError) for jobs that can't be enqueued.
     """
 
@@ -55,33 +136,8 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def enqueue(
-        self,
-        handler: str,
-        payload: Any = None,
-        *,
-        queue: str | None = None,
-        priority: int = 0,
-        delay: float | str | None = None,
-        at: datetime | str | None = None,
-        max_retries: int | None = None,
-        timeout: float | str | None = None,
-        backoff: Backoff | Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-        connection: Any = None,
-    ) -> int:
-        """Enqueue a job. Return its id once it is durable or, with `connection`, once it is part of your own transaction.
-
-        `payload` and `headers` are JSON values. `delay` and `timeout` are seconds or text such as "10s" (`timeout` also
-        "none"); `at` is an aware datetime or its ISO 8601 text. `max_retries`, `timeout` and `backoff` override every other
-        setting for this job. `backoff` has the keys of `retry.backoff`; for a missing key it uses the default, not the config.
-
-        `connection` is one to the database of a PostgreSQL store: a psycopg connection, a SQLAlchemy Connection or Session, or
-        Django's. The job then exists if and when its transaction commits (in autocommit, at once). Nothing is tried again:
-        errors of the database are raised as that library raises them; StoreError is raised if `connection` can't be used.
-        """
-        job = handler, payload, queue, priority, delay, at, max_retries, timeout, backoff, headers
-        return self._enqueue(EnqueueBatch([checked(self._settings, *job)]), connection)[0]
+    def _enqueue_one(self, row: EnqueueRow, connection: Any) -> int:
+        return self._enqueue(EnqueueBatch([row]), connection)[0]
 
     def enqueue_many(self, jobs: Iterable[AnyJob], *, connection: Any = None) -> list[int]:
         """Enqueue jobs. Return their ids in order once all are durable; if one is refused, none is enqueued.

@@ -14,6 +14,7 @@ from typing import Any
 
 import pluggy
 
+from supervisor.binding import Binding
 from supervisor.errors import PluginMistake
 from supervisor.events import HookFailed
 from supervisor.handlers import Handler, HandlerInfo, collected_marks
@@ -169,11 +170,12 @@ class PluginManager:
             del self._marks[found]
         hooks = implemented_hooks(plugin)
         handlers, mistake = checked_handlers(self._new_handlers(plugin, hooks))
-        infos = [_info(handler, source, plugin) for handler in handlers]
+        infos = [_info(handler, binding, source, plugin) for handler, binding in handlers]
         self._plugins.register(plugin, source.name)
-        for handler, info in zip(handlers, infos, strict=True):
+        for (handler, binding), info in zip(handlers, infos, strict=True):
             self._seen.add(id(handler.function))
-            self._found.setdefault(handler.name, []).append((source.name, handler, info))
+            bound = replace(handler, function=binding.call)
+            self._found.setdefault(handler.name, []).append((source.name, bound, info))
         error, line = (None, None) if mistake is None else (str(mistake), mistake.line)
         warnings = tuple(suspicious_names(plugin))
         return SourceReport(source.name, tuple(infos), tuple(hooks), error=error, line=line, warnings=warnings)
@@ -256,7 +258,7 @@ def _check_readable(path: Path) -> None:
         raise PluginMistake(f"can't be read: {error.strerror}") from None
 
 
-def _info(handler: Handler, source: Source, plugin: object) -> HandlerInfo:
+def _info(handler: Handler, binding: Binding, source: Source, plugin: object) -> HandlerInfo:
     file, line = location(handler.function)
     file = file or (str(source.path) if source.path else getattr(plugin, "__file__", None)) or source.name
-    return HandlerInfo(handler.name, written_options(handler), file, line or 0)
+    return HandlerInfo(handler.name, written_options(handler), file, line or 0, binding.schema())

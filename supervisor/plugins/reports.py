@@ -65,8 +65,9 @@ def reports_from(values: Sequence[Any]) -> list[SourceReport]:
     ]
     texts += [text for info in infos for text in (info.name, info.file)]
     lines = [it.line or 0 for it in reports] + [info.line for info in infos]
-    if {*map(type, texts)} - {str} or {*map(type, lines)} - {int} or {type(info.options) for info in infos} - {dict}:
-        raise ValueError("expected texts, lines that are integers, and options that are objects")
+    objects = [info.options for info in infos] + [info.schema or {} for info in infos]
+    if {*map(type, texts)} - {str} or {*map(type, lines)} - {int} or {*map(type, objects)} - {dict}:
+        raise ValueError("expected texts, lines that are integers, and options and schemas that are objects")
     return reports
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import BuiltinFunctionType, CodeType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
+from supervisor.binding import Binding, bind
 from supervisor.config.settings import HandlerSettings
 from supervisor.errors import PluginMistake
 from supervisor.handlers import MARK, Handler
@@ -15,6 +16,7 @@ from supervisor.hooks import PROJECT, Specs
 from supervisor.jobs import Job
 from supervisor.plugins.decorators import function_below
 from supervisor.text.names import NAME, did_you_mean, is_name
+from supervisor.text.strict_json import MAX_INTEGER
 
 _PREFIX = f"{PROJECT}_"
 HOOKS = {name: spec for name, spec in vars(Specs).items() if name.startswith(_PREFIX)}
@@ -66,8 +68,8 @@ def not_found(handler: Handler) -> str:
     return f"@handler on {name}{where} has no effect: {why}; put it on a function of the module, above other decorators"
 
 
-def checked_handlers(handlers: Iterable[object]) -> tuple[list[Handler], PluginMistake | None]:
-    """Return the handlers that can be used, and one mistake that names all others."""
+def checked_handlers(handlers: Iterable[object]) -> tuple[list[tuple[Handler, Binding]], PluginMistake | None]:
+    """Return the handlers that can be used, each with its binding, and one mistake that names all others."""
     good, mistakes = [], []
     for handler in handlers:
         try:
@@ -99,8 +101,8 @@ def _outermost(handler: Handler, function: Callable[[Job], Any]) -> Handler:
     return replace(handler, function=function)
 
 
-def check_handler(handler: object) -> Handler:
-    """Return the handler itself. Raises a PluginMistake that names the handler, the option and what was expected."""
+def check_handler(handler: object) -> tuple[Handler, Binding]:
+    """Return the handler and its binding. Raises a PluginMistake that names the handler, the option and what was expected."""
     if not isinstance(handler, Handler):
         raise PluginMistake(f"supervisor_handlers(): expected Handler objects, got {handler!r}")
     line = location(handler.function)[1]
@@ -109,15 +111,19 @@ def check_handler(handler: object) -> Handler:
             raise ValueError(f"expected {NAME}")
         _check_function(handler.function)
         _check_options(handler)
+        return handler, bind(handler.function)
     except (ValueError, TypeError) as error:
         raise PluginMistake(f"handler {handler.name!r}: {error}", line) from None
-    return handler
 
 
 def written_options(handler: Handler) -> dict[str, Any]:
     """Return the options that were written, as plain JSON values."""
-    never_retry = {"never_retry": [error.__name__ for error in handler.never_retry]} if handler.never_retry else {}
-    return _written(handler) | never_retry
+    options = _written(handler)
+    if handler.priority is not None:
+        options["priority"] = handler.priority
+    if handler.never_retry:
+        options["never_retry"] = [error.__name__ for error in handler.never_retry]
+    return options
 
 
 def _written(handler: Handler) -> dict[str, Any]:
@@ -130,6 +136,9 @@ def _check_options(handler: Handler) -> None:
     if backoff and backoff.written >= {"base", "max"} and backoff.base > backoff.max:
         got = options["backoff"]["base"]
         raise ValueError(f"backoff.base: expected at most max of the same backoff, got {got!r}")
+    priority = handler.priority
+    if priority is not None and (type(priority) is not int or abs(priority) > MAX_INTEGER):
+        raise ValueError(f"priority: expected a whole number of at most 64 bits, got {priority!r:.80}")
     never = handler.never_retry
     if not isinstance(never, tuple) or not all(isinstance(e, type) and issubclass(e, BaseException) for e in never):
         raise ValueError(f"never_retry: expected exception classes, got {never!r}")
@@ -144,14 +153,6 @@ def _check_function(function: object) -> None:
         raise TypeError(f"async functions are not supported: expected a plain function, got an async one{where}")
     if _is_any_of(below, inspect.isgeneratorfunction):
         raise TypeError(f"expected a function that returns its result, got a generator{where}")
-    try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError):
-        return
-    try:
-        signature.bind(None)
-    except TypeError:
-        raise TypeError(f"expected a function of one argument, the job, got {signature}") from None
 
 
 def _is_any_of(function: object, *kinds: Callable[[object], bool]) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from supervisor.handlers import Handler, Reject, Retry
+from supervisor import binding
+from supervisor.handlers import Handler, InvalidPayload, Reject, Retry
 from supervisor.plugins.failures import formatted
 from supervisor.plugins.importer import readable
 from supervisor.text.printable import printable, shortened
@@ -18,7 +19,7 @@ from supervisor.workers.child import middleware
 MAX_MESSAGE = 64 * 1024
 MAX_TRACEBACK = 64 * 1024
 
-_MIDDLEWARE = vars(middleware)
+_HIDDEN = (vars(middleware), vars(binding))
 
 Error = dict[str, Any]  # as in Reply
 
@@ -34,6 +35,8 @@ def report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) ->
 
 
 def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, Error]:
+    if isinstance(error, InvalidPayload):
+        return "rejected", plain(InvalidPayload.__name__, str(error))
     described = _describe(error, hidden)
     if isinstance(error, Reject):
         return "rejected", described
@@ -105,10 +108,10 @@ def _traceback(error: BaseException, hidden: Mapping[str, Any]) -> str:
 
 
 def _from_plugin(trace: TracebackType | None, hidden: Mapping[str, Any]) -> TracebackType | None:
-    """Return the trace without the frames of the module with these globals, and of the middleware; as it is if none is left."""
+    """Return the trace without the frames of the module with these globals, of the middleware and of the binding; as it is if none is left."""
     kept, entry = [], trace
     while entry is not None:
-        if entry.tb_frame.f_globals is not hidden and entry.tb_frame.f_globals is not _MIDDLEWARE:
+        if all(entry.tb_frame.f_globals is not each for each in (hidden, *_HIDDEN)):
             kept.append(entry)
         entry = entry.tb_next
     if not kept:

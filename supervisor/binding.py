@@ -1,0 +1,255 @@
+"""Bind the payload of a job to the parameters of its handler: by name, and checked by pydantic.
+
+pydantic is imported for typed handlers only, so that others cost no time and no memory.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import partial
+from inspect import Parameter
+from types import GeneratorType, SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, get_type_hints, is_typeddict
+
+import orjson
+
+from supervisor.handlers import InvalidPayload
+from supervisor.jobs import Job
+from supervisor.text.names import did_you_mean_or_all
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
+
+MAX_PROBLEMS = 10  # in one message
+_PLAIN = (str, int, float, bool)
+_ONE_PAYLOAD = inspect.Signature([Parameter("payload", Parameter.POSITIONAL_ONLY, default=None)])
+
+
+class Binding:
+    """The way in which a function takes its job: alone, whatever its payload. `call` takes a Job and calls the function."""
+
+    call: Callable[[Job], Any]
+
+    def __init__(self, function: Callable[[Job], Any]) -> None:
+        self.call = function
+
+    def schema(self) -> dict[str, Any] | None:
+        """Return the JSON schema of the payload; None if the function takes any."""
+        return None
+
+    def check(self, payload: Any) -> object:
+        """Raise InvalidPayload if the payload does not fit."""
+
+    def payload_of(self, *arguments: Any, **named: Any) -> Any:
+        """Return the payload for the arguments of a call without the job. Raises TypeError as such a call would, InvalidPayload, and
+        ValueError for a value without a JSON form."""
+        return _ONE_PAYLOAD.bind(*arguments, **named).arguments.get("payload")
+
+
+class TypedBinding(Binding):
+    """The way in which a function takes the parts of the payload by name, or all of it as one model."""
+
+    def __init__(self, function: Callable[..., Any], parameters: Sequence[Parameter]) -> None:
+        jobs = [each.name for index, each in enumerate(parameters) if _is_job(each, first=index == 0)]
+        filled = [each for each in parameters if each.name not in jobs and each.kind is not Parameter.VAR_POSITIONAL]
+        for each in parameters:
+            if each.kind is Parameter.POSITIONAL_ONLY:
+                raise TypeError(
+                    f"parameter {each.name}: expected one that can be given by its name, not a positional-only one"
+                )
+        self.call = self._call
+        self._function = function
+        # A first parameter `job` goes by position, as decorators call it.
+        self._job_first = bool(jobs) and parameters[0].name == jobs[0]
+        self._jobs = jobs[1:] if self._job_first else jobs
+        self._signature = inspect.Signature([each for each in parameters if each.name not in jobs])
+        types = _types_of(function, filled)
+        self._whole = filled[0].name if len(filled) == 1 and _is_model(types[filled[0].name]) else None
+        """The parameter that takes the whole payload."""
+        if self._whole:
+            self._adapter, self._names = _adapter(types[self._whole]), []
+            self._write = self._adapter.serializer.to_python
+        else:
+            self._adapter, self._names = _adapter_by_name(filled, types), [each.name for each in filled]
+            self._write = _by_name_writer(self._adapter)
+        self._may_be_null = self._whole is None or filled[0].default is not Parameter.empty
+        self._read = self._adapter.validator.validate_json
+
+    def schema(self) -> dict[str, Any] | None:
+        return self._adapter.json_schema()
+
+    def check(self, payload: Any) -> dict[str, Any]:
+        """Return the arguments by name. Raises InvalidPayload if the payload does not fit."""
+        if payload is None and self._may_be_null:
+            payload = {}
+        try:
+            value = self._read(orjson.dumps(payload))
+        except ValueError as error:
+            raise InvalidPayload(_described(error, self._names)) from None
+        return {self._whole: value} if self._whole else value
+
+    def _call(self, job: Job) -> Any:
+        arguments = self.check(job.payload)
+        for name in self._jobs:
+            arguments[name] = job
+        function = self._function
+        return json_form(function(job, **arguments) if self._job_first else function(**arguments))
+
+    def payload_of(self, *arguments: Any, **named: Any) -> Any:
+        given = self._signature.bind(*arguments, **named).arguments
+        for each in self._signature.parameters.values():
+            if each.kind is Parameter.VAR_KEYWORD:
+                given |= given.pop(each.name, {})
+        value = given.get(self._whole) if self._whole else given
+        payload = self._write(value, mode="json", by_alias=True, warnings=False)
+        self.check(payload)
+        return payload
+
+
+def bind(function: Callable[..., Any]) -> Binding:
+    """Return the binding of a handler's function. Raises TypeError for a parameter that no JSON value can fill."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # of a function without Python code
+        return Binding(function)
+    return Binding(function) if _takes_job_alone(parameters) else TypedBinding(function, parameters)
+
+
+def _takes_job_alone(parameters: Sequence[Parameter]) -> bool:
+    """Return whether there is one parameter, and it is annotated Job, or is named `job` or `_`, or can't be given by its name."""
+    if len(parameters) != 1:
+        # The two of a decorator that is made without functools.wraps.
+        return [each.kind for each in parameters] == [Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD]
+    (only,) = parameters
+    unnamed = only.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
+    return unnamed or (only.kind is not Parameter.VAR_KEYWORD and _is_job(only, first=True))
+
+
+def _is_job(parameter: Parameter, *, first: bool) -> bool:
+    annotation = parameter.annotation
+    if annotation is Parameter.empty:
+        return first and parameter.name in ("job", "_")
+    # Text may name a Job that is imported for type checkers only.
+    return annotation is Job or (isinstance(annotation, str) and annotation.rpartition(".")[2] == Job.__name__)
+
+
+def json_form(result: Any) -> Any:
+    """Return a result with the JSON forms of datetimes, UUIDs, models and the like; as it is if some part has none."""
+    if result is None or type(result) in _PLAIN or isinstance(result, GeneratorType):
+        return result
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(result, bytes_mode="base64")
+    except (PydanticSerializationError, ValueError):
+        return result
+
+
+# --- types
+
+
+def _types_of(function: Callable[..., Any], parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """Return the types of the parameters by name. Annotations that are text are evaluated in the module of the function."""
+    types = {}
+    for each in parameters:
+        annotation = Any if each.annotation is Parameter.empty else each.annotation
+        try:
+            holder = SimpleNamespace(__annotations__={each.name: annotation})
+            types[each.name] = get_type_hints(holder, _globals_of(function), include_extras=True)[each.name]
+        except NameError as error:
+            reason = f"its annotation {annotation!r} can't be evaluated: {error}; import that name at run time too"
+            raise TypeError(f"parameter {each.name}: {reason}") from None
+    return types
+
+
+def _globals_of(function: Any) -> dict[str, Any]:
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    return getattr(function, "__globals__", None) or getattr(type(function).__call__, "__globals__", {})
+
+
+def _is_model(annotation: Any) -> bool:
+    """Whether the type is a class with fields of its own: a dataclass, a TypedDict or a model of pydantic."""
+    fields = hasattr(annotation, "__pydantic_validator__") or is_dataclass(annotation) or is_typeddict(annotation)
+    return isinstance(annotation, type) and fields
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    from pydantic import PydanticUserError, TypeAdapter
+
+    try:
+        return TypeAdapter(annotation)
+    except PydanticUserError as error:
+        raise TypeError(str(error).partition("\n")[0]) from None
+
+
+def _adapter_by_name(parameters: Sequence[Parameter], types: Mapping[str, Any]) -> TypeAdapter[Any]:
+    """Return an adapter for a dict of the arguments. An argument that is not given stays out of it: the function has the default."""
+    from pydantic import Field
+    from typing_extensions import TypedDict
+
+    fields: dict[str, Any] = {}
+    extra: Any = "forbid"
+    for each in parameters:
+        if each.kind is Parameter.VAR_KEYWORD:
+            extra = "allow"
+        elif each.default is Parameter.empty:
+            fields[each.name] = types[each.name]
+        else:
+            shown = _shown_default(each.default)
+            fields[each.name] = NotRequired[Annotated[types[each.name], Field(json_schema_extra=shown)]]
+    arguments = TypedDict("Arguments", fields)  # type: ignore[misc]
+    arguments.__pydantic_config__ = {  # type: ignore[attr-defined]
+        "extra": extra,
+        "val_json_bytes": "base64",
+        "ser_json_bytes": "base64",
+        "title": "payload",
+    }
+    return _adapter(arguments)
+
+
+def _by_name_writer(adapter: TypeAdapter[Any]) -> Callable[..., Any]:
+    """Return the function that writes the JSON form. pydantic does not apply the config of a TypedDict to what it writes."""
+    from pydantic_core import SchemaSerializer
+
+    return SchemaSerializer(adapter.core_schema, {"ser_json_bytes": "base64"}).to_python
+
+
+def _shown_default(default: Any) -> dict[str, Any]:
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return {"default": to_jsonable_python(default, bytes_mode="base64")}
+    except PydanticSerializationError:
+        return {}
+
+
+# --- problems
+
+
+def _described(error: ValueError, names: Sequence[str]) -> str:
+    """Return one line that names each field that does not fit, and what was expected."""
+    problems: list[ErrorDetails] = error.errors(include_url=False, include_context=False)  # type: ignore[attr-defined]
+    more = [f"and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
+    return "; ".join([*(_problem(each, names) for each in problems[:MAX_PROBLEMS]), *more])
+
+
+def _problem(problem: ErrorDetails, names: Sequence[str]) -> str:
+    where = "payload" + "".join(_steps(problem["loc"]))
+    match problem["type"]:
+        case "missing":
+            return f"{where}: missing"
+        case "extra_forbidden":
+            hint = did_you_mean_or_all(str(problem["loc"][-1]), names) if len(problem["loc"]) == 1 and names else ""
+            return f"{where}: unexpected{hint}"
+    expected = problem["msg"].replace("Input should be", "expected")
+    return f"{where}: {expected}, got {problem['input']!r:.80}"
+
+
+def _steps(path: Sequence[int | str]) -> Iterator[str]:
+    for step in path:
+        yield f"[{step}]" if isinstance(step, int) else f".{step}"

@@ -1,0 +1,64 @@
+"""The AsyncClient: the Client for programs with an event loop, which none of its calls blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, TypeVar
+
+from supervisor.client.client import AnyJob, Client, Enqueuer
+from supervisor.config.settings import Settings
+from supervisor.stores.records import EnqueueRow
+
+Answer = TypeVar("Answer")
+
+
+class AsyncClient(Enqueuer[Coroutine[Any, Any, int]]):
+    """A Client whose calls are awaited; the arguments are the same. They run one by one, in a thread of the client.
+
+    A call whose task is cancelled goes on in the thread: the job may be enqueued all the same.
+    """
+
+    def __init__(self, url: str | Settings | None = None, *, create: bool = False, timeout: float = 30.0) -> None:
+        self._client = Client(url, create=create, timeout=timeout)
+        self._settings = self._client._settings
+        self._threads: tuple[int, ThreadPoolExecutor] | None = None  # with the process that has the thread
+
+    async def __aenter__(self) -> AsyncClient:
+        await self._run(self._client.__enter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _enqueue_one(self, row: EnqueueRow, connection: Any) -> int:
+        return await self._run(self._client._enqueue_one, row, connection)
+
+    async def enqueue_many(self, jobs: Iterable[AnyJob], *, connection: Any = None) -> list[int]:
+        """Enqueue jobs, all or nothing, as Client.enqueue_many does. The jobs are checked in the thread."""
+        return await self._run(lambda: self._client.enqueue_many(jobs, connection=connection))
+
+    async def job(self, id: int) -> dict[str, Any] | None:
+        """Return the job as `supervisor jobs show --json` prints it; None if there is none."""
+        return await self._run(self._client.job, id)
+
+    async def cancel(self, id: int) -> bool:
+        """Cancel the job, and return whether this call did it, as Client.cancel does."""
+        return await self._run(self._client.cancel, id)
+
+    async def close(self) -> None:
+        """Disconnect, after the calls that are under way; the next use connects again."""
+        await self._run(self._client.close)
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads[1].shutdown(wait=False)
+
+    async def _run(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        if self._threads is None or self._threads[0] != os.getpid():
+            self._threads = os.getpid(), ThreadPoolExecutor(1, "supervisor-client")
+        return await asyncio.get_running_loop().run_in_executor(self._threads[1], function, *arguments)
