@@ -11,7 +11,7 @@ from dataclasses import is_dataclass
 from functools import partial
 from inspect import Parameter
 from types import GeneratorType, SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, get_type_hints, is_typeddict
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, get_type_hints
 
 import orjson
 
@@ -70,7 +70,7 @@ class TypedBinding(Binding):
         self._whole = filled[0].name if len(filled) == 1 and _is_model(types[filled[0].name]) else None
         """The parameter that takes the whole payload."""
         if self._whole:
-            self._adapter, self._names = _adapter(types[self._whole]), []
+            self._adapter, self._names = _adapter(types, types[self._whole]), []
             self._write = self._adapter.serializer.to_python
         else:
             self._adapter, self._names = _adapter_by_name(filled, types), [each.name for each in filled]
@@ -84,6 +84,8 @@ class TypedBinding(Binding):
     def check(self, payload: Any) -> dict[str, Any]:
         """Return the arguments by name. Raises InvalidPayload if the payload does not fit."""
         if payload is None and self._may_be_null:
+            if self._whole:
+                return {}
             payload = {}
         try:
             value = self._read(orjson.dumps(payload))
@@ -119,7 +121,7 @@ def bind(function: Callable[..., Any]) -> Binding:
 
 
 def _takes_job_alone(parameters: Sequence[Parameter]) -> bool:
-    """Return whether there is one parameter, and it is annotated Job, or is named `job` or `_`, or can't be given by its name."""
+    """Return whether there is one parameter, and it is annotated Job, or has no type and the name `job` or `_`, or can't be given by its name."""
     if len(parameters) != 1:
         # The two of a decorator that is made without functools.wraps.
         return [each.kind for each in parameters] == [Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD]
@@ -130,7 +132,7 @@ def _takes_job_alone(parameters: Sequence[Parameter]) -> bool:
 
 def _is_job(parameter: Parameter, *, first: bool) -> bool:
     annotation = parameter.annotation
-    if annotation is Parameter.empty:
+    if annotation in (Parameter.empty, Any, Any.__name__):
         return first and parameter.name in ("job", "_")
     # Text may name a Job that is imported for type checkers only.
     return annotation is Job or (isinstance(annotation, str) and annotation.rpartition(".")[2] == Job.__name__)
@@ -174,17 +176,26 @@ def _globals_of(function: Any) -> dict[str, Any]:
 
 def _is_model(annotation: Any) -> bool:
     """Whether the type is a class with fields of its own: a dataclass, a TypedDict or a model of pydantic."""
+    from typing_extensions import is_typeddict
+
     fields = hasattr(annotation, "__pydantic_validator__") or is_dataclass(annotation) or is_typeddict(annotation)
     return isinstance(annotation, type) and fields
 
 
-def _adapter(annotation: Any) -> TypeAdapter[Any]:
+def _adapter(types: Mapping[str, Any], whole: Any) -> TypeAdapter[Any]:
+    """Return the adapter of `whole`, a type made of these. Raises TypeError that names the parameter which JSON can't fill."""
     from pydantic import PydanticUserError, TypeAdapter
 
     try:
-        return TypeAdapter(annotation)
+        return TypeAdapter(whole)
     except PydanticUserError as error:
-        raise TypeError(str(error).partition("\n")[0]) from None
+        if len(types) > 1:
+            for name, annotation in types.items():
+                _adapter({name: annotation}, annotation)
+        reason = str(error).partition(". ")[0].partition("\n")[0]
+        raise TypeError(
+            f"parameter {next(iter(types))}: expected a type that pydantic can read from JSON: {reason}"
+        ) from None
 
 
 def _adapter_by_name(parameters: Sequence[Parameter], types: Mapping[str, Any]) -> TypeAdapter[Any]:
@@ -209,7 +220,7 @@ def _adapter_by_name(parameters: Sequence[Parameter], types: Mapping[str, Any]) 
         "ser_json_bytes": "base64",
         "title": "payload",
     }
-    return _adapter(arguments)
+    return _adapter(types, arguments)
 
 
 def _by_name_writer(adapter: TypeAdapter[Any]) -> Callable[..., Any]:

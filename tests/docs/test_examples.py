@@ -20,7 +20,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from supervisor import Client, Handler, Job, Reject, Retry, events
+from supervisor import Client, Handler, InvalidPayload, Job, Reject, Retry, events
 from supervisor.config.loading import load
 from supervisor.jobs import Kind, Lease, Outcome, Policy
 from supervisor.plugins.discovery import discover
@@ -90,6 +90,13 @@ def _ship(plugin: Loaded) -> None:
 def _invoice(plugin: Loaded) -> None:
     with contextlib.chdir(plugin.folder):
         assert [plugin.call("invoice", {"customer": "Ada"}) for _ in range(2)] == ["written", "written"]
+
+
+def _send_invoice(plugin: Loaded) -> None:
+    payload = {"customer": 7, "amount": "12.50", "due": "2030-01-31"}
+    assert plugin.call("send_invoice", payload) == "invoice 7: 12.50 by 2030-01-31, 1 copies for 7"
+    with pytest.raises(InvalidPayload, match=r"payload\.amount: expected a valid decimal"):
+        plugin.call("send_invoice", {**payload, "amount": "much"})
 
 
 def _charge(plugin: Loaded) -> None:
@@ -225,6 +232,7 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "getting-started.md:plugins/thumbnails.py": _thumbnail,
     "getting-started.md:plugins/orders.py": _ship,
     "concepts/at-least-once.md:plugins/invoices.py": _invoice,
+    "guides/handlers.md:plugins/billing.py": _send_invoice,
     "guides/handlers.md:plugins/payments.py": _charge,
     "guides/handlers.md:plugins/reports.py": _report,
     "guides/handlers.md:plugins/mail.py": _send_mail,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import signal
@@ -247,7 +248,7 @@ def test_every_public_name_is_in_the_reference_and_the_reverse() -> None:
     names = [codes(title)[0] for title in re.findall(r"^### (.+)$", api.prose, re.M)]
     assert sorted(names) == sorted(supervisor.__all__)
     methods = [codes(title)[0] for title in re.findall(r"^#### (.+)$", api.prose, re.M)]
-    public = [name for name, value in vars(supervisor.Client).items() if callable(value) and not name.startswith("_")]
+    public = [name for name, _ in inspect.getmembers(supervisor.Client, callable) if not name.startswith("_")]
     assert sorted(methods) == sorted(f"Client.{name}" for name in public)
 
 
@@ -257,11 +258,13 @@ SIGNATURES = {
     "Retry": supervisor.Retry,
     "Handler": supervisor.Handler,
     "Client": supervisor.Client,
-    "enqueue": supervisor.Client.enqueue,
+    "enqueue": get_overloads(supervisor.Client.enqueue)[0],
+    "options": supervisor.Client.options,
     "enqueue_many": supervisor.Client.enqueue_many,
     "job": supervisor.Client.job,
     "cancel": supervisor.Client.cancel,
     "close": supervisor.Client.close,
+    "AsyncClient": supervisor.AsyncClient,
     "NewJob": supervisor.NewJob,
 }
 

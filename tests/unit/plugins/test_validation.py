@@ -33,8 +33,14 @@ from tests.unit.plugins.conftest import HANDLER, Put
             "@handler(backoff={'jitter': type('Any', (), {'__eq__': lambda *_: True})()})\ndef h(job): ...",
             "backoff.jitter: ",
         ),
-        ("@handler\ndef h(): ...", "expected a function of one argument, the job, got ()"),
-        ("@handler\ndef h(job, extra): ...", "expected a function of one argument, the job, got (job, extra)"),
+        ("@handler\ndef h(a, /, b): ...", "parameter a: expected one that can be given by its name"),
+        ("@handler\ndef h(file: 'Missing'): ...", "parameter file: its annotation 'Missing' can't be evaluated"),
+        (
+            "@handler\ndef h(file: type(print)): ...",
+            "parameter file: expected a type that pydantic can read from JSON: Unable",
+        ),
+        ("@handler(priority=True)\ndef h(): ...", "priority: expected a whole number of at most 64 bits, got True"),
+        ("@handler(queue=' ')\ndef h(): ...", "queue: expected a name"),
         ("@handler\nasync def h(job): ...", "async functions are not supported"),
         ("@handler\ndef h(job): yield", "expected a function that returns its result, got a generator"),
     ],
@@ -181,7 +187,6 @@ def test_an_object_that_is_called_may_be_async(put: Put, load: Any, body: str, l
     [
         ("timout='3s'", "@handler has no option 'timout', did you mean 'timeout'?"),
         ("xyz=1", "@handler has no option 'xyz'; expected one of timeout, max_retries, backoff, heartbeat"),
-        ("queue='mail'", "write handlers.<name>.queue in the config"),
     ],
 )
 def test_an_option_that_does_not_exist_is_named_with_the_choices(put: Put, load: Any, option: str, hint: str) -> None:
