@@ -29,12 +29,14 @@ _ONE_PAYLOAD = inspect.Signature([Parameter("payload", Parameter.POSITIONAL_ONLY
 
 
 class Binding:
-    """The way in which a function takes its job: alone, whatever its payload. `call` takes a Job and calls the function."""
+    """The way in which a function takes its job: alone, whatever its payload. `call` takes a Job and calls the function; if that is
+    a coroutine function (`is_async`), it returns a coroutine."""
 
     call: Callable[[Job], Any]
 
-    def __init__(self, function: Callable[[Job], Any]) -> None:
+    def __init__(self, function: Callable[[Job], Any], *, is_async: bool = False) -> None:
         self.call = function
+        self.is_async = is_async
 
     def schema(self) -> dict[str, Any] | None:
         """Return the JSON schema of the payload; None if the function takes any."""
@@ -52,7 +54,8 @@ class Binding:
 class TypedBinding(Binding):
     """The way in which a function takes the parts of the payload by name, or all of it as one model."""
 
-    def __init__(self, function: Callable[..., Any], parameters: Sequence[Parameter]) -> None:
+    def __init__(self, function: Callable[..., Any], parameters: Sequence[Parameter], *, is_async: bool) -> None:
+        super().__init__(self._await if is_async else self._call, is_async=is_async)
         jobs = [each.name for index, each in enumerate(parameters) if _is_job(each, first=index == 0)]
         filled = [each for each in parameters if each.name not in jobs and each.kind is not Parameter.VAR_POSITIONAL]
         for each in parameters:
@@ -60,7 +63,6 @@ class TypedBinding(Binding):
                 raise TypeError(
                     f"parameter {each.name}: expected one that can be given by its name, not a positional-only one"
                 )
-        self.call = self._call
         self._function = function
         # A first parameter `job` goes by position, as decorators call it.
         self._job_first = bool(jobs) and parameters[0].name == jobs[0]
@@ -94,11 +96,17 @@ class TypedBinding(Binding):
         return {self._whole: value} if self._whole else value
 
     def _call(self, job: Job) -> Any:
+        return json_form(self._called(job))
+
+    async def _await(self, job: Job) -> Any:
+        return json_form(await self._called(job))
+
+    def _called(self, job: Job) -> Any:
         arguments = self.check(job.payload)
         for name in self._jobs:
             arguments[name] = job
         function = self._function
-        return json_form(function(job, **arguments) if self._job_first else function(**arguments))
+        return function(job, **arguments) if self._job_first else function(**arguments)
 
     def payload_of(self, *arguments: Any, **named: Any) -> Any:
         given = self._signature.bind(*arguments, **named).arguments
@@ -111,13 +119,15 @@ class TypedBinding(Binding):
         return payload
 
 
-def bind(function: Callable[..., Any]) -> Binding:
+def bind(function: Callable[..., Any], *, is_async: bool = False) -> Binding:
     """Return the binding of a handler's function. Raises TypeError for a parameter that no JSON value can fill."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # of a function without Python code
-        return Binding(function)
-    return Binding(function) if _takes_job_alone(parameters) else TypedBinding(function, parameters)
+        return Binding(function, is_async=is_async)
+    if _takes_job_alone(parameters):
+        return Binding(function, is_async=is_async)
+    return TypedBinding(function, parameters, is_async=is_async)
 
 
 def _takes_job_alone(parameters: Sequence[Parameter]) -> bool:

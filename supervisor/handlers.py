@@ -60,14 +60,15 @@ OPTIONS = tuple(name for name in Handler.__slots__ if name not in ("name", "func
 
 @dataclass(frozen=True, slots=True)
 class HandlerInfo:
-    """A handler as found in a plugin: its name, its options as written, the place of its function, and the JSON schema of its
-    payload, None if it takes any."""
+    """A handler as found in a plugin: its name, its options as written, the place of its function, the JSON schema of its payload
+    (None if it takes any), and whether it is a coroutine function."""
 
     name: str
     options: dict[str, Any]
     file: str
     line: int
     schema: dict[str, Any] | None = None
+    is_async: bool = False
 
 
 @overload

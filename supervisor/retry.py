@@ -143,10 +143,10 @@ def expired_lease_outcome(lease: Lease, *, started: bool, deadline: int, message
 
 
 def expired_count_change(outcome: Outcome) -> int:
-    """Return RESET if the outcome shows that the job can be run, ADD if its lease expired (`seen`) and it is released, which
-    counts no retry, else KEEP."""
+    """Return RESET if the outcome shows that the job can be run, ADD if it is released, which counts no retry, after its lease
+    expired (`seen`) or as a suspect, else KEEP."""
     if outcome.kind is Kind.RELEASED:
-        return KEEP if outcome.seen is None else ADD
+        return ADD if outcome.suspect or outcome.seen is not None else KEEP
     expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
     return KEEP if expired else RESET
 

@@ -70,7 +70,10 @@ def given(value: Any, place: Place | None) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting,))
 class Section:
-    """A frozen mapping of known keys. `written` are the keys that were given; the others have their defaults."""
+    """A frozen mapping of known keys. `written` are the keys that were given; the others have their defaults.
+
+    A key that is a keyword of Python, such as `async`, is the attribute `async_`.
+    """
 
     settings: ClassVar[Mapping[str, Setting]]
     known: ClassVar[Sequence[str]]
@@ -81,7 +84,10 @@ class Section:
     written: frozenset[str]
 
     def __init_subclass__(cls) -> None:
-        cls.settings = {name: it for name, it in vars(cls).items() if isinstance(it, Setting)}
+        names = [name for name, it in vars(cls).items() if isinstance(it, Setting)]
+        cls.settings = {name.rstrip("_"): vars(cls)[name] for name in names}
+        for name in names:
+            delattr(cls, name)
         cls.known = [name for name, it in cls.settings.items() if it.kind is not given]
         cls.required = {name for name, it in cls.settings.items() if it.default is None}
 
@@ -161,6 +167,12 @@ class Section:
             raise InvalidSection(f"{key}.{error}") from None
         except ValueError as error:
             raise InvalidSection(f"{key}: {error}, got {value!r:.80}") from None
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__[name.rstrip("_")]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}") from None
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and all(getattr(self, key) == getattr(other, key) for key in self.settings)

@@ -69,6 +69,12 @@ class PluginSettings(Section):
         return {"paths": value} if isinstance(value, list) else value
 
 
+class AsyncWorkerSettings(Section):
+    count: int = setting(kind.whole(1, 1000), default=1)
+    concurrency: int = setting(kind.whole(1, 10_000), default=100)
+    cancel_grace: float = setting(kind.duration, default=1.0)
+
+
 class WorkerSettings(Section):
     count: int = setting(kind.whole(1, 1000), default_factory=lambda: usable_cpus().number)
     queues: frozenset[str] | None = setting(kind.queue_names, default=None)
@@ -78,6 +84,7 @@ class WorkerSettings(Section):
     max_jobs: int | None = setting(kind.or_none(kind.whole(1, 1_000_000_000)), default=None)
     max_memory: int | None = setting(kind.size_limit, default=None)
     start: str = setting(kind.one_of("fork", "spawn"), default="fork")
+    async_: AsyncWorkerSettings = setting(One(AsyncWorkerSettings), default=AsyncWorkerSettings())
 
     @property
     def count_shown(self) -> str:

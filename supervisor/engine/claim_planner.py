@@ -9,9 +9,10 @@ from typing import NamedTuple
 from supervisor.config.settings import Settings
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
-from supervisor.engine.fairness import QueueBuffers, TokenBucket, retries_limit, share_out
+from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
+from supervisor.engine.shares import TokenBucket, retries_limit, share_out
 from supervisor.stores.records import ClaimRequest, Resolve, Waiting
 from supervisor.workers.pool import Pool
 
@@ -36,6 +37,8 @@ class Demand(NamedTuple):
     workers: int
     with_retries: Mapping[str, int]  # workers that hold retries of a queue
     large: bool
+    limits: Mapping[str, int]  # of queues whose jobs only one kind of worker can run, if there are two
+    otherwise: int  # the limit of all other queues
 
     def requests(self, waiting: Mapping[str, Waiting], more: bool = False) -> list[ClaimRequest]:
         """Return the requests for a claim, if these jobs are ready in the store, and with `more` further ones behind them: then
@@ -51,6 +54,10 @@ class Demand(NamedTuple):
         requests = []
         most = {queue: self._max_retries(queue, ready.fresh > 0) for queue, ready in waiting.items()}
         claimable = {queue: ready.fresh + _at_most(ready.retries, most[queue]) for queue, ready in waiting.items()}
+        if self.limits:
+            claimable = {
+                queue: min(count, self.limits.get(queue, self.otherwise)) for queue, count in claimable.items()
+            }
         for queue, limit in share_out(self.capacity, claimable, turn).items():
             first = self._allowance(queue, limit) if waiting[queue].fresh else limit
             retries = _at_most(min(limit, waiting[queue].retries), most[queue])
@@ -86,14 +93,32 @@ class ClaimPlanner:
 
     _pool: Pool
     _leases: Leases
-    _buffers: QueueBuffers
+    _buffers: JobBuffers
     _dispatcher: Dispatcher
     _config: CurrentConfig
     _limits: Limits
 
     def room(self, wanted: int) -> int:
-        """Return how many more jobs to claim, besides the `wanted` ones that are being claimed: 100 ms of work for each worker,
-        or one for each idle worker if payloads are large or all workers are busy with long jobs."""
+        """Return how many more jobs to claim, besides the `wanted` ones that are being claimed."""
+        if not self._config.async_handlers:
+            return self._sync_room(wanted)
+        return max(0, self._sync_room(0)) + max(0, self._async_room()) - wanted
+
+    def _async_room(self) -> int:
+        """Return how many jobs the async workers can take besides the buffered ones."""
+        return self._pool.async_workers.room() - len(self._buffers.of_async)
+
+    def _limits_of_queues(self) -> tuple[dict[str, int], int]:
+        """Return the limits of queues that had jobs of one kind only, or of both, and the limit of all others. A queue with jobs of
+        both kinds waits for the kind that has the least room."""
+        sync, of_async = max(0, self._sync_room(0)), max(0, self._async_room())
+        sync_queues, async_queues = self._buffers.sync_queues, self._buffers.async_queues
+        limits = dict.fromkeys(sync_queues, sync) | dict.fromkeys(async_queues, of_async)
+        return limits | dict.fromkeys(sync_queues & async_queues, min(sync, of_async)), max(sync, of_async)
+
+    def _sync_room(self, wanted: int) -> int:
+        """Return 100 ms of work for each worker that is not async, or one job for each idle one if payloads are large or all are
+        busy with long jobs, less the jobs that are buffered or wanted."""
         idle = self._pool.idle_count()
         if self._large or (not idle and self._dispatcher.stands_still(BUFFERED_SECONDS)):
             return idle - wanted
@@ -103,15 +128,16 @@ class ClaimPlanner:
             per_worker = min(self._limits.buffered_per_worker, BUFFERED_SECONDS / max(mean, 1e-6))
             target = max(idle, min(BUFFERED_JOBS, int(per_worker) * self._pool.ready_count()))
         at_once = self._limits.claimed_at_once
-        room = min(target - len(self._buffers) - wanted, at_once)
+        room = min(target - len(self._buffers.of_sync) - wanted, at_once)
         # A worker that is idle after a dispatch can start none of the buffered jobs.
         return max(room if room >= min(target // 2, at_once) else 0, idle - wanted)
 
     def demand(self, capacity: int) -> Demand:
-        by_queue = self._buffers.by_queue
+        by_queue = self._buffers.of_sync.by_queue
+        limits, otherwise = self._limits_of_queues() if self._config.async_handlers else ({}, capacity)
         return Demand(
             capacity,
-            self._buffers.turn,
+            self._buffers.of_sync.turn,
             self._config.settings,
             self._config.resolve,
             tokens={queue: buffer.tokens.copy() for queue, buffer in by_queue.items() if not buffer.tokens.full},
@@ -119,6 +145,8 @@ class ClaimPlanner:
             workers=self._pool.count,
             with_retries=self._dispatcher.with_retries(),
             large=self._large,
+            limits=limits,
+            otherwise=otherwise,
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from supervisor.config.settings import BudgetSettings
 from supervisor.engine.current_config import CurrentConfig
-from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.leases import LeaseKey, Leases
 from supervisor.engine.limits import Limits
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
@@ -56,7 +56,7 @@ class RetryDecider:
     """Applies the settings to `retry.decide`."""
 
     _config: CurrentConfig
-    _buffers: QueueBuffers
+    _buffers: JobBuffers
     _random: Random
     _now: Callable[[], float]
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from supervisor.engine.claim_planner import ClaimPlanner
 from supervisor.engine.committer import Committer, RetryDecider, Summary
 from supervisor.engine.current_config import CurrentConfig, emit_plugin_events
 from supervisor.engine.dispatcher import Dispatcher
-from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.fetcher import Fetcher, Intake
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
@@ -61,7 +61,7 @@ class Coordinator:
         self.changes, self.tasks, self._executor = asyncio.Event(), BackgroundTasks(loop), executor
         self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
         self.config = config = CurrentConfig(settings, reports)
-        self.leases, self.buffers = leases, buffers = Leases(writer, pool, ttl), QueueBuffers(config)
+        self.leases, self.buffers = leases, buffers = Leases(writer, pool, ttl), JobBuffers(config)
         self.unknown_handlers = unknown = UnknownHandlers(config, pool, writer, bus, now, limits)
         decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
@@ -106,6 +106,7 @@ class Coordinator:
             self._loop.add_reader(notification_fd, self.store_notified)
         self.lease_keeper.start()
         self.watchdog.start()
+        self.pool.async_workers.options = self.config.async_options
         self.pool.open(backend, self)
         self.unknown_handlers.serve(self.config.handlers.keys())
         self.fetcher.open()
@@ -194,12 +195,13 @@ class Coordinator:
 
     def _serve_by(self, backend: WorkerBackend) -> None:
         self.buffers.reconfigure()
+        self.pool.async_workers.options = self.config.async_options
         self.pool.renew(backend)
         self._maintenance.release_unserved_soon()
         self.fetcher.notify()
 
     async def until_gone(self, backend: WorkerBackend) -> None:
-        while any(worker.backend is backend for worker in self.pool.workers.values()):
+        while any(worker.backend is backend for worker in self.pool.slots):
             await self._until_change(timeout=1.0)
 
     def status(self, owner: str, state: str) -> dict[str, Any]:
@@ -229,12 +231,12 @@ class Coordinator:
         self.pool.reclaim_unstarted()
         self.pool.stop()
         deadline = self._loop.time() + grace
-        while self.pool.workers and not forced.is_set() and self._loop.time() < deadline:
+        while self.pool.slots and not forced.is_set() and self._loop.time() < deadline:
             await self._until_change(forced, timeout=deadline - self._loop.time())
-        if self.pool.workers:
+        if self.pool.slots:
             self.pool.kill_all(SHUTDOWN)
         killed_at = self._loop.time()
-        while self.pool.workers:
+        while self.pool.slots:
             if self._loop.time() - killed_at >= (FORCED_SECONDS if forced.is_set() else KILL_SECONDS):
                 return
             await self._until_change(timeout=1.0)

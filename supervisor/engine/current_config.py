@@ -12,6 +12,7 @@ from supervisor.events import Bus, ConfigWarning, PluginFailed, PluginLoaded, Pl
 from supervisor.handlers import HandlerInfo
 from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.stores.records import Resolve
+from supervisor.workers.async_workers import AsyncOptions
 
 MAX_POLICIES = 1000
 _ANY_OTHER_QUEUE = ""
@@ -36,9 +37,16 @@ class CurrentConfig:
     def replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
         handlers = {info.name: info for report in reports for info in report.handlers}
         self.settings, self.reports, self.handlers = settings, list(reports), handlers
+        self.async_handlers = frozenset(name for name, info in handlers.items() if info.is_async)
         of_own_settings = lru_cache(MAX_POLICIES)(lambda handler, queue: settings.policy(handler, queue, handlers))
         own = settings.queues
         self.resolve = lambda handler, queue: of_own_settings(handler, queue if queue in own else _ANY_OTHER_QUEUE)
+
+    @property
+    def async_options(self) -> AsyncOptions:
+        options = self.settings.workers.async_
+        workers = options.count if self.async_handlers else 0
+        return AsyncOptions(workers, options.concurrency, options.cancel_grace)
 
     def newly_broken(self, reports: Sequence[SourceReport]) -> tuple[str, ...]:
         """Return the plugin files that are served now and have an error in `reports`, each as "file:line: error"."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from supervisor.engine.committer import Committer
-from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.fairness import JobBuffers, QueueBuffers
 from supervisor.engine.leases import Leases
 from supervisor.engine.watchdog import Watchdog
 from supervisor.workers.pool import Pool
-from supervisor.workers.slot import FRAME_JOBS, FRAME_SECONDS, WorkerSlot
+from supervisor.workers.run_times import FRAME_JOBS, FRAME_SECONDS
+from supervisor.workers.slot import WorkerSlot
 
 BLOCKED_SECONDS = 1.0
 MAKE_WAY_EVERY = FRAME_SECONDS  # a shorter frame makes way by itself
@@ -24,7 +26,7 @@ class Dispatcher:
 
     _pool: Pool
     _leases: Leases
-    _buffers: QueueBuffers
+    _buffers: JobBuffers
     _committer: Committer
     _watchdog: Watchdog
     _loop: asyncio.AbstractEventLoop
@@ -39,27 +41,41 @@ class Dispatcher:
         return self._leases.checked_since_gap and not self._committer.overfull
 
     def dispatch(self) -> None:
-        if not len(self._buffers):
-            return
-        slots = self._pool.slots_with_room()
+        if len(self._buffers.of_sync):
+            slots = self._pool.slots_with_room()
+            self._send(self._buffers.of_sync, slots, self._pool.count, self.with_retries)
+        if len(self._buffers.of_async):
+            tasks = self._pool.async_workers
+            self._send(self._buffers.of_async, tasks.slots_with_room(), len(tasks.slots), self._tasks_with_retries)
+        while self._buffers.suspects:
+            self._pool.async_workers.run_alone(self._buffers.suspects.pop(0))
+
+    def _send(
+        self, buffers: QueueBuffers, slots: Sequence[WorkerSlot], workers: int,
+        with_retries: Callable[[WorkerSlot], Counter[str]],
+    ) -> None:  # fmt: skip
         if not slots:
             return
-        most = max(1, min(FRAME_JOBS, -(-len(self._buffers) // len(slots))))
+        most = max(1, min(FRAME_JOBS, -(-len(buffers) // len(slots))))
         for slot in slots:
-            in_turn = self._buffers.in_turn(self._pool.count, partial(self.with_retries, slot))
-            frame = slot.frame_for(in_turn, most)
+            frame = slot.frame_for(buffers.in_turn(workers, partial(with_retries, slot)), most)
             if frame:
-                self._buffers.dispatched(len(frame))
+                buffers.dispatched(len(frame))
                 self.moved()
                 slot.send(frame)
                 self._watchdog.work_sent(slot)
-            if not len(self._buffers):
+            if not len(buffers):
                 return
 
     def with_retries(self, but: WorkerSlot | None = None) -> Counter[str]:
         """Return how many workers, except `but`, hold retries of each queue: `retry.max_in_flight` limits workers, not jobs, since
         a frame of many short retries takes one worker."""
         return Counter([queue for slot in self._pool.workers.values() if slot is not but for queue in slot.retries])
+
+    def _tasks_with_retries(self, but: WorkerSlot) -> Counter[str]:
+        """Return how many slots of async workers, except `but`, hold a retry of each queue."""
+        slots = self._pool.async_workers.slots
+        return Counter([queue for slot in slots if slot is not but for queue in slot.retries])
 
     def make_way(self, *, for_fresh: bool) -> None:
         """Reclaim unstarted jobs from workers, if jobs claimed now go before some of these: fresh jobs go before retries if

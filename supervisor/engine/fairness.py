@@ -8,67 +8,30 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from itertools import accumulate, chain, groupby, zip_longest
 from operator import itemgetter
 
 from supervisor.config.settings import RetrySettings
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.left_in_store import LeftInStore
-from supervisor.jobs import LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease, Tier
+from supervisor.engine.shares import TokenBucket, retries_limit
+from supervisor.jobs import (
+    LEASE_EXPIRED_COUNT,
+    LEASE_HANDLER,
+    LEASE_ID,
+    LEASE_PRIORITY,
+    LEASE_QUEUE,
+    LEASE_TIER,
+    Lease,
+    Tier,
+)
+from supervisor.retry import SUSPECT
 from supervisor.stores.records import Waiting
 from supervisor.workers.run_times import RunTimes
 from supervisor.workers.slot import WorkerSlot
 
 MAX_BUFFERS = 1000
-
-
-class TokenBucket:
-    """The tokens of the retries of one queue, in units of 1/denominator of a token.
-
-    There are `burst` at first and at most. Each retry dispatched while fresh jobs wait spends one, and each job dispatched
-    adds `ratio`. So of any n jobs in a row at most burst + ratio × n are retries while fresh jobs wait.
-    """
-
-    __slots__ = ("_cap", "_gain", "_unit", "_units")
-
-    def __init__(self, ratio: Fraction, burst: int) -> None:
-        self._gain, self._unit = ratio.numerator, ratio.denominator
-        self._cap = self._units = burst * self._unit
-
-    def reconfigure(self, ratio: Fraction, burst: int) -> None:
-        """Keep the tokens under other settings; a full bucket stays full."""
-        was_full, tokens = self.full, Fraction(self._units, self._unit)
-        self._gain, self._unit = ratio.numerator, ratio.denominator
-        self._cap = burst * self._unit
-        self._units = self._cap if was_full else min(self._cap, int(tokens * self._unit))
-
-    @property
-    def full(self) -> bool:
-        return self._units == self._cap
-
-    @property
-    def suffices(self) -> bool:
-        return self._units >= self._unit
-
-    def dispatched(self) -> None:
-        if self._units < self._cap:
-            self._units = min(self._cap, self._units + self._gain)
-
-    def spend(self) -> None:
-        self._units -= self._unit
-
-    def refund(self) -> None:
-        self._units = min(self._cap, self._units + self._unit)
-
-    def copy(self) -> TokenBucket:
-        twin = TokenBucket.__new__(TokenBucket)
-        twin._gain, twin._unit, twin._cap, twin._units = self._gain, self._unit, self._cap, self._units
-        return twin
-
-    def allowance(self, count: int) -> int:
-        """Return how many of the next `count` jobs may be retries while fresh jobs wait."""
-        return min(count, (self._units + count * self._gain) // self._unit)
+MAX_QUEUES = 10_000  # whose kinds are remembered
 
 
 class QueueBuffer:
@@ -326,28 +289,100 @@ def _retries_allowed(queue: str, buffer: QueueBuffer, workers: int, with_retries
     return limit is None or with_retries()[queue] < limit
 
 
-def retries_limit(retry: RetrySettings, workers: int) -> int | None:
-    """Return how many workers may hold retries of a queue at once while its fresh jobs wait, by `retry.max_in_flight`; None for
-    all of them."""
-    if retry.max_in_flight == "half":
-        return -(-workers // 2)
-    return None if retry.max_in_flight is None else int(retry.max_in_flight)
+class JobBuffers:
+    """Two QueueBuffers, of which `of_async` stays empty unless a plugin has an async handler.
 
+    `sync_queues` and `async_queues` have had jobs of this kind, since a claim can choose queues, and not handlers.
+    """
 
-def share_out(capacity: int, waiting: Mapping[str, int], turn: int | None) -> dict[str, int]:
-    """Divide `capacity` among queues: each gets an equal share, or all it has. `turn` decides which queues get the odd jobs; if it
-    is None, the first of `waiting` do."""
-    shares: dict[str, int] = {}
-    names = list(waiting)
-    if turn is not None and names:
-        names.sort()
-        names = names[turn % len(names) :] + names[: turn % len(names)]
-    open_names = [name for name in names if waiting[name] > 0]
-    while open_names and capacity > 0:
-        each, odd = divmod(capacity, len(open_names))
-        for place, name in enumerate(open_names):
-            share = min(waiting[name] - shares.get(name, 0), each or (1 if place < odd else 0))
-            shares[name] = shares.get(name, 0) + share
-            capacity -= share
-        open_names = [name for name in open_names if shares[name] < waiting[name]]
-    return {name: share for name, share in shares.items() if share > 0}
+    def __init__(self, config: CurrentConfig) -> None:
+        self.of_sync, self.of_async = QueueBuffers(config), QueueBuffers(config)
+        self.sync_queues: set[str] = set()
+        self.async_queues: set[str] = set()
+        self.suspects: list[Lease] = []
+        """Jobs of async handlers that may have crashed a worker. Each is run in a worker of its own."""
+        self._both = self.of_sync, self.of_async
+        self._config = config
+
+    def __len__(self) -> int:
+        return len(self.of_sync) + len(self.of_async) + len(self.suspects)
+
+    def add(self, leases: Sequence[Lease]) -> None:
+        sync, of_async = self._by_kind(leases)
+        self.of_sync.add(sync)
+        if of_async:
+            self.of_async.add(of_async)
+
+    def requeue(self, leases: Sequence[Lease]) -> None:
+        sync, of_async = self._by_kind(leases)
+        self.of_sync.requeue(sync)
+        if of_async:
+            self.of_async.requeue(of_async)
+
+    def _by_kind(self, leases: Sequence[Lease]) -> tuple[Sequence[Lease], Sequence[Lease]]:
+        handlers = self._config.async_handlers
+        if not handlers:
+            return leases, ()
+        sync = [lease for lease in leases if lease[LEASE_HANDLER] not in handlers]
+        of_async = [lease for lease in leases if lease[LEASE_HANDLER] in handlers]
+        self.suspects += [lease for lease in of_async if lease[LEASE_EXPIRED_COUNT] >= SUSPECT]
+        of_async = [lease for lease in of_async if lease[LEASE_EXPIRED_COUNT] < SUSPECT]
+        for queues, of_kind in ((self.sync_queues, sync), (self.async_queues, of_async)):
+            queues.update([lease[LEASE_QUEUE] for lease in of_kind])
+            if len(queues) > MAX_QUEUES:
+                queues.clear()
+        return sync, of_async
+
+    def reconfigure(self) -> None:
+        """Go on under the settings and handlers in force now."""
+        self.sync_queues.clear()
+        self.async_queues.clear()
+        jobs = self.take_all()
+        for buffers in self._both:
+            buffers.reconfigure()
+        self.add(jobs)
+
+    def jobs(self) -> list[Lease]:
+        return [*self.suspects, *(lease for buffers in self._both for lease in buffers.jobs())]
+
+    def note_left_in_store(self, left: Mapping[str, Waiting], behind: str | None = None) -> list[str]:
+        """Do what QueueBuffers.note_left_in_store does, for both kinds: it is not known which kind is left."""
+        if self.async_queues:
+            self.of_async.note_left_in_store(left, behind)
+        return self.of_sync.note_left_in_store(left, behind)
+
+    def ready_in_store(self, queue: str) -> int:
+        return self.of_sync.ready_in_store(queue)
+
+    def only_retries_wait(self) -> bool:
+        return any(buffers.only_retries_wait() for buffers in self._both)
+
+    def take_out(self, leases: Iterable[Lease]) -> list[Lease]:
+        leases = list(leases)
+        ids = {lease.id for lease in leases}
+        taken = self._take_suspects(lambda lease: lease.id in ids)
+        return taken + [lease for buffers in self._both for lease in buffers.take_out(leases)]
+
+    def take_queue(self, queue: str) -> list[Lease]:
+        taken = self._take_suspects(lambda lease: lease.queue == queue)
+        return taken + [lease for buffers in self._both for lease in buffers.take_queue(queue)]
+
+    def take_unserved(self) -> list[Lease]:
+        return [lease for buffers in self._both for lease in buffers.take_unserved()]
+
+    def take_all(self) -> list[Lease]:
+        taken = self._take_suspects(lambda lease: True)
+        return taken + [lease for buffers in self._both for lease in buffers.take_all()]
+
+    def _take_suspects(self, wanted: Callable[[Lease], bool]) -> list[Lease]:
+        taken = [lease for lease in self.suspects if wanted(lease)]
+        self.suspects = [lease for lease in self.suspects if lease not in taken]
+        return taken
+
+    def take_surplus(self, seconds: float, times: RunTimes, workers: int) -> list[Lease]:
+        return self.of_sync.take_surplus(seconds, times, workers)
+
+    def keep_paid_of(self, slots: Iterable[WorkerSlot]) -> None:
+        slots = list(slots)
+        for buffers in self._both:
+            buffers.keep_paid_of(slots)

@@ -11,7 +11,7 @@ from supervisor.engine.claim_planner import ClaimPlanner, Demand
 from supervisor.engine.committer import Committer
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
-from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
@@ -78,7 +78,7 @@ class Intake:
     """Takes in the leases of a claim: all are held, and the jobs with a known handler are buffered."""
 
     _leases: Leases
-    _buffers: QueueBuffers
+    _buffers: JobBuffers
     _committer: Committer
     _unknown_handlers: UnknownHandlers
     _suspects: Suspects
@@ -188,7 +188,7 @@ class Fetcher:
     """Decides when to claim. `pump` is called whenever something has changed, and never waits."""
 
     def __init__(
-        self, writer: Writer, planner: ClaimPlanner, dispatcher: Dispatcher, buffers: QueueBuffers, intake: Intake, bus: Bus,
+        self, writer: Writer, planner: ClaimPlanner, dispatcher: Dispatcher, buffers: JobBuffers, intake: Intake, bus: Bus,
         loop: asyncio.AbstractEventLoop, limits: Limits, notify_others: Callable[[], None],
     ) -> None:  # fmt: skip
         self.closed = True  # also before it is opened

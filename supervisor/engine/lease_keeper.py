@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from supervisor.engine.committer import Committer
-from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
 from supervisor.engine.store_writer import NotDone, Writer
@@ -27,7 +27,7 @@ class LeaseKeeper:
 
     _writer: Writer
     _leases: Leases
-    _buffers: QueueBuffers
+    _buffers: JobBuffers
     _committer: Committer
     _pool: Pool
     _bus: Bus

@@ -12,7 +12,7 @@ from supervisor.engine.claim_planner import BUFFERED_SECONDS
 from supervisor.engine.committer import Committer
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
-from supervisor.engine.fairness import QueueBuffers
+from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.presence import Announcer
@@ -155,7 +155,7 @@ class Maintenance:
 
     def __init__(
         self, writer: Writer, pool: Pool, leases: Leases, lease_keeper: LeaseKeeper, recovery: Recovery,
-        buffers: QueueBuffers, dispatcher: Dispatcher, committer: Committer, announcer: Announcer, pruner: Pruner,
+        buffers: JobBuffers, dispatcher: Dispatcher, committer: Committer, announcer: Announcer, pruner: Pruner,
         repairer: Repairer, sinks: SinkWatch, clock: WallClock, tasks: BackgroundTasks,
     ) -> None:  # fmt: skip
         self._writer = writer
@@ -210,7 +210,7 @@ class Maintenance:
         await _attempt(self._recovery.sweep())
         if len(self._buffers):
             await _attempt(self._release_unserved())
-        self._buffers.keep_paid_of(self._pool.workers.values())
+        self._buffers.keep_paid_of(self._pool.slots)
         self._release_surplus()
         if len(self._buffers) and self._dispatcher.stands_still():
             await self._release_to_idle()

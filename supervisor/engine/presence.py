@@ -32,7 +32,7 @@ class Announcer:
         now = self._loop.time()
         rows = [
             {"pid": slot.process.pid, "state": _state(slot), "current_job": _current_job(slot, now)}
-            for slot in (*self._pool.workers.values(), *self._pool.stuck.values())
+            for slot in (*self._pool.slots, *self._pool.stuck.values())
         ]
         return Presence(state, rows, self._pool.idle_count(), self._leases.ttl, self._self_report.about())
 
@@ -45,9 +45,7 @@ class Announcer:
         if self._writer.unavailable:
             return
         now, running, ttl = self._loop.time(), self._leases.running(), self._leases.ttl
-        workers = [
-            (slot.process.pid, slot.state, slot.current and slot.current[:2]) for slot in self._pool.workers.values()
-        ]
+        workers = [(slot.process.pid, slot.state, slot.current and slot.current[:2]) for slot in self._pool.slots]
         row = self.presence(state)
         current = (state, workers, [*self._pool.stuck], [lease[:2] for lease in running], row.about)
         if current == self._last and now - self._announced_at < ttl / 3:

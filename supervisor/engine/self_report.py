@@ -10,7 +10,7 @@ from supervisor import events
 from supervisor.engine.committer import RetryDecider
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
-from supervisor.engine.fairness import retries_limit
+from supervisor.engine.shares import retries_limit
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.stores.problems import Problem
@@ -66,10 +66,10 @@ class SelfReport:
 
     def blocked(self) -> bool:
         """Return whether no job runs and none can start or end: the store is unavailable or refuses that, or workers fail to start."""
-        if any(slot.sent for slot in self._pool.workers.values()):
+        if any(slot.sent for slot in self._pool.slots):
             return False
         refused = any(("store", purpose.text) in self._by_event for purpose in (Purpose.CLAIM, Purpose.SETTLE))
-        fails = self._pool.reforks.failing or any(map(self._is_slow_to_start, self._pool.workers.values()))
+        fails = self._pool.reforks.failing or any(map(self._is_slow_to_start, self._pool.slots))
         return refused or self._writer.unavailable or (fails and not self._pool.ready_count())
 
     def _is_slow_to_start(self, slot: WorkerSlot) -> bool:
@@ -104,7 +104,7 @@ class SelfReport:
             ready, count = self._pool.ready_count(), self._pool.count
             message = f"workers fail as soon as they start ({ready} of {count} run); the last one {self._last_exit}"
             found.append(Problem("workers", message, "remove the cause; they are started again after a delay"))
-        for slot in self._pool.workers.values():
+        for slot in self._pool.slots:
             if self._is_slow_to_start(slot):
                 message = f"worker {slot.number} (pid {slot.process.pid}) {self._not_ready(slot)}"
                 found.append(Problem("worker_start", message, _unstick(slot)))

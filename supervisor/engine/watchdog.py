@@ -82,9 +82,9 @@ class Watchdog:
             gap = max(0.0, now - self._armed_for)
             self._arm(now)  # the replies that are read now must not find the watchdog late again
             self._skip_gap(gap, now)
-        for number in self._cpu.keys() - self._pool.workers.keys():
+        for number in self._cpu.keys() - {slot.number for slot in self._pool.slots}:
             del self._cpu[number]
-        for slot in list(self._pool.workers.values()):
+        for slot in list(self._pool.slots):
             self._look_at(slot, now)
         self._arm(self._next_due(now))
 
@@ -93,7 +93,7 @@ class Watchdog:
         heartbeats."""
         self._bus.emit(LoopGap(gap))
         self._woke_from_gap()
-        for slot in list(self._pool.workers.values()):
+        for slot in list(self._pool.slots):
             slot.process.drain()
             slot.started = min(now, slot.started + gap)
             slot.heartbeat_at = slot.retired_at = now
@@ -111,7 +111,7 @@ class Watchdog:
                     slot.reclaim_blocked()
                 slot.report_started()
             if slot.current is not slot.reported and now - slot.started >= RETIRE_SECONDS:
-                self._pool.replace_used_up(slot)
+                slot.pool.replace_used_up(slot)
             self._check_deadline(slot, now)
         # A worker that was retired at its start may still be importing.
         if not slot.kill_reason and slot.ready_at is not None:
@@ -149,7 +149,7 @@ class Watchdog:
 
     def _next_due(self, now: float) -> float:
         when = now + self._longest_wait
-        for slot in self._pool.workers.values():
+        for slot in self._pool.slots:
             if slot.state not in (State.ENDING, State.STARTING):
                 when = min(when, self._due(slot, now))
         return max(when, now + 0.0005)

@@ -261,4 +261,4 @@ def _check_readable(path: Path) -> None:
 def _info(handler: Handler, binding: Binding, source: Source, plugin: object) -> HandlerInfo:
     file, line = location(handler.function)
     file = file or (str(source.path) if source.path else getattr(plugin, "__file__", None)) or source.name
-    return HandlerInfo(handler.name, written_options(handler), file, line or 0, binding.schema())
+    return HandlerInfo(handler.name, written_options(handler), file, line or 0, binding.schema(), binding.is_async)

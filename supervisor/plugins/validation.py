@@ -109,9 +109,9 @@ def check_handler(handler: object) -> tuple[Handler, Binding]:
     try:
         if not is_name(handler.name):
             raise ValueError(f"expected {NAME}")
-        _check_function(handler.function)
+        is_async = _is_async(handler.function)
         _check_options(handler)
-        return handler, bind(handler.function)
+        return handler, bind(handler.function, is_async=is_async)
     except (ValueError, TypeError) as error:
         raise PluginMistake(f"handler {handler.name!r}: {error}", line) from None
 
@@ -144,15 +144,15 @@ def _check_options(handler: Handler) -> None:
         raise ValueError(f"never_retry: expected exception classes, got {never!r}")
 
 
-def _check_function(function: object) -> None:
+def _is_async(function: object) -> bool:
+    """Return whether calls return coroutines. Raises TypeError if it is no function that can be a handler."""
     if not callable(function):
         raise TypeError(f"expected a function, got {function!r}")
     below = function_below(function)
     where = "" if below is function else " below a decorator that returns its result as it is"
-    if _is_any_of(below, inspect.iscoroutinefunction, inspect.isasyncgenfunction):
-        raise TypeError(f"async functions are not supported: expected a plain function, got an async one{where}")
-    if _is_any_of(below, inspect.isgeneratorfunction):
+    if _is_any_of(below, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
         raise TypeError(f"expected a function that returns its result, got a generator{where}")
+    return _is_any_of(below, inspect.iscoroutinefunction)
 
 
 def _is_any_of(function: object, *kinds: Callable[[object], bool]) -> bool:

@@ -98,7 +98,7 @@ class Shutdown:
             timeout = 0.0 if settled is Settled.UNKNOWN else self._limits.flush
             await self.wait_for(serving.engine.close(timeout), 2 * self._limits.flush)
         await self.wait_for(self._parts.hooks.stop())
-        if processes := len(self._parts.pool.workers) + len(self._parts.pool.stuck):
+        if processes := len(self._parts.pool.slots) + len(self._parts.pool.stuck):
             left = Left({**left.remaining, "processes_that_do_not_exit": processes}, left.excluded)
             return ExitCode.FATAL, left
         if serving is None and drain and self._stop.fault is None and not self._stop.signalled.is_set():

@@ -6,9 +6,11 @@ import socket
 from typing import NamedTuple
 
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome
-from supervisor.workers.interface import ExitReport
+from supervisor.workers.interface import ExitReport, Reply
 
 HOST = socket.gethostname()
+STUCK = "was not ended by SIGKILL: it is stuck in the kernel ({}), does no more, and exits once the wait there is over"
+SURVIVES = "has left {} running, which the supervisor may not kill; the worker was killed while it ran {}"
 
 
 class KillReason(NamedTuple):
@@ -42,6 +44,22 @@ LINGERING = KillReason("lingering")
 """The worker did not exit after its last job."""
 LEASE_LOST = KillReason("lease_lost")
 CANCELLED = KillReason("cancelled")
+BESIDE = KillReason("beside")
+"""Another job of the same async worker was to be killed."""
+SUSPECT = KillReason("suspect")
+"""An async worker has crashed that ran this job and others."""
+
+
+def outcome_of_cancelled(lease: Lease, reason: KillReason, reply: Reply, pid: int) -> Outcome:
+    """Return the outcome of an async job that was cancelled for a reason to kill it, and has ended by that."""
+    if reason.cause is None:
+        return Outcome(lease, Kind.RELEASED, took=reply.took)
+    message = f"{reason.message.removesuffix('; killed')}; cancelled"
+    trace = str((reply.error or {}).get("traceback", ""))
+    failure = Failure(
+        reason.cause, type=reason.type, message=message, traceback=trace, attempt=lease.attempt, host=HOST, pid=pid
+    )
+    return Outcome(lease, Kind.FAILED, took=reply.took, failure=failure)
 
 
 class ExitCause(NamedTuple):
@@ -55,6 +73,8 @@ def exit_cause(
     report: ExitReport, reason: KillReason | None, reached: ExitCause | None, *, retiring: bool
 ) -> ExitCause:
     """Return why a worker has exited. `reached` is the limit for which it was to exit, if it was `retiring`."""
+    if reason is SUSPECT:
+        return ExitCause("crash", f"{report.how}; any of its jobs may have done this, so each runs again alone")
     if reason is not None:
         return ExitCause(reason.name, reason.message or report.how)
     if retiring and (report.exit_code == 0 or report.start_error is not None):
@@ -70,7 +90,7 @@ def outcome_at_exit(
         how = f"its worker {'was ' if report.signal else ''}{report.how}"
         reason = KillReason("crash", Cause.CRASH, "WorkerCrashed", how)
     if reason.cause is None:
-        return Outcome(lease, Kind.RELEASED, took=ran)
+        return Outcome(lease, Kind.RELEASED, took=ran, suspect=reason is SUSPECT)
     message = reason.message if report.stuck is None else f"{reason.message}; its process is {report.how}"
     message += "".join(f"; {survivor} goes on, since the supervisor may not kill it" for survivor in report.survivors)
     failure = Failure(

@@ -5,7 +5,7 @@ Every call is made, and every callback comes, on the supervisor's loop thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -106,8 +106,15 @@ class WorkerProcess(Protocol):
     """One worker process, from the order to fork it until it is reaped. `doing` is what it does besides its jobs, before the first
     or after the last one, as text for people: a hook with its plugin, for example."""
 
-    pid: int | None
-    doing: str
+    @property
+    def doing(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def async_jobs(self) -> AsyncJobs:
+        """The jobs of an async worker."""
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         """Write one permit byte (`frame`, 0-255) for each job, then the frame. Never wait; ignore an exit of the process."""
@@ -135,6 +142,22 @@ class WorkerProcess(Protocol):
 
     def memory(self) -> int | None:
         """Return the resident bytes of the process; None once it has exited."""
+
+
+class AsyncJobs(Protocol):
+    """The jobs of an async worker. Each is sent in a frame of its own, with a permit that is the number of the frame."""
+
+    def send_job(self, lease: Lease) -> int:
+        """Send the job; return the number of its frame."""
+
+    def cancel(self, frame: int) -> None:
+        """Cancel the job of this frame, if it runs."""
+
+    def untaken_frames(self, sent: Collection[int]) -> set[int]:
+        """Return the frames, of those in `sent`, whose permits the worker has not taken."""
+
+    def reclaim_frames(self, wanted: Collection[int], sent: Collection[int]) -> set[int]:
+        """Take the permits of the wanted frames that the worker has not taken, and return these frames."""
 
 
 class WorkerListener(Protocol):
@@ -167,8 +190,9 @@ class WorkerListener(Protocol):
 class WorkerBackend(Protocol):
     """A forkserver and the workers forked from it, as the pool uses them."""
 
-    def fork(self, number: int, listener: WorkerListener) -> WorkerProcess:
-        """Order a new worker and return at once; `ready` or `ended` follows. Raises OSError if no channels can be opened."""
+    def fork(self, number: int, listener: WorkerListener, concurrency: int = 0) -> WorkerProcess:
+        """Order a new worker and return at once; `ready` or `ended` follows. Raises OSError if no channels can be opened.
+        `concurrency` is that of an async worker."""
 
 
 class BackendListener(Protocol):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Sequence
 
 from supervisor.events import Bus, ForkserverExited, ForkserverStarted, WorkerExited
 from supervisor.jobs import Cause, Lease
 from supervisor.plugins.reports import SourceReport
-from supervisor.retry import GrowingDelay
 from supervisor.text.os_errors import reason
+from supervisor.workers.async_workers import AsyncWorkers
 from supervisor.workers.blame import LINGERING, SHUTDOWN, KillReason
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend, Written, output_event
+from supervisor.workers.reforks import ReforkDelays
 from supervisor.workers.run_times import RunTimes
 from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot
 
 FILL_AFTER = 0.050  # seconds: the kernel may take much longer to end a worker of many gigabytes
 REPLACE_INTERVAL = 5.0  # seconds
-REFORK_DELAYS = (0.1, 30.0)  # seconds, the first and the longest
-USEFUL_AFTER = 1.0  # seconds
 HOOK_SECONDS = 1.0  # that are usual, at the end of the pool, for the start of a worker or for its stop hooks
 
 _PRESENT = (State.STARTING, State.READY, State.EXITED)
@@ -27,67 +27,6 @@ _PRESENT = (State.STARTING, State.READY, State.EXITED)
 def _kill_unready(slot: WorkerSlot) -> None:
     if slot.ready_at is None:
         slot.kill(SHUTDOWN)
-
-
-class ReforkDelays:
-    """Counts the forks that are waiting for a delay, and calls `fork` when each may be made.
-
-    A worker was of no use if it ended before it was ready, or within a second after that with no job done. The first of the
-    latter kind is replaced at once. The delay grows once for all workers that end during one delay: otherwise a pool of many
-    workers would soon wait for the longest delay.
-    """
-
-    def __init__(self, timer: Timer, fork: Callable[[], None]) -> None:
-        self._timer = timer
-        self._fork = fork
-        self._delays = GrowingDelay(*REFORK_DELAYS)
-        self._delay = 0.0
-        self._delay_stands_until = 0.0
-        self._excused = False
-        self._waiting: set[object] = set()
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def failing(self) -> bool:
-        """Whether no worker was of use since the last one that was of none."""
-        return self._delays.failing
-
-    def was_useless(self, slot: WorkerSlot) -> bool:
-        """Return whether this worker, which ended without a job, was of no use."""
-        if slot.ready_at is None:
-            return slot.state is not State.RETIRING
-        if slot.state not in (State.READY, State.EXITED):
-            return False
-        short = not slot.done and self._timer.time() - slot.ready_at < USEFUL_AFTER
-        excused, self._excused = self._excused, self._excused or short
-        return short and excused
-
-    def add(self) -> None:
-        now = self._timer.time()
-        if now >= self._delay_stands_until:
-            self._delay = self._delays.next()
-            self._delay_stands_until = now + self._delay
-        token = object()
-        self._waiting.add(token)
-        self._timer.call_later(self._delay, self._fork_now, token)
-
-    def _fork_now(self, token: object) -> None:
-        if token in self._waiting:
-            self._waiting.remove(token)
-            self._fork()
-
-    def reset(self) -> None:
-        """Make the next delay the shortest, since a worker was of use."""
-        self._delays.reset()
-        self._delay_stands_until, self._excused = 0.0, False
-
-    def cancel(self) -> None:
-        """Drop all forks that wait."""
-        self._waiting.clear()
-        self.reset()
 
 
 def share(max_jobs: int, number: int, count: int) -> int:
@@ -118,9 +57,16 @@ class Pool:
         self._timer = timer
         self._backend: WorkerBackend | None = None
         self._context: SlotContext | None = None
-        self._last_number = 0
+        self._numbers = itertools.count(1)
         self._replaced_at = float("-inf")
         self.reforks = ReforkDelays(timer, self.fill)
+        self.async_workers = AsyncWorkers(bus, timer, self._numbers)
+
+    @property
+    def slots(self) -> Collection[WorkerSlot]:
+        """The slots of all workers, of both kinds."""
+        tasks = self.async_workers.slots
+        return [*self.workers.values(), *tasks] if tasks else self.workers.values()
 
     @property
     def backend(self) -> WorkerBackend:
@@ -133,6 +79,7 @@ class Pool:
         self._backend = backend
         self._context = SlotContext(self, listener, self._bus, self.times, self._timer.time)
         self.fill()
+        self.async_workers.open(backend, listener)
 
     # the number of workers
 
@@ -155,7 +102,7 @@ class Pool:
                 self.fork(self.backend, Limits(self.max_jobs, self.max_memory), after_used_up=after_used_up)
             except OSError as error:
                 how = ExitReport(0, start_error=f"its channels can't be opened: {reason(error)}").how
-                self._bus.emit(WorkerExited(self._last_number, 0, "crash", how, None))
+                self._bus.emit(WorkerExited(0, 0, "crash", how, None))
                 self.reforks.add()
         present.sort(key=lambda slot: (bool(slot.sent), -slot.number))
         for slot in present[: max(0, len(present) - self.count)]:
@@ -168,11 +115,11 @@ class Pool:
         moment, and none could take a job until the new ones have started: so each of them has another share of it.
         """
         assert self._context is not None
-        self._last_number += 1
+        number = next(self._numbers)
         limits = limits._replace(setting=limits.max_jobs)
         if not after_used_up and limits.max_jobs is not None:
-            limits = limits._replace(max_jobs=share(limits.max_jobs, self._last_number, self.count))
-        slot = WorkerSlot(self._last_number, backend, limits, self._context)
+            limits = limits._replace(max_jobs=share(limits.max_jobs, number, self.count))
+        slot = WorkerSlot(number, backend, limits, self._context)
         self.workers[slot.number] = slot
         return slot
 
@@ -200,6 +147,7 @@ class Pool:
             if slot.backend is not backend or (has_new_forkserver and slot.process.pid is not None):
                 slot.retire()
         self.fill()
+        self.async_workers.renew(backend)
 
     # jobs
 
@@ -216,11 +164,11 @@ class Pool:
         return sum(1 for slot in self.workers.values() if slot.state is State.READY)
 
     def reclaim_unstarted(self) -> None:
-        for slot in self.workers.values():
+        for slot in self.slots:
             slot.reclaim()
 
     def slot_of(self, job_id: int) -> WorkerSlot | None:
-        for slot in self.workers.values():
+        for slot in self.slots:
             if any(lease.id == job_id for lease in slot.sent):
                 return slot
         return None
@@ -228,7 +176,7 @@ class Pool:
     def running(self, seconds: float = 0.0) -> Iterable[tuple[WorkerSlot, Lease]]:
         """Yield the workers that have been running a job for so long, each with the job."""
         since = self._timer.time() - seconds
-        for slot in self.workers.values():
+        for slot in self.slots:
             if slot.sent and slot.started <= since and slot.has_taken():
                 yield slot, slot.sent[0]
 
@@ -239,7 +187,7 @@ class Pool:
         was_due = slot.current
         slot.reclaim()
         if reason.cause is Cause.TIMEOUT and slot.current is not was_due:  # that job had not started
-            self.replace_used_up(slot)
+            slot.pool.replace_used_up(slot)
             return
         was_running = slot.current
         slot.process.drain()
@@ -251,8 +199,8 @@ class Pool:
     def stop(self) -> None:
         """Stop forking, and retire all workers: idle ones exit now, others after the job that they run, and those that are not
         ready after their hooks. These run no job, so they are killed a second after their start."""
-        self.stopping = True
-        for slot in self._present():
+        self.stopping = self.async_workers.stopping = True
+        for slot in [slot for slot in self.slots if slot.state in _PRESENT]:
             slot.retire()
         for slot in self.workers.values():
             if slot.ready_at is None:
@@ -260,8 +208,8 @@ class Pool:
                 self._timer.call_later(rest, _kill_unready, slot)
 
     def kill_all(self, reason: KillReason) -> None:
-        self.stopping = True
-        for slot in self.workers.values():
+        self.stopping = self.async_workers.stopping = True
+        for slot in self.slots:
             slot.reclaim()
             slot.process.drain()
             in_hook = slot.ready_at is not None and slot.process.doing and not slot.sent
@@ -271,11 +219,7 @@ class Pool:
     # events of the slots (SlotOwner)
 
     def slot_ready(self, slot: WorkerSlot) -> None:
-        self._timer.call_later(USEFUL_AFTER, self._was_useful, slot)
-
-    def _was_useful(self, slot: WorkerSlot) -> None:
-        if slot.number in self.workers:
-            self.reforks.reset()
+        self.reforks.started(slot)
 
     def replace_used_up(self, slot: WorkerSlot) -> None:
         """It has done its last job, or does not take the next one."""

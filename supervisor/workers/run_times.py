@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+FRAME_SECONDS = 0.010
+FRAME_JOBS = 256
+FRAME_BYTES = 256 * 1024
+"""The limits of a frame. Its seconds are those that its jobs are expected to take."""
+
 
 class RunTimes:
     """Smoothed run times, in seconds: by handler, and `mean` of all jobs.

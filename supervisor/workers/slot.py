@@ -26,19 +26,14 @@ from supervisor.jobs import (
     Kind,
     Lease,
     Outcome,
-)
+)  # fmt: skip
 from supervisor.text.units import counted
-from supervisor.workers.blame import HOST, ExitCause, KillReason, broken_channel, exit_cause, not_ready, outcome_at_exit
+from supervisor.workers import blame
 from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend, Written, output_event
 from supervisor.workers.reply_check import REPEATED, ReplyCheck
-from supervisor.workers.run_times import RunTimes
+from supervisor.workers.run_times import FRAME_BYTES, FRAME_JOBS, FRAME_SECONDS, RunTimes
 
-FRAME_SECONDS = 0.010
-FRAME_JOBS = 256
-FRAME_BYTES = 256 * 1024
 MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
-STUCK = "was not ended by SIGKILL: it is stuck in the kernel ({}), does no more, and exits once the wait there is over"
-SURVIVES = "has left {} running, which the supervisor may not kill; the worker was killed while it ran {}"
 MIN_GROWTH = 1.1  # a worker that was past the limit at its start would only be replaced by one of the same size
 
 REPLY_JOB_ID: Final = 0  # a field of replies that the hot path takes by index
@@ -83,13 +78,13 @@ class WorkerSlot:
     """A worker process and the jobs sent to it. It is the listener of its process."""
 
     __slots__ = (
-        "_bus", "_ended", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now", "_pool",
-        "_replies", "_times", "backend", "done", "emit_exit", "heartbeat_at", "how", "kill_reason", "number", "process", "reached",
+        "_bus", "_ended", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now",
+        "_replies", "_times", "backend", "done", "emit_exit", "heartbeat_at", "how", "kill_reason", "number", "pool", "process", "reached",
         "ready_at", "reported", "retired_at", "retries", "sent", "started", "state", "stuck",
     )  # fmt: skip
 
     def __init__(self, number: int, backend: WorkerBackend, limits: Limits, context: SlotContext) -> None:
-        self._pool = context.pool
+        self.pool = context.pool
         self._listener = context.listener
         self._bus = context.bus
         self._times = context.times
@@ -111,12 +106,12 @@ class WorkerSlot:
         self.heartbeat_at = now
         self.retired_at = now  # or the time of its last reply after that
         self.done = 0
-        self.kill_reason: KillReason | None = None
+        self.kill_reason: blame.KillReason | None = None
         self.stuck: str | None = None  # where in the kernel, once its job has an outcome though it has not exited
         self.reported: Lease | None = None
         self.how = ""  # it ended
         self.emit_exit: Callable[[WorkerExited], None] = context.bus.emit
-        self.reached: ExitCause | None = None  # the limit for which it is replaced
+        self.reached: blame.ExitCause | None = None  # the limit for which it is replaced
         self._memory_at_start = 0
         self._memory_checked_at = now
         self.process = backend.fork(number, self)
@@ -227,7 +222,7 @@ class WorkerSlot:
         self.reclaim()
         self.process.retire()
 
-    def kill(self, reason: KillReason, *, with_stack: bool = False) -> None:
+    def kill(self, reason: blame.KillReason, *, with_stack: bool = False) -> None:
         """Kill the worker; its running job gets an outcome after the exit. An earlier reason, or an earlier exit, is kept."""
         if self.state is not State.ENDING:
             self.kill_reason = reason
@@ -244,7 +239,7 @@ class WorkerSlot:
             self._memory_at_start = self.process.memory() or 0
         if self.state is State.STARTING:
             self.state = State.READY
-        self._pool.slot_ready(self)
+        self.pool.slot_ready(self)
         self._bus.emit(WorkerStarted(self.number, self.process.pid))
         self._listener.workers_changed()
 
@@ -279,7 +274,7 @@ class WorkerSlot:
         if self.state is State.READY:
             self.reached = self._limit_reached(now)
             if self.reached is not None or self._replies.repeated:
-                self._pool.replace_used_up(self)
+                self.pool.replace_used_up(self)
         self._listener.workers_changed()
 
     def _count_done(self, leases: Sequence[Lease]) -> None:
@@ -296,19 +291,19 @@ class WorkerSlot:
                 del frames[frame]
             count -= unanswered
 
-    def _limit_reached(self, now: float) -> ExitCause | None:
+    def _limit_reached(self, now: float) -> blame.ExitCause | None:
         """Return the limit that the worker has reached. Its memory must have grown; if it has more jobs, check that at intervals."""
         max_jobs, max_memory, setting = self._limits
         if max_jobs is not None and not self.sent and self.is_used_up():
             share = f"{counted(max_jobs, 'job', 'are')} its share after a start: " if max_jobs != setting else ""
-            return ExitCause("max_jobs", f"{share}workers.max_jobs is {setting}")
+            return blame.ExitCause("max_jobs", f"{share}workers.max_jobs is {setting}")
         if max_memory is None or (self.sent and now < self._memory_checked_at + MEMORY_CHECK_INTERVAL):
             return None
         self._memory_checked_at = now
         size = self.process.memory()
         if size is None or size <= max_memory or size <= self._memory_at_start * MIN_GROWTH:
             return None
-        return ExitCause("max_memory", f"it has {size / 1e6:.0f}MB, workers.max_memory is {max_memory / 1e6:g}MB")
+        return blame.ExitCause("max_memory", f"it has {size / 1e6:.0f}MB, workers.max_memory is {max_memory / 1e6:g}MB")
 
     def heartbeat(self) -> None:
         if self.kill_reason is None:  # the signal that requests the stack may wake a job that hung
@@ -322,10 +317,10 @@ class WorkerSlot:
         self._bus.emit(WorkerWarning(self.number, self.process.pid or 0, message))
 
     def channel_broken(self, why: str) -> None:
-        self.kill(broken_channel(why))
+        self.kill(blame.broken_channel(why))
 
     def not_ready(self, why: str) -> None:
-        self.kill(not_ready(why))
+        self.kill(blame.not_ready(why))
 
     def exited(self) -> None:
         """Replace the worker before the forkserver reaps it, if it ran a job or was killed after it was ready."""
@@ -334,14 +329,14 @@ class WorkerSlot:
         self.reclaim()
         if self.sent or self.kill_reason is not None:
             self.state = State.ENDING
-            self._pool.fill()
+            self.pool.fill()
         elif self.state is State.READY:
             self.state = State.EXITED
 
     def ended(self, report: ExitReport) -> None:
         """Blame the job that was running. The pool replaces the worker if it has not done so yet."""
         if self.stuck is not None:
-            self._pool.slot_ended(self, with_job=False)
+            self.pool.slot_ended(self, with_job=False)
             self.warn("was stuck in the kernel, and has exited")
             self._listener.workers_changed()
             return
@@ -349,22 +344,23 @@ class WorkerSlot:
         self.reclaim()
         ran = self._now() - self.started
         culprit = self.sent.popleft() if self.sent else None
-        ended_by = exit_cause(report, self.kill_reason, self.reached, retiring=self.state is State.RETIRING)
+        ended_by = blame.exit_cause(report, self.kill_reason, self.reached, retiring=self.state is State.RETIRING)
         self.how = ended_by.how
-        self._pool.slot_ended(self, with_job=culprit is not None)
+        self.pool.slot_ended(self, with_job=culprit is not None)
         if self.sent:
             self._listener.jobs_reclaimed(list(self.sent))
         if culprit is not None:
             age = self._now() - self.heartbeat_at
-            self._listener.jobs_ended([outcome_at_exit(culprit, self.kill_reason, report, ran=ran, heartbeat_age=age)])
-        job = (culprit.id, culprit.handler, ran) if culprit is not None else (None, None, None)
+            outcome = blame.outcome_at_exit(culprit, self.kill_reason, report, ran=ran, heartbeat_age=age)
+            self._listener.jobs_ended([outcome])
+        blamed = None if self.kill_reason is blame.SUSPECT else culprit
+        job = (None, None, None) if blamed is None else (blamed.id, blamed.handler, ran)
         self.emit_exit(WorkerExited(self.number, report.pid, *ended_by, *job))
+        during = "no job" if culprit is None else f"job {culprit.id} ({culprit.handler})"
         for survivor in report.survivors:
-            self.warn(
-                SURVIVES.format(survivor, "no job" if culprit is None else f"job {culprit.id} ({culprit.handler})")
-            )
+            self.warn(blame.SURVIVES.format(survivor, during))
         if self.stuck is not None:
-            self.warn(STUCK.format(self.stuck))
+            self.warn(blame.STUCK.format(self.stuck))
         self._listener.workers_changed()
 
 
@@ -381,7 +377,7 @@ def _successes(leases: Sequence[Lease], times: Sequence[float], results: Sequenc
     no, none = repeat(False), repeat(None)
     columns = (
         leases, repeat(Kind.SUCCEEDED), results, times, none, repeat(True), none, repeat(JobState.SUCCEEDED), repeat(0.0),
-        no, no, none,
+        no, no, none, no,
     )  # fmt: skip
     return [*map(tuple.__new__, repeat(Outcome), zip(*columns, strict=False))]
 
@@ -391,7 +387,7 @@ def _failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
     failure = Failure(
         _CAUSES.get(reply.kind, Cause.EXCEPTION), type=str(error.get("type", "")), message=str(error.get("message", "")),
         traceback=str(error.get("traceback", "")), attempt=lease.attempt, stderr=error.get("stderr"),
-        peak_memory=error.get("peak_memory"), host=HOST, pid=pid,
+        peak_memory=error.get("peak_memory"), host=blame.HOST, pid=pid,
     )  # fmt: skip
     after = error.get("after")
     retry_after = None if after is None else max(0.0, float(after))

@@ -2,7 +2,8 @@
 
 supervisor → forkserver    Hello, then Fork (with the worker's ends as descriptors), Reap, Stop
 forkserver → supervisor    Importing, then Ready; Forked (with a pidfd), NotForked, Reaped
-supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE
+supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE; in async
+                           workers each frame has one job, and [CANCEL, frame] cancels it
 worker → supervisor        READY or ["not ready", reason], then one outcome a line: [id, µs, result] or [id, µs, kind, error];
                            before and after these, ["doing", text] names what it begins: a hook, an import
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
+from struct import iter_unpack, pack
 from typing import Any, NamedTuple
 
 import orjson
@@ -28,6 +30,9 @@ READY = b'["ready"]'
 NOT_READY, DOING = "not ready", "doing"
 MAX_DOING = 500  # characters
 NO_MORE = b"[]"
+CANCEL = "cancel"
+PERMIT = "=I"
+"""The format of a permit of an async worker: the number of the frame."""
 KINDS = frozenset({"failed", "rejected", "retry", "unknown"})
 MAX_MEMORY = 1 << 52  # bytes: no machine can address more
 
@@ -53,11 +58,13 @@ class Hello(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """Start a worker. `serial` identifies the worker in every answer; `token` begins the marks and log records in its output."""
+    """Start a worker. `serial` identifies the worker in every answer; `token` begins the marks and log records in its output.
+    An async worker runs up to so many jobs at once; another one has concurrency 0."""
 
     serial: int
     number: int
     token: str
+    concurrency: int = 0
 
 
 class Reap(NamedTuple):
@@ -100,7 +107,7 @@ _INTEGER, _NUMBER, _TEXT, _LIST, _MAPPING = (int,), (int, float), (str,), (list,
 _OPTIONAL_INTEGER = (int, type(None))
 _MESSAGES: Mapping[str, tuple[type[Any], tuple[tuple[type, ...], ...]]] = {
     "hello": (Hello, (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT, _TEXT, _TEXT)),
-    "fork": (Fork, (_INTEGER, _INTEGER, _TEXT)),
+    "fork": (Fork, (_INTEGER, _INTEGER, _TEXT, _INTEGER)),
     "reap": (Reap, (_INTEGER,)),
     "stop": (Stop, ()),
     "importing": (Importing, (_TEXT,)),
@@ -218,6 +225,18 @@ def encode_frame(frame: int, leases: Sequence[Lease]) -> bytes:
         return orjson.dumps([frame, rows]) + b"\n"
     except TypeError:  # text that is no Unicode: the worker rejects that job alone
         return encode_frame(frame, [_printable(lease) for lease in leases])
+
+
+def encode_cancel(frame: int) -> bytes:
+    return orjson.dumps([CANCEL, frame]) + b"\n"
+
+
+def encode_permits(frames: Sequence[int]) -> bytes:
+    return pack(f"={len(frames)}I", *frames)
+
+
+def decode_permits(data: bytes) -> list[int]:
+    return [frame for (frame,) in iter_unpack(PERMIT, data[: len(data) // 4 * 4])]
 
 
 def _printable(lease: Lease) -> Lease:

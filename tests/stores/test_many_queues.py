@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.engine.fairness import share_out
+from supervisor.engine.shares import share_out
 from supervisor.stores.counts import ROWS_OF_A_LOOK
 from supervisor.stores.postgres.claim import LOOK
 from supervisor.stores.postgres.counts import FOLDED_FROM

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.engine.limits import DEFAULT_LIMITS
-from supervisor.workers.slot import FRAME_JOBS
+from supervisor.workers.run_times import FRAME_JOBS
 from tests.system.command import Command, Running, wait_for
 from tests.system.privileges import require_root
 

@@ -19,7 +19,7 @@ from supervisor.workers.child import middleware
 MAX_MESSAGE = 64 * 1024
 MAX_TRACEBACK = 64 * 1024
 
-_HIDDEN = (vars(middleware), vars(binding))
+HIDDEN = (vars(middleware), vars(binding))
 
 Error = dict[str, Any]  # as in Reply
 
@@ -111,7 +111,7 @@ def _from_plugin(trace: TracebackType | None, hidden: Mapping[str, Any]) -> Trac
     """Return the trace without the frames of the module with these globals, of the middleware and of the binding; as it is if none is left."""
     kept, entry = [], trace
     while entry is not None:
-        if all(entry.tb_frame.f_globals is not each for each in (hidden, *_HIDDEN)):
+        if all(entry.tb_frame.f_globals is not each for each in (hidden, *HIDDEN)):
             kept.append(entry)
         entry = entry.tb_next
     if not kept:

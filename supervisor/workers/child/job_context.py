@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
+
+from supervisor.jobs import Job
+
+CURRENT: ContextVar[Job | None] = ContextVar("supervisor_job", default=None)
+"""The job of the running task, in an async worker."""
 
 
 def fresh_contexts() -> Callable[[], Context]:

@@ -115,10 +115,14 @@ def _run(
         os.write(ends.outcomes, wire.encode_not_ready(f"no thread for its heartbeat: {no_more_threads()}"))
         return 1
     plugins.call("supervisor_worker_started", worker=info)
-    # It is made after the hooks, since it restores the state of the process that it finds.
-    runner = JobRunner(hello, order.token, ends, records, plugins, heartbeat, intervals, stack)
     try:
-        runner.run()
+        if order.concurrency:
+            from supervisor.workers.child.async_main import run_async  # asyncio takes memory
+
+            run_async(hello, order.token, ends, records, plugins)
+        else:
+            # It is made after the hooks, since it restores the state of the process that it finds.
+            JobRunner(hello, order.token, ends, records, plugins, heartbeat, intervals, stack).run()
     except OSError as error:  # not one of a job, whose errors become its outcome
         if error.errno != errno.EBADF:
             raise

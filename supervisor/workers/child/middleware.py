@@ -6,14 +6,15 @@ plugin registered last is outermost, and the next wrapper gets what a wrapper re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
 from supervisor.jobs import Job
 
 Run = Callable[[Job], Any]
-Wrapper = Callable[..., Generator[None, Any, Any]]
+Steps = Generator[None, Any, Any]
+Wrapper = Callable[..., Steps]
 
 
 class Middleware:
@@ -44,30 +45,72 @@ class Middleware:
 
 def _wrapped(wrapper: Wrapper, inner: Run) -> Run:
     def run(job: Job) -> Any:
-        steps = wrapper(job)
-        try:
-            next(steps)
-        except StopIteration:
-            _refuse(steps, wrapper, "did not yield")
+        steps = _begin(wrapper, job)
         try:
             result = inner(job)
         except BaseException as error:
-            try:
-                steps.throw(error)
-            except StopIteration as end:
-                return end.value
-            except RuntimeError as raised:
-                if isinstance(error, StopIteration) and raised.__cause__ is error:  # a generator makes this one of it
-                    raise error from None
-                raise
-        else:
-            try:
-                steps.send(result)
-            except StopIteration as end:
-                return end.value
-        _refuse(steps, wrapper, "yielded more than once")
+            return _raise_into(steps, wrapper, error)
+        return _return_into(steps, wrapper, result)
 
     return run
+
+
+AsyncRun = Callable[[Job, Run], Coroutine[Any, Any, Any]]
+
+
+def async_middleware(wrappers: Iterable[Wrapper]) -> AsyncRun:
+    """Return a function that awaits what an async handler's function returns, within `wrappers`, the first innermost."""
+
+    async def await_function(job: Job, function: Run) -> Any:
+        return await function(job)
+
+    run: AsyncRun = await_function
+    for wrapper in wrappers:
+        run = _wrapped_async(wrapper, run)
+    return run
+
+
+def _wrapped_async(wrapper: Wrapper, inner: AsyncRun) -> AsyncRun:
+    async def run(job: Job, function: Run) -> Any:
+        steps = _begin(wrapper, job)
+        try:
+            result = await inner(job, function)
+        except BaseException as error:
+            return _raise_into(steps, wrapper, error)
+        return _return_into(steps, wrapper, result)
+
+    return run
+
+
+def _begin(wrapper: Wrapper, job: Job) -> Steps:
+    steps = wrapper(job)
+    try:
+        next(steps)
+    except StopIteration:
+        _refuse(steps, wrapper, "did not yield")
+    return steps
+
+
+def _return_into(steps: Steps, wrapper: Wrapper, result: Any) -> Any:
+    """Let the wrapper go on after its yield; return what it returns."""
+    try:
+        steps.send(result)
+    except StopIteration as end:
+        return end.value
+    return _refuse(steps, wrapper, "yielded more than once")
+
+
+def _raise_into(steps: Steps, wrapper: Wrapper, error: BaseException) -> Any:
+    """Raise the error in the wrapper at its yield; return what it returns."""
+    try:
+        steps.throw(error)
+    except StopIteration as end:
+        return end.value
+    except RuntimeError as raised:
+        if isinstance(error, StopIteration) and raised.__cause__ is error:  # a generator makes this one of it
+            raise error from None
+        raise
+    return _refuse(steps, wrapper, "yielded more than once")
 
 
 def _refuse(steps: Generator[None, Any, Any], wrapper: Wrapper, mistake: str) -> NoReturn:

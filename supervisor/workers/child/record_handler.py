@@ -16,6 +16,7 @@ from supervisor.plugins.failures import formatted
 from supervisor.plugins.importer import readable
 from supervisor.text.output import wait_for_room
 from supervisor.workers import log_records
+from supervisor.workers.child.job_context import CURRENT
 from supervisor.workers.child.stdio import Stream, note_written
 from supervisor.workers.interface import WorkerRecord
 
@@ -88,7 +89,7 @@ class RecordHandler(logging.Handler):
         self.report(logging.ERROR, failed.text, failed.traceback)
 
     def _send(self, level: int, level_name: str, logger: str, message: str, trace: str) -> None:
-        job = self.job
+        job = self.job or CURRENT.get()
         about = (job.id, job.handler, job.attempt) if job is not None else ()
         record = WorkerRecord(level, level_name, logger, message, trace, *about)
         key = f"{os.getpid()}.{next(self._keys)}"  # processes that the job forks write to the same pipe

@@ -11,6 +11,7 @@ import io
 import os
 import sys
 import termios
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,15 +28,19 @@ def hold_standard_fds() -> None:
 
 
 class Stream(io.TextIOWrapper):
-    """sys.stdout or sys.stderr, flushed at the end of each line. `wrote` is set by every write."""
+    """sys.stdout or sys.stderr, flushed at the end of each line. `wrote` is set by every write. `around_write` writes text, if it is
+    set, with the function that it gets."""
 
     def __init__(self, fd: int) -> None:
         self.wrote = False
+        self.around_write: Callable[[Stream, str, Callable[[str], int]], int] | None = None
         buffer = _Buffer(self, io.FileIO(fd, "w", closefd=False))
         super().__init__(buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
     def write(self, text: str) -> int:
         self.wrote = True
+        if self.around_write is not None:
+            return self.around_write(self, text, super().write)
         return super().write(text)
 
 

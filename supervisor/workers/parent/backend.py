@@ -95,11 +95,13 @@ class ForkserverBackend:
         self._look_for_orphans()
         return await self._first_ready
 
-    def fork(self, number: int, listener: WorkerListener) -> WorkerProcess:
+    def fork(self, number: int, listener: WorkerListener, concurrency: int = 0) -> WorkerProcess:
         # Each worker that is ordered needs one more descriptor later, its pidfd.
         ours, theirs = open_channels(descriptors.end_of_channels() - len(self._ordered))
         self._serial += 1
-        process = ForkedWorker(number, self._serial, ours, self, listener, self.loop, self.options, self._timeouts)
+        process = ForkedWorker(
+            number, self._serial, ours, self, listener, self.loop, self.options, self._timeouts, concurrency
+        )
         self._workers[process.serial] = self._ordered[process.serial] = process
         self._waiting[process.serial] = theirs
         self._send_orders()
@@ -159,7 +161,7 @@ class ForkserverBackend:
         for serial, ends in self._waiting.items():
             process = self._ordered[serial]
             process.forkserver = forkserver
-            forkserver.ask(wire.Fork(serial, process.number, process.token), ends)
+            forkserver.ask(wire.Fork(serial, process.number, process.token, process.concurrency), ends)
         self._waiting.clear()
 
     def drop_order(self, process: ForkedWorker) -> bool:

@@ -7,10 +7,11 @@ import os
 import secrets
 import signal
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from supervisor.workers.channels import SupervisorEnds, close_all
 from supervisor.workers.interface import ExitReport, Timeouts, WorkerListener, WorkerOptions, where_it_hangs
+from supervisor.workers.parent.async_job_channel import AsyncJobChannel
 from supervisor.workers.parent.forkserver_client import ForkserverClient
 from supervisor.workers.parent.heartbeat_reader import HeartbeatReader
 from supervisor.workers.parent.job_channel import JobChannel
@@ -45,8 +46,9 @@ class ForkedWorker:
 
     def __init__(
         self, number: int, serial: int, ends: SupervisorEnds, owner: ProcessOwner, listener: WorkerListener,
-        loop: asyncio.AbstractEventLoop, options: WorkerOptions, timeouts: Timeouts,
+        loop: asyncio.AbstractEventLoop, options: WorkerOptions, timeouts: Timeouts, concurrency: int = 0,
     ) -> None:  # fmt: skip
+        self.concurrency = concurrency
         self.number = number
         self.serial = serial
         self.token = secrets.token_hex(16)
@@ -70,8 +72,9 @@ class ForkedWorker:
         self._heartbeat = HeartbeatReader(
             loop, ends.heartbeat, listener.heartbeat, self.channel_broken, self.channel_closed
         )
-        jobs = JobChannel(loop, ends, self.token.encode(), self, listener, options.result_limit)
-        self._jobs = jobs
+        of_jobs = loop, ends, self.token.encode(), self, listener, options.result_limit
+        self._jobs = jobs = (AsyncJobChannel if concurrency else JobChannel)(*of_jobs)
+        self.async_jobs: Any = jobs
         # Hot paths: callers call the channel itself.
         self.send, self.reclaim, self.untaken, self.drain = jobs.send, jobs.reclaim, jobs.untaken, jobs.drain
         self.correct = jobs.correct

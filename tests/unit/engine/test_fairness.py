@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from supervisor.config.settings import QueueSettings, RetrySettings, Settings
 from supervisor.engine.current_config import CurrentConfig
-from supervisor.engine.fairness import QueueBuffer, QueueBuffers, share_out
+from supervisor.engine.fairness import QueueBuffer, QueueBuffers
+from supervisor.engine.shares import share_out
 from supervisor.jobs import Lease, Policy, Tier
 
 RATIOS = st.fractions(Fraction(1, 50), 1, max_denominator=50)

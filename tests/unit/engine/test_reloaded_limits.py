@@ -9,7 +9,8 @@ import pytest
 from supervisor.config.settings import RetrySettings, Settings
 from supervisor.engine.committer import MAX_BUDGETS, RetryDecider
 from supervisor.engine.current_config import CurrentConfig
-from supervisor.engine.fairness import MAX_BUFFERS, QueueBuffer, QueueBuffers, TokenBucket
+from supervisor.engine.fairness import MAX_BUFFERS, QueueBuffer, QueueBuffers
+from supervisor.engine.shares import TokenBucket
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome, Policy, Tier
 from supervisor.stores.records import Waiting
 

@@ -81,13 +81,13 @@ def test_what_cannot_be_a_handler_is_named(put: Put, load: Any, text: str, error
 def test_all_mistakes_of_a_file_are_named_and_its_other_handlers_serve(put: Put, load: Any) -> None:
     put(
         "plugins/a.py",
-        HEAD + "@handler\ndef a(x, /, y): ...\n@handler\ndef b(job): ...\n@handler\nasync def c(job): ...\n",
+        HEAD + "@handler\ndef a(x, /, y): ...\n@handler\ndef b(job): ...\n@handler\ndef c(job): yield\n",
     )
     manager, reports = load()
     report = reports["plugins/a.py"]
     assert report.line == 4
     assert report.error.startswith(
-        "handler 'a': parameter x: expected one that can be given by its name, not a positional-only one; line 8: handler 'c': async"
+        "handler 'a': parameter x: expected one that can be given by its name, not a positional-only one; line 8: handler 'c': expected"
     )
     assert list(manager.handlers) == [info.name for info in report.handlers] == ["b"]
 

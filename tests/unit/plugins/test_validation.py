@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ from tests.unit.plugins.conftest import HANDLER, Put
         ),
         ("@handler(priority=True)\ndef h(): ...", "priority: expected a whole number of at most 64 bits, got True"),
         ("@handler(queue=' ')\ndef h(): ...", "queue: expected a name"),
-        ("@handler\nasync def h(job): ...", "async functions are not supported"),
+        ("@handler\nasync def h(job): yield", "expected a function that returns its result, got a generator"),
         ("@handler\ndef h(job): yield", "expected a function that returns its result, got a generator"),
     ],
 )
@@ -136,17 +137,23 @@ from supervisor import Handler, handler, hookimpl
 
 
 @pytest.mark.parametrize("decorators", ["@plain", "@timed", "@with_options(a=1)", "@plain\n@timed"])
-@pytest.mark.parametrize(("kind", "error"), [("async def", "got an async one"), ("def", "got a generator")])
-def test_a_function_that_nobody_runs_is_found_below_decorators(
-    put: Put, load: Any, decorators: str, kind: str, error: str
+@pytest.mark.parametrize("kind", ["async def", "def"])
+def test_a_generator_that_nobody_runs_is_found_below_decorators(
+    put: Put, load: Any, decorators: str, kind: str
 ) -> None:
-    put(
-        "plugins/a.py",
-        f"{DECORATORS}\n@handler\n{decorators}\n{kind} h(job):\n    {'yield' if kind == 'def' else 'pass'}\n",
-    )
+    put("plugins/a.py", f"{DECORATORS}\n@handler\n{decorators}\n{kind} h(job):\n    yield\n")
     _, reports = load()
-    expected = f"{error} below a decorator that returns its result as it is"
+    expected = "got a generator below a decorator that returns its result as it is"
     assert expected in (reports["plugins/a.py"].error or "")
+
+
+@pytest.mark.parametrize("decorators", ["", "@plain", "@timed", "@with_options(a=1)", "@plain\n@timed"])
+def test_an_async_function_is_known_as_such_below_decorators(put: Put, load: Any, decorators: str) -> None:
+    put("plugins/a.py", f"{DECORATORS}\n@handler\n{decorators}\nasync def h(job): return 3\n")
+    manager, reports = load()
+    (info,) = reports["plugins/a.py"].handlers
+    assert info.is_async
+    assert asyncio.run(manager.handlers["h"].function(1)) == 3
 
 
 @pytest.mark.parametrize(
@@ -165,21 +172,21 @@ def test_a_function_that_nobody_runs_is_found_below_decorators(
 def test_a_decorator_may_run_an_async_function(put: Put, load: Any, decorators: str) -> None:
     put("plugins/a.py", f"{DECORATORS}\n@handler\n{decorators}\nasync def h(job): return 3\n")
     manager, reports = load()
-    assert reports["plugins/a.py"].error is None
+    (info,) = reports["plugins/a.py"].handlers
+    assert not info.is_async
     assert manager.handlers["h"].function(1) == 3
 
 
-@pytest.mark.parametrize(("body", "loads"), [("Runs(h)", True), ("Async()", False), ("functools.partial(h)", False)])
-def test_an_object_that_is_called_may_be_async(put: Put, load: Any, body: str, loads: bool) -> None:
+@pytest.mark.parametrize(("body", "is_async"), [("Runs(h)", False), ("Async()", True), ("functools.partial(h)", True)])
+def test_an_object_that_is_called_may_be_async(put: Put, load: Any, body: str, is_async: bool) -> None:
     put(
         "plugins/a.py",
         f"{DECORATORS}\nasync def h(job): return 3\nclass Async:\n    async def __call__(self, job): ...\n"
         f"@hookimpl\ndef supervisor_handlers(): return [Handler('h', {body})]\n",
     )
     _, reports = load()
-    error = reports["plugins/a.py"].error
-    assert (error is None) is loads
-    assert loads or "async functions are not supported" in str(error)
+    (info,) = reports["plugins/a.py"].handlers
+    assert info.is_async is is_async
 
 
 @pytest.mark.parametrize(

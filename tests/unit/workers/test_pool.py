@@ -17,7 +17,8 @@ from supervisor.workers.blame import CANCELLED, LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.workers.interface import ExitReport, OutputLines, Reply, WorkerRecord
 from supervisor.workers.pool import HOOK_SECONDS, REFORK_DELAYS, REPLACE_INTERVAL, Pool
 from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
-from supervisor.workers.slot import FRAME_JOBS, MEMORY_CHECK_INTERVAL, Limits, State, WorkerSlot
+from supervisor.workers.run_times import FRAME_JOBS
+from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, Limits, State, WorkerSlot
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker, make_lease
 
 

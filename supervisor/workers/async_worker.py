@@ -1,0 +1,237 @@
+"""An async worker: one process that runs many jobs at once, each in a slot of its own.
+
+Each slot has a WorkerTask in place of a process. This module passes the events of the process to the slots concerned, and the
+orders of the slots to the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from supervisor.jobs import Lease
+from supervisor.workers.blame import BESIDE, SUSPECT, KillReason, broken_channel, not_ready
+from supervisor.workers.interface import AsyncJobs, ExitReport, Reply, Timer, WorkerBackend, WorkerListener, Written
+
+
+class TaskListener(WorkerListener, Protocol):
+    """The slot of a task."""
+
+    kill_reason: KillReason | None
+
+    def reclaim(self) -> None: ...
+    def stop_emitting_exit(self) -> None:
+        """Emit no event at the exit: another slot of the worker does."""
+
+
+class WorkerTask:
+    """Implements WorkerProcess: one of the jobs that an async worker may run at once."""
+
+    def __init__(self, worker: AsyncWorker, listener: TaskListener) -> None:
+        self.listener = listener
+        self.lease: Lease | None = None
+        self.frame = 0  # of the worker
+        self.retired = False
+        self.killing: asyncio.TimerHandle | None = None
+        self._slot_frame = 0
+        self._worker = worker
+
+    @property
+    def pid(self) -> int | None:
+        return self._worker.process.pid
+
+    @property
+    def doing(self) -> str:
+        return self._worker.process.doing
+
+    @property
+    def async_jobs(self) -> AsyncJobs:
+        return self._worker.process.async_jobs
+
+    def send(self, frame: int, leases: Sequence[Lease]) -> None:
+        (self.lease,) = leases
+        self._slot_frame = frame
+        self.frame = self._worker.send(self, self.lease)
+
+    def reclaim(self) -> Mapping[int, int]:
+        if self.lease is None or not self._worker.reclaim(self):
+            return {}
+        self.lease = None
+        return {self._slot_frame: 1}
+
+    def untaken(self) -> int:
+        return int(self.lease is not None and self._worker.is_untaken(self))
+
+    def drain(self) -> None:
+        self._worker.process.drain()
+
+    def correct(self, right: int) -> None:
+        pass
+
+    def kill(self, *, with_stack: bool = False) -> None:
+        self._worker.stop(self, with_stack=with_stack)
+
+    def retire(self) -> None:
+        self.retired = True
+        self._worker.task_retired(self)
+
+    def cpu_seconds(self) -> float | None:
+        return self._worker.process.cpu_seconds()
+
+    def memory(self) -> int | None:
+        return self._worker.process.memory()
+
+    def ended(self) -> Lease | None:
+        """Note that the job has an outcome, and return it."""
+        lease, self.lease = self.lease, None
+        if self.killing is not None:
+            self.killing.cancel()
+            self.killing = None
+        return lease
+
+
+class AsyncWorker:
+    """The listener of an async worker's process. `cancel_grace` is seconds."""
+
+    def __init__(
+        self, backend: WorkerBackend, number: int, concurrency: int, cancel_grace: float, timer: Timer
+    ) -> None:
+        self.number = number
+        self.backend = backend
+        self.done = 0
+        self.leaving = False  # it gets no more jobs
+        self._cancel_grace = cancel_grace
+        self._timer = timer
+        self._tasks: list[WorkerTask] = []
+        self._busy: dict[int, WorkerTask] = {}  # by frame
+        self._of_jobs: dict[int, WorkerTask] = {}  # the last that had each job; the newest
+        self._culprit: WorkerTask | None = None
+        self._killed = False
+        self._ended = False
+        self.process = backend.fork(number, self, concurrency)
+
+    def fork(self, number: int, listener: Any, concurrency: int = 0) -> WorkerTask:
+        """Return the next task, for this slot."""
+        task = WorkerTask(self, listener)
+        self._tasks.append(task)
+        return task
+
+    @property
+    def idle(self) -> bool:
+        return not self._busy
+
+    # orders of the tasks
+
+    def send(self, task: WorkerTask, lease: Lease) -> int:
+        frame = self.process.async_jobs.send_job(lease)
+        self._busy[frame] = self._of_jobs[lease.id] = task
+        if len(self._of_jobs) > 4 * len(self._tasks):
+            self._of_jobs = {task.lease.id: task for task in self._busy.values() if task.lease is not None}
+        return frame
+
+    def reclaim(self, task: WorkerTask) -> bool:
+        reclaimed = bool(self.process.async_jobs.reclaim_frames({task.frame}, self._busy))
+        if reclaimed:
+            del self._busy[task.frame]
+        return reclaimed
+
+    def is_untaken(self, task: WorkerTask) -> bool:
+        return task.frame in self.process.async_jobs.untaken_frames(self._busy)
+
+    def stop(self, task: WorkerTask, *, with_stack: bool) -> None:
+        """Cancel the job of the task; kill the process if that does not end it in time."""
+        if self._killed or task.killing is not None:
+            return
+        if task.lease is None:
+            if not self._busy:
+                self._kill(None, with_stack)
+            return
+        self.process.async_jobs.cancel(task.frame)
+        task.killing = self._timer.call_later(self._cancel_grace, self._kill, task, with_stack)
+
+    def _kill(self, culprit: WorkerTask | None, with_stack: bool) -> None:
+        self._culprit = culprit
+        self.leaving = self._killed = True
+        self.process.kill(with_stack=with_stack)
+
+    def task_retired(self, task: WorkerTask) -> None:
+        """End the task once it has no job, and the process once no task is left."""
+        if task.lease is None and not self._ended:
+            self._timer.call_later(0, self._end_task, task)
+
+    def _end_task(self, task: WorkerTask) -> None:
+        if task not in self._tasks or self._killed:
+            return
+        first = self._tasks[0]  # it ends with the process
+        if task is not first:
+            self._tasks.remove(task)
+            task.listener.stop_emitting_exit()
+            task.listener.ended(ExitReport(self.process.pid or 0, exit_code=0))
+        if len(self._tasks) == 1 and first.retired and first.lease is None:
+            self.leaving = True
+            self.process.retire()
+
+    # events of the process (WorkerListener)
+
+    def ready(self) -> None:
+        for task in self._tasks:
+            task.listener.ready()
+
+    def replied(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            task = self._of_jobs.get(reply.job_id)
+            if task is None or task.lease is None or task.lease.id != reply.job_id:
+                self.channel_broken(f"a reply for job {reply.job_id}, which it does not run")
+                return
+            del self._busy[task.frame]
+            task.ended()
+            self.done += 1
+            task.listener.replied([reply])
+            if task.retired:
+                self.task_retired(task)
+
+    def heartbeat(self) -> None:
+        for task in self._tasks:
+            task.listener.heartbeat()
+
+    def output(self, written: Written) -> None:
+        task = self._of_jobs.get(written.job_id or 0, self._tasks[0])
+        task.listener.output(written)
+
+    def warn(self, message: str) -> None:
+        self._tasks[0].listener.warn(message)
+
+    def channel_broken(self, why: str) -> None:
+        busy = list(self._busy.values())
+        for task in busy:
+            task.listener.kill_reason = broken_channel(why) if len(busy) == 1 else SUSPECT
+        self._kill(None, with_stack=False)
+
+    def not_ready(self, why: str) -> None:
+        for task in self._tasks:
+            task.listener.kill_reason = not_ready(why)
+        self._kill(None, with_stack=False)
+
+    def exited(self) -> None:
+        self.leaving = True
+        for task in list(self._tasks):
+            task.listener.exited()
+
+    def ended(self, report: ExitReport) -> None:
+        """Blame the job for which the process was killed, or the only one that ran; the others lose no retry."""
+        self.leaving = True
+        for task in self._tasks:
+            task.listener.reclaim()
+        busy = [task for task in self._tasks if task.lease is not None]
+        alone = len(busy) == 1 and not self._killed
+        for task in busy:
+            if task is not self._culprit and not alone and task.listener.kill_reason is None:
+                task.listener.kill_reason = BESIDE if self._killed else SUSPECT
+        emitter = self._culprit or (busy or self._tasks)[0]
+        for task in list(self._tasks):
+            if task is not emitter:
+                task.listener.stop_emitting_exit()
+            task.ended()
+            task.listener.ended(report)
+        self._ended = report.stuck is None

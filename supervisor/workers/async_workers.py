@@ -1,0 +1,152 @@
+"""Keep the wanted number of async workers: fork and replace them, with a slot for each job that one may run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from supervisor.events import Bus, Event, WorkerExited, WorkerStarted
+from supervisor.jobs import Lease
+from supervisor.text.os_errors import reason
+from supervisor.workers.async_worker import AsyncWorker
+from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
+from supervisor.workers.reforks import ReforkDelays
+from supervisor.workers.run_times import RunTimes
+from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot
+from supervisor.workers.task_slot import TaskSlot
+
+RETRY_SECONDS = 1.0
+"""After a worker for one job could not be started, until that job may have the next one."""
+
+
+class AsyncOptions(NamedTuple):
+    """`workers` is 0 if no plugin has an async handler. `cancel_grace` is seconds."""
+
+    workers: int = 0
+    concurrency: int = 100
+    cancel_grace: float = 1.0
+
+
+class AsyncWorkers:
+    """The async workers of a pool. It is the owner of their slots. A change of the options applies to workers forked after it."""
+
+    def __init__(self, bus: Bus, timer: Timer, numbers: Iterator[int]) -> None:
+        self.options = AsyncOptions()
+        self.limits = Limits(None, None)
+        self.slots: set[TaskSlot] = set()
+        self.stopping = False
+        self._bus = bus
+        self._timer = timer
+        self.times = RunTimes()
+        self._numbers = numbers
+        self._backend: WorkerBackend | None = None
+        self._listener: PoolListener | None = None
+        self._workers: list[AsyncWorker] = []
+        self._reforks = ReforkDelays(timer, self.fill)
+
+    def open(self, backend: WorkerBackend, listener: PoolListener) -> None:
+        self._backend, self._listener = backend, listener
+        self.fill()
+
+    def renew(self, backend: WorkerBackend) -> None:
+        """Replace every worker of another backend, at once; the old ones exit after the jobs that they run."""
+        self._backend = backend
+        self._reforks.cancel()
+        for worker in self._workers:
+            if worker.backend is not backend:
+                self._retire(worker)
+        self.fill()
+
+    def fill(self) -> None:
+        if self.stopping or self._backend is None:
+            return
+        present = [worker for worker in self._workers if not worker.leaving]
+        for _ in range(self.options.workers - len(present) - self._reforks.waiting):
+            try:
+                self._fork(self._backend, self.options.concurrency)
+            except OSError as error:
+                how = ExitReport(0, start_error=f"its channels can't be opened: {reason(error)}").how
+                self._bus.emit(WorkerExited(0, 0, "crash", how, None))
+                self._reforks.add()
+        for worker in present[self.options.workers :]:
+            self._retire(worker)
+
+    def run_alone(self, lease: Lease) -> None:
+        """Run the job in a worker of its own, which exits after it."""
+        assert self._listener is not None
+        if self.stopping or self._backend is None:
+            self._listener.jobs_reclaimed([lease])
+            return
+        try:
+            slot = self._fork(self._backend, 1)
+        except OSError:
+            self._timer.call_later(RETRY_SECONDS, self._listener.jobs_reclaimed, [lease])
+            return
+        slot.worker.leaving = True
+        slot.sole = lease
+
+    def _fork(self, backend: WorkerBackend, concurrency: int) -> TaskSlot:
+        """Fork a worker, and return its first slot. Raises OSError if there are no channels."""
+        assert self._listener is not None
+        worker = AsyncWorker(backend, next(self._numbers), concurrency, self.options.cancel_grace, self._timer)
+        self._workers.append(worker)
+        context = SlotContext(self, self._listener, self._bus, self.times, self._timer.time)
+        quiet = context._replace(bus=_OneWorker(self._bus))  # one worker starts, not one for each slot
+        first = TaskSlot(worker, context)
+        self.slots.update((first, *(TaskSlot(worker, quiet) for _ in range(concurrency - 1))))
+        return first
+
+    def _retire(self, worker: AsyncWorker) -> None:
+        worker.leaving = True
+        for slot in self._slots_of(worker):
+            if slot.state in (State.STARTING, State.READY):
+                slot.retire()
+
+    def _slots_of(self, worker: AsyncWorker) -> list[TaskSlot]:
+        return [slot for slot in self.slots if slot.worker is worker]
+
+    # counts
+
+    def slots_with_room(self) -> list[TaskSlot]:
+        return [slot for slot in self.slots if slot.has_room()]
+
+    def room(self) -> int:
+        return sum(1 for slot in self.slots if slot.has_room())
+
+    # events of the slots (SlotOwner)
+
+    def slot_ready(self, slot: WorkerSlot) -> None:
+        self._reforks.started(slot)
+        assert isinstance(slot, TaskSlot)
+        if slot.sole is not None and slot.state is State.READY:
+            slot.send([slot.sole])
+            slot.sole = None
+
+    def replace_used_up(self, slot: WorkerSlot) -> None:
+        """Do nothing: the loop of the worker is blocked, and the job that blocks it may end."""
+
+    def slot_ended(self, slot: WorkerSlot, *, with_job: bool) -> None:
+        assert isinstance(slot, TaskSlot)
+        self.slots.remove(slot)
+        if slot.sole is not None and self._listener is not None:
+            self._timer.call_later(RETRY_SECONDS, self._listener.jobs_reclaimed, [slot.sole])
+        if self._slots_of(slot.worker):
+            return
+        self._workers.remove(slot.worker)
+        if not with_job and self._reforks.was_useless(slot):
+            if not self.stopping and slot.backend is self._backend:
+                self._reforks.add()
+        else:
+            self.fill()
+
+
+class _OneWorker(Bus):
+    """The bus of all slots of a worker but one: events about the worker itself are emitted once."""
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__()
+        self._bus = bus
+
+    def emit(self, event: Event) -> None:
+        if not isinstance(event, WorkerStarted):
+            self._bus.emit(event)

@@ -1,0 +1,195 @@
+"""Run the jobs of async handlers at once: each is a task of one event loop, and its outcome is written as soon as it ends.
+
+Each frame has one job, and a number of its own, which is also its permit. The worker takes permits in any order, and starts the jobs
+of their frames. Nothing that a job changes in the process is restored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import deque
+from time import perf_counter_ns
+from typing import Any
+
+import orjson
+
+from supervisor.jobs import Job
+from supervisor.plugins.manager import PluginManager
+from supervisor.text import strict_json as payloads
+from supervisor.workers import wire_protocol as wire
+from supervisor.workers.channels import CHUNK, WorkerEnds
+from supervisor.workers.child import error_report
+from supervisor.workers.child.job_context import CURRENT, fresh_contexts
+from supervisor.workers.child.loop_watch import LoopWatch
+from supervisor.workers.child.middleware import async_middleware
+from supervisor.workers.child.record_handler import RecordHandler
+from supervisor.workers.child.task_output import TaskOutput
+
+
+def run_async(hello: wire.Hello, token: str, ends: WorkerEnds, records: RecordHandler, plugins: PluginManager) -> None:
+    """Run jobs until the supervisor sends no more. Raises OSError if a job has closed a channel."""
+    asyncio.run(AsyncJobRunner(hello, ends, TaskOutput(token, ends), plugins).run(records))
+
+
+class AsyncJobRunner:
+    """Runs jobs until the supervisor sends no more and the last one has ended."""
+
+    def __init__(self, hello: wire.Hello, ends: WorkerEnds, output: TaskOutput, plugins: PluginManager) -> None:
+        self._handlers = plugins.handlers
+        self._run_function = async_middleware(plugins.wrappers("supervisor_run"))
+        self._output = output
+        self._jobs: dict[asyncio.Task[None] | None, Job] = {}
+        self._result_limit = hello.result_limit
+        self._ends = ends
+        self._lines = wire.Lines()
+        self._permitted: set[int] = set()  # frames whose permit was taken before they have come
+        self._waiting: dict[int, list[Any]] = {}  # jobs whose permit was not taken yet, by frame
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._unsent: deque[bytes] = deque()
+        self._no_more = False
+        self._changed = asyncio.Event()
+        self._fault: OSError | None = None
+
+    async def run(self, records: RecordHandler) -> None:
+        """Run jobs. Raises OSError if a job has closed a channel."""
+        self._loop = asyncio.get_running_loop()
+        LoopWatch(self._loop, records, self._jobs.get).start()
+        self._fresh_context = fresh_contexts()
+        os.set_blocking(self._ends.outcomes, False)
+        self._send(wire.READY + b"\n")
+        self._loop.add_reader(self._ends.jobs, self._read_jobs)
+        self._loop.add_reader(self._ends.permits, self._read_permits)
+        while self._fault is None and not (self._no_more and not self._running and not self._unsent):
+            self._changed.clear()
+            await self._changed.wait()
+        if self._fault is not None:
+            raise self._fault
+
+    # the channels
+
+    def _read_jobs(self) -> None:
+        try:
+            data = os.read(self._ends.jobs, CHUNK)
+        except OSError as error:
+            self._fail(error)
+            return
+        for line in self._lines.split(data):
+            if line == wire.NO_MORE:
+                data = b""
+                break
+            first, second = orjson.loads(line)
+            if first == wire.CANCEL:
+                self._cancel(second)
+            else:
+                self._waiting[first] = second[0]
+        if not data:
+            self._loop.remove_reader(self._ends.jobs)
+            self._no_more = True
+            self._changed.set()
+        self._start_permitted()
+
+    def _read_permits(self) -> None:
+        try:
+            data = os.read(self._ends.permits, CHUNK)
+        except BlockingIOError:  # the supervisor has reclaimed them
+            return
+        except OSError as error:
+            self._fail(error)
+            return
+        if not data:
+            self._fail(OSError(errno.EBADF, "the channel of permits has an end"))
+            return
+        self._permitted.update(wire.decode_permits(data))
+        self._start_permitted()
+
+    def _start_permitted(self) -> None:
+        for frame in self._permitted & self._waiting.keys():
+            self._permitted.remove(frame)
+            run = self._run_job(frame, *self._waiting.pop(frame))
+            self._running[frame] = self._loop.create_task(run, context=self._fresh_context())
+
+    def _cancel(self, frame: int) -> None:
+        """Cancel the job, or forget it: its permit was reclaimed."""
+        self._waiting.pop(frame, None)
+        if frame in self._running:
+            self._running[frame].cancel()
+
+    def _fail(self, error: OSError) -> None:
+        self._fault = error
+        self._changed.set()
+
+    def _send(self, line: bytes) -> None:
+        self._unsent.append(line)
+        if len(self._unsent) == 1:
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        """Write what the pipe takes; a supervisor that is stopped must not stop the loop."""
+        unsent = self._unsent
+        try:
+            while unsent:
+                written = os.write(self._ends.outcomes, unsent[0])
+                if written == len(unsent[0]):
+                    unsent.popleft()
+                else:
+                    unsent[0] = unsent[0][written:]
+        except BlockingIOError:
+            self._loop.add_writer(self._ends.outcomes, self._send_unsent)
+            return
+        except OSError as error:
+            self._fail(error)
+        self._loop.remove_writer(self._ends.outcomes)
+        self._changed.set()
+
+    # jobs
+
+    async def _run_job(
+        self,
+        frame: int,
+        job_id: int,
+        name: str,
+        payload: str,
+        attempt: int,
+        queue: str,
+        headers: str | None,
+        priority: int,
+    ) -> None:
+        reply = await self._reply(job_id, name, payload, attempt, queue, headers, priority)
+        if (job := self._jobs.pop(self._running.pop(frame), None)) is not None:
+            self._output.ended(job)
+        self._send(reply)
+
+    async def _reply(
+        self, job_id: int, name: str, payload: str, attempt: int, queue: str, headers: str | None, priority: int
+    ) -> bytes:
+        """Run one attempt; return the line with its outcome."""
+        handler = self._handlers.get(name)
+        if handler is None:
+            return wire.encode_failure(job_id, 0, "unknown", error_report.unknown_handler(name))
+        try:
+            value = payloads.decode(payload)
+            fields = None if headers is None else payloads.decode_object(headers, "headers")
+        except payloads.NotJSON as error:
+            return wire.encode_failure(job_id, 0, "rejected", error_report.bad_payload(error))
+        job = Job(job_id, name, value, attempt, queue, fields, priority)
+        CURRENT.set(job)
+        self._jobs[asyncio.current_task()] = job
+        start = perf_counter_ns()
+        try:
+            result = await self._run_function(job, handler.function)
+            took = _microseconds_since(start)
+        except BaseException as error:
+            return wire.encode_failure(
+                job_id, _microseconds_since(start), *error_report.report(error, handler, globals())
+            )
+        try:
+            text = None if result is None else payloads.encode(result, limit=self._result_limit, what="result")
+        except payloads.NotJSON as error:
+            return wire.encode_failure(job_id, took, "failed", error_report.bad_result(error))
+        return orjson.dumps([job_id, took, text]) + b"\n"
+
+
+def _microseconds_since(start: int) -> int:
+    return (perf_counter_ns() - start) // 1000

@@ -1,0 +1,63 @@
+"""The slot of one task of an async worker: it runs one job at a time, and shares the process with other slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from supervisor.events import WorkerExited
+from supervisor.jobs import Lease
+from supervisor.workers.async_worker import AsyncWorker
+from supervisor.workers.blame import outcome_of_cancelled
+from supervisor.workers.interface import Reply
+from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot
+
+NO_LIMITS = Limits(None, None)
+"""The limits of a worker are checked for all its slots together."""
+CANCELLED_ERROR = "asyncio.exceptions.CancelledError"
+
+
+class TaskSlot(WorkerSlot):
+    __slots__ = ("sole", "worker")
+
+    def __init__(self, worker: AsyncWorker, context: SlotContext) -> None:
+        self.worker = worker
+        self.sole: Lease | None = None
+        """The only job that it will get, while that is not sent yet."""
+        super().__init__(worker.number, worker, NO_LIMITS, context)
+        self.backend = worker.backend
+
+    def has_room(self) -> bool:
+        return not self.sent and self.state is State.READY and not self.worker.leaving
+
+    def frame_for(self, in_turn: Iterator[Lease], limit: int) -> list[Lease]:
+        return super().frame_for(in_turn, 1)
+
+    def replied(self, replies: Sequence[Reply]) -> None:
+        """Receive the outcome. If the job was to be killed, it has ended in time after it was cancelled, and its worker goes on."""
+        self._receive(replies)
+        if self.worker.leaving and self.state is State.READY:
+            self.retire()
+
+    def _receive(self, replies: Sequence[Reply]) -> None:
+        reason, self.kill_reason = self.kill_reason, None
+        if self.state is State.ENDING:
+            self.state = State.RETIRING if self.worker.leaving else State.READY
+        (reply,) = replies
+        error = reply.error
+        if reason is None or error is None or error.get("type") != CANCELLED_ERROR:
+            super().replied(replies)
+            return
+        lease = self.sent.popleft()
+        self.heartbeat_at = self.retired_at = self._now()
+        self._ended.append([lease])
+        self._count_done([lease])
+        self._listener.jobs_ended([outcome_of_cancelled(lease, reason, reply, self.process.pid or 0)])
+        self._listener.workers_changed()
+
+    def stop_emitting_exit(self) -> None:
+        """Another slot of the worker emits the event of its exit."""
+        self.emit_exit = _ignore
+
+
+def _ignore(_event: WorkerExited) -> None:
+    pass
