@@ -20,7 +20,21 @@ from supervisor.cli.standard_streams import OutputLost, code_after_output
 from supervisor.errors import ConfigError, NoForkserver, StoreError, SystemRefused
 from supervisor.text.strict_json import NotJSON
 
-COMMANDS = ("run", "check", "enqueue", "status", "jobs", "dlq", "queues", "plugins", "copy", "bench")
+COMMANDS = (
+    "init",
+    "run",
+    "check",
+    "call",
+    "enqueue",
+    "status",
+    "jobs",
+    "dlq",
+    "queues",
+    "plugins",
+    "copy",
+    "bench",
+    "completion",
+)
 """Each command is a function in a module; both have its name."""
 COMPLETION = "_SUPERVISOR_COMPLETE"
 

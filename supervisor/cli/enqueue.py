@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from supervisor.cli.completion import complete_handler
 from supervisor.cli.context import UserMistake, load_settings
 from supervisor.cli.exit_codes import DONE
 from supervisor.cli.known_handlers import refuse_unknown_handlers
@@ -26,7 +27,7 @@ MAX_PROBLEMS = 20  # bad lines named in the message
 
 @click.command()
 @config_option
-@click.argument("handler", required=False)
+@click.argument("handler", required=False, shell_complete=complete_handler)
 @click.argument("payload", required=False, metavar="[JSON]")
 @click.option(
     "--file", "file", metavar="F.jsonl", help="Enqueue one job per line, all or nothing; - is standard input."
@@ -53,7 +54,7 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
     elif handler is None:
         raise click.UsageError("expected the name of a handler, or --file")
     else:
-        job = {"handler": handler, "payload": _payload(payload), **given}
+        job = {"handler": handler, "payload": payload_of(payload), **given}
         try:
             row = enqueue_row(settings, job)
         except InvalidJob as error:
@@ -101,7 +102,8 @@ def _read_line(line: bytes) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in job.items()}
 
 
-def _payload(text: str | None) -> Any:
+def payload_of(text: str | None) -> Any:
+    """Return the payload that an argument gives: JSON, - for standard input, or nothing. Raises NotJSON."""
     if text is None:
         return None
     return decode(_read_standard_input() if text == "-" else text.encode("utf-8", "surrogateescape"))

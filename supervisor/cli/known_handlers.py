@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
 
 from supervisor.cli.context import UserMistake
 from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError, NoForkserver, SystemRefused
-from supervisor.plugins.discovery import discover, plugin_files
+from supervisor.plugins.discovery import discover, files_of_plugins
 from supervisor.text.names import did_you_mean_or_all
 
 
@@ -32,7 +31,7 @@ def refuse_unknown_handlers(settings: Settings, handlers: Collection[str], place
 
 
 def _without_mention(names: set[str], settings: Settings) -> set[str]:
-    for file in _files(settings):
+    for file in files_of_plugins(settings.plugins.paths, settings.base):
         if names:
             try:
                 text = file.read_text("utf-8", "replace")
@@ -40,11 +39,6 @@ def _without_mention(names: set[str], settings: Settings) -> set[str]:
                 continue
             names = {name for name in names if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)}
     return names
-
-
-def _files(settings: Settings) -> Iterator[Path]:
-    for path in plugin_files(settings.plugins.paths, settings.base):
-        yield from path.parent.rglob("*.py") if path.name == "__init__.py" else (path,)
 
 
 def _handlers_of_plugins(settings: Settings) -> list[str]:

@@ -54,9 +54,12 @@ def discover(paths: Sequence[str], base: Path) -> list[Source]:
     return [*found.values(), *installed]
 
 
-def plugin_files(paths: Sequence[str], base: Path) -> Iterator[Path]:
-    """Yield the files of `paths` that `discover` finds, and `__init__.py` of packages."""
-    return (source.path for text in paths for source in _find(text, base) if source.path is not None)
+def files_of_plugins(paths: Sequence[str], base: Path) -> Iterator[Path]:
+    """Yield the files of `paths` that `discover` finds, and all files of packages. Nothing is imported."""
+    for text in paths:
+        for source in _find(text, base):
+            if source.path is not None:
+                yield from source.path.parent.rglob("*.py") if source.path.name == "__init__.py" else (source.path,)
 
 
 def _let_import_from(base: Path) -> None:

@@ -21,6 +21,7 @@ import yaml
 from click.testing import CliRunner
 
 from supervisor import Client, Handler, InvalidPayload, Job, Reject, Retry, events
+from supervisor.cli.init import PLUGIN
 from supervisor.config.loading import load
 from supervisor.jobs import Kind, Lease, Outcome, Policy
 from supervisor.plugins.discovery import discover
@@ -287,6 +288,11 @@ def test_getting_started_works_from_top_to_bottom(command: Command) -> None:
     command.config.unlink()
     run_page(page("getting-started.md"), command.folder, languages={"console", "python"})
     assert [job["state"] for job in command.jobs()] == ["scheduled", "ready", "succeeded"]
+
+
+def test_the_loop_of_a_developer_works(command: Command) -> None:
+    command.write(plugins={"thumbnails.py": PLUGIN})
+    run_page(page("guides/develop.md"), command.folder, languages={"console"})
 
 
 def test_the_commands_that_enqueue_work(command: Command) -> None:

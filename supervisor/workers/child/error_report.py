@@ -82,7 +82,7 @@ def _describe(error: BaseException, hidden: Mapping[str, Any]) -> Error:
     return {
         "type": readable(_type_name(type(error))),
         "message": shortened(printable(_message(error)), MAX_MESSAGE),
-        "traceback": shortened(printable(_traceback(error, hidden)), MAX_TRACEBACK),
+        "traceback": shortened(printable(traceback(error, hidden)), MAX_TRACEBACK),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
@@ -99,7 +99,7 @@ def _message(error: BaseException) -> str:
         return f"<no message: str() raised {type(second).__name__}>"
 
 
-def _traceback(error: BaseException, hidden: Mapping[str, Any]) -> str:
+def traceback(error: BaseException, hidden: Mapping[str, Any]) -> str:
     """Return the traceback with its causes, and without the worker's own frames."""
     try:
         return formatted(without_worker_frames(error, hidden))
