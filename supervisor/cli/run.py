@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,10 +20,13 @@ from supervisor.cli.standard_streams import STDERR
 from supervisor.cli.store_access import private_files, refuse_wrong_folder
 from supervisor.config.file_permissions import load_trusted, open_to_others
 from supervisor.config.settings import Settings
-from supervisor.events import ConfigReloaded, Subscriber, SupervisorStarted
+from supervisor.events import ConfigRefused, ConfigReloaded, Subscriber, SupervisorStarted
 from supervisor.text.redaction import Mask
 from supervisor.text.units import parse_duration
 from supervisor.workers.system import descriptors, linux
+
+if TYPE_CHECKING:
+    from supervisor.runtime.supervisor import Supervisor
 
 
 @click.command()
@@ -33,17 +38,20 @@ from supervisor.workers.system import descriptors, linux
     callback=read_with(parse_duration),
     help="With --drain: leave jobs that are due later than this after the start.",
 )
-def run(drain: bool, horizon: float | None) -> int:
+@click.option("--reload", is_flag=True, help="For development: reload when the config or a plugin file changes.")
+def run(drain: bool, horizon: float | None, reload: bool) -> int:
     """Run jobs until a signal ends it."""
     if horizon is not None and not drain:
         raise click.UsageError("--horizon goes with --drain")
+    if reload and drain:
+        raise click.UsageError("--reload goes without --drain, which ends by itself")
     # Until the supervisor handles these, they must not end or stop this process.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
     for number in (signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     settings = load_settings(load_trusted)
     refuse_wrong_folder(settings, "nothing was started")
-    return _drain(settings, horizon) if drain else _run(settings)[0]
+    return _drain(settings, horizon) if drain else _run(settings, watch=reload)[0]
 
 
 def _drain(settings: Settings, horizon: float | None) -> int:
@@ -58,7 +66,12 @@ def _drain(settings: Settings, horizon: float | None) -> int:
 
 
 def _run(
-    settings: Settings, log_fd: int = STDERR, subscribers: Sequence[Subscriber] = (), **options: Any
+    settings: Settings,
+    log_fd: int = STDERR,
+    subscribers: Sequence[Subscriber] = (),
+    *,
+    watch: bool = False,
+    **options: Any,
 ) -> tuple[int, Settings]:
     """Run a supervisor; return its exit code, and its settings after the last reload."""
     from supervisor.runtime.supervisor import Supervisor
@@ -83,10 +96,31 @@ def _run(
         [*open_to_others(private_files(settings)), descriptors.shortage(settings.workers.count), _oom_group_warning()]
     )
     try:
-        code = supervisor.run()
+        with _reloading(supervisor) if watch else nullcontext():
+            code = supervisor.run()
     finally:
         telemetry.stop()
     return code, supervisor.settings
+
+
+@contextmanager
+def _reloading(supervisor: Supervisor) -> Iterator[None]:
+    """Send HUP to this process when files of its settings change."""
+    from supervisor.runtime.file_watch import FileWatch
+
+    logger = logging.getLogger("supervisor")
+
+    def reload(paths: list[str]) -> None:
+        if paths:
+            logger.info("changed: %s", ", ".join(paths))
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    watch = FileWatch(supervisor.settings, reload, partial(logger.error, "run --reload: %s"))
+    supervisor.bus.subscribe(lambda _: watch.follow(supervisor.settings), ConfigReloaded, ConfigRefused)
+    try:
+        yield
+    finally:
+        watch.close()
 
 
 def _oom_group_warning() -> str | None:
