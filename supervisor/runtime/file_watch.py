@@ -26,7 +26,7 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 class Watched(NamedTuple):
-    """What is watched: folders with all that is below them (`trees`), `folders` alone, each with its inode, since another folder may
+    """The paths that are watched: folders with all that is below them (`trees`), `folders` alone, each with its inode, since another folder may
     take its place; and `files`, and those folders in which all code counts."""
 
     trees: Mapping[str, int]
@@ -159,11 +159,10 @@ def _place_of(module: str) -> Path | None:
     spec = None
     with suppress(Exception):  # finders may raise anything
         spec = importlib.util.find_spec(module)
-    if spec is None:
+    if spec is None or not spec.has_location or spec.origin is None:  # any folder on sys.path is a namespace package
         return None
-    if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations))).absolute()
-    return Path(spec.origin).absolute() if spec.has_location and spec.origin else None
+    file = Path(spec.origin).absolute()
+    return file.parent if spec.submodule_search_locations else file
 
 
 def _inodes(folders: Iterable[Path]) -> Iterator[tuple[str, int]]:
