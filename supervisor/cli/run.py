@@ -24,6 +24,7 @@ from supervisor.events import ConfigRefused, ConfigReloaded, Subscriber, Supervi
 from supervisor.text.redaction import Mask
 from supervisor.text.units import parse_duration
 from supervisor.workers.system import descriptors, linux
+from supervisor.workers.system.title import set_title
 
 if TYPE_CHECKING:
     from supervisor.runtime.supervisor import Supervisor
@@ -51,6 +52,7 @@ def run(drain: bool, horizon: float | None, reload: bool) -> int:
         signal.signal(number, signal.SIG_IGN)
     settings = load_settings(load_trusted)
     refuse_wrong_folder(settings, "nothing was started")
+    set_title(" ".join(["supervisor", *sys.argv[1:]]))
     return _drain(settings, horizon) if drain else _run(settings, watch=reload)[0]
 
 

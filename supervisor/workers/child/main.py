@@ -45,6 +45,7 @@ from supervisor.workers.child.record_handler import RecordHandler
 from supervisor.workers.child.stack_dump import StackDumper
 from supervisor.workers.child.stdio import Input, Output, flush_streams
 from supervisor.workers.system import linux, marks
+from supervisor.workers.system.title import set_title
 
 PROGRAM = 100_000  # ns: no program starts and exits in less
 LONG = 1_000_000  # ns: after such a job a thorough look at its side effects costs little
@@ -76,6 +77,7 @@ def worker_main(
         records.connect(ends.stderr, order.token)
         linux.arm_parent_death(ends.parent_death)
         _set_up_process(hello.owner, ends)
+        set_title(f"worker {order.number}")
         plugins = load(report)
         plugins.on_call = lambda call: report(call.text)
         status = _run(hello, order, ends, records, plugins, report)

@@ -44,6 +44,7 @@ from supervisor.workers.forkserver.spawn import spawn
 from supervisor.workers.system import interpreter, linux, marks
 from supervisor.workers.system import process_tree as proctree
 from supervisor.workers.system.orphans import Orphans, end_children, end_programs_of
+from supervisor.workers.system.title import set_title
 
 EXIT_TIMEOUT = 2.0  # seconds
 REAP_TIMEOUT = 0.25  # seconds: a tracer learns of the exit of a worker before this process does
@@ -63,6 +64,7 @@ def main(passed: str) -> None:
     for each in (fd, parent_death, *owner):
         os.set_inheritable(each, False)
     linux.arm_parent_death(parent_death)
+    set_title("forkserver")
     install_streams()
     status = 1
     channel = socket.socket(fileno=fd)
