@@ -15,7 +15,7 @@ from supervisor.config.file_permissions import load_trusted
 @config_option
 @click.argument("handler", shell_complete=complete_handler)
 @click.argument("payload", required=False, metavar="[JSON]")
-def call(handler: str, payload: str | None) -> int:
+def call(handler: str, payload: str | None) -> int | None:
     """Run HANDLER once, here and now, without a store, and print its result.
 
     JSON is the payload, null by default; - reads it from standard input. The log and the output of the handler go to standard

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import click
 
 from supervisor.cli.context import UserMistake, current_context, echo
-from supervisor.cli.exit_codes import DONE, FATAL, INTERRUPTED
+from supervisor.cli.exit_codes import FATAL, INTERRUPTED
 from supervisor.cli.render import print_block
 from supervisor.cli.standard_streams import STDERR, STDOUT
 from supervisor.client.client import enqueue_row
@@ -24,6 +24,7 @@ from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.telemetry.log_handler import TextFormat
 from supervisor.text.names import did_you_mean_or_all
+from supervisor.text.printable import json_line
 from supervisor.text.strict_json import decode
 from supervisor.text.units import format_duration
 from supervisor.workers.child.alone import Interrupted, JobFailed, run_alone
@@ -34,8 +35,8 @@ from supervisor.workers.child.stdio import flush_streams, install_streams
 NO_ID = 0  # no job of a store has it
 
 
-def call_here(settings: Settings, handler: str, payload: object) -> int:
-    """Run the handler, print its result or its failure, and return the exit code. Raises UserMistake."""
+def call_here(settings: Settings, handler: str, payload: object) -> int | None:
+    """Run the handler, and print its result or its failure; return the exit code of a failure. Raises UserMistake."""
     job = _job(settings, handler, payload)
     os.environ.update(settings.variables)
     try:
@@ -47,8 +48,8 @@ def call_here(settings: Settings, handler: str, payload: object) -> int:
     except Interrupted as interrupted:
         _echo_traceback(str(interrupted))
         return INTERRUPTED
-    click.echo(result)
-    return DONE
+    click.echo(json_line(result.encode()))
+    return None
 
 
 def _job(settings: Settings, handler: str, payload: object) -> Job:

@@ -159,6 +159,14 @@ def test_a_traceback_has_the_frames_of_the_plugin_only(calls: Command) -> None:
     assert files == {str(calls.folder / "plugins/mine.py")}
 
 
+def test_a_result_steers_no_terminal_and_is_not_lost_without_an_error(calls: Command) -> None:
+    assert calls.call("call", "plain", '"\\u009b2J"').out == '"\\u009b2J"\n'
+    with open("/dev/full", "wb") as full:
+        arguments = calls.arguments("call", "plain")
+        ended = subprocess.run(arguments, env=calls.env, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 1 and "Error: standard output: No space left on device" in ended.stderr
+
+
 def test_a_job_that_forks_has_one_result(calls: Command) -> None:
     assert calls.call("call", "forks").out == "5\n"
 
