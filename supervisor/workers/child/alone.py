@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from bdb import BdbQuit
+from types import TracebackType
 
 from supervisor.jobs import Job
 from supervisor.plugins.forked_copy import end_copy
@@ -51,7 +52,7 @@ def _run(plugins: PluginManager, job: Job, result_limit: int) -> str:
         raised = error
     if os.getpid() != process:  # the job forked, and this is the copy, which returned from the handler too
         end_copy(raised and error_report.without_worker_frames(raised, globals()))
-    if isinstance(raised, BdbQuit):
+    if isinstance(raised, BdbQuit) or (isinstance(raised, SystemExit) and _is_of_debugger(raised.__traceback__)):
         raise Interrupted
     if isinstance(raised, KeyboardInterrupt):
         raise Interrupted(error_report.traceback(raised, globals())) from None
@@ -61,3 +62,10 @@ def _run(plugins: PluginManager, job: Job, result_limit: int) -> str:
         return payloads.encode(result, limit=result_limit, what="result")
     except payloads.NotJSON as error:
         raise JobFailed("failed", error_report.bad_result(error)) from None
+
+
+def _is_of_debugger(trace: TracebackType | None) -> bool:
+    """Return whether code of pdb has raised it: from Python 3.14 on, leaving pdb ends the program."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") == "pdb"
