@@ -22,6 +22,7 @@ NOT_INSTALLED = "run --reload needs watchfiles: pip install 'job-supervisor[dev]
 QUIET_MS = 100  # without a change, before a reload: programs save a file in several steps, and several files at once
 MAX_DELAY_MS = 2000
 LOOK_MS = 1000
+END_TIMEOUT = 2.0  # seconds; a watch ends within QUIET_MS
 INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -67,8 +68,10 @@ class FileWatch:
         self._watched = watched_by(settings)
         self._closed = False
         self._renewals = [Event(), Event()]
-        for renewal, recursive in zip(self._renewals, (True, False), strict=True):
+        self._threads = [
             start_thread(partial(self._run, renewal, recursive), "watch")
+            for renewal, recursive in zip(self._renewals, (True, False), strict=True)
+        ]
 
     def follow(self, settings: Settings) -> None:
         """Watch the files of these settings, and folders that have been replaced."""
@@ -78,8 +81,11 @@ class FileWatch:
             self._renew()
 
     def close(self) -> None:
+        """End the threads: one that is in code of watchfiles when the interpreter ends could crash the process."""
         self._closed = True
         self._renew()
+        for thread in self._threads:
+            thread.join(END_TIMEOUT)
 
     def _renew(self) -> None:
         for renewal in self._renewals:
@@ -88,7 +94,6 @@ class FileWatch:
     def _run(self, renewal: Event, recursive: bool) -> None:
         is_first = True
         while not self._closed:
-            renewal.clear()
             watched = self._watched
             folders = watched.trees if recursive else watched.folders
             try:
@@ -97,8 +102,8 @@ class FileWatch:
             except Exception as error:
                 self._on_error(f"can't watch {', '.join(folders)}: {error}; send HUP after a change")
             is_first = False
-            if not self._closed:
-                renewal.wait()
+            renewal.wait()
+            renewal.clear()  # before the next look at what the renewal has changed
 
     def _watch(
         self, watched: Watched, folders: Iterable[str], renewal: Event, recursive: bool, *, unseen: bool

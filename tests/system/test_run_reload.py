@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,12 @@ def test_the_files_that_a_supervisor_writes_are_no_changes(command: Command, wat
     serves(command, 2)
     changed = [line.partition("changed: ")[2] for line in watching.log.splitlines() if "changed: " in line]
     assert {path for line in changed for path in line.split(", ") if "jobs.py" not in path} == set()
+
+
+def test_it_ends_as_without_the_option(command: Command, watching: Running) -> None:
+    watching.signal(signal.SIGTERM)
+    assert watching.wait() == 0
+    assert watching.log.splitlines()[-1].endswith("supervisor stopped: exit code 0")
 
 
 def test_without_watchfiles_the_command_to_install_it_is_named(command: Command, tmp_path: Path) -> None:

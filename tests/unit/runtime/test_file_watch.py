@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
@@ -129,6 +130,7 @@ def test_changes_between_two_watches_are_not_missed(base: Path, monkeypatch: pyt
     watch.follow(load(base / "supervisor.yaml", {}))
     assert changes.get(timeout=10) == []
     watch.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "watch"]
 
 
 def test_folders_that_can_not_be_watched_are_named(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
